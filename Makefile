@@ -1,0 +1,45 @@
+# Two commands for a new user: `make demo` and `make test`. Both set everything up first.
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+
+.PHONY: help setup demo test check lint types contracts bench docs lock clean
+
+help:           ## this list
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 14
+
+$(STAMP): requirements/dev.lock pyproject.toml scripts/setup
+	@scripts/setup $(VENV)
+	@touch $(STAMP)
+
+setup: $(STAMP) ## create .venv, install the pinned set and what the system lacks
+
+demo: setup     ## run a network, break it, see what arrived
+	@$(BIN)/tidings demo
+
+test: setup     ## every test
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: setup
+	@$(BIN)/mypy
+
+contracts: setup
+	@$(BIN)/lint-imports --no-cache
+
+check: lint types contracts test ## what CI runs
+
+bench: setup    ## the benchmarks behind benchmarks/README.md
+	@for b in matching simulator live; do $(BIN)/python benchmarks/$$b.py || exit 1; done
+
+docs: setup     ## the manual, into site/
+	@$(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
+
+lock:           ## renew requirements/*.lock from pyproject.toml (needs uv)
+	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --extra dev --extra spark -o requirements/dev.lock pyproject.toml
+
+clean:
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

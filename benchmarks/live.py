@@ -1,0 +1,389 @@
+"""The live path: publisher, broker and subscriber as three processes on loopback, end to end.
+
+    python benchmarks/live.py [--quick] [--json]
+
+Every event has five attributes and a payload of 128 bytes unless the row says otherwise. Throughput counts
+events decoded in the subscriber's process from the first to the last; the publisher keeps a window of
+unconfirmed events open. Latency is from `publish` to the subscriber's callback at 500 events/s. The baseline
+in the same run is what one writes first: asyncio streams and one JSON line per event.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tidings.model.subscription import Subscription
+from tidings.net.address import Address, Transport
+from tidings.net.broker import BrokerServer
+from tidings.net.client import ClientConnection
+from tidings.net.loop import run
+from tidings.protocol.facts import (
+    Delivered,
+    NotificationsDropped,
+    PublicationConfirmed,
+    PublicationFailed,
+    SubscriptionAccepted,
+)
+
+TOPIC = "/bench/events"
+FILTER = "location = 'USA' AND size > 10 AND provider LIKE 'B%'"
+LATENCY_RATE = 500
+QUIET_SECONDS = 2.0
+UDP_RATE = 60_000
+
+
+class Case(NamedTuple):
+    name: str
+    transport: str = "tcp"
+    subscribers: int = 1
+    filter: str | None = None
+    payload_bytes: int = 128
+    events: int = 600_000
+    rate: int = 0
+    """Events per second that are offered; 0: as many as are confirmed."""
+    window: int = 16_384
+    """Events that may be unconfirmed."""
+
+
+CASES = (
+    Case("asyncio streams, JSON lines", "json", events=60_000),
+    Case("TCP, by topic"),
+    Case("TCP, by topic and filter", filter=FILTER),
+    Case("TCP, one to ten", subscribers=10, events=200_000),
+    Case("TCP, 1 KiB payload", payload_bytes=1024, events=200_000),
+    Case("UDP, offered 60k/s", "udp", rate=UDP_RATE, events=180_000),
+    Case("UDP, as fast as confirmed", "udp", window=1_024, events=300_000),
+)
+
+
+def attributes(number: int) -> dict[str, bool | int | float | str | bytes | None]:
+    return {"provider": "BBC", "location": "USA", "size": 11 + number % 100, "price": 1.5, "urgent": True}
+
+
+def payload(size_bytes: int) -> bytes:
+    """The instant of publication, which all processes of a machine read from one clock, then padding."""
+    return time.monotonic_ns().to_bytes(8, "big") + bytes(size_bytes - 8)
+
+
+# --- The broker's process
+
+
+async def broker(case: Case) -> None:
+    if case.transport == "json":
+        await json_broker()
+        return
+    server = BrokerServer("broker", transport=transport_of(case))
+    await server.start()
+    say({"port": server.address.port})
+    await asyncio.to_thread(sys.stdin.read)  # until the parent closes it
+    await server.stop()
+
+
+async def json_broker() -> None:
+    """Lines in, lines out to every subscriber: the first line of a connection says what it is."""
+    subscribers: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (await reader.readline()).strip() == b"subscriber":
+            subscribers.append(writer)
+            writer.write(b"accepted\n")
+            return
+        while line := await reader.readline():
+            event = json.loads(line)
+            if event["topic"] == TOPIC:
+                for subscriber in subscribers:
+                    subscriber.write(json.dumps(event).encode() + b"\n")
+                    await subscriber.drain()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    say({"port": server.sockets[0].getsockname()[1]})
+    await asyncio.to_thread(sys.stdin.read)
+    server.close()
+
+
+# --- The subscriber's process
+
+
+class Meter:
+    """What arrived, when, and how late."""
+
+    def __init__(self, expected: int) -> None:
+        self.expected = expected
+        self.count = 0
+        self.dropped = 0
+        self.first_at = self.last_at = 0
+        self.latencies_ns: list[int] = []
+        self.done = asyncio.Event()
+
+    def arrived(self, published_at: int) -> None:
+        now = self.last_at = time.monotonic_ns()
+        if self.count == 0:
+            self.first_at = now
+        self.count += 1
+        if self.expected <= 20_000:
+            self.latencies_ns.append(now - published_at)
+        if self.count >= self.expected:
+            self.done.set()
+
+    async def wait(self) -> dict[str, float]:
+        """Until everything arrived, or nothing does any more."""
+        seen = -1
+        while not self.done.is_set() and (self.count == 0 or seen != self.count):
+            seen = self.count
+            try:
+                await asyncio.wait_for(self.done.wait(), QUIET_SECONDS)
+            except TimeoutError:
+                continue
+        seconds = max(1, self.last_at - self.first_at) / 1e9
+        found: dict[str, float] = {"count": self.count, "seconds": seconds, "dropped": self.dropped}
+        if self.latencies_ns:
+            ordered = sorted(self.latencies_ns)
+            found["p50_us"] = ordered[len(ordered) // 2] / 1000
+            found["p99_us"] = ordered[len(ordered) * 99 // 100] / 1000
+        return found
+
+
+async def subscriber(case: Case, port: int) -> None:
+    meter = Meter(case.events * case.subscribers)
+    if case.transport == "json":
+        await json_subscriber(meter, port)
+        return
+    accepted = asyncio.Semaphore(0)
+
+    def on_fact(fact: object) -> None:
+        if isinstance(fact, Delivered):
+            event = fact.publication.event()
+            meter.arrived(int.from_bytes(event.payload[:8], "big"))
+        elif isinstance(fact, SubscriptionAccepted):
+            accepted.release()
+        elif isinstance(fact, NotificationsDropped):
+            meter.dropped += fact.count
+
+    clients = [client_of(case, port, f"subscriber{number}", on_fact) for number in range(case.subscribers)]
+    for client in clients:
+        await client.open()
+        client.client.subscribe(Subscription("all", (TOPIC,), case.filter))
+        await accepted.acquire()
+    say({"ready": True})
+    say(await meter.wait())
+    for client in clients:
+        await client.close()
+
+
+async def json_subscriber(meter: Meter, port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"subscriber\n")
+    await reader.readline()
+    say({"ready": True})
+    waiting = asyncio.create_task(meter.wait())
+    while not waiting.done() and not meter.done.is_set():
+        meter.arrived(json.loads(await reader.readline())["published_at"])
+    say(await waiting)
+    writer.close()
+
+
+# --- The publisher's process
+
+
+async def publisher(case: Case, port: int) -> None:
+    if case.transport == "json":
+        await json_publisher(case, port)
+        return
+    confirmed = 0
+    progress = asyncio.Event()
+
+    def on_fact(fact: object) -> None:
+        nonlocal confirmed
+        if isinstance(fact, PublicationConfirmed):
+            confirmed = max(confirmed, fact.last)
+        elif isinstance(fact, PublicationFailed):
+            raise SystemExit(f"publication {fact.sequence}: {fact.reason}")
+        progress.set()
+
+    connection = client_of(case, port, "publisher", on_fact)
+    await connection.open()
+    publish = connection.client.publish
+    pace = Pace(case.rate)
+    for number in range(1, case.events + 1):
+        publish(TOPIC, attributes(number), payload(case.payload_bytes), time.monotonic_ns())
+        if pace.due(number):
+            await pace.wait(number)
+        if number % 64 == 0 and not case.rate:
+            await connection.drain()
+            while number - confirmed > case.window:
+                progress.clear()
+                try:
+                    await asyncio.wait_for(progress.wait(), QUIET_SECONDS / 4)
+                except TimeoutError:  # datagrams: the confirmation or the publication is lost
+                    confirmed = number
+    await connection.close()
+
+
+async def json_publisher(case: Case, port: int) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"publisher\n")
+    pace = Pace(case.rate)
+    for number in range(1, case.events + 1):
+        event = {"topic": TOPIC, "attributes": attributes(number), "payload": "x" * case.payload_bytes}
+        writer.write(json.dumps(event | {"published_at": time.monotonic_ns()}).encode() + b"\n")
+        await writer.drain()
+        if pace.due(number):
+            await pace.wait(number)
+    writer.close()
+    await writer.wait_closed()
+
+
+class Pace:
+    """Spreads events over time, in steps of 2 ms at least."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._step = max(1, rate // 500)
+        self._began = time.perf_counter()
+
+    def due(self, number: int) -> bool:
+        return self._rate > 0 and number % self._step == 0
+
+    async def wait(self, number: int) -> None:
+        await asyncio.sleep(max(0.0, self._began + number / self._rate - time.perf_counter()))
+
+
+def client_of(case: Case, port: int, name: str, emit: Any) -> ClientConnection:
+    return ClientConnection(Address(port=port), name, emit=emit, transport=transport_of(case))
+
+
+def transport_of(case: Case) -> Transport:
+    return "udp" if case.transport == "udp" else "tcp"
+
+
+# --- The parent
+
+
+def say(what: dict[str, Any]) -> None:
+    print(json.dumps(what), flush=True)
+
+
+class Child:
+    """One process of a case, which talks in JSON lines."""
+
+    def __init__(self, role: str, case: Case, port: int = 0) -> None:
+        arguments = [
+            sys.executable,
+            __file__,
+            "--role",
+            role,
+            "--case",
+            json.dumps(case),
+            "--port",
+            str(port),
+        ]
+        self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def hear(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a process of the benchmark ended with {self.process.wait()}")
+        heard: dict[str, Any] = json.loads(line)
+        return heard
+
+    def end(self) -> None:
+        """Closing its input tells a broker to stop; the others have ended by themselves."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """One run of the three processes."""
+    children: list[Child] = []
+    try:
+        children.append(Child("broker", case))
+        port = children[0].hear()["port"]
+        children.append(Child("subscriber", case, port))
+        children[1].hear()
+        children.append(Child("publisher", case, port))
+        return children[1].hear()
+    finally:
+        for child in reversed(children):
+            child.end()
+
+
+def measure_case(case: Case, *, quick: bool) -> dict[str, Any]:
+    if quick:
+        case = case._replace(events=case.events // 10)
+    fast = measure(case)
+    slow = measure(case._replace(events=LATENCY_RATE * (1 if quick else 4), rate=LATENCY_RATE))
+    offered = case.events * case.subscribers
+    return {
+        "case": case.name,
+        "deliveries_per_second": round(fast["count"] / fast["seconds"]),
+        "lost_percent": round(100 * (1 - fast["count"] / offered), 3),
+        "p50_us": round(slow["p50_us"]),
+        "p99_us": round(slow["p99_us"]),
+    }
+
+
+def report(results: Sequence[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="publisher -> broker -> subscriber, three processes on loopback")
+    table.add_column("case")
+    for column in ("deliveries/s", "x baseline", "lost %", "p50 us", "p99 us"):
+        table.add_column(column, justify="right")
+    for row in results:
+        table.add_row(
+            row["case"],
+            f"{row['deliveries_per_second']:,}",
+            f"{row['times_baseline']:.1f}",
+            f"{row['lost_percent']:g}",
+            f"{row['p50_us']:,}",
+            f"{row['p99_us']:,}",
+        )
+    Console().print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="end to end over real sockets")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the events")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    parser.add_argument(
+        "--only", default="", help="only the cases whose name has this in it, and the baseline"
+    )
+    parser.add_argument("--role", choices=("broker", "subscriber", "publisher"), help=argparse.SUPPRESS)
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.role:
+        case = Case(*json.loads(options.case))
+        run(broker(case) if options.role == "broker" else globals()[options.role](case, options.port))
+        return
+    cases = [case for case in CASES if case is CASES[0] or options.only in case.name]
+    results = []
+    for case in cases:
+        print(f"{case.name} ...", file=sys.stderr, flush=True)
+        results.append(measure_case(case, quick=options.quick))
+        ratio = results[-1]["deliveries_per_second"] / results[0]["deliveries_per_second"]
+        results[-1]["times_baseline"] = round(ratio, 2)
+    if options.json:
+        print(json.dumps(results, indent=2))
+    else:
+        report(results)
+
+
+if __name__ == "__main__":
+    main()

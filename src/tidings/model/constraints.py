@@ -1,0 +1,225 @@
+"""Intersection of what one conjunct asks of one attribute, in canonical form.
+
+`intersect` takes constraints on one attribute and returns the equivalent canonical ones, or None if no value
+can satisfy them. Everything plain becomes one constraint; a comparison with a number that is not plain stays
+on its own (see predicates.py). Only contradictions that are cheap to see are seen: None is always right, a
+result may still be unsatisfiable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tidings.model.implication import admits, implies, patterns_apart, prefix_above, prefix_below
+from tidings.model.like import Like
+from tidings.model.number import sort_key
+from tidings.model.predicates import Constraint, Kind, Literal, is_plain
+
+ANYTHING = Like("%")
+_LOWEST: dict[Kind | None, Literal] = {Kind.STRING: "", Kind.BYTES: b""}
+
+
+def is_loose(constraint: Constraint) -> bool:
+    """True if the constraint compares with a number that is not plain."""
+    if constraint.kind is not Kind.NUMBER:
+        return False
+    bounds = [bound for bound in (constraint.low, constraint.high) if bound is not None]
+    return not all(map(is_plain, (*(constraint.values or ()), *bounds, *constraint.excluded)))
+
+
+def sorted_literals(literals: Iterable[Literal]) -> tuple[Literal, ...]:
+    """Distinct literals of one kind in canonical order."""
+    distinct = {(literal, type(literal)): literal for literal in literals}
+    numbers: Any = list(distinct.values())
+    if numbers and isinstance(numbers[0], str | bytes | bool):
+        return tuple(sorted(numbers))
+    return tuple(sorted(numbers, key=sort_key))
+
+
+def intersect(constraints: Sequence[Constraint]) -> tuple[Constraint, ...] | None:
+    """The canonical constraints that hold exactly where all the given ones, on one attribute, hold."""
+    if len(constraints) == 1:
+        return tuple(constraints)
+    if any(constraint.null for constraint in constraints):
+        return (constraints[0],) if all(constraint.null for constraint in constraints) else None
+    typed = [constraint for constraint in constraints if constraint.kind is not None]
+    if not typed:
+        return (constraints[0],)
+    if any(constraint.kind is not typed[0].kind for constraint in typed):
+        return None
+    tight = [constraint for constraint in typed if not is_loose(constraint)]
+    loose = _merge_loose([constraint for constraint in typed if is_loose(constraint)])
+    if not tight:
+        return _without_implied(loose)
+    simple = simplify(_overlay(tight))
+    return None if simple is None else _without_implied([simple, *loose])
+
+
+def _overlay(constraints: list[Constraint]) -> Constraint:
+    """All fields of all; where several have one, the strictest."""
+    merged = constraints[0]
+    for other in constraints[1:]:
+        low, low_open = _stricter(merged.low, merged.low_open, other.low, other.low_open, sign=1)
+        high, high_open = _stricter(merged.high, merged.high_open, other.high, other.high_open, sign=-1)
+        merged = Constraint(
+            attribute=merged.attribute,
+            kind=merged.kind,
+            values=_common(merged.values, other.values),
+            low=low,
+            low_open=low_open,
+            high=high,
+            high_open=high_open,
+        )
+    return replace(
+        merged,
+        excluded=sorted_literals(literal for constraint in constraints for literal in constraint.excluded),
+        likes=_distinct(like for constraint in constraints for like in constraint.likes),
+        not_likes=_distinct(like for constraint in constraints for like in constraint.not_likes),
+    )
+
+
+def _common(one: tuple[Literal, ...] | None, other: tuple[Literal, ...] | None) -> tuple[Literal, ...] | None:
+    if one is None or other is None:
+        return other if one is None else one
+    wanted = frozenset(other)
+    return tuple(value for value in one if value in wanted)
+
+
+def _stricter(one: Any, one_open: bool, other: Any, other_open: bool, sign: int) -> tuple[Any, bool]:
+    if one is None or other is None:
+        return (other, other_open) if one is None else (one, one_open)
+    if one == other:
+        return one, one_open or other_open
+    return (one, one_open) if (one > other) == (sign > 0) else (other, other_open)
+
+
+def _distinct(likes: Iterable[Like]) -> tuple[Like, ...]:
+    return tuple(sorted(set(likes)))
+
+
+def simplify(constraint: Constraint) -> Constraint | None:
+    """The canonical form of one plain constraint, or None if nothing satisfies it."""
+    if constraint.kind is Kind.BOOLEAN and constraint.values is None:
+        constraint = replace(constraint, values=(False, True))
+    if constraint.values is None:
+        return _simplify_range(constraint)
+    kept = tuple(value for value in constraint.values if admits(constraint, value))
+    return Constraint(constraint.attribute, constraint.kind, values=kept) if kept else None
+
+
+def _simplify_range(constraint: Constraint) -> Constraint | None:
+    if not _likes_possible(constraint):
+        return None
+    constraint = _tighten(constraint)
+    low: Any = constraint.low
+    high: Any = constraint.high
+    least = _LOWEST.get(constraint.kind) if low is None else low
+    if least is not None and high is not None and least >= high:
+        if least > high or constraint.low_open or constraint.high_open:
+            return None
+        return simplify(replace(constraint, values=(high,)))
+    return _settle(constraint)
+
+
+def _likes_possible(constraint: Constraint) -> bool:
+    """False if the patterns contradict each other or the bounds."""
+    prefixes = sorted(like.prefix for like in constraint.likes)
+    longest = max(prefixes, key=len, default="")
+    if not all(longest.startswith(prefix) for prefix in prefixes):
+        return False
+    accepted = (*constraint.likes, ANYTHING)
+    if any(rejected.covers(like) for rejected in constraint.not_likes for like in accepted):
+        return False
+    low, high = constraint.low, constraint.high
+    below_low = isinstance(low, str) and prefix_below(longest, low, is_open=True)
+    above_high = isinstance(high, str) and prefix_above(longest, high, is_open=not constraint.high_open)
+    return not (below_low or above_high)
+
+
+def _tighten(constraint: Constraint) -> Constraint:
+    """Without what the rest implies: patterns, bounds, excluded values; `>= 5 AND <> 5` becomes `> 5`."""
+    likes = _without_covering(constraint.likes)
+    rejected = _without_covered(constraint.not_likes)
+    rejected = tuple(one for one in rejected if not any(patterns_apart(one, like) for like in likes))
+    low, low_open, high, high_open = (
+        constraint.low,
+        constraint.low_open,
+        constraint.high,
+        constraint.high_open,
+    )
+    for like in likes:
+        if isinstance(low, str) and prefix_above(like.prefix, low, is_open=low_open):
+            low, low_open = None, False
+        if isinstance(high, str) and prefix_below(like.prefix, high, is_open=high_open):
+            high, high_open = None, False
+    low_open = low_open or (low is not None and low in constraint.excluded)
+    high_open = high_open or (high is not None and high in constraint.excluded)
+    constraint = replace(
+        constraint,
+        low=low,
+        low_open=low_open,
+        high=high,
+        high_open=high_open,
+        likes=likes,
+        not_likes=rejected,
+    )
+    rest = replace(constraint, excluded=())
+    return replace(constraint, excluded=tuple(v for v in constraint.excluded if admits(rest, v)))
+
+
+def _settle(constraint: Constraint) -> Constraint:
+    """One spelling for 'any string' and 'any bytes', and none of it where something else names the kind."""
+    lowest = _LOWEST.get(constraint.kind)
+    if lowest is not None and constraint.low == lowest and not constraint.low_open:
+        constraint = replace(constraint, low=None)
+    if constraint.likes == (ANYTHING,):
+        constraint = replace(constraint, likes=())
+    bare = constraint.low is None and constraint.high is None
+    if bare and not (constraint.excluded or constraint.likes or constraint.not_likes):
+        if constraint.kind is Kind.STRING:
+            return replace(constraint, likes=(ANYTHING,))
+        if constraint.kind is Kind.BYTES:
+            return replace(constraint, low=b"")
+    return constraint
+
+
+def _without_covering(likes: tuple[Like, ...]) -> tuple[Like, ...]:
+    return tuple(like for like in likes if not any(o != like and like.covers(o) for o in likes))
+
+
+def _without_covered(likes: tuple[Like, ...]) -> tuple[Like, ...]:
+    return tuple(like for like in likes if not any(o != like and o.covers(like) for o in likes))
+
+
+def _merge_loose(constraints: list[Constraint]) -> list[Constraint]:
+    """Comparisons with numbers that are not plain: only `<>` can be collected, exact and double apart."""
+    collected: dict[bool, list[Literal]] = {}
+    kept: list[Constraint] = []
+    for constraint in constraints:
+        if constraint.excluded:
+            collected.setdefault(isinstance(constraint.excluded[0], float), []).extend(constraint.excluded)
+        else:
+            kept.append(constraint)
+    for literals in collected.values():
+        kept.append(replace(constraints[0], **_ONLY_EXCLUDED, excluded=sorted_literals(literals)))
+    return kept
+
+
+_ONLY_EXCLUDED: dict[str, Any] = {
+    "values": None,
+    "low": None,
+    "low_open": False,
+    "high": None,
+    "high_open": False,
+}
+
+
+def _without_implied(constraints: list[Constraint]) -> tuple[Constraint, ...]:
+    kept: list[Constraint] = []
+    for index, constraint in enumerate(constraints):
+        rest = kept + constraints[index + 1 :]
+        if not any(implies(other, constraint) for other in rest):
+            kept.append(constraint)
+    return tuple(kept)

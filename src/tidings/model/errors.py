@@ -1,0 +1,50 @@
+"""The errors that tidings raises for a mistake of its user or of a peer. Every message names what and where."""
+
+
+class TidingsError(Exception):
+    """Base of all errors that tidings raises on purpose."""
+
+
+class FilterError(TidingsError):
+    """A filter that cannot be used. `position` counts characters from 0, or is None where there is none."""
+
+    def __init__(self, message: str, *, sql: str = "", position: int | None = None) -> None:
+        self.sql = sql
+        self.position = position
+        super().__init__(message if position is None else f"{message} (at position {position} of {sql!r})")
+
+
+class TopicError(TidingsError):
+    """A topic or topic pattern that is not well formed."""
+
+
+class AttributeValueError(TidingsError):
+    """An attribute whose name or value cannot be carried."""
+
+
+class WireError(TidingsError):
+    """Bytes from a peer that are no message of this protocol, or exceed a limit."""
+
+
+class ScenarioError(TidingsError):
+    """A scenario or topology file that cannot be used; the message names the key."""
+
+
+class NotYetAvailable(ScenarioError):  # noqa: N818 - it is a statement, not a failure
+    """Something that the file format knows and this version does not run."""
+
+
+class TraceError(TidingsError):
+    """Trace tables that are missing, unreadable or of another shape."""
+
+
+class ConnectionFailed(TidingsError):  # noqa: N818
+    """A broker that cannot be reached, refused us, or went away."""
+
+
+class NotConfirmed(TidingsError):  # noqa: N818
+    """A publication whose broker went away before it confirmed: it may or may not have been taken."""
+
+
+class SubscriptionRefused(TidingsError):  # noqa: N818
+    """A subscription that the broker did not accept."""

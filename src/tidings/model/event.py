@@ -1,0 +1,210 @@
+"""Events: what an application publishes and is notified of, and the publication that carries one.
+
+One layout serves both. `Publication` is what brokers handle: the header decoded, attributes and payload left
+as they came, so that an event which is only forwarded is never decoded or encoded again. `Event` is what
+applications see: everything decoded and checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from tidings.model.errors import AttributeValueError, TopicError, WireError
+from tidings.model.predicates import Scalar
+from tidings.model.topics import check_topic
+
+MAX_ATTRIBUTES = 256
+MAX_NAME_BYTES = 256
+MAX_EVENT_BYTES = 1024 * 1024
+INT_MIN, INT_MAX = -(2**63), 2**63 - 1
+RESERVED_ATTRIBUTE = "topic"
+
+Counter = Annotated[int, Meta(ge=0, le=INT_MAX)]
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES)]
+AttributeMap = dict[str, Any]
+"""The values are Scalars; msgspec has no union of str and bytes, so they are checked after decoding."""
+
+
+class EventId(NamedTuple):
+    """Unique for ever: a source that restarts without its state takes a new incarnation."""
+
+    source: str
+    incarnation: int
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{source_text(self.source, self.incarnation)}:{self.sequence}"
+
+
+def source_text(source: str, incarnation: int) -> str:
+    """How traces name a source: its name, with the incarnation where it is not the first."""
+    return source if incarnation == 0 else f"{source}~{incarnation}"
+
+
+class Publication(Struct, array_like=True, dict=True, eq=False):
+    """An event on its way. `raw` is its whole encoding; it is set by whoever made or decoded this object."""
+
+    source: Name
+    incarnation: Counter
+    sequence: Counter
+    topic: Annotated[str, Meta(min_length=2, max_length=1024)]
+    published_at: Counter
+    packed_attributes: Raw
+    packed_payload: Raw
+
+    @property
+    def id(self) -> EventId:
+        return EventId(self.source, self.incarnation, self.sequence)
+
+    @property
+    def raw(self) -> Raw:
+        packed: Raw = self.__dict__["raw"]
+        return packed
+
+    @property
+    def size_bytes(self) -> int:
+        size: int = self.__dict__["size_bytes"]
+        return size
+
+    def attributes(self) -> Mapping[str, Scalar]:
+        """The attributes with the topic among them, as filters see them; WireError if they do not decode."""
+        cached: Mapping[str, Scalar] | None = self.__dict__.get("decoded")
+        if cached is None:
+            try:
+                decoded = _decode_attributes(self.packed_attributes)
+            except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+                raise WireError(f"event {self.id}: attributes do not decode: {error}") from None
+            decoded[RESERVED_ATTRIBUTE] = self.topic
+            cached = self.__dict__["decoded"] = decoded
+        return cached
+
+    def event(self) -> Event:
+        """The decoded event for an application."""
+        return decode_event(self.raw)
+
+
+class Event(Struct, array_like=True, dict=True):
+    """What an application gets."""
+
+    source: Name
+    incarnation: Counter
+    sequence: Counter
+    topic: str
+    published_at: Counter
+    attributes: AttributeMap
+    payload: bytes
+
+    @property
+    def id(self) -> EventId:
+        return EventId(self.source, self.incarnation, self.sequence)
+
+    @property
+    def order(self) -> Any:
+        """The event's place in the order of its subscription, where that has one."""
+        return self.__dict__.get("order")
+
+    @property
+    def out_of_order(self) -> bool:
+        """True if a later event of the same source was shown before."""
+        return "out_of_order" in self.__dict__
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_attributes = msgspec.msgpack.Decoder(AttributeMap).decode
+_decode_publication = msgspec.msgpack.Decoder(Publication).decode
+_decode_event = msgspec.msgpack.Decoder(Event).decode
+
+
+def make_publication(
+    source: str,
+    incarnation: int,
+    sequence: int,
+    topic: str,
+    attributes: Mapping[str, Scalar],
+    payload: bytes,
+    published_at: int,
+) -> Publication:
+    """A checked publication with its encoding."""
+    check_topic(topic)
+    check_attributes(attributes)
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise AttributeValueError(f"payload must be bytes, not {type(payload).__name__}")
+    packed = Raw(_encode(attributes))
+    publication = Publication(
+        source, incarnation, sequence, topic, published_at, packed, Raw(_encode(payload))
+    )
+    raw = _encode(publication)
+    if len(raw) > MAX_EVENT_BYTES:
+        raise AttributeValueError(f"the event has {len(raw)} bytes; at most {MAX_EVENT_BYTES} are carried")
+    state = publication.__dict__
+    state["raw"] = Raw(raw)
+    state["size_bytes"] = len(raw)
+    return publication
+
+
+def check_attributes(attributes: Mapping[str, Scalar]) -> None:
+    """AttributeValueError for a name or a value that an event cannot carry."""
+    if len(attributes) > MAX_ATTRIBUTES:
+        raise AttributeValueError(f"{len(attributes)} attributes; at most {MAX_ATTRIBUTES} are carried")
+    for name, value in attributes.items():
+        if not isinstance(name, str) or not name:
+            raise AttributeValueError(f"attribute name {name!r} is not a non-empty string")
+        if name == RESERVED_ATTRIBUTE:
+            raise AttributeValueError(f"attribute name {name!r} is reserved for the event's topic")
+        if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+            raise AttributeValueError(f"attribute name {name[:40]!r}... is longer than {MAX_NAME_BYTES} bytes")
+        if type(value) not in _PLAIN_TYPES and not isinstance(value, bool | int | float | str | bytes | None):
+            raise AttributeValueError(
+                f"attribute {name!r} has the unknown type {type(value).__name__}; "
+                "known are bool, int, float, str, bytes and None"
+            )
+        if isinstance(value, int) and not INT_MIN <= value <= INT_MAX:
+            raise AttributeValueError(f"attribute {name!r}: {value} does not fit into 64 bits")
+        if isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise AttributeValueError(f"attribute {name!r} is not valid Unicode text") from None
+
+
+_PLAIN_TYPES = frozenset((bool, int, float, str, bytes, type(None)))
+
+
+def decode_publication(raw: Raw | bytes) -> Publication:
+    """The header of an encoded event; WireError if it is none."""
+    try:
+        publication = _decode_publication(raw)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise WireError(f"not an event: {error}") from None
+    state = publication.__dict__
+    state["raw"] = raw
+    state["size_bytes"] = len(memoryview(raw))
+    return publication
+
+
+def decode_event(raw: Raw | bytes) -> Event:
+    """A whole encoded event; WireError if it is none."""
+    try:
+        event = _decode_event(raw)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise WireError(f"not an event: {error}") from None
+    for value in event.attributes.values():
+        if type(value) not in _PLAIN_TYPES:
+            raise WireError(f"event {event.id} has an attribute of the unknown type {type(value).__name__}")
+    return event
+
+
+def check_publication(publication: Publication) -> None:
+    """WireError unless everything in the publication is what a publisher may send: what a broker checks once."""
+    event = decode_event(publication.raw)
+    if publication.size_bytes > MAX_EVENT_BYTES:
+        raise WireError(f"event {event.id} has {publication.size_bytes} bytes, the limit is {MAX_EVENT_BYTES}")
+    try:
+        check_topic(event.topic)
+        check_attributes(event.attributes)
+    except (TopicError, AttributeValueError) as error:
+        raise WireError(f"event {event.id}: {error}") from None

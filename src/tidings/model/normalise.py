@@ -1,0 +1,152 @@
+"""Expression tree -> disjunctive normal form, under SQL's three-valued logic.
+
+Only 'is it true' matters for a filter, so a node has two readings: where is it true, and where is it false
+(the reading under NOT). NULL is neither, and this is why `x = NULL` and its negation both vanish. Negation
+moves down to the comparisons in one pass; AND multiplies conjuncts out and stops at the limit, not after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from tidings.model.atoms import FALSE, Disjunction, atom
+from tidings.model.conjuncts import absorb, meet, merge_equalities, unite
+from tidings.model.errors import FilterError
+from tidings.model.expression import And, Expression, Membership, Not, Or, depth_of
+from tidings.model.predicates import Conjunct
+from tidings.model.render import render_conjunct
+
+_STEPS_PER_MEET = 10
+"""An intersection costs about as much as this many comparisons of two conjuncts."""
+_LITERALS_PER_STEP = 16
+"""And this many listed values double the cost of a comparison."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilterLimits:
+    """What a filter may cost; anything beyond is a FilterError."""
+
+    max_length: int = 16_384
+    max_depth: int = 64
+    max_conjuncts: int = 256
+    max_values: int = 4_096
+    max_steps: int = 250_000
+    """How many pairs of alternatives may be looked at while multiplying out: a second or two."""
+
+
+def normalise(expression: Expression, limits: FilterLimits) -> tuple[Conjunct, ...]:
+    """The canonical conjuncts of which one must hold; equal filters usually have equal ones."""
+    return _Normaliser(limits).read(expression.node(), negated=False)
+
+
+def check_depth(expression: Expression, limits: FilterLimits) -> None:
+    """For trees built in Python; `parse` counts parentheses and NOTs as it meets them."""
+    depth = depth_of(expression.node())
+    if depth > limits.max_depth:
+        raise FilterError(f"the filter is nested {depth} levels deep, the limit is {limits.max_depth}")
+
+
+class _Normaliser:
+    def __init__(self, limits: FilterLimits) -> None:
+        self._limits = limits
+        self._steps = 0
+
+    def read(self, node: Expression, negated: bool) -> Disjunction:
+        """Where the node is true or, negated, where it is false."""
+        while isinstance(node, Not):
+            node, negated = node.operand, not negated
+        if isinstance(node, And | Or):
+            parts = [self.read(*part) for part in _flatten(node, negated)]
+            return self._either(parts) if isinstance(node, Or) is not negated else self._all(parts)
+        if isinstance(node, Membership):
+            self._check_values(len(node.values))
+        return atom(node, negated)
+
+    def _either(self, parts: Iterable[Disjunction]) -> Disjunction:
+        conjuncts = self._united([conjunct for part in parts for conjunct in part])
+        self._check_conjuncts(len(conjuncts))
+        return self._checked(conjuncts)
+
+    def _all(self, parts: list[Disjunction]) -> Disjunction:
+        """The product. Single conjuncts come first: they contradict much before it is multiplied out."""
+        if FALSE in parts:
+            return FALSE
+        single = meet(*(part[0] for part in parts if len(part) == 1))
+        product = FALSE if single is None else self._checked((single,))
+        for part in sorted((part for part in parts if len(part) > 1), key=len):
+            product = self._multiply(product, part)
+        return self._united(product)
+
+    def _multiply(self, left: Disjunction, right: Disjunction) -> Disjunction:
+        found: dict[str, Conjunct] = {}
+        self._spend(_STEPS_PER_MEET * len(left) * min(len(right), self._limits.max_conjuncts))
+        for one in left:
+            for other in right:
+                both = meet(one, other)
+                if both is None:
+                    continue
+                found[render_conjunct(both)] = both
+                # absorption may shrink the product to the limit; beyond twice the limit we do not try
+                self._check_conjuncts(len(found), slack=2)
+        self._spend_on_pairs(found.values())
+        product = self._checked(absorb(found.values()))
+        self._check_conjuncts(len(product))
+        return product
+
+    def _united(self, conjuncts: Sequence[Conjunct]) -> Disjunction:
+        merged = merge_equalities(conjuncts)
+        self._check_conjuncts(len(merged), slack=2)
+        self._spend_on_pairs(merged)
+        return unite(merged)
+
+    def _checked(self, conjuncts: Disjunction) -> Disjunction:
+        for conjunct in conjuncts:
+            for constraint in conjunct.constraints:
+                self._check_values(max(len(constraint.values or ()), len(constraint.excluded)))
+        return conjuncts
+
+    def _spend_on_pairs(self, conjuncts: Collection[Conjunct]) -> None:
+        listed = sum(
+            len(constraint.values or ()) + len(constraint.excluded)
+            for conjunct in conjuncts
+            for constraint in conjunct.constraints
+        )
+        self._spend(len(conjuncts) * (len(conjuncts) + listed // _LITERALS_PER_STEP))
+
+    def _spend(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > self._limits.max_steps:
+            raise FilterError(
+                f"the filter takes {self._steps} steps or more to multiply out, "
+                f"the limit is {self._limits.max_steps}"
+            )
+
+    def _check_conjuncts(self, count: int, slack: int = 1) -> None:
+        if count > slack * self._limits.max_conjuncts:
+            raise FilterError(
+                f"the filter has at least {count} alternatives once it is multiplied out, "
+                f"the limit is {self._limits.max_conjuncts}"
+            )
+
+    def _check_values(self, count: int) -> None:
+        if count > self._limits.max_values:
+            raise FilterError(
+                f"the filter lists {count} values for one attribute, the limit is {self._limits.max_values}"
+            )
+
+
+def _flatten(node: And | Or, negated: bool) -> list[tuple[Expression, bool]]:
+    """The operands, with those that act as the same connective (NOT (a AND b) is an OR) opened up."""
+    is_or = isinstance(node, Or) is not negated
+    parts: list[tuple[Expression, bool]] = []
+    pending: list[tuple[Expression, bool]] = [(node, negated)]
+    while pending:
+        part, flipped = pending.pop()
+        while isinstance(part, Not):
+            part, flipped = part.operand, not flipped
+        if isinstance(part, And | Or) and (isinstance(part, Or) is not flipped) is is_or:
+            pending.extend((operand, flipped) for operand in reversed(part.operands))
+        else:
+            parts.append((part, flipped))
+    return parts

@@ -1,0 +1,205 @@
+"""A client on real sockets: it drives the protocol's Client, and connects again until it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from tidings.model.errors import ConnectionFailed, WireError
+from tidings.model.event import Publication
+from tidings.model.messages import PROTOCOL_VERSION, Hello, Message, PublishFailed, Welcome
+from tidings.net.address import Address, Transport, url
+from tidings.net.dialling import explain, keep_open, open_stream
+from tidings.net.handshake import BROKER, CLIENT
+from tidings.net.outbox import DEFAULT_LIMIT_BYTES, Policy
+from tidings.net.port import AsyncPort
+from tidings.net.security import Tls, check_dialling, client_context
+from tidings.net.session import Dial, End, Session, State
+from tidings.net.udp import DatagramEndpoint, say_goodbye
+from tidings.protocol.client import Client
+from tidings.protocol.kernel import TimerName
+
+CONNECT_SECONDS = 5.0
+CLOSE_SECONDS = 2.0
+"""How long `close` waits for the broker to take what is still to be sent."""
+
+
+class ClientConnection:
+    """`await open()`, then use `client`; facts go to `emit`, the link's fate to `on_connection(up, reason)`.
+
+    The callbacks run inside the loop and must not block. A broker that refuses us (a wrong token, a name that
+    another connection took) ends it: `on_connection(False, reason)`, and `closed` is true.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        name: str,
+        *,
+        emit: Callable[[object], None],
+        on_connection: Callable[[bool, str], None] = lambda up, reason: None,
+        transport: Transport = "tcp",
+        tls: Tls | None = None,
+        token: str = "",
+        incarnation: int | None = None,
+        connect_timeout_seconds: float = CONNECT_SECONDS,
+        buffer_limit_bytes: int = DEFAULT_LIMIT_BYTES,
+        seed: int | None = None,
+    ) -> None:
+        self.name = name
+        self.url = url(address, transport, tls=tls is not None)
+        self.broker = ""
+        """The name of the broker that answered first; the protocol knows it by this name for ever."""
+        self.closed = False
+        self._address = address
+        self._emit = emit
+        self._on_connection = on_connection
+        self._transport = transport
+        self._tls = tls
+        self._context: ssl.SSLContext | None = None
+        self._dial = Dial(Hello(PROTOCOL_VERSION, name, CLIENT, token=token))
+        self._incarnation = time.time_ns() if incarnation is None else incarnation
+        self._connect_timeout_seconds = connect_timeout_seconds
+        self._policy = Policy(buffer_limit_bytes, reports_drops=False, on_unsent=self._on_unsent_publication)
+        self._seed = seed
+        self._session: Session | None = None
+        self._endpoint: DatagramEndpoint | None = None
+        self._client: Client | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def client(self) -> Client:
+        if self._client is None:
+            raise ConnectionFailed(f"not connected to {self.url}")
+        return self._client
+
+    @property
+    def now(self) -> int:
+        """The time in nanoseconds, as the protocol sees it."""
+        return self._port.now
+
+    # --- Life
+
+    async def open(self) -> None:
+        """ConnectionFailed, soon, if there is no broker that takes us."""
+        check_dialling(self._address, self._transport, self._tls)
+        if self._tls is not None:
+            self._context = client_context(self._tls)
+        self._port = AsyncPort(
+            self.name, on_timer=self._on_timer, emit=self._emit, seed=self._seed, on_unsent=self._on_unsent
+        )
+        try:
+            async with asyncio.timeout(self._connect_timeout_seconds):
+                session = await self._open_session()
+        except OSError as error:  # TimeoutError is one
+            self._release_endpoint()
+            raise ConnectionFailed(f"cannot reach {self.url}: {explain(error)}") from None
+        if session.ended.done():
+            self._release_endpoint()
+            end = session.ended.result()
+            what = "refused us" if end.refused else "gave no session"
+            reason = end.reason if end.reason == "connection refused" else f"it {what}: {end.reason}"
+            raise ConnectionFailed(f"cannot reach {self.url}: {reason}")
+        self._keeper = asyncio.create_task(self._keep(session))
+
+    async def close(self) -> None:
+        """End the session and stop trying; what was not sent yet is sent first."""
+        self.closed = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+        session = self._session
+        if session is not None and session.state is State.UP:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await session.drained(below_bytes=0)
+            if self._endpoint is not None:
+                say_goodbye(session, "the client closed the session")
+            session.end(End("closed", refused=False))
+            await session.wait_closed()
+        self._release_endpoint()
+        if self._client is not None:
+            self._port.close()
+
+    async def drain(self) -> None:
+        """Wait until most of what was published has left, or there is no connection."""
+        if self._session is not None:
+            await self._session.drained()
+
+    async def _keep(self, first: Session) -> None:
+        sessions = [first]
+
+        async def next_session() -> Session:
+            return sessions.pop() if sessions else await self._open_session()
+
+        end = await keep_open(next_session, self._port.random, lambda reason: None, gives_up=True)
+        self.closed = True
+        self._on_connection(False, end.reason)
+
+    async def _open_session(self) -> Session:
+        if self._transport == "tcp":
+            return await open_stream(self, self._address, self._dial, self._policy, self._context)
+        self._release_endpoint()
+        loop = asyncio.get_running_loop()
+        _, self._endpoint = await loop.create_datagram_endpoint(
+            lambda: DatagramEndpoint(self, lambda hello: self._policy), remote_addr=self._address
+        )
+        return await self._endpoint.open(self._address, self._dial, self._policy)
+
+    def _release_endpoint(self) -> None:
+        if self._endpoint is not None:
+            self._endpoint.close()
+            self._endpoint = None
+
+    # --- The session: what it asks of its host
+
+    def on_hello(self, session: Session, hello: Hello) -> None:
+        session.refuse("a client is not called")
+
+    def on_welcome(self, session: Session, welcome: Welcome) -> None:
+        if welcome.version != PROTOCOL_VERSION:
+            session.refuse(
+                f"the broker speaks protocol version {welcome.version}, we speak {PROTOCOL_VERSION}"
+            )
+            return
+        first = self._client is None
+        if self._client is None:
+            self.broker = welcome.node
+            self._client = Client(self._port, self.broker, incarnation=self._incarnation)
+        session.set_up(self.broker, BROKER, {}, partial(self._client.receive, self.broker))
+        self._session = self._port.sessions[self.broker] = session
+        if first:
+            self._client.start()
+        self._client.link_up(self.broker)
+        self._on_connection(True, "")
+
+    def on_bad_frame(self, session: Session, error: WireError) -> None:
+        """The session ends with that reason, and so the application hears of it."""
+
+    def on_ended(self, session: Session, end: End) -> None:
+        if session is not self._session:
+            return
+        self._session = None
+        del self._port.sessions[self.broker]
+        self.client.link_down(self.broker)
+        if not end.refused:  # else the keeper gives up, and says so
+            self._on_connection(False, end.reason)
+
+    # --- The protocol
+
+    def _on_timer(self, name: TimerName) -> None:
+        self.client.timer(name)
+
+    def _on_unsent(self, to: str, message: Message) -> None:
+        if isinstance(message, Publication):
+            self._on_unsent_publication(message, f"there is no connection to {self.url}")
+
+    def _on_unsent_publication(self, publication: Publication, reason: str) -> None:
+        """As if the broker had not taken it; the protocol hears so in the next turn, not inside `publish`."""
+        failed = PublishFailed(publication.sequence, f"it was not sent: {reason}")
+        asyncio.get_running_loop().call_soon(self.client.receive, self.broker, failed)

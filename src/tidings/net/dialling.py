@@ -1,0 +1,95 @@
+"""Opening sessions and opening them again: back-off, and words for what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tidings.net.address import Address
+from tidings.net.outbox import Policy
+from tidings.net.session import Dial, End, Host, Session, State
+from tidings.net.stream import StreamSession
+from tidings.protocol.kernel import RandomSource
+
+FIRST_DELAY_SECONDS = 0.1
+LAST_DELAY_SECONDS = 5.0
+
+SessionType = TypeVar("SessionType", bound=Session)
+
+
+def backoff_seconds(attempt: int, jitter: float) -> float:
+    """The wait before attempt `attempt` (from 0): doubling, bounded, spread by `jitter` in [0, 1)."""
+    longest = min(FIRST_DELAY_SECONDS * 2 ** min(attempt, 16), LAST_DELAY_SECONDS)
+    return float(longest * (0.5 + jitter / 2))
+
+
+def explain(error: BaseException) -> str:
+    """One short phrase for a connection error, without numbers and class names where we know it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {getattr(error, 'verify_message', error)}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {getattr(error, 'reason', error)}"
+    if isinstance(error, socket.gaierror):
+        return "the host name is not known"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, OSError):
+        if error.errno == errno.EADDRINUSE:
+            return "the port is in use"
+        if error.errno == errno.EADDRNOTAVAIL:
+            return "the address is not one of this machine"
+        if error.errno == errno.EACCES:
+            return "not allowed"
+        return error.strerror or str(error)
+    return str(error)
+
+
+async def open_stream(
+    host: Host, address: Address, dial: Dial, policy: Policy, context: ssl.SSLContext | None
+) -> Session:
+    """A session over TCP or TLS that has settled: it is up or it ended. OSError if there is no connection."""
+    loop = asyncio.get_running_loop()
+    _, session = await loop.create_connection(
+        lambda: StreamSession(host, policy, dial), address.host, address.port, ssl=context
+    )
+    return await settled(session)
+
+
+async def settled(session: SessionType) -> SessionType:
+    """The session once it stands or ended; if the wait is cancelled, it ends."""
+    try:
+        await asyncio.shield(session.settled)
+    except asyncio.CancelledError:
+        session.end(End("given up", refused=False))
+        raise
+    return session
+
+
+async def keep_open(
+    open_session: Callable[[], Awaitable[Session]],
+    random: RandomSource,
+    on_failure: Callable[[str], None],
+    *,
+    gives_up: bool = False,
+) -> End:
+    """Open a session, and again whenever it ends, for ever; with `gives_up`, until the peer refuses."""
+    attempt = 0
+    while True:
+        try:
+            session = await open_session()
+            if session.state is State.UP:
+                attempt = 0
+            end = await asyncio.shield(session.ended)
+            on_failure(end.reason)
+            if end.refused and gives_up:
+                return end
+        except OSError as error:
+            on_failure(explain(error))
+        await asyncio.sleep(backoff_seconds(attempt, random.random()))
+        attempt += 1

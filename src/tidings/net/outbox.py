@@ -1,0 +1,229 @@
+"""What waits to be written to one peer: messages coalesced into frames, and bounded. No I/O happens here.
+
+Publications in a row become one batch, so do notifications of the same subscriptions in a row, and confirmed
+ranges that meet become one. Order is kept, with one exception: a `Confirm` may move behind notifications (it
+says less when it is late, and never anything false), so that a client which publishes and subscribes still
+gets batches.
+
+Events are encoded into the outgoing buffer by the end of the turn in which they came. Until then they are
+views of what was read; a view kept longer would pin the whole read buffer behind one small event.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from tidings.model.event import Publication
+from tidings.model.messages import Confirm, Dropped, Message, Notify
+from tidings.wire.codec import NotificationBatch, PublicationBatch
+from tidings.wire.frames import HEADER_BYTES
+
+DEFAULT_LIMIT_BYTES = 16 * 1024 * 1024
+BATCH_BYTES = 48 * 1024
+"""A batch is closed at this size: a reader takes it up without waiting for, and gathering, a larger one. No
+event is shorter than 12 bytes, so a batch stays within MAX_EVENTS_PER_FRAME. A larger event travels alone."""
+STREAM_CHUNK_BYTES = 256 * 1024
+"""What is handed to the transport at once."""
+DATAGRAM_EVENT_BYTES = 60_000
+DATAGRAM_NAMES_BYTES = 5_000
+"""At most what the subscriptions of one batch of notifications take beside its events."""
+DATAGRAM_MAX_BYTES = 65_507
+"""The largest payload of a UDP datagram over IPv4."""
+
+_encoder = msgspec.msgpack.Encoder()
+_pack_into = struct.Struct(">I").pack_into
+
+
+class Policy(NamedTuple):
+    """What a session may leave out when its peer does not keep up."""
+
+    limit_bytes: int = DEFAULT_LIMIT_BYTES
+    drops_publications: bool = True
+    reports_drops: bool = True
+    """Tell the peer with a `Dropped`, in the place of the events that are missing."""
+    on_unsent: Callable[[Publication, str], None] | None = None
+    """Told of each publication that was left out, and why."""
+
+
+class Outbox:
+    """Base of both: what is coalesced and what is dropped. Subclasses say how a body is stored."""
+
+    def __init__(self, policy: Policy = Policy()) -> None:  # noqa: B008 - immutable
+        self.policy = policy
+        self.chunks: deque[bytes | bytearray] = deque()
+        self.waiting_bytes = 0
+        """In `chunks`."""
+        self.dropped = 0
+        """Events left out since the start."""
+        self._unreported = 0
+        self._subscriptions: tuple[str, ...] | None = None
+        """Of the open batch of notifications; None if it holds publications."""
+        self._raws: list[Raw] = []
+        self._raws_bytes = 0
+        self._room_bytes = -1
+        """The open batch takes events up to this size in all; -1 while none is open."""
+        self._confirm: Confirm | None = None
+        self._confirmed_to = -1
+        """Where the open confirmation has grown to."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.waiting_bytes + self._raws_bytes
+
+    @property
+    def overfull(self) -> bool:
+        """More than events can have caused: the peer takes not even what must not be dropped."""
+        return self.waiting_bytes > 2 * self.policy.limit_bytes
+
+    def add(self, message: Message) -> None:
+        kind = message.__class__
+        if kind is Notify:
+            publication: Publication = message.publication  # type: ignore[union-attr]
+            subscriptions: tuple[str, ...] | None = message.subscriptions  # type: ignore[union-attr]
+        elif kind is Publication:
+            publication, subscriptions = message, None  # type: ignore[assignment]
+        elif kind is Confirm:
+            self._add_confirm(message)  # type: ignore[arg-type]
+            return
+        else:
+            self.finish_turn()
+            self._store(message)
+            return
+        filled_bytes = self._raws_bytes + publication.size_bytes
+        if subscriptions is self._subscriptions and filled_bytes <= self._room_bytes:
+            self._raws.append(publication.raw)
+            self._raws_bytes = filled_bytes
+        else:
+            self._add_to_new_batch(publication, subscriptions)
+
+    def finish_turn(self) -> None:
+        """Encode what is still open; call it before the turn ends."""
+        self._close_batch()
+        self._close_confirm()
+
+    def take(self) -> bytes | bytearray | None:
+        """The next chunk to write, or None. Behind the last one comes the report of what was dropped."""
+        if not self.chunks and self._unreported:
+            self._report_drops()
+        if not self.chunks:
+            return None
+        chunk = self.chunks.popleft()
+        self.waiting_bytes -= len(chunk)
+        return chunk
+
+    def _add_to_new_batch(self, publication: Publication, subscriptions: tuple[str, ...] | None) -> None:
+        """Limits are looked at here only, once per batch."""
+        self._close_batch()
+        if self.waiting_bytes >= self.policy.limit_bytes and self._drop(publication, subscriptions):
+            return
+        if self._unreported:
+            self._report_drops()
+        self._subscriptions = subscriptions
+        self._raws.append(publication.raw)
+        self._raws_bytes = publication.size_bytes
+        self._room_bytes = BATCH_BYTES
+
+    def _drop(self, publication: Publication, subscriptions: tuple[str, ...] | None) -> bool:
+        """The buffer is full: leave the event out if that is allowed."""
+        if subscriptions is None and not self.policy.drops_publications:
+            return False
+        self._leave_out(publication, f"{self.waiting_bytes} bytes wait for the peer already")
+        return True
+
+    def _leave_out(self, publication: Publication, reason: str) -> None:
+        self.dropped += 1
+        self._unreported += 1
+        if self.policy.on_unsent is not None:
+            self.policy.on_unsent(publication, reason)
+
+    def _report_drops(self) -> None:
+        count, self._unreported = self._unreported, 0
+        if self.policy.reports_drops:
+            self._close_batch()
+            self._store(Dropped(count))
+
+    def _add_confirm(self, confirm: Confirm) -> None:
+        held = self._confirm
+        if held is None or confirm.first != self._confirmed_to + 1 or confirm.incarnation != held.incarnation:
+            if held is not None:
+                self.finish_turn()  # the events that were added before it leave before it
+            self._confirm = confirm
+        self._confirmed_to = confirm.last
+
+    def _close_batch(self) -> None:
+        if self._raws:
+            raws, subscriptions = self._raws, self._subscriptions
+            self._raws = []
+            self._raws_bytes = 0
+            self._room_bytes = -1
+            self._store(
+                PublicationBatch(raws) if subscriptions is None else NotificationBatch(subscriptions, raws)
+            )
+
+    def _close_confirm(self) -> None:
+        if self._confirm is not None:
+            held, self._confirm = self._confirm, None
+            self._store(Confirm(held.incarnation, held.first, self._confirmed_to))
+
+    def _store(self, body: object) -> None:
+        raise NotImplementedError
+
+
+class StreamOutbox(Outbox):
+    """Frames one behind the other, gathered into chunks."""
+
+    def _store(self, body: object) -> None:
+        if not self.chunks or len(self.chunks[-1]) >= STREAM_CHUNK_BYTES:
+            self.chunks.append(bytearray())
+        chunk = self.chunks[-1]
+        assert isinstance(chunk, bytearray)
+        start = len(chunk)
+        chunk += bytes(HEADER_BYTES)
+        _encoder.encode_into(body, chunk, -1)
+        size_bytes = len(chunk) - start
+        _pack_into(chunk, start, size_bytes - HEADER_BYTES)
+        self.waiting_bytes += size_bytes
+
+
+class DatagramOutbox(Outbox):
+    """One body per datagram, without a length."""
+
+    def __init__(self, policy: Policy = Policy()) -> None:  # noqa: B008 - immutable
+        super().__init__(policy)
+        self.oversize = 0
+        """Bodies that fit into no datagram, left out."""
+
+    def _add_to_new_batch(self, publication: Publication, subscriptions: tuple[str, ...] | None) -> None:
+        size_bytes = publication.size_bytes
+        if size_bytes > DATAGRAM_EVENT_BYTES:
+            self._leave_out(
+                publication, f"the event has {size_bytes} bytes; at most {DATAGRAM_EVENT_BYTES} go over UDP"
+            )
+            return
+        for group in [None] if subscriptions is None else _groups(subscriptions):
+            super()._add_to_new_batch(publication, group)
+
+    def _store(self, body: object) -> None:
+        datagram = _encoder.encode(body)
+        if len(datagram) > DATAGRAM_MAX_BYTES:
+            self.oversize += 1
+            return
+        self.chunks.append(datagram)
+        self.waiting_bytes += len(datagram)
+
+
+def _groups(subscriptions: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The subscriptions in groups whose names leave room for the largest event; mostly it is one group."""
+    if (
+        len(subscriptions) == 1
+        or sum(len(name.encode()) + 3 for name in subscriptions) <= DATAGRAM_NAMES_BYTES
+    ):
+        return [subscriptions]
+    half = len(subscriptions) // 2
+    return _groups(subscriptions[:half]) + _groups(subscriptions[half:])

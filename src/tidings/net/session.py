@@ -1,0 +1,251 @@
+"""One session with one peer, over any transport (net/stream.py, net/udp.py).
+
+    opening -> up -> ended
+       |              ^
+       +--------------+   refused, timed out, or the connection broke before it stood
+
+The side that opened says Hello; the other answers Welcome or Refused. What a peer sends once the session is
+up goes to the host (net/broker.py, net/client.py), which owns the protocol's node. What the node sends in one
+turn of the loop leaves in one write at its end (matching.md, 'The live path').
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+from tidings.model.errors import WireError
+from tidings.model.messages import Hello, Message, Ping, Pong, Refused, Welcome
+from tidings.net.outbox import Outbox
+from tidings.wire.codec import decode
+
+HANDSHAKE_SECONDS = 5.0
+MAX_REASON_CHARACTERS = 1000
+BACKLOG_BYTES = 256 * 1024
+"""`drained` waits while more than this waits to leave."""
+
+
+Handler = Callable[[Any], None]
+
+
+class State(StrEnum):
+    OPENING = "opening"
+    UP = "up"
+    ENDED = "ended"
+
+
+class End(NamedTuple):
+    reason: str
+    refused: bool
+    """The peer said so itself: trying again would bring the same answer."""
+
+
+class Dial(NamedTuple):
+    """What the side that opens knows."""
+
+    hello: Hello
+    expected: str = ""
+    """The node that should answer; empty: whoever does."""
+
+
+class Host(Protocol):
+    """Who owns sessions: it knows who may open one and what becomes of messages."""
+
+    def on_hello(self, session: Session, hello: Hello) -> None:
+        """Call `session.welcome` or `session.refuse`."""
+
+    def on_welcome(self, session: Session, welcome: Welcome) -> None:
+        """Call `session.set_up` or `session.refuse`."""
+
+    def on_bad_frame(self, session: Session, error: WireError) -> None: ...
+
+    def on_ended(self, session: Session, end: End) -> None:
+        """Called once per session, whether it ever stood or not."""
+
+
+class Session:
+    """What all transports share. A subclass writes the outbox's chunks and ends the connection."""
+
+    def __init__(self, host: Host, outbox: Outbox, dial: Dial | None = None) -> None:
+        self.host = host
+        self.outbox = outbox
+        self.dial = dial
+        """Set on the side that opened."""
+        self.state = State.OPENING
+        self.peer = ""
+        self.role = ""
+        self.received_bytes = 0
+        self.address = ""
+        loop = asyncio.get_running_loop()
+        self.settled: asyncio.Future[None] = loop.create_future()
+        """Done once the session is up or ended."""
+        self.ended: asyncio.Future[End] = loop.create_future()
+        self._loop = loop
+        self._handlers: Mapping[type, Handler] = {}
+        self._other: Handler = self._take_first
+        self._flush_scheduled = False
+        self._waiters: list[asyncio.Future[None]] = []
+        self._handshake_timer = loop.call_later(HANDSHAKE_SECONDS, self._on_handshake_timeout)
+
+    # --- Opening
+
+    def welcome(
+        self, peer: str, role: str, answer: Welcome, handlers: Mapping[type, Handler], other: Handler
+    ) -> None:
+        """Accept the peer's Hello; its messages go to `handlers` by their class, and else to `other`."""
+        self.send(answer)
+        self.set_up(peer, role, handlers, other)
+
+    def set_up(self, peer: str, role: str, handlers: Mapping[type, Handler], other: Handler) -> None:
+        self.peer = peer
+        self.role = role
+        self.state = State.UP
+        self._handlers = {
+            Ping: self._on_ping,
+            Pong: self._ignore,
+            Refused: self._on_refused,
+            Hello: self._on_hello_again,
+            Welcome: self._ignore,
+            **handlers,
+        }
+        self._other = other
+        self._settle()
+
+    def _take_first(self, message: Message) -> None:
+        if self.dial is None and isinstance(message, Hello):
+            self.host.on_hello(self, message)
+        elif self.dial is not None and isinstance(message, Welcome):
+            self.host.on_welcome(self, message)
+        elif isinstance(message, Refused):
+            self._on_refused(message)
+        else:
+            expected = "Hello" if self.dial is None else "Welcome"
+            self.refuse(f"expected {expected}, got {type(message).__name__}")
+
+    def _on_handshake_timeout(self) -> None:
+        self.refuse(f"no session within {HANDSHAKE_SECONDS:g} seconds")
+
+    def _settle(self) -> None:
+        self._handshake_timer.cancel()
+        if not self.settled.done():
+            self.settled.set_result(None)
+
+    # --- Receiving
+
+    def take_body(self, body: bytes | memoryview) -> None:
+        try:
+            for message in decode(body):
+                self._handlers.get(message.__class__, self._other)(message)
+        except WireError as error:
+            self.fail(error)
+
+    def fail(self, error: WireError) -> None:
+        """The peer sent what is no message: it is told, and this session ends, no other."""
+        if self.state is not State.ENDED:
+            self.host.on_bad_frame(self, error)
+            self.refuse(str(error))
+
+    def _ignore(self, message: Message) -> None:
+        pass
+
+    def _on_ping(self, message: Ping) -> None:
+        self.send(Pong(message.number))
+
+    def _on_refused(self, message: Refused) -> None:
+        self.end(End(message.reason, refused=True))
+
+    def _on_hello_again(self, message: Hello) -> None:
+        self.refuse("a second Hello on one connection")
+
+    # --- Sending
+
+    def send(self, message: Message) -> None:
+        self.outbox.add(message)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self.flush)
+
+    async def drained(self, below_bytes: int = BACKLOG_BYTES) -> None:
+        """Wait until no more than that waits to leave, or the peer is gone."""
+        while self.state is State.UP and (self.paused or self.outbox.size_bytes > below_bytes):
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def flush(self) -> None:
+        self._flush_scheduled = False
+        if self.state is State.ENDED:
+            return
+        outbox = self.outbox
+        outbox.finish_turn()
+        while not self.paused:
+            chunk = outbox.take()
+            if chunk is None:
+                break
+            self.write(chunk)
+        if outbox.overfull:
+            self.end(End(f"{outbox.size_bytes} bytes wait for the peer: it does not read", refused=False))
+            self.abort()
+        elif not self.paused:
+            self._wake()
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # --- Ending
+
+    def refuse(self, reason: str) -> None:
+        """Tell the peer why, and end."""
+        if self.state is State.ENDED:
+            return
+        reason = reason[:MAX_REASON_CHARACTERS]
+        self.send(Refused(reason))
+        self.flush()
+        self.end(End(reason, refused=False))
+
+    def end(self, end: End) -> None:
+        """The session is over; the connection closes in its own time."""
+        if self.state is State.ENDED:
+            return
+        self.state = State.ENDED
+        self._handlers = {}
+        self._other = self._ignore
+        self._settle()
+        self._wake()
+        self.close_transport()
+        self.ended.set_result(end)
+        self.host.on_ended(self, end)
+
+    # --- What a transport adds
+
+    @property
+    def paused(self) -> bool:
+        """True while the transport wants no more."""
+        raise NotImplementedError
+
+    def write(self, chunk: bytes | bytearray) -> None:
+        raise NotImplementedError
+
+    def close_transport(self) -> None:
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        raise NotImplementedError
+
+    async def wait_closed(self) -> None:
+        """Wait until an ended session has given back its connection."""
+
+    def status(self) -> dict[str, object]:
+        return {
+            "peer": self.peer,
+            "role": self.role,
+            "address": self.address,
+            "waiting_bytes": self.outbox.size_bytes,
+            "dropped": self.outbox.dropped,
+            "received_bytes": self.received_bytes,
+        }

@@ -1,0 +1,54 @@
+"""A broker of the content-based overlay in mode best-effort: forwarding, routing and the edge composed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidings.protocol.edge import Edge
+from tidings.protocol.forwarding import Forwarding
+from tidings.protocol.kernel import Node, Port
+from tidings.protocol.matching import Matcher
+from tidings.protocol.routing import RoutingTable
+from tidings.protocol.tree import TreeRouting
+
+
+class Broker(Node):
+    """`incarnation` grows with every start of the broker. Brokers of one process share a `matcher`."""
+
+    def __init__(
+        self, port: Port, neighbours: Sequence[str], *, incarnation: int, matcher: Matcher | None = None
+    ) -> None:
+        if matcher is None:
+            matcher = Matcher()
+        self.name = port.node
+        self.table = RoutingTable(matcher)
+        self.forwarding = Forwarding(port, neighbours, self.table, incarnation=incarnation)
+        self.edge = Edge(port, neighbours, self.table, self.forwarding)
+        self.tree = TreeRouting(port, neighbours, self.table, matcher)
+        super().__init__((self.forwarding, self.edge, self.tree))
+
+    def discard(self) -> None:
+        self.table.discard()
+
+    def status(self) -> dict[str, object]:
+        """What `tidings status` shows."""
+        return {
+            "broker": self.name,
+            "mode": "best-effort",
+            "incarnation": self.forwarding.incarnation,
+            "interests": len(self.table),
+            "clients": len(self.edge.clients),
+            "subscriptions": sum(len(held) for held in self.edge.clients.values()),
+            "subscriptions_not_yet_accepted": self.edge.unaccepted,
+            "duplicates_dropped": self.tree.duplicates,
+            "neighbours": {
+                link.peer: {
+                    "present": link.present and link.heard > 0,
+                    "interests_sent": len(link.sent),
+                    "interests_covered": len(link.covered),
+                    "interests_received": len(link.received),
+                    "changes_waiting": len(link.stream),
+                }
+                for link in self.forwarding.links.values()
+            },
+        }

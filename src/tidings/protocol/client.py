@@ -1,0 +1,203 @@
+"""A client of one broker: it publishes, subscribes, and is notified.
+
+    idle -> requested -> accepted -> cancelling -> gone
+              |  ^           |
+              |  +-----------+   the connection came back: asked for again, accepted stays accepted
+              +-> failed
+
+Requests without an answer are repeated, so the client works over datagrams too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from tidings.model.event import Publication, make_publication
+from tidings.model.messages import (
+    Confirm,
+    Dropped,
+    Notify,
+    PublishFailed,
+    Subscribe,
+    Subscribed,
+    SubscribeFailed,
+    Unsubscribe,
+    Unsubscribed,
+)
+from tidings.model.predicates import Scalar
+from tidings.model.subscription import Order, Subscription
+from tidings.protocol.facts import (
+    Delivered,
+    NotificationsDropped,
+    PublicationConfirmed,
+    PublicationFailed,
+    SubscriptionAccepted,
+    SubscriptionCancelled,
+    SubscriptionFailed,
+)
+from tidings.protocol.kernel import Node, Part, Port, TimerName
+from tidings.protocol.links import retry_delay_ns
+
+MAX_TRACKED_SOURCES = 65_536
+
+
+class State(StrEnum):
+    REQUESTED = "requested"
+    ACCEPTED = "accepted"
+    CANCELLING = "cancelling"
+
+
+class Held:
+    """One subscription of this client."""
+
+    __slots__ = ("highest", "state", "subscription")
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.state = State.REQUESTED
+        self.highest: dict[tuple[str, int], int] = {}
+        """order fifo: the highest sequence shown, by source and incarnation."""
+
+
+class Session(Part):
+    name = "client"
+    handles = {  # noqa: RUF012
+        Notify: "on_notify",
+        Confirm: "on_confirm",
+        PublishFailed: "on_publish_failed",
+        Subscribed: "on_subscribed",
+        SubscribeFailed: "on_subscribe_failed",
+        Unsubscribed: "on_unsubscribed",
+        Dropped: "on_dropped",
+    }
+
+    def __init__(self, port: Port, broker: str, *, incarnation: int) -> None:
+        super().__init__(port)
+        self.broker = broker
+        self.incarnation = incarnation
+        self.next_sequence = 1
+        self._held: dict[str, Held] = {}
+        self._unanswered: dict[str, Held] = {}
+        self._attempt = 0
+
+    # --- What the application asks for
+
+    def publish(
+        self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
+    ) -> Publication:
+        publication = make_publication(
+            self.port.node, self.incarnation, self.next_sequence, topic, attributes, payload, published_at
+        )
+        self.next_sequence += 1
+        self.port.send(self.broker, publication)
+        return publication
+
+    def subscribe(self, subscription: Subscription) -> None:
+        if subscription.id in self._held:
+            raise ValueError(f"subscription {subscription.id!r} exists")
+        held = self._held[subscription.id] = Held(subscription)
+        self._ask(held)
+
+    def unsubscribe(self, subscription_id: str) -> None:
+        held = self._held[subscription_id]
+        held.state = State.CANCELLING
+        self._ask(held)
+
+    # --- What the broker says
+
+    def on_notify(self, sender: str, message: Notify) -> None:
+        publication = message.publication
+        for subscription_id in message.subscriptions:
+            held = self._held.get(subscription_id)
+            if held is None or held.state is State.CANCELLING:
+                continue  # on its way when we unsubscribed
+            late = held.subscription.order is Order.FIFO and self._is_late(held, publication)
+            self.port.emit(Delivered(subscription_id, publication, late))
+
+    def on_confirm(self, sender: str, message: Confirm) -> None:
+        if message.incarnation == self.incarnation:
+            self.port.emit(PublicationConfirmed(message.first, message.last))
+
+    def on_publish_failed(self, sender: str, message: PublishFailed) -> None:
+        self.port.emit(PublicationFailed(message.sequence, message.reason))
+
+    def on_subscribed(self, sender: str, message: Subscribed) -> None:
+        held = self._held.get(message.subscription)
+        if held is None or held.state is State.CANCELLING:
+            return
+        self._answered(message.subscription)
+        if held.state is State.REQUESTED:
+            held.state = State.ACCEPTED
+            self.port.emit(SubscriptionAccepted(message.subscription))
+
+    def on_subscribe_failed(self, sender: str, message: SubscribeFailed) -> None:
+        if self._held.pop(message.subscription, None) is not None:
+            self._answered(message.subscription)
+            self.port.emit(SubscriptionFailed(message.subscription, message.reason))
+
+    def on_unsubscribed(self, sender: str, message: Unsubscribed) -> None:
+        held = self._held.get(message.subscription)
+        if held is not None and held.state is State.CANCELLING:
+            del self._held[message.subscription]
+            self._answered(message.subscription)
+            self.port.emit(SubscriptionCancelled(message.subscription))
+
+    def on_dropped(self, sender: str, message: Dropped) -> None:
+        self.port.emit(NotificationsDropped(message.count))
+
+    # --- The connection
+
+    def on_link_up(self, peer: str) -> None:
+        for held in self._held.values():
+            self._ask(held)
+
+    def on_timer(self, name: TimerName) -> None:
+        for held in self._unanswered.values():
+            self._send_request(held)
+        self._attempt += 1
+        self._set_retry()
+
+    def _ask(self, held: Held) -> None:
+        """Send the request and repeat it until it is answered."""
+        self._unanswered[held.subscription.id] = held
+        self._send_request(held)
+        self._attempt = 0
+        if len(self._unanswered) == 1:
+            self._set_retry()
+
+    def _answered(self, subscription_id: str) -> None:
+        self._unanswered.pop(subscription_id, None)
+        if not self._unanswered:
+            self.port.cancel_timer((self.name, "retry"))
+
+    def _set_retry(self) -> None:
+        self.port.set_timer((self.name, "retry"), self.port.now + 2 * retry_delay_ns(self._attempt))
+
+    def _send_request(self, held: Held) -> None:
+        subscription = held.subscription
+        if held.state is State.CANCELLING:
+            self.port.send(self.broker, Unsubscribe(subscription.id))
+        else:
+            self.port.send(
+                self.broker,
+                Subscribe(subscription.id, subscription.topics, subscription.filter, subscription.order),
+            )
+
+    @staticmethod
+    def _is_late(held: Held, publication: Publication) -> bool:
+        source = (publication.source, publication.incarnation)
+        highest = held.highest.pop(source, 0)  # popped and set again: the least recent source comes first
+        held.highest[source] = max(highest, publication.sequence)
+        if len(held.highest) > MAX_TRACKED_SOURCES:
+            del held.highest[next(iter(held.highest))]
+        return publication.sequence < highest
+
+
+class Client(Node):
+    def __init__(self, port: Port, broker: str, *, incarnation: int = 0) -> None:
+        self.session = Session(port, broker, incarnation=incarnation)
+        self.publish = self.session.publish
+        self.subscribe = self.session.subscribe
+        self.unsubscribe = self.session.unsubscribe
+        super().__init__((self.session,))

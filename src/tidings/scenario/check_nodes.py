@@ -1,0 +1,206 @@
+"""The names of a scenario: that each node has one of its own, and that what is named exists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tidings.model.errors import ScenarioError
+from tidings.scenario.decode import listed, number
+from tidings.scenario.links import unordered
+from tidings.scenario.schema import (
+    Fault,
+    LinkFault,
+    LossFault,
+    PartitionFault,
+    Publisher,
+    Scenario,
+    Subscriber,
+)
+from tidings.scenario.workload import publisher_names, subscriber_names
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Every node of a scenario: the brokers (mode peers: none), and all names with where each is given."""
+
+    brokers: Sequence[str]
+    places: dict[str, str]
+
+    @classmethod
+    def of(cls, scenario: Scenario, brokers: Sequence[str]) -> Nodes:
+        places = dict.fromkeys(brokers, "a broker")
+        if scenario.workload is not None:
+            for name in publisher_names(scenario.workload):
+                _claim(places, name, "[workload]", "a publisher of [workload]")
+            for name in subscriber_names(scenario.workload):
+                _claim(places, name, "[workload]", "a subscriber of [workload]")
+        elif scenario.overlay.mode == "peers":
+            _claim_participants(places, scenario)
+        else:
+            _claim_clients(places, scenario, frozenset(brokers))
+        return cls(brokers, places)
+
+    def check(self, name: str, path: str) -> None:
+        if name not in self.places:
+            raise ScenarioError(f"{path}: there is no node '{name}'; {self.summary()}")
+
+    def summary(self) -> str:
+        """Which names there are, for a message about one that is not."""
+        clients = [name for name, place in self.places.items() if place != "a broker"]
+        return "; ".join(
+            [*broker_summary(self.brokers), *([f"clients: {listed(clients)}"] if clients else [])]
+        )
+
+
+def broker_summary(brokers: Sequence[str]) -> list[str]:
+    if not brokers:
+        return []
+    if len(brokers) > 2 and brokers[-1] == f"b{len(brokers) - 1}":
+        return [f"brokers: {brokers[0]} to {brokers[-1]}"]
+    return [f"brokers: {listed(brokers)}"]
+
+
+def _claim(places: dict[str, str], name: str, path: str, place: str) -> None:
+    if name in places:
+        raise ScenarioError(f"{path}: duplicate node id '{name}', already the name of {places[name]}")
+    places[name] = place
+
+
+def _claim_clients(places: dict[str, str], scenario: Scenario, brokers: frozenset[str]) -> None:
+    for path, client in _clients(scenario):
+        _claim(places, client.name, f"{path}.name", path)
+        if client.at not in brokers:
+            known = "; ".join(broker_summary([name for name, place in places.items() if place == "a broker"]))
+            raise ScenarioError(f"{path}.at: there is no broker '{client.at}'; {known}")
+
+
+def _claim_participants(places: dict[str, str], scenario: Scenario) -> None:
+    """In mode peers a participant may publish and subscribe under one name; `at` names participants."""
+    seats: dict[str, str] = {}
+    publishers = {publisher.name for publisher in scenario.publishers}
+    for path, client in _clients(scenario):
+        shared = isinstance(client, Subscriber) and client.name in publishers
+        if shared and seats.get(client.name) == client.at:
+            publishers.discard(client.name)
+        else:
+            _claim(places, client.name, f"{path}.name", path)
+        seats[client.name] = client.at
+    for path, client in _clients(scenario):
+        places.setdefault(client.at, path)
+
+
+def _clients(scenario: Scenario) -> Iterable[tuple[str, Publisher | Subscriber]]:
+    for index, publisher in enumerate(scenario.publishers):
+        yield f"publisher[{index}]", publisher
+    for index, subscriber in enumerate(scenario.subscribers):
+        yield f"subscriber[{index}]", subscriber
+
+
+def check_servers(scenario: Scenario, nodes: Nodes) -> None:
+    hosts: dict[str, int] = {}
+    for index, server in enumerate(scenario.ordering.servers):
+        nodes.check(server.node, f"ordering.servers[{index}].node")
+        if server.node in hosts:
+            earlier = f"ordering.servers[{hosts[server.node]}]"
+            raise ScenarioError(f"ordering.servers[{index}].node: '{server.node}' is already {earlier}")
+        hosts[server.node] = index
+
+
+def check_sites(scenario: Scenario, nodes: Nodes) -> None:
+    names: dict[str, int] = {}
+    homes: dict[str, str] = {}
+    for index, site in enumerate(scenario.sites):
+        if site.name in names:
+            raise ScenarioError(f"site[{index}].name: '{site.name}' is already site[{names[site.name]}]")
+        if site.name in nodes.places:
+            raise ScenarioError(
+                f"site[{index}].name: '{site.name}' is already the name of {nodes.places[site.name]}"
+            )
+        names[site.name] = index
+        for position, node in enumerate(site.nodes):
+            path = f"site[{index}].nodes[{position}]"
+            nodes.check(node, path)
+            if node in homes:
+                raise ScenarioError(f"{path}: '{node}' is already in site '{homes[node]}'")
+            homes[node] = site.name
+
+
+def check_links(scenario: Scenario, nodes: Nodes) -> None:
+    earlier: dict[tuple[str, str], int] = {}
+    for index, link in enumerate(scenario.links):
+        _check_between(link.between, scenario, nodes, f"link[{index}].between", inside_site=True)
+        pair = unordered(*link.between)
+        if pair in earlier:
+            raise ScenarioError(
+                f"link[{index}].between: '{pair[0]}' and '{pair[1]}' are already link[{earlier[pair]}]"
+            )
+        earlier[pair] = index
+
+
+def _check_between(
+    between: tuple[str, str], scenario: Scenario, nodes: Nodes, path: str, *, inside_site: bool
+) -> None:
+    """Two sites or two nodes, different ones; `inside_site`: or one site twice, meaning the links in it."""
+    sites = [site.name for site in scenario.sites]
+    for position, name in enumerate(between):
+        if name not in nodes.places and name not in sites:
+            known = "; ".join([nodes.summary(), *([f"sites: {listed(sites)}"] if sites else [])])
+            raise ScenarioError(f"{path}[{position}]: there is no node or site '{name}'; {known}")
+    if (between[0] in sites) != (between[1] in sites):
+        raise ScenarioError(
+            f"{path}: '{between[0]}' and '{between[1]}' are a site and a node; give two of a kind"
+        )
+    if between[0] == between[1] and not (inside_site and between[0] in sites):
+        raise ScenarioError(f"{path}: names '{between[0]}' twice")
+
+
+def check_faults(scenario: Scenario, nodes: Nodes) -> None:
+    for index, fault in enumerate(scenario.faults):
+        path = f"fault[{index}]"
+        _check_fault_times(fault, scenario.duration_s, path)
+        match fault:
+            case LossFault():
+                pass
+            case LinkFault():
+                _check_between(fault.between, scenario, nodes, f"{path}.between", inside_site=False)
+            case PartitionFault():
+                _check_groups(fault, nodes, f"{path}.groups")
+            case _:
+                _check_once(fault.nodes, nodes, f"{path}.nodes")
+
+
+def _check_fault_times(fault: Fault, duration_s: float, path: str) -> None:
+    check_before_end(fault.at_s, duration_s, f"{path}.at_s")
+    if fault.until_s is not None and fault.until_s <= fault.at_s:
+        raise ScenarioError(
+            f"{path}.until_s: {number(fault.until_s)} is not after at_s ({number(fault.at_s)})"
+        )
+
+
+def check_before_end(at_s: float, duration_s: float, path: str) -> None:
+    if at_s >= duration_s:
+        raise ScenarioError(
+            f"{path}: {number(at_s)} is not before the end of duration_s ({number(duration_s)})"
+        )
+
+
+def _check_once(names: Sequence[str], nodes: Nodes, path: str) -> None:
+    seen: set[str] = set()
+    for position, name in enumerate(names):
+        nodes.check(name, f"{path}[{position}]")
+        if name in seen:
+            raise ScenarioError(f"{path}[{position}]: names '{name}' twice")
+        seen.add(name)
+
+
+def _check_groups(fault: PartitionFault, nodes: Nodes, path: str) -> None:
+    groups: dict[str, int] = {}
+    for index, group in enumerate(fault.groups):
+        for position, name in enumerate(group):
+            nodes.check(name, f"{path}[{index}][{position}]")
+            if name in groups:
+                raise ScenarioError(
+                    f"{path}[{index}][{position}]: '{name}' is already in groups[{groups[name]}]"
+                )
+            groups[name] = index

@@ -1,0 +1,217 @@
+"""The applications of a scenario: publishers that publish by a clock, subscribers that follow a timeline.
+
+What they do and are told goes into the trace and into the running count of the summary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from tidings.model.event import Publication, source_text
+from tidings.model.predicates import Scalar
+from tidings.model.subscription import Order, Subscription
+from tidings.protocol.client import Client
+from tidings.protocol.facts import (
+    Delivered,
+    PublicationConfirmed,
+    SubscriptionAccepted,
+    SubscriptionFailed,
+)
+from tidings.protocol.kernel import Node
+from tidings.scenario.expand import PlannedSubscriber
+from tidings.scenario.schema import Attribute, BoolAttribute, ChoiceAttribute, FloatAttribute, IntAttribute, Publisher
+from tidings.simulator.faults import nanoseconds
+from tidings.simulator.network import SimulatedNetwork
+from tidings.simulator.node import SimulatedNode
+from tidings.simulator.tally import Tally
+from tidings.trace.writer import TraceWriter
+
+
+DRAIN_NS = 5_000_000_000
+"""How long a cancelled subscription is kept for what was published before."""
+NEVER = 2**63 - 1
+
+
+def event_id(publication: Publication) -> str:
+    """The event's id as text, made once."""
+    text: str | None = publication.__dict__.get("event_id")
+    if text is None:
+        text = publication.__dict__["event_id"] = str(publication.id)
+    return text
+
+
+def attribute_sampler(attribute: Attribute, random: Random) -> Callable[[], Scalar]:
+    match attribute:
+        case IntAttribute(low=low, high=high):
+            return lambda: random.randint(low, high)
+        case FloatAttribute(low=least, high=most):
+            return lambda: random.uniform(least, most)
+        case ChoiceAttribute(values=values):
+            return lambda: random.choice(values)
+        case BoolAttribute():
+            return lambda: random.random() < 0.5
+
+
+class SimulatedPublisher:
+    def __init__(
+        self, network: SimulatedNetwork, plan: Publisher, end_ns: int, writer: TraceWriter, tally: Tally
+    ) -> None:
+        random = Random(f"{network.seed}:publisher:{plan.name}")
+        self._schedule = network.schedule
+        self._plan = plan
+        self._end_ns = end_ns
+        self._writer = writer
+        self._tally = tally
+        self._random = random
+        self._samplers = {
+            name: attribute_sampler(attribute, random) for name, attribute in sorted(plan.attributes.items())
+        }
+        self._payload = bytes(plan.size_bytes)
+        self._left = plan.count
+        self._due_s = plan.start_s
+        self._client: Client
+        self._node = network.add(plan.name, self._make, self._on_fact)
+        network.attach(plan.name, plan.at)
+        self._schedule_next(first=True)
+
+    def _make(self, node: SimulatedNode) -> Node:
+        # A publisher that crashed and forgot how far it had counted must not count there again.
+        incarnation = node.disk["incarnation"] = node.disk.get("incarnation", -1) + 1
+        self._client = Client(node, self._plan.at, incarnation=incarnation)
+        return self._client
+
+    def _schedule_next(self, *, first: bool) -> None:
+        if self._left == 0:
+            return
+        rate_hz = self._plan.rate_hz
+        if self._plan.arrival == "poisson":
+            self._due_s += self._random.expovariate(rate_hz)
+        elif not first:
+            self._due_s += 1.0 / rate_hz
+        at_ns = nanoseconds(self._due_s)
+        if at_ns < self._end_ns:
+            self._schedule.at(at_ns, self._publish)
+
+    def _publish(self, _first: object, _second: object) -> None:
+        attributes = {name: sample() for name, sample in self._samplers.items()}
+        topics = self._plan.topics
+        topic = topics[0] if len(topics) == 1 else self._random.choice(topics)
+        if self._node.up and not self._node.paused:
+            now = self._schedule.now
+            session = self._client.session
+            source = source_text(self._plan.name, session.incarnation)
+            sequence = session.next_sequence
+            self._writer.published(
+                f"{source}:{sequence}", source, sequence, topic, attributes, len(self._payload), now
+            )
+            publication = session.publish(topic, attributes, self._payload, now)
+            self._tally.published(publication)
+        if self._left is not None:
+            self._left -= 1
+        self._schedule_next(first=False)
+
+    def _on_fact(self, fact: object) -> None:
+        if isinstance(fact, PublicationConfirmed):
+            source = source_text(self._plan.name, self._client.session.incarnation)
+            for sequence in range(fact.first, fact.last + 1):
+                self._writer.confirmed(f"{source}:{sequence}", self._schedule.now)
+
+
+class Window:
+    """A subscription of a subscriber, and the time in which an event must have been published to be shown for it.
+
+    A subscriber whose topics change sees each event once: for the subscription it had when the event was
+    published. What is on its way when a subscription is cancelled still arrives, for `DRAIN_NS`.
+    """
+
+    __slots__ = ("accepted", "cancelled_at", "requested_at", "subscription")
+
+    def __init__(self, subscription: Subscription, requested_at: int) -> None:
+        self.subscription = subscription
+        self.requested_at = requested_at
+        self.cancelled_at = NEVER
+        self.accepted = False
+
+
+class SimulatedSubscriber:
+    def __init__(
+        self, network: SimulatedNetwork, plan: PlannedSubscriber, writer: TraceWriter, tally: Tally
+    ) -> None:
+        self.failure: str | None = None
+        self._schedule = network.schedule
+        self._plan = plan
+        self._writer = writer
+        self._tally = tally
+        self._position = 0
+        self._windows: dict[str, Window] = {}
+        self._current: Window | None = None
+        self._count = 0
+        self._client: Client
+        self._write_delivered = writer.delivered
+        self._tally_delivered = tally.delivered
+        self._node = network.add(plan.name, self._make, self._on_fact)
+        network.attach(plan.name, plan.at)
+        for step in plan.timeline:
+            self._schedule.at(nanoseconds(step.at_s), self._change, step.topics)
+
+    def _make(self, node: SimulatedNode) -> Node:
+        self._client = Client(node, self._plan.at)
+        for window in self._windows.values():  # back from a crash: the application asks again
+            self._client.subscribe(window.subscription)
+        return self._client
+
+    def _change(self, topics: tuple[str, ...] | None, _second: object) -> None:
+        if self._current is not None:
+            self._cancel(self._current)
+            self._current = None
+        if topics is not None:
+            self._current = self._subscribe(topics)
+
+    def _subscribe(self, topics: tuple[str, ...]) -> Window:
+        plan, now = self._plan, self._schedule.now
+        subscription = Subscription(f"{plan.name}#{self._count}", topics, plan.filter, Order(plan.order))
+        self._count += 1
+        self._writer.subscribed(plan.name, subscription.id, topics, plan.filter, plan.order, now)
+        window = self._windows[subscription.id] = Window(subscription, now)
+        if self._node.up:
+            self._client.subscribe(subscription)
+        return window
+
+    def _cancel(self, window: Window) -> None:
+        window.cancelled_at = self._schedule.now
+        self._writer.cancelled(self._plan.name, window.subscription.id, window.cancelled_at)
+        self._tally.cancelled(window.subscription.id)
+        self._schedule.at(window.cancelled_at + DRAIN_NS, self._end, window.subscription.id)
+
+    def _end(self, subscription_id: str, _second: object) -> None:
+        del self._windows[subscription_id]
+        self._tally.drained(subscription_id)
+        if self._node.up:
+            self._client.unsubscribe(subscription_id)
+
+    def _on_fact(self, fact: object) -> None:
+        if fact.__class__ is Delivered:
+            self._on_delivered(fact)  # type: ignore[arg-type]
+        elif isinstance(fact, SubscriptionAccepted):
+            self._on_accepted(fact.subscription)
+        elif isinstance(fact, SubscriptionFailed):
+            self.failure = f"subscriber {self._plan.name!r}: {fact.reason}"
+
+    def _on_delivered(self, fact: Delivered) -> None:
+        publication, subscription, late = fact.publication, fact.subscription, fact.out_of_order
+        window = self._windows.get(subscription)
+        if window is None or not window.requested_at <= publication.published_at < window.cancelled_at:
+            return
+        now = self._schedule.now
+        text = publication.__dict__.get("event_id") or event_id(publication)
+        self._write_delivered(self._plan.name, subscription, self._position, text, now, late)
+        self._position += 1
+        self._tally_delivered(subscription, publication, now, late)
+
+    def _on_accepted(self, subscription_id: str) -> None:
+        window = self._windows.get(subscription_id)
+        if window is not None and not window.accepted and window.cancelled_at == NEVER:
+            window.accepted = True
+            self._writer.accepted(self._plan.name, subscription_id, self._schedule.now)
+            self._tally.accepted(window.subscription, self._schedule.now)

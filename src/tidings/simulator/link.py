@@ -1,0 +1,146 @@
+"""One direction of a link between two simulated nodes, and the count of what went over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from tidings.model.event import Publication
+from tidings.model.messages import Message
+from tidings.scenario.links import LinkSpec
+from tidings.scenario.schema import ConstantDelay
+from tidings.simulator.channels import delay_sampler, loss_sampler
+from tidings.simulator.schedule import Schedule
+from tidings.wire.codec import encoded_size
+
+BITS_TIMES_NS_PER_MBPS = 8_000
+"""Nanoseconds to send one byte at 1 Mbit/s."""
+
+
+class Traffic:
+    """Messages of one class over one link."""
+
+    __slots__ = ("dropped", "messages", "size_bytes")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.size_bytes = 0
+        self.dropped = 0
+
+
+class Link:
+    """Messages from `source` to `target`. `transmit` is replaced when a fault changes what has to be done."""
+
+    __slots__ = (
+        "_bandwidth_mbps",
+        "_constant_ns",
+        "_deliver",
+        "_draw_delay_ns",
+        "_draw_loss",
+        "_duplicate",
+        "_free_at",
+        "_random",
+        "_reorder",
+        "_schedule",
+        "cuts",
+        "extra_loss",
+        "slowness",
+        "source",
+        "target",
+        "traffic",
+        "transmit",
+    )
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        source: str,
+        target: str,
+        deliver: Callable[[str, Message], None],
+        spec: LinkSpec,
+        random: Random,
+    ) -> None:
+        self.source = source
+        self.target = target
+        self.cuts = 0
+        self.extra_loss: tuple[float, ...] = ()
+        self.slowness = 1.0
+        self.traffic: dict[type, Traffic] = {}
+        self._schedule = schedule
+        self._deliver = deliver
+        self._random = random
+        self._draw_delay_ns = delay_sampler(spec.delay_ms, random)
+        self._draw_loss = loss_sampler(spec.loss, random)
+        self._duplicate = spec.duplicate
+        self._reorder = spec.reorder
+        self._bandwidth_mbps = spec.bandwidth_mbps
+        self._free_at = 0
+        plain = not (self._draw_loss or spec.duplicate or spec.reorder or spec.bandwidth_mbps)
+        constant = plain and isinstance(spec.delay_ms, ConstantDelay)
+        self._constant_ns = self._draw_delay_ns() if constant else None
+        self.transmit: Callable[[Message], None]
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Choose how to transmit after `cuts`, `extra_loss` or `slowness` changed."""
+        undisturbed = not self.cuts and not self.extra_loss and self.slowness == 1.0
+        fast = undisturbed and self._constant_ns is not None
+        self.transmit = self._transmit_at_once if fast else self._transmit
+
+    def drop(self, message: Message) -> None:
+        """The message was counted and does not arrive."""
+        self.traffic[message.__class__].dropped += 1
+
+    def _count(self, message: Message) -> int:
+        kind = message.__class__
+        traffic = self.traffic.get(kind)
+        if traffic is None:
+            traffic = self.traffic[kind] = Traffic()
+        size_bytes: int = message.__dict__["size_bytes"] if kind is Publication else encoded_size(message)
+        traffic.messages += 1
+        traffic.size_bytes += size_bytes
+        return size_bytes
+
+    def _transmit_at_once(self, message: Message) -> None:
+        """A constant delay and nothing else: the common case, and the fast one."""
+        kind = message.__class__
+        traffic = self.traffic.get(kind)
+        if traffic is None:
+            traffic = self.traffic[kind] = Traffic()
+        traffic.messages += 1
+        traffic.size_bytes += message.__dict__["size_bytes"] if kind is Publication else encoded_size(message)
+        schedule = self._schedule
+        at: int = schedule.now + self._constant_ns  # type: ignore[operator]
+        bucket = schedule.buckets.get(at)
+        if bucket is None:
+            schedule.at(at, self._deliver, self.source, message)
+        else:
+            bucket.append((self._deliver, self.source, message))
+
+    def _transmit(self, message: Message) -> None:
+        size_bytes = self._count(message)
+        if self.cuts or self._is_lost():
+            self.drop(message)
+            return
+        self._schedule_arrival(message, size_bytes)
+        if self._duplicate and self._random.random() < self._duplicate:
+            self._schedule_arrival(message, size_bytes)
+
+    def _is_lost(self) -> bool:
+        lost = self._draw_loss is not None and self._draw_loss()
+        for rate in self.extra_loss:
+            lost |= self._random.random() < rate
+        return lost
+
+    def _schedule_arrival(self, message: Message, size_bytes: int) -> None:
+        delay_ns = self._draw_delay_ns()
+        if self._reorder and self._random.random() < self._reorder:
+            delay_ns += self._draw_delay_ns()
+        leaves_at = self._schedule.now
+        if self._bandwidth_mbps:
+            leaves_at = max(leaves_at, self._free_at)
+            leaves_at += round(size_bytes * BITS_TIMES_NS_PER_MBPS / self._bandwidth_mbps)
+            self._free_at = leaves_at
+        if self.slowness != 1.0:
+            delay_ns = round(delay_ns * self.slowness)
+        self._schedule.at(leaves_at + delay_ns, self._deliver, self.source, message)

@@ -1,0 +1,184 @@
+"""Runs a scenario in virtual time and writes its trace and summary (the design page on scenarios)."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from tidings.model.errors import NotYetAvailable, ScenarioError, TraceError
+from tidings.model.event import Publication
+from tidings.protocol.broker import Broker
+from tidings.protocol.kernel import Node
+from tidings.protocol.matching import Matcher
+from tidings.scenario.expand import Plan, expand
+from tidings.scenario.schema import Scenario
+from tidings.scenario.topology import labels, neighbours, parents
+from tidings.simulator.clients import SimulatedPublisher, SimulatedSubscriber
+from tidings.simulator.faults import NS_PER_S, nanoseconds, schedule_fault
+from tidings.simulator.network import SimulatedNetwork
+from tidings.simulator.node import SimulatedNode
+from tidings.simulator.tally import Tally
+from tidings.trace.writer import TraceWriter
+
+Progress = Callable[[float], None]
+"""Told now and then which share of the virtual time has passed."""
+
+PROGRESS_STEPS = 200
+
+
+def check_available(plan: Plan) -> None:
+    """NotYetAvailable where the scenario asks for what this version does not run."""
+    scenario = plan.scenario
+    mode = scenario.overlay.mode
+    if mode != "best-effort":
+        raise NotYetAvailable(
+            f'overlay.mode: "{mode}" is not yet available; available: "best-effort" (set mode = "best-effort")'
+        )
+    if scenario.ordering.servers:
+        raise NotYetAvailable("ordering.servers: total and causal order are not yet available")
+    for subscriber in plan.subscribers:
+        if subscriber.order in ("causal", "total"):
+            raise NotYetAvailable(
+                f'subscriber {subscriber.name!r}: order "{subscriber.order}" is not yet available; '
+                'available: "none", "fifo"'
+            )
+
+
+class Simulation:
+    """One run: built from a plan, advanced by `run`, closed into a summary."""
+
+    def __init__(self, plan: Plan, writer: TraceWriter) -> None:
+        check_available(plan)
+        self.plan = plan
+        self.writer = writer
+        self.tally = Tally()
+        self.network = SimulatedNetwork(plan.scenario.seed, plan.links.between)
+        self.duration_ns = nanoseconds(plan.scenario.duration_s)
+        self.end_ns = self.duration_ns + nanoseconds(plan.scenario.settle_s)
+        self._matcher = Matcher()
+        self._add_brokers()
+        self._publishers = [
+            SimulatedPublisher(self.network, publisher, self.duration_ns, writer, self.tally)
+            for publisher in plan.publishers
+        ]
+        self._subscribers = [
+            SimulatedSubscriber(self.network, subscriber, writer, self.tally)
+            for subscriber in plan.subscribers
+        ]
+        for fault in plan.faults:
+            schedule_fault(self.network, fault)
+        self._write_static_tables()
+
+    def _add_brokers(self) -> None:
+        for name, around in neighbours(self.plan.topology).items():
+            self.network.add(name, self._broker_maker(around))
+
+    def _broker_maker(self, around: tuple[str, ...]) -> Callable[[SimulatedNode], Node]:
+        # The time of its start tells the lives of a broker apart; 0 means 'never heard of'.
+        return lambda node: Broker(node, around, incarnation=node.now + 1, matcher=self._matcher)
+
+    def _write_static_tables(self) -> None:
+        plan, writer = self.plan, self.writer
+        parent_of, label_of = parents(plan.topology), labels(plan.topology)
+        for name in plan.topology.brokers:
+            writer.nodes(name, "broker", parent_of[name], label_of[name], plan.sites.get(name))
+        for kind, clients in (("publisher", plan.publishers), ("subscriber", plan.subscribers)):
+            for client in clients:
+                writer.nodes(client.name, kind, client.at, None, plan.sites.get(client.name))
+        for fault in plan.faults:
+            writer.faults(fault.kind, fault.target, nanoseconds(fault.at_s), nanoseconds(fault.until_s))
+
+    def run(self, progress: Progress | None = None) -> None:
+        # What a run allocates is freed by reference counts; walking it all again and again would cost more.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            self.network.start()
+            for step in range(1, PROGRESS_STEPS + 1):
+                self.network.run(self.end_ns * step // PROGRESS_STEPS)
+                if progress is not None:
+                    progress(step / PROGRESS_STEPS)
+        finally:
+            if collecting:
+                gc.enable()
+        for subscriber in self._subscribers:
+            if subscriber.failure is not None:
+                raise ScenarioError(subscriber.failure)
+
+    def close(self) -> dict[str, Any]:
+        """Writes the rest of the trace; returns the summary without the wall time."""
+        messages, size_bytes, between_brokers = self._write_traffic()
+        self.writer.close()
+        tally = self.tally
+        return {
+            "seed": self.plan.scenario.seed,
+            "mode": self.plan.scenario.overlay.mode,
+            "brokers": len(self.plan.topology.brokers),
+            "published": tally.published_count,
+            "delivered": tally.delivered_count,
+            "expected": tally.expected,
+            "delivery_ratio": tally.expected_delivered / tally.expected if tally.expected else 1.0,
+            "duplicates": tally.duplicates,
+            "out_of_order": tally.out_of_order,
+            "latency_ms": latency_ms(tally),
+            "overhead": between_brokers / tally.published_count if tally.published_count else 0.0,
+            "gossip_messages": 0,
+            "utility": {"push": None, "pull": None},
+            "messages": messages,
+            "bytes": size_bytes,
+            "steps": self.network.schedule.steps,
+            "virtual_s": self.end_ns / NS_PER_S,
+            "trace_sha256": self.writer.sha256,
+        }
+
+    def _write_traffic(self) -> tuple[int, int, int]:
+        """All messages, all bytes, and the publications between brokers."""
+        messages = size_bytes = between_brokers = 0
+        brokers = frozenset(self.plan.topology.brokers)
+        for (source, target), link in sorted(self.network.links.items()):
+            for kind, traffic in sorted(link.traffic.items(), key=lambda item: item[0].__name__):
+                self.writer.traffic(
+                    snake_case(kind.__name__), source, target, traffic.messages, traffic.size_bytes, traffic.dropped
+                )
+                messages += traffic.messages
+                size_bytes += traffic.size_bytes
+                if kind is Publication and source in brokers and target in brokers:
+                    between_brokers += traffic.messages
+        return messages, size_bytes, between_brokers
+
+
+def snake_case(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
+
+
+def latency_ms(tally: Tally) -> dict[str, float]:
+    latency = tally.latency_ns
+    return {
+        "mean": latency.mean / 1e6,
+        "std": latency.deviation / 1e6,
+        "p50": latency.quantile(0.5) / 1e6,
+        "p99": latency.quantile(0.99) / 1e6,
+        "max": latency.maximum / 1e6,
+    }
+
+
+def run_scenario(scenario: Scenario, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Runs the scenario, writes `out/*.parquet` and `out/summary.json`, returns the summary."""
+    plan = expand(scenario)
+    check_available(plan)
+    began_at = perf_counter()
+    with TraceWriter(out) as writer:
+        simulation = Simulation(plan, writer)
+        simulation.run(progress)
+        summary = simulation.close()
+    summary["wall_s"] = round(perf_counter() - began_at, 3)
+    path = out / "summary.json"
+    try:
+        path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise TraceError(f"cannot write {path}: {error.strerror}") from error
+    return summary

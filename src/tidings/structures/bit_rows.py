@@ -1,0 +1,126 @@
+"""Rows of bits, one bit per slot, that grow in both directions: the memory behind the match index.
+
+Each row is a pair: `fails` has the bit of every slot whose constraint fails in the row's region, `doubts` of
+every slot for which the region alone does not decide. Rows are contiguous, so that a scan runs at the speed of
+memory; setting a slot's bits is a strided write down one column.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Words = NDArray[np.uint64]
+Slots = NDArray[np.int64]
+
+WORD_BITS = 64
+ALL_ONES = np.uint64(2**64 - 1)
+_BIT = np.left_shift(np.uint64(1), np.arange(WORD_BITS, dtype=np.uint64))
+_NOT_BIT = ~_BIT
+
+
+def bit_of(slot: int) -> np.uint64:
+    return _BIT[slot & 63]
+
+
+def not_bit_of(slot: int) -> np.uint64:
+    return _NOT_BIT[slot & 63]
+
+
+def set_bits(row: Words, slots: Slots) -> None:
+    np.bitwise_or.at(row, slots >> 6, _BIT[slots & 63])
+
+
+def decode(bits: Words, word_numbers: Slots | None = None) -> Slots:
+    """The slots of all one bits; `word_numbers` says which words `bits` are if not the first ones."""
+    flags = np.unpackbits(bits.view(np.uint8), bitorder="little").view(np.bool_)
+    places = flags.nonzero()[0]
+    if word_numbers is None:
+        return places
+    return (word_numbers[places >> 6] << 6) | (places & 63)
+
+
+def widened(rows: Words, words: int) -> Words:
+    """A copy with room for `words` words in each row, zero where there was nothing."""
+    wide = np.zeros((*rows.shape[:-1], words), np.uint64)
+    wide[..., : rows.shape[-1]] = rows
+    return wide
+
+
+class BitRows:
+    """The rows of one attribute. Row 0 exists from the start; freed rows are used again."""
+
+    __slots__ = ("_free", "count", "doubt_counts", "doubts", "fail_counts", "fails")
+
+    def __init__(self, words: int) -> None:
+        self.count = 1
+        self.fails: Words = np.zeros((4, words), np.uint64)
+        self.doubts: Words = np.zeros((4, words), np.uint64)
+        self.fail_counts = np.zeros(4, np.int64)
+        self.doubt_counts = np.zeros(4, np.int64)
+        self._free: list[int] = []
+
+    @property
+    def size_bytes(self) -> int:
+        return self.fails.nbytes + self.doubts.nbytes
+
+    def copy_of(self, row: int) -> int:
+        """A new row that judges as `row` does."""
+        new = self._free.pop() if self._free else self._append()
+        for table in (self.fails, self.doubts, self.fail_counts, self.doubt_counts):
+            table[new] = table[row]
+        return new
+
+    def release(self, row: int) -> None:
+        self._free.append(row)
+
+    def widen(self, words: int) -> None:
+        self.fails = widened(self.fails, words)
+        self.doubts = widened(self.doubts, words)
+
+    def _append(self) -> int:
+        if self.count == len(self.fails):
+            more = self.count // 2
+            self.fails = np.concatenate([self.fails, np.zeros((more, self.fails.shape[1]), np.uint64)])
+            self.doubts = np.concatenate([self.doubts, np.zeros((more, self.doubts.shape[1]), np.uint64)])
+            self.fail_counts = np.concatenate([self.fail_counts, np.zeros(more, np.int64)])
+            self.doubt_counts = np.concatenate([self.doubt_counts, np.zeros(more, np.int64)])
+        self.count += 1
+        return self.count - 1
+
+    def set_column(self, slot: int, possible: list[int], doubtful: list[int]) -> None:
+        """Let a slot fail in every row but the `possible` ones, and doubt the `doubtful` of these."""
+        column = np.full(len(self.fails), bit_of(slot), np.uint64)
+        column[possible] = 0
+        self.fails[:, slot >> 6] |= column
+        self.fail_counts += 1
+        self.fail_counts[possible] -= 1
+        if doubtful:
+            self.doubts[doubtful, slot >> 6] |= bit_of(slot)
+            self.doubt_counts[doubtful] += 1
+
+    def clear_column(self, slot: int) -> None:
+        word, shift = slot >> 6, np.uint64(slot & 63)
+        one = np.uint64(1)
+        for bits, counts in ((self.fails, self.fail_counts), (self.doubts, self.doubt_counts)):
+            column = bits[:, word]
+            counts -= ((column >> shift) & one).astype(np.int64)
+            column &= not_bit_of(slot)
+
+    def join(self, left: int, point: int, right: int) -> None:
+        """Make `left` judge for all three regions: fail where all do, hold where all do, doubt the rest."""
+        fails, doubts = self.fails, self.doubts
+        decided_against = fails[left] & fails[point] & fails[right]
+        doubts[left] = self._joined_doubts(left, point, right)
+        fails[left] = decided_against
+        self.fail_counts[left] = int(np.bitwise_count(decided_against).sum())
+        self.doubt_counts[left] = int(np.bitwise_count(doubts[left]).sum())
+
+    def joined_doubt_count(self, left: int, point: int, right: int) -> int:
+        return int(np.bitwise_count(self._joined_doubts(left, point, right)).sum())
+
+    def _joined_doubts(self, left: int, point: int, right: int) -> Words:
+        fails, doubts = self.fails, self.doubts
+        all_fail = fails[left] & fails[point] & fails[right]
+        any_else = fails[left] | fails[point] | fails[right] | doubts[left] | doubts[right]
+        return any_else & ~all_fail

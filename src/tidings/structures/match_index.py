@@ -1,0 +1,166 @@
+"""Which of many filters an event matches (matching.md; content-based matching of epidemic and partitions).
+
+`MatchIndex` keeps keys, patterns and order; finding the conjuncts that hold is left to `ConjunctIndex`. Equal
+patterns are one entry, whoever asks for them. Keys have positions that rise in order of insertion. A conjunct
+reports the position of its key if that is the only one concerned, and otherwise its entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from tidings.model.predicates import Scalar
+from tidings.structures.conjunct_index import ConjunctIndex
+from tidings.structures.slot_store import Member
+
+if TYPE_CHECKING:
+    from tidings.model.filter import Filter, Pattern
+
+K = TypeVar("K", bound=Hashable)
+
+_GONE: Any = object()
+COMPACT_FROM = 64
+
+
+class _Entry:
+    """One pattern: the conjuncts that stand for it, and the positions of the keys that want it."""
+
+    __slots__ = ("members", "number", "pattern", "positions")
+
+    def __init__(self, pattern: Pattern, number: int) -> None:
+        self.pattern = pattern
+        self.number = number
+        self.members: list[Member] = []
+        self.positions: dict[int, None] = {}
+
+    def label(self) -> int:
+        """What its conjuncts report: a position, or below zero the entry's number."""
+        if len(self.members) == 1 and len(self.positions) == 1:
+            return next(iter(self.positions))
+        return -1 - self.number
+
+
+class MatchIndex(Generic[K]):
+    """Keys with a filter each; `match` gives, in order of insertion, the keys whose filter an event satisfies.
+
+    Adding and removing cost tens of microseconds, amortised, and matching hardly more than its answer.
+    """
+
+    def __init__(self) -> None:
+        self._conjuncts = ConjunctIndex()
+        self._by_pattern: dict[Pattern, _Entry] = {}
+        self._entries: list[_Entry | None] = []
+        self._free_numbers: list[int] = []
+        self._position: dict[K, int] = {}
+        self._keys: list[K] = []
+        self._entry_at: list[_Entry | None] = []
+
+    def __len__(self) -> int:
+        return len(self._position)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._position
+
+    def add(self, key: K, filter: Filter | Pattern | str) -> None:  # noqa: A002 - the public name
+        """Add a key; ValueError if it is present, FilterError if `filter` is text that is no filter."""
+        if key in self._position:
+            raise ValueError(f"key {key!r} is in the index already")
+        pattern = _pattern_of(filter)
+        position = len(self._keys)
+        entry = self._by_pattern.get(pattern)
+        if entry is None:
+            entry = self._new_entry(pattern)
+            entry.positions[position] = None
+            self._insert(entry)
+        else:
+            entry.positions[position] = None
+            self._relabel(entry)
+        self._position[key] = position
+        self._keys.append(key)
+        self._entry_at.append(entry)
+
+    def remove(self, key: K) -> None:
+        """Remove a key; KeyError if it is absent."""
+        position = self._position.pop(key)
+        entry = self._entry_at[position]
+        assert entry is not None
+        self._keys[position] = _GONE
+        self._entry_at[position] = None
+        del entry.positions[position]
+        if entry.positions:
+            self._relabel(entry)
+        else:
+            self._drop_entry(entry)
+        if len(self._keys) > 2 * len(self._position) + COMPACT_FROM:
+            self._compact()
+
+    def match(self, attributes: Mapping[str, Scalar]) -> list[K]:
+        """The keys whose filter holds, each once; a value of an unknown type counts as NULL."""
+        labels = self._conjuncts.match(attributes)
+        labels.sort()
+        if labels and labels[0] < 0:
+            labels = self._expand(labels)
+        return list(map(self._keys.__getitem__, labels))
+
+    def _expand(self, labels: list[int]) -> list[int]:
+        """Positions in order, for labels some of which name entries (perhaps twice)."""
+        positions: dict[int, None] = {}
+        for label in dict.fromkeys(labels):
+            if label >= 0:
+                positions[label] = None
+            else:
+                entry = self._entries[-1 - label]
+                assert entry is not None
+                positions.update(entry.positions)
+        return sorted(positions)
+
+    def _new_entry(self, pattern: Pattern) -> _Entry:
+        if self._free_numbers:
+            entry = _Entry(pattern, self._free_numbers.pop())
+            self._entries[entry.number] = entry
+        else:
+            entry = _Entry(pattern, len(self._entries))
+            self._entries.append(entry)
+        self._by_pattern[pattern] = entry
+        return entry
+
+    def _insert(self, entry: _Entry) -> None:
+        conjuncts = entry.pattern.conjuncts
+        entry.members = [self._conjuncts.add(conjunct, -1 - entry.number) for conjunct in conjuncts]
+        self._relabel(entry)
+
+    def _relabel(self, entry: _Entry) -> None:
+        label = entry.label()
+        for member in entry.members:
+            if member.label != label:
+                self._conjuncts.relabel(member, label)
+
+    def _drop_entry(self, entry: _Entry) -> None:
+        for member in entry.members:
+            self._conjuncts.remove(member)
+        del self._by_pattern[entry.pattern]
+        self._entries[entry.number] = None
+        self._free_numbers.append(entry.number)
+
+    def _compact(self) -> None:
+        """Number the positions anew without the gaps that removals left."""
+        kept = [(key, entry) for key, entry in zip(self._keys, self._entry_at, strict=True) if entry is not None]
+        for entry in self._by_pattern.values():
+            entry.positions = {}
+        self._keys, self._entry_at, self._position = [], [], {}
+        for position, (key, entry) in enumerate(kept):
+            entry.positions[position] = None
+            self._position[key] = position
+            self._keys.append(key)
+            self._entry_at.append(entry)
+        for entry in self._by_pattern.values():
+            self._relabel(entry)
+
+
+def _pattern_of(filter: Filter | Pattern | str) -> Pattern:  # noqa: A002
+    from tidings.model.filter import Filter, Pattern  # the parser is slow to import
+
+    if isinstance(filter, Pattern):
+        return filter
+    return filter.pattern if isinstance(filter, Filter) else Filter(filter).pattern

@@ -1,0 +1,124 @@
+"""Exactly once: nothing is delivered twice, and nothing that should not have been (design: audits)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+
+from tidings.trace.coded import Array, Coded, Mask, index_in_sorted, segment_starts
+from tidings.trace.reader import Trace
+from tidings.trace.verdict import Verdict, Witness, first_witnesses
+
+EXACTLY_ONCE = "exactly_once"
+
+
+class _Broken(NamedTuple):
+    """The rows that break one rule."""
+
+    rule: str
+    rows: Array
+    describe: Callable[[str, int], Witness]
+
+
+def exactly_once(trace: Trace) -> Verdict:
+    """Each subscription gets an event at most once, and only what it asked for.
+
+    Each delivery must be of a subscription that its subscriber made, not before it was requested and not
+    after it was cancelled (at that very instant is allowed), and of an event that was published, not later,
+    and that the subscription selects. Positions of a subscriber run from 0 without gap or repetition. Event
+    ids are unique, and `source:sequence`. A row counts once for each of these rules that it breaks.
+    """
+    coded = trace.coded
+    broken = [
+        *_broken_publications(trace),
+        *_broken_deliveries(coded),
+        _Broken("is delivered again", _repeated(coded), _delivery(coded)),
+        _Broken("is not at the position after the one before", _misplaced(coded), _delivery(coded)),
+    ]
+    cases = chain.from_iterable(((case, int(row)) for row in case.rows) for case in broken)
+    witnesses = first_witnesses(cases, lambda case: case[0].describe(case[0].rule, case[1]))
+    violations = sum(len(case.rows) for case in broken)
+    return Verdict(EXACTLY_ONCE, violations == 0, violations, witnesses)
+
+
+def duplicates(coded: Coded) -> int:
+    """How many deliveries repeat an event to the same subscription."""
+    return len(_repeated(coded))
+
+
+def _broken_publications(trace: Trace) -> list[_Broken]:
+    published = trace.published
+    names = pc.binary_join_element_wise(published["source"], published["sequence"].cast("string"), ":")
+    misnamed = np.flatnonzero(pc.not_equal(names, published["event_id"]).to_numpy())
+
+    def describe(rule: str, row: int) -> Witness:
+        event_id = trace.coded.published_id(row)
+        return Witness(f"event {event_id} {rule}", events=(event_id,))
+
+    return [
+        _Broken("is published again", trace.coded.events.repeated_rows, describe),
+        _Broken("is not called source:sequence", misnamed, describe),
+    ]
+
+
+def _broken_deliveries(coded: Coded) -> list[_Broken]:
+    subscriptions, events = coded.subscriptions, coded.events
+    subscribed, published = coded.subscription >= 0, coded.event >= 0
+    # The value appended for what is unknown breaks no rule but the first two.
+    requested = np.append(subscriptions.requested, np.iinfo(np.int64).min)[coded.subscription]
+    cancelled = np.append(subscriptions.cancelled, np.iinfo(np.int64).max)[coded.subscription]
+    published_at = np.append(events.at, np.iinfo(np.int64).min)[coded.event]
+    rules: list[tuple[str, Mask]] = [
+        ("is of a subscription that the subscriber does not have", ~subscribed),
+        ("was never published", ~published),
+        ("is not selected by the subscription", _unselected(coded, subscribed & published)),
+        ("is delivered before it was published", coded.at < published_at),
+        ("is delivered before the subscription was requested", coded.at < requested),
+        ("is delivered after the subscription was cancelled", coded.at > cancelled),
+    ]
+    return [_Broken(rule, np.flatnonzero(mask), _delivery(coded)) for rule, mask in rules]
+
+
+def _unselected(coded: Coded, known: Mask) -> Mask:
+    rows = np.flatnonzero(known)
+    interest = coded.interests.of_subscription[coded.subscription[rows]]
+    keys = interest * len(coded.events) + coded.event[rows]
+    unselected = np.zeros(len(known), dtype=np.bool_)
+    unselected[rows] = index_in_sorted(coded.interests.selected_keys, keys) < 0
+    return unselected
+
+
+def _repeated(coded: Coded) -> Array:
+    """Rows of known subscriptions and events, all but the first of each pair by position."""
+    rows = coded.by_position
+    rows = rows[(coded.subscription[rows] >= 0) & (coded.event[rows] >= 0)]
+    keys = coded.subscription[rows] * len(coded.events) + coded.event[rows]
+    order = np.argsort(keys, kind="stable")
+    repeated: Array = rows[order][~segment_starts(keys[order])]
+    return repeated
+
+
+def _misplaced(coded: Coded) -> Array:
+    rows = coded.by_position
+    position = coded.position[rows]
+    before = np.append(-1, position[:-1])
+    before[segment_starts(coded.subscriber[rows])] = -1
+    misplaced: Array = rows[position != before + 1]
+    return misplaced
+
+
+def _delivery(coded: Coded) -> Callable[[str, int], Witness]:
+    def describe(rule: str, row: int) -> Witness:
+        event_id, subscriber, position = (
+            coded.event_id(row),
+            coded.subscriber_name(row),
+            int(coded.position[row]),
+        )
+        text = f"event {event_id} at position {position} of subscriber {subscriber} {rule}"
+        return Witness(text, (event_id,), (subscriber,), (position,))
+
+    return describe

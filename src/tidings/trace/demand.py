@@ -1,0 +1,79 @@
+"""What subscriptions were owed, and what of it they did not get.
+
+A subscription is owed every event that it selects and that was published from `accepted_ns` on and before
+`cancelled_ns`. One that was never accepted is owed nothing.
+
+Cancelling stops delivery at once, so what is still on its way then is lost to nobody. As sources are heard in
+order, that is, for each source, what was published after the last of its events that came: these are excused.
+An event that did not come although a later one of its source did is a gap, cancelled or not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidings.trace.coded import NEVER, Array, Coded, Mask, index_in_sorted
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """`missing` holds `subscription row * events + event`, ascending."""
+
+    expected: int
+    missing: Array
+
+    @property
+    def delivered(self) -> int:
+        return self.expected - len(self.missing)
+
+
+def demand(coded: Coded, *, confirmed_only: bool = False, strict_end: bool = False) -> Demand:
+    """What was owed. `confirmed_only` leaves out unconfirmed events, `strict_end` excuses nothing."""
+    owed = _owed(coded, confirmed_only)
+    missing = owed[index_in_sorted(coded.delivered_keys, owed) < 0]
+    if strict_end:
+        return Demand(len(owed), missing)
+    excused = _on_their_way(coded, missing)
+    return Demand(len(owed) - int(np.count_nonzero(excused)), missing[~excused])
+
+
+def windows(coded: Coded) -> tuple[Array, Array]:
+    """For each subscription the first event number of its interval, and the first after it."""
+    subscriptions, events = coded.subscriptions, coded.events
+    return events.published_before(subscriptions.accepted), events.published_before(subscriptions.cancelled)
+
+
+def _owed(coded: Coded, confirmed_only: bool) -> Array:
+    first, end = windows(coded)
+    parts = [np.empty(0, dtype=np.int64)]
+    for row in np.flatnonzero(first < end):
+        selected = coded.interests.selected(int(coded.interests.of_subscription[row]))
+        low, high = np.searchsorted(selected, (first[row], end[row]))
+        events = selected[low:high]
+        if confirmed_only:
+            events = events[coded.events.confirmed[events]]
+        parts.append(events + row * len(coded.events))
+    return np.concatenate(parts)
+
+
+def _on_their_way(coded: Coded, missing: Array) -> Mask:
+    """Which of the missing were behind everything that came of their source when the subscription ended."""
+    events = coded.events
+    if not len(missing):
+        return np.zeros(0, dtype=np.bool_)
+    ended = coded.subscriptions.cancelled != NEVER
+    came_row, came_event = np.divmod(coded.delivered_keys, len(events))
+    came_row, came_event = came_row[ended[came_row]], came_event[ended[came_row]]
+    came_source = came_row * len(events.source_names) + events.source[came_event]
+    order = np.lexsort((came_event, came_source))
+    streams, counts = np.unique(came_source, return_counts=True)
+    last = came_event[order][np.cumsum(counts) - 1]
+
+    row, event = np.divmod(missing, len(events))
+    place = index_in_sorted(streams, row * len(events.source_names) + events.source[event])
+    last_came = np.full(len(missing), -1, dtype=np.int64)
+    last_came[place >= 0] = last[place[place >= 0]]
+    excused: Mask = ended[row] & (event > last_came)
+    return excused

@@ -1,0 +1,115 @@
+"""Reads a trace back: the six tables, checked against their schemas (design: the trace).
+
+Files of other writers are welcome: a table may be a directory of Parquet parts, its columns may come in any
+order and be declared nullable, as Spark writes them. What is read has the exact schema of `trace.tables`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidings.model.errors import TraceError
+from tidings.trace.coded import Coded
+from tidings.trace.tables import SCHEMAS, TABLES, arrow_table
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The tables of one run, as pyarrow tables."""
+
+    published: Any
+    subscribed: Any
+    delivered: Any
+    traffic: Any
+    faults: Any
+    nodes: Any
+
+    @classmethod
+    def read(cls, directory: Path | str) -> Self:
+        """The trace in `directory`; TraceError if it is missing, unreadable or of another shape."""
+        directory = Path(directory)
+        if not directory.is_dir():
+            raise TraceError(f"there is no trace directory {directory}")
+        return cls(**{name: _read_table(directory, name) for name in TABLES})
+
+    @classmethod
+    def from_rows(
+        cls,
+        *,
+        published: Iterable[Sequence[Any]] = (),
+        subscribed: Iterable[Sequence[Any]] = (),
+        delivered: Iterable[Sequence[Any]] = (),
+        traffic: Iterable[Sequence[Any]] = (),
+        faults: Iterable[Sequence[Any]] = (),
+        nodes: Iterable[Sequence[Any]] = (),
+    ) -> Self:
+        """A trace from rows in column order, such as the row types of `trace.tables`."""
+        rows = (published, subscribed, delivered, traffic, faults, nodes)
+        return cls(**{name: _table_of(name, list(of)) for name, of in zip(TABLES, rows, strict=True)})
+
+    @cached_property
+    def coded(self) -> Coded:
+        """The same content as integer arrays, made once; what checkers and metrics compute with."""
+        return Coded(self.published, self.subscribed, self.delivered)
+
+
+def _table_of(name: str, rows: list[Sequence[Any]]) -> Any:
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(SCHEMAS[name])
+    return arrow_table(name, columns)
+
+
+def _read_table(directory: Path, name: str) -> Any:
+    path = directory / f"{name}.parquet"
+    if not path.exists():
+        raise TraceError(f"the trace in {directory} has no table {name!r} ({path.name})")
+    try:
+        # No partitioning: a directory called `seed=1` must not become a column.
+        table = pq.read_table(path, partitioning=None)
+    except (OSError, pa.ArrowException) as error:
+        raise TraceError(f"cannot read trace table {path}: {_first_line(error)}") from error
+    return _conformed(table, name, path)
+
+
+def _conformed(table: Any, name: str, path: Path) -> Any:
+    schema = SCHEMAS[name]
+    for column in table.column_names:
+        if schema.get_field_index(column) < 0:
+            raise TraceError(f"trace table {path} has an unknown column {column!r}")
+    columns = [_conformed_column(table, field, path) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _conformed_column(table: Any, field: Any, path: Path) -> Any:
+    found = table.column_names.count(field.name)
+    if found != 1:
+        raise TraceError(f"trace table {path} has {found or 'no'} columns {field.name!r}, needs one")
+    column = table.column(field.name)
+    if not _same_type(column.type, field.type):
+        raise TraceError(f"trace table {path}: column {field.name!r} is {column.type}, not {field.type}")
+    if column.null_count and not field.nullable:
+        raise TraceError(f"trace table {path}: column {field.name!r} has nulls")
+    return column.cast(field.type)
+
+
+def _same_type(found: Any, wanted: Any) -> bool:
+    """Equal up to what nested fields are called and whether they are declared nullable."""
+    if pa.types.is_map(wanted):
+        return (
+            pa.types.is_map(found)
+            and _same_type(found.key_type, wanted.key_type)
+            and _same_type(found.item_type, wanted.item_type)
+        )
+    if pa.types.is_list(wanted):
+        return pa.types.is_list(found) and _same_type(found.value_type, wanted.value_type)
+    return bool(found == wanted)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

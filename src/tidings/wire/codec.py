@@ -1,0 +1,121 @@
+"""Messages to bodies and back, in msgpack. DESIGN.md, 'Words'; matching.md, 'The live path'.
+
+A message is the array of its fields with its class's tag in front. Publications travel in batches,
+`[64, [event, ...]]`, and so do notifications of the same subscriptions, `[65, [subscription, ...],
+[event, ...]]`, where an event is its encoding as the publisher made it: a broker that forwards decodes the
+header and copies the rest.
+
+A message may be longer than its class says: items after the known fields are skipped, so that a later
+version can append fields (a `Hello` with more fields still tells its version). Bytes after the message are
+an error.
+
+What is decoded from a body refers to the body's buffer (`publication.raw` is a view): whoever keeps a
+publication beyond the turn in which it came keeps that buffer too, unless it takes `raw.copy()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Union
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from tidings.model import messages
+from tidings.model.errors import WireError
+from tidings.model.event import MAX_EVENT_BYTES, Publication, decode_publication
+from tidings.model.messages import Message, Notify, SubscriptionId, WireMessage
+from tidings.wire.frames import MAX_FRAME_BYTES, check_body_size
+
+MAX_EVENTS_PER_FRAME = 4096
+MAX_SUBSCRIPTIONS_PER_FRAME = 65_536
+BATCH_OVERHEAD_BYTES = 8
+"""At most what a batch adds to the encodings in it, beside the names of subscriptions."""
+
+_Events = Annotated[list[Raw], Meta(min_length=1, max_length=MAX_EVENTS_PER_FRAME)]
+_Subscriptions = Annotated[
+    tuple[SubscriptionId, ...], Meta(min_length=1, max_length=MAX_SUBSCRIPTIONS_PER_FRAME)
+]
+
+
+class PublicationBatch(Struct, array_like=True, tag=64, gc=False):
+    events: _Events
+
+
+class NotificationBatch(Struct, array_like=True, tag=65, gc=False):
+    subscriptions: _Subscriptions
+    events: _Events
+
+
+def message_classes() -> tuple[type[WireMessage], ...]:
+    """Every message that travels as itself, by tag."""
+    found = [
+        value
+        for value in vars(messages).values()
+        if isinstance(value, type) and issubclass(value, WireMessage) and value not in (WireMessage, Notify)
+    ]
+    return tuple(sorted(found, key=lambda cls: int(cls.__struct_config__.tag or 0)))
+
+
+_Body: Any = Union[(*message_classes(), PublicationBatch, NotificationBatch)]
+_decode_body = msgspec.msgpack.Decoder(_Body).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def encode(message: Message) -> bytes:
+    """One message as a body."""
+    if isinstance(message, Publication):
+        return encode_publications([message.raw])
+    if isinstance(message, Notify):
+        return encode_notifications(message.subscriptions, [message.publication.raw])
+    return _encode(message)
+
+
+def encode_publications(raws: list[Raw]) -> bytes:
+    """A body of encoded events, in their order."""
+    return _encode(PublicationBatch(raws))
+
+
+def encode_notifications(subscriptions: tuple[str, ...], raws: list[Raw]) -> bytes:
+    """A body of encoded events for the same subscriptions, in their order."""
+    return _encode(NotificationBatch(subscriptions, raws))
+
+
+def decode(body: bytes | bytearray | memoryview) -> Sequence[Message]:
+    """The messages of a body; nothing but WireError comes out, whatever the bytes are."""
+    check_body_size(len(body), MAX_FRAME_BYTES)
+    try:
+        message = _decode_body(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError, MemoryError) as error:
+        raise WireError(f"not a message: {error or type(error).__name__}") from None
+    kind = message.__class__
+    if kind is NotificationBatch:
+        subscriptions = message.subscriptions
+        return [
+            Notify(subscriptions, publication) for publication in _publications(message.events, len(body))
+        ]
+    if kind is PublicationBatch:
+        return _publications(message.events, len(body))
+    return (message,)
+
+
+def _publications(raws: list[Raw], body_bytes: int) -> list[Publication]:
+    publications = [decode_publication(raw) for raw in raws]
+    if body_bytes > MAX_EVENT_BYTES:  # else none of them can be too large
+        for publication in publications:
+            if publication.size_bytes > MAX_EVENT_BYTES:
+                size_bytes = publication.size_bytes
+                raise WireError(
+                    f"event {publication.id} has {size_bytes} bytes, the limit is {MAX_EVENT_BYTES}"
+                )
+    return publications
+
+
+def encoded_size(message: Message) -> int:
+    """How many bytes the message takes on its own, without encoding an event for it."""
+    if isinstance(message, Publication):
+        return message.size_bytes + BATCH_OVERHEAD_BYTES
+    if isinstance(message, Notify):
+        names_bytes = sum(len(name.encode()) + 1 for name in message.subscriptions)
+        return message.publication.size_bytes + BATCH_OVERHEAD_BYTES + names_bytes
+    return len(_encode(message))

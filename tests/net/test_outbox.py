@@ -1,0 +1,254 @@
+"""What goes into an outbox comes out in order, batched and bounded, and nothing is left out silently."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidings.model.event import Publication, make_publication
+from tidings.model.messages import Confirm, Dropped, Message, Notify, Ping, Subscribed
+from tidings.net.outbox import (
+    BATCH_BYTES,
+    DATAGRAM_EVENT_BYTES,
+    DATAGRAM_MAX_BYTES,
+    DatagramOutbox,
+    Outbox,
+    Policy,
+    StreamOutbox,
+)
+from tidings.wire.codec import MAX_EVENTS_PER_FRAME, decode
+from tidings.wire.frames import FrameReader
+
+SUBSCRIPTIONS = (("s",), ("s", "t"))
+
+
+def publication(sequence: int, size_bytes: int = 10) -> Publication:
+    return make_publication("p", 0, sequence, "/a", {}, bytes(size_bytes), 0)
+
+
+def bodies_of(outbox: Outbox) -> list[bytes]:
+    outbox.finish_turn()
+    reader = FrameReader()
+    found: list[bytes] = []
+    while (chunk := outbox.take()) is not None:
+        if isinstance(outbox, DatagramOutbox):
+            found.append(bytes(chunk))
+        else:
+            found += [bytes(body) for body in reader.feed(bytes(chunk))]
+    reader.eof()
+    assert outbox.size_bytes == 0
+    return found
+
+
+def messages_of(outbox: Outbox) -> list[Message]:
+    return [message for body in bodies_of(outbox) for message in decode(body)]
+
+
+def plain(message: Message) -> Any:
+    """Something that compares by value."""
+    if isinstance(message, Publication):
+        return ("publication", message.sequence)
+    if isinstance(message, Notify):
+        return ("notify", message.subscriptions, message.publication.sequence)
+    return message
+
+
+@st.composite
+def sequences(draw: st.DrawFn) -> list[Message]:
+    kinds = draw(st.lists(st.sampled_from("pntcgs"), max_size=60))
+    made: list[Message] = []
+    for number, kind in enumerate(kinds, start=1):
+        by_kind = {
+            "p": lambda n: publication(n, draw(st.sampled_from((1, 500, 20_000)))),
+            "n": lambda n: Notify(SUBSCRIPTIONS[0], publication(n)),
+            "t": lambda n: Notify(SUBSCRIPTIONS[1], publication(n)),
+            "c": lambda n: Confirm(draw(st.sampled_from((7, 8))), n, n),
+            "g": Ping,
+            "s": lambda n: Subscribed(f"s{n}"),
+        }
+        made.append(by_kind[kind](number))
+    return made
+
+
+@pytest.mark.parametrize("kind", [StreamOutbox, DatagramOutbox])
+def test_order_is_kept(kind: type[Outbox]) -> None:
+    @settings(max_examples=100, deadline=None)
+    @given(sequences(), st.sets(st.integers(0, 60)))
+    def check(sent: list[Message], turns: set[int]) -> None:
+        outbox = kind()
+        for number, message in enumerate(sent):
+            outbox.add(message)
+            if number in turns:
+                outbox.finish_turn()
+        got = messages_of(outbox)
+        not_confirms = [plain(message) for message in sent if not isinstance(message, Confirm)]
+        assert [plain(message) for message in got if not isinstance(message, Confirm)] == not_confirms
+        check_confirms(sent, got)
+
+    check()
+
+
+def check_confirms(sent: list[Message], got: list[Message]) -> None:
+    """The same numbers in the same order; none overtakes a message that is not an event, none comes early."""
+
+    def numbers(messages: list[Message]) -> list[tuple[int, int]]:
+        ranges = [message for message in messages if isinstance(message, Confirm)]
+        return [(c.incarnation, number) for c in ranges for number in range(c.first, c.last + 1)]
+
+    assert numbers(got) == numbers(sent)
+    for index, message in enumerate(got):
+        if isinstance(message, Ping | Subscribed):
+            at = sent.index(message)
+            assert numbers(got[:index]) == numbers(sent[:at])
+        elif isinstance(message, Confirm):
+            ahead = {plain(m) for m in got[:index]}
+            last = next(i for i, m in enumerate(sent) if isinstance(m, Confirm) and m.last == message.last)
+            assert all(plain(m) in ahead for m in sent[:last] if not isinstance(m, Confirm))
+
+
+def test_a_turn_of_publications_is_one_body() -> None:
+    outbox = StreamOutbox()
+    for number in range(100):
+        outbox.add(publication(number))
+    assert len(bodies_of(outbox)) == 1
+
+
+def test_confirmations_pass_notifications_and_become_one_range() -> None:
+    outbox = StreamOutbox()
+    for number in range(1, 51):
+        outbox.add(Confirm(3, number, number))
+        outbox.add(Notify(SUBSCRIPTIONS[0], publication(number)))
+    bodies = bodies_of(outbox)
+    assert len(bodies) == 2
+    assert list(decode(bodies[1])) == [Confirm(3, 1, 50)]
+
+
+@pytest.mark.parametrize(("first", "second"), [((3, 1), (3, 3)), ((3, 1), (4, 2))])
+def test_confirmations_that_do_not_meet_stay_apart(first: tuple[int, int], second: tuple[int, int]) -> None:
+    outbox = StreamOutbox()
+    sent = [Confirm(incarnation, number, number) for incarnation, number in (first, second)]
+    for confirm in sent:
+        outbox.add(confirm)
+    assert messages_of(outbox) == sent
+
+
+def test_batches_stay_within_what_a_reader_takes() -> None:
+    outbox = StreamOutbox()
+    for number in range(20_000):
+        outbox.add(publication(number % 100, 0))
+    bodies = bodies_of(outbox)
+    assert max(len(decode(body)) for body in bodies) <= MAX_EVENTS_PER_FRAME
+    assert max(map(len, bodies)) <= BATCH_BYTES + 16
+    assert len(bodies) < 20
+
+
+@pytest.mark.parametrize("kind", [StreamOutbox, DatagramOutbox])
+def test_a_full_buffer_drops_events_and_says_how_many(kind: type[Outbox]) -> None:
+    outbox = kind(Policy(limit_bytes=200_000))
+    for number in range(3_000):
+        outbox.add(Notify(SUBSCRIPTIONS[0], publication(number, 1000)))
+    assert outbox.size_bytes <= 200_000 + 2 * BATCH_BYTES
+    got = messages_of(outbox)
+    assert got[-1] == Dropped(3_000 - (len(got) - 1))
+    assert outbox.dropped == 3_000 - (len(got) - 1) > 0
+    assert [plain(message) for message in got[:-1]] == [
+        ("notify", SUBSCRIPTIONS[0], number) for number in range(len(got) - 1)
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 400), st.integers(0, 3)), max_size=20))
+def test_drops_are_reported_in_their_place(steps: list[tuple[int, int]]) -> None:
+    """Whatever is sent and taken in between: every number arrives or is within the next `Dropped`."""
+    outbox = StreamOutbox(Policy(limit_bytes=100_000))
+    reader = FrameReader()
+    got: list[Message] = []
+    number = 0
+    for count, chunks in steps:
+        for _ in range(count):
+            number += 1
+            outbox.add(Notify(SUBSCRIPTIONS[0], publication(number, 2000)))
+        outbox.finish_turn()
+        for _ in range(chunks):
+            for body in reader.feed(bytes(outbox.take() or b"")):
+                got += decode(body)
+    got += messages_of(outbox)
+    expected = 1
+    for message in got:
+        if isinstance(message, Dropped):
+            expected += message.count
+        else:
+            assert isinstance(message, Notify)
+            assert message.publication.sequence == expected
+            expected += 1
+    assert expected == number + 1
+
+
+def test_control_is_never_dropped_but_makes_the_outbox_overfull() -> None:
+    outbox = StreamOutbox(Policy(limit_bytes=1_000))
+    for number in range(1, 1_000):
+        outbox.add(Ping(number))
+    assert outbox.overfull
+    assert len(messages_of(outbox)) == 999
+
+
+def test_publications_that_must_not_be_dropped_are_not() -> None:
+    outbox = StreamOutbox(Policy(limit_bytes=1_000, drops_publications=False))
+    for number in range(100):
+        outbox.add(publication(number, 1000))
+    outbox.finish_turn()
+    assert outbox.overfull
+    assert outbox.dropped == 0
+    assert len(messages_of(outbox)) == 100
+
+
+def test_what_is_not_sent_is_told() -> None:
+    told: list[tuple[int, str]] = []
+    policy = Policy(100, reports_drops=False, on_unsent=lambda p, reason: told.append((p.sequence, reason)))
+    outbox = StreamOutbox(policy)
+    for number in range(3):
+        outbox.add(publication(number, 60_000))
+    assert [sequence for sequence, _ in told] == [1, 2]
+    assert [plain(message) for message in messages_of(outbox)] == [("publication", 0)]
+
+
+def test_datagrams_carry_the_largest_event_and_name_the_limit_for_a_larger_one() -> None:
+    told: list[str] = []
+    outbox = DatagramOutbox(Policy(on_unsent=lambda p, reason: told.append(reason), reports_drops=False))
+    overhead = publication(1, 60_000).size_bytes - 60_000
+    outbox.add(publication(1, DATAGRAM_EVENT_BYTES - overhead))
+    outbox.add(publication(2, DATAGRAM_EVENT_BYTES - overhead + 1))
+    assert [plain(message) for message in messages_of(outbox)] == [("publication", 1)]
+    assert told == ["the event has 60001 bytes; at most 60000 go over UDP"]
+
+
+def test_a_notification_of_many_subscriptions_fits_into_datagrams() -> None:
+    names = tuple(f"{number:0250d}" for number in range(300))
+    outbox = DatagramOutbox()
+    for number in range(3):
+        outbox.add(Notify(names, publication(number, 50_000)))
+    bodies = bodies_of(outbox)
+    assert max(map(len, bodies)) <= DATAGRAM_MAX_BYTES
+    assert outbox.oversize == 0
+    told: dict[int, list[str]] = {}
+    for body in bodies:
+        for message in decode(body):
+            assert isinstance(message, Notify)
+            told.setdefault(message.publication.sequence, []).extend(message.subscriptions)
+    assert told == {0: list(names), 1: list(names), 2: list(names)}
+
+
+def test_events_do_not_pin_the_buffer_they_were_read_from() -> None:
+    """Encoded by the end of the turn: what waits for a slow peer holds its own bytes only."""
+    raws = StreamOutbox()
+    for number in range(200):
+        raws.add(publication(number))
+    outbox = StreamOutbox()
+    for event in messages_of(raws):
+        outbox.add(event)
+        outbox.finish_turn()
+    assert outbox._raws == []
+    assert sum(map(len, outbox.chunks)) == outbox.size_bytes
