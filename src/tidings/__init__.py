@@ -1,0 +1,75 @@
+"""tidings: publish/subscribe that loses nothing and shows every subscriber the same order.
+
+    import tidings
+
+    async with tidings.embedded(brokers=5) as bus:
+        async with bus.subscribe("/news/**", where="size > 10") as stream:
+            await bus.publish("/news/bbc", {"size": 12}, b"...")
+            print(await stream.get())
+
+Names are imported when they are first used, so that `import tidings` stays quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidings.model.builder import col as col
+    from tidings.model.errors import AttributeValueError as AttributeValueError
+    from tidings.model.errors import ConnectionFailed as ConnectionFailed
+    from tidings.model.errors import FilterError as FilterError
+    from tidings.model.errors import NotConfirmed as NotConfirmed
+    from tidings.model.errors import NotYetAvailable as NotYetAvailable
+    from tidings.model.errors import ScenarioError as ScenarioError
+    from tidings.model.errors import SubscriptionRefused as SubscriptionRefused
+    from tidings.model.errors import TidingsError as TidingsError
+    from tidings.model.errors import TopicError as TopicError
+    from tidings.model.errors import TraceError as TraceError
+    from tidings.model.errors import WireError as WireError
+    from tidings.model.event import Event as Event
+    from tidings.model.event import EventId as EventId
+    from tidings.model.filter import Filter as Filter
+    from tidings.model.filter import Pattern as Pattern
+    from tidings.model.topics import TopicPattern as TopicPattern
+    from tidings.services.overlay import connect as connect
+    from tidings.services.overlay import embedded as embedded
+    from tidings.services.service import EventService as EventService
+    from tidings.services.stream import Stream as Stream
+    from tidings.structures.match_index import MatchIndex as MatchIndex
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "tidings.model.builder": ("col",),
+    "tidings.model.errors": (
+        *("AttributeValueError", "ConnectionFailed", "FilterError", "NotConfirmed", "NotYetAvailable"),
+        *("ScenarioError", "SubscriptionRefused", "TidingsError", "TopicError", "TraceError", "WireError"),
+    ),
+    "tidings.model.event": ("Event", "EventId"),
+    "tidings.model.filter": ("Filter", "Pattern"),
+    "tidings.model.topics": ("TopicPattern",),
+    "tidings.services.overlay": ("connect", "embedded"),
+    "tidings.services.service": ("EventService",),
+    "tidings.services.stream": ("Stream",),
+    "tidings.structures.match_index": ("MatchIndex",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", *sorted(_HOME_OF)]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("sync", "testing"):
+        return import_module(f"tidings.{name}")
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tidings' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME_OF, "sync", "testing"])

@@ -6,6 +6,7 @@ compared as Fractions or as doubles, LIKE by dynamic programming.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from decimal import Decimal
@@ -35,7 +36,7 @@ from tidings.model.normalise import FilterLimits
 
 BIG = 2**53
 NAMES = ["a", "b", "c", "my attr"]
-INTS = [0, 1, 2, 5, -3, BIG - 1, BIG, BIG + 1, BIG + 2, -BIG - 1, 10**17, 10**17 + 3, 2**63 - 1, 10**20]
+INTS = [0, 1, 2, 5, -3, BIG - 1, BIG, BIG + 1, BIG + 2, -BIG - 1, 10**17, 10**17 + 3, 2**63 - 1, 10**19]
 DECIMALS = [
     Decimal("0.5"),
     Decimal("0.1"),
@@ -74,17 +75,37 @@ leaves = st.one_of(
     columns,
     st.sampled_from([Value(True), Value(False), Value(None)]),
 )
-trees = st.recursive(
-    leaves,
-    lambda inner: st.one_of(
-        st.builds(Not, inner),
-        st.lists(inner, min_size=2, max_size=3).map(lambda parts: And(tuple(parts))),
-        st.lists(inner, min_size=2, max_size=3).map(lambda parts: Or(tuple(parts))),
-    ),
-    max_leaves=8,
+
+
+def grown(leaf: st.SearchStrategy[Expression], max_leaves: int) -> st.SearchStrategy[Expression]:
+    return st.recursive(
+        leaf,
+        lambda inner: st.one_of(
+            st.builds(Not, inner),
+            st.lists(inner, min_size=2, max_size=3).map(lambda parts: And(tuple(parts))),
+            st.lists(inner, min_size=2, max_size=3).map(lambda parts: Or(tuple(parts))),
+        ),
+        max_leaves=max_leaves,
+    )
+
+
+# Few attributes and few values, so that constraints meet and merge: where exact numbers and doubles part.
+AWKWARD = [5, BIG, BIG + 1, float(BIG), 10**17, 10**17 + 3, 1e17]
+two_columns = st.sampled_from([Column("a"), Column("b")])
+orders = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
+narrow_leaves = st.one_of(
+    st.builds(Comparison, two_columns, orders, st.sampled_from(AWKWARD).map(Value)),
+    st.builds(Comparison, two_columns, orders, two_columns),
+    st.builds(Membership, two_columns, st.lists(st.sampled_from(AWKWARD), min_size=1, max_size=3).map(tuple)),
+    st.builds(Comparison, two_columns, orders, st.sampled_from(["a", "ab"]).map(Value)),
+    st.builds(NullTest, two_columns),
 )
+trees = st.one_of(grown(leaves, 8), grown(narrow_leaves, 6))
 events = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(EVENT_VALUES), max_size=4)
-event_lists = st.lists(events, min_size=1, max_size=12)
+narrow_events = st.fixed_dictionaries(
+    {"a": st.sampled_from([*AWKWARD, 0, "a"]), "b": st.sampled_from([*AWKWARD, 0, "a"])}
+)
+event_lists = st.lists(st.one_of(events, narrow_events), min_size=1, max_size=12)
 
 
 # --- the twin ---
@@ -126,8 +147,7 @@ def like_twin(pattern: str, text: str) -> bool:
 
 
 def operand_value(operand: Expression, event: dict[str, object]) -> object:
-    value = event.get(operand.name) if isinstance(operand, Column) else operand.value  # type: ignore[attr-defined]
-    return value
+    return event.get(operand.name) if isinstance(operand, Column) else operand.value  # type: ignore[attr-defined]
 
 
 def truth(node: Expression, event: dict[str, object]) -> bool | None:
@@ -331,30 +351,33 @@ def test_attributes_of_foreign_types_are_null(tree: Expression, name: str, odd: 
 
 
 fragments = st.sampled_from(
-    ["a", "b", " AND ", " OR ", "NOT ", "(", ")", " = ", " < ", "1", "'x'", " LIKE ", " IN (", ", ", " IS NULL",
-     " BETWEEN ", "'", '"', "`", "\\", "--", "/*", "%", ";", "1e", ".", "X'", "r'", "{#", "{{", "\n", "\0", "é", "-"]
+    ["a", "b", " AND ", " OR ", "NOT ", "(", ")", " = ", " < ", "1", "'x'", " LIKE ", " IN (", ", ",
+    " IS NULL",
+     " BETWEEN ", "'", '"', "`", "\\", "--", "/*", "%", ";", "1e", ".", "X'", "r'", "{#", "{{", "\n",
+     "\0", "é", "-"]
 )  # fmt: skip
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.one_of(st.text(max_size=200), st.lists(fragments, max_size=60).map("".join)))
 def test_no_text_raises_anything_but_a_filter_error(text: str) -> None:
+    refused, parsed = None, None
     try:
         parsed = Filter(text)
     except FilterError as error:
-        assert error.position is None or 0 <= error.position <= len(text)
-    else:
+        refused = error
+    if parsed is not None:
         assert Filter(parsed.to_sql()) == parsed
+    if refused is not None:
+        assert refused.position is None or 0 <= refused.position <= len(text)
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(fragments, min_size=20, max_size=200).map("".join), st.integers(1, 400))
 def test_long_texts_take_no_long_time(text: str, repeats: int) -> None:
     started = time.process_time()
-    try:
+    with contextlib.suppress(FilterError):
         Filter((text * repeats)[:20_000])
-    except FilterError:
-        pass
     assert time.process_time() - started < 5
 
 
@@ -382,8 +405,6 @@ def test_long_texts_take_no_long_time(text: str, repeats: int) -> None:
 )  # fmt: skip
 def test_a_costly_text_is_refused_or_read_quickly(text: str) -> None:
     started = time.process_time()
-    try:
+    with contextlib.suppress(FilterError):
         Filter(text).matches({"a": 1, "b": 2})
-    except FilterError:
-        pass
     assert time.process_time() - started < 3

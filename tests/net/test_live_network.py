@@ -250,7 +250,7 @@ def stuck_subscriber(address: Address) -> socket.socket:
 
 
 def test_a_client_that_does_not_read_costs_the_others_nothing() -> None:
-    """The reader gets everything; what waits for the stuck client is bounded, and what is dropped is counted."""
+    """The reader gets everything; what waits for the stuck client is bounded, what is dropped counted."""
     limit_bytes = 512 * 1024
     events, size_bytes = 6_000, 2_000
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import ssl
+import time
+from typing import Any
 
 import pytest
 
 from tidings.model.errors import ConnectionFailed
 from tidings.model.messages import PROTOCOL_VERSION, Hello, Message, Ping, Welcome
+from tidings.net import dialling
 from tidings.net.address import Address, Transport, parse_address, url
-from tidings.net.dialling import backoff_seconds, explain
+from tidings.net.dialling import backoff_seconds, explain, keep_open
 from tidings.net.handshake import Identity, hello_refusal, same_token, welcome_refusal
 from tidings.net.loop import loop_factory
 from tidings.net.port import AsyncPort
 from tidings.net.security import Tls, check_dialling, check_listening, client_context, server_context
+from tidings.net.session import End, State
 from tidings.protocol.kernel import TimerName
 
 US = Identity("b3", "best-effort", ("b1", "b2"), "")
@@ -184,6 +189,44 @@ def test_errors_are_explained(error: OSError, phrase: str) -> None:
     assert explain(error) == phrase
 
 
+def test_a_link_is_opened_again_with_growing_waits_until_it_stood(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[int] = []
+    monkeypatch.setattr(dialling, "backoff_seconds", lambda attempt, jitter: attempts.append(attempt) or 0.0)
+
+    class Ended:
+        """A session that is over already."""
+
+        def __init__(self, state: State, end: End) -> None:
+            self.state = state
+            self.ended = asyncio.get_running_loop().create_future()
+            self.ended.set_result(end)
+
+    async def main() -> None:
+        lost = End("lost", refused=False)
+        outcomes = [
+            OSError(113, "x"),
+            OSError(113, "x"),
+            Ended(State.ENDED, lost),
+            Ended(State.UP, lost),
+            OSError(113, "x"),
+            Ended(State.ENDED, End("go away", refused=True)),
+        ]
+        reasons: list[str] = []
+
+        async def open_session() -> Any:
+            outcome = outcomes.pop(0)
+            if isinstance(outcome, OSError):
+                raise outcome
+            return outcome
+
+        end = await keep_open(open_session, random.Random(1), reasons.append, gives_up=True)
+        assert end.reason == "go away"
+        assert attempts == [0, 1, 2, 0, 1]
+        assert reasons == ["x", "x", "lost", "lost", "x", "go away"]
+
+    asyncio.run(main())
+
+
 def make_port(fired: list[tuple[TimerName, int]]) -> AsyncPort:
     port = AsyncPort(
         "n", on_timer=lambda name: fired.append((name, port.now)), emit=lambda fact: None, seed=1
@@ -206,6 +249,22 @@ def test_timers_fire_once_in_order_and_never_early() -> None:
         await asyncio.sleep(0.15)
         assert [name for name, _ in fired] == [("late",), ("a",), ("b",), ("again",)]
         assert all(at >= due.get(name, 0) for name, at in fired)
+
+    asyncio.run(main())
+
+
+def test_a_loop_that_fires_too_early_is_not_believed() -> None:
+    async def main() -> None:
+        fired: list[tuple[TimerName, int]] = []
+        port = make_port(fired)
+        loop = asyncio.get_running_loop()
+        call_later = loop.call_later
+        loop.call_later = lambda delay, *rest: call_later(delay / 2, *rest)  # type: ignore[method-assign]
+        at = port.now + 30_000_000
+        port.set_timer(("x",), at)
+        await asyncio.sleep(0.1)
+        assert len(fired) == 1
+        assert fired[0][1] >= at
 
     asyncio.run(main())
 
@@ -253,8 +312,6 @@ def test_messages_without_a_session_are_counted() -> None:
 
 def test_the_clock_is_wall_time_and_a_seed_repeats() -> None:
     async def main() -> None:
-        import time
-
         first, second = make_port([]), make_port([])
         assert abs(first.now - time.time_ns()) < 1_000_000_000
         assert first.now <= first.now

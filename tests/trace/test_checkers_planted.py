@@ -9,6 +9,7 @@ from tidings.trace.checkers import (
     GUARANTEES,
     Verdict,
     agreement,
+    causal,
     causal_order,
     check_all,
     exactly_once,
@@ -152,6 +153,17 @@ def test_order_within_a_source_alone() -> None:
     assert "q:1 at position 3, then q:0" in str(witness)
 
 
+def test_two_events_with_one_sequence_number() -> None:
+    twin = Published("p0:first", "p0", 0, "/c", [("x", "1")], 1, 5)
+    trace = trace_of(
+        {"s0": ["p0:first", "p0:0"]},
+        published=[twin, *publications()],
+        subscribed=[Subscribed("s0", "x", ["/a", "/c"], None, "fifo", 0, 1, 11)],
+    )
+    assert broken(trace) == {"exactly_once": 1, "fifo": 1}
+    assert str(exactly_once(trace).witnesses[0]) == "event p0:first is not called source:sequence"
+
+
 def three_topics(seen: dict[str, list[str]]) -> Trace:
     published = publications([("a:0", "/a", 1, 10), ("b:0", "/b", 1, 10), ("c:0", "/c", 1, 10)])
     subscribed = [
@@ -193,6 +205,21 @@ def test_causality_through_a_chain_of_publishers() -> None:
     assert broken(trace_of(rows=rows, published=published, subscribed=subscribed)) == {"causal_order": 1}
 
 
+def test_causality_is_remembered_across_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """n:0 depends on p:0, m:0 on nothing: what comes between the two is no excuse."""
+    published = publications([("p:0", "/p", 1, 10), ("n:0", "/n", 1, 20), ("m:0", "/m", 1, 20)])
+    subscribed = [
+        Subscribed("n", "x", ["/p"], None, "causal", 0, 1),
+        Subscribed("m", "x", ["/none"], None, "causal", 0, 1),
+        Subscribed("s", "x", ["/*"], None, "causal", 0, 1),
+    ]
+    trace = trace_of({"n": ["p:0"], "s": ["n:0", "m:0", "p:0"]}, published=published, subscribed=subscribed)
+    for cells in (1, 4, 16_000_000):
+        monkeypatch.setattr(causal, "MAX_CELLS", cells)
+        (witness,) = causal_order(trace).witnesses
+        assert witness.events == ("n:0", "p:0")
+
+
 def test_what_is_declared_out_of_order_is_set_aside() -> None:
     trace = with_seen(s2=["p1:1", "p0:1", "p1:0"])
     rows = [
@@ -226,6 +253,20 @@ def test_what_is_on_its_way_when_a_subscription_ends_is_no_gap() -> None:
     assert broken(hole) == {"gap_free": 1, "agreement": 1}
     assert gap_free(hole).witnesses[0].events == ("p0:1",)
     assert str(agreement(hole).witnesses[0]).endswith("s1/x, never came, but did at s0/x")
+
+
+@pytest.mark.parametrize(
+    ("accepted_ns", "cancelled_ns", "disagrees"), [(50, None, 1), (51, None, 0), (1, 51, 1), (1, 50, 0)]
+)
+def test_agreement_is_among_those_in_force_at_publication(
+    accepted_ns: int, cancelled_ns: int | None, disagrees: int
+) -> None:
+    """s0 misses p1:1, published at 50; that s1 got it counts only if it was owed there."""
+    other = SUBSCRIBED[1]._replace(accepted_ns=accepted_ns, cancelled_ns=cancelled_ns)
+    without = [event for event in SEEN["s0"] if event != "p1:1"]
+    trace = trace_of({"s0": without, "s1": SEEN["s1"]}, subscribed=[SUBSCRIBED[0], other])
+    assert agreement(trace).violations == disagrees
+    assert gap_free(trace).violations == 1
 
 
 @pytest.mark.parametrize(

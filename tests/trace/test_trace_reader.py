@@ -46,7 +46,7 @@ def test_the_trace_of_a_run_in_which_nothing_happened(tmp_path: Path) -> None:
 def test_nullable_columns_in_another_order_and_in_parts(directory: Path) -> None:
     trace = Trace.read(directory)
     path = directory / "subscribed.parquet"
-    table = pq.read_table(path, partitioning=None)
+    table = pq.read_table(path)
     fields = [pa.field(field.name, field.type, nullable=True) for field in table.schema]
     fields[2] = pa.field("topics", pa.list_(pa.field("item", pa.string())))
     relaxed = table.cast(pa.schema(fields)).select(list(reversed(table.column_names)))
@@ -54,6 +54,17 @@ def test_nullable_columns_in_another_order_and_in_parts(directory: Path) -> None
     path.mkdir()
     pq.write_table(relaxed, path / "part-0.parquet")
     assert Trace.read(directory) == trace
+
+
+def test_the_parts_of_several_runs_are_not_one_trace(directory: Path) -> None:
+    path = directory / "faults.parquet"
+    table = pq.read_table(path)
+    path.unlink()
+    for seed in (1, 2):
+        (path / f"seed={seed}").mkdir(parents=True)
+        pq.write_table(table, path / f"seed={seed}" / "part-0.parquet")
+    with pytest.raises(TraceError, match="unknown column 'seed'"):
+        Trace.read(directory)
 
 
 def test_no_directory_and_no_table(directory: Path) -> None:
@@ -84,7 +95,7 @@ def test_a_corrupt_page(directory: Path) -> None:
 
 def test_wrong_columns_are_named(directory: Path) -> None:
     path = directory / "delivered.parquet"
-    table = pq.read_table(path, partitioning=None)
+    table = pq.read_table(path)
     nullable = table.cast(pa.schema([pa.field(f.name, f.type) for f in table.schema]))
     nulls = pa.array([0, None, 2], pa.int64())
     wrong = {
@@ -101,7 +112,7 @@ def test_wrong_columns_are_named(directory: Path) -> None:
 
 def test_wrong_nested_columns_are_named(directory: Path) -> None:
     path = directory / "published.parquet"
-    table = pq.read_table(path, partitioning=None)
+    table = pq.read_table(path)
     numbers = pa.array([[("x", 1)]] * 3, pa.map_(pa.string(), pa.int64()))
     pq.write_table(table.set_column(4, "attributes", numbers), path)
     with pytest.raises(TraceError, match="column 'attributes' is map<string, int64"):

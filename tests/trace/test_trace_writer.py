@@ -127,6 +127,18 @@ def test_a_full_group_is_written_at_once_and_groups_do_not_change_the_hash(tmp_p
     assert pq.read_metadata(tmp_path / "2" / "delivered.parquet").num_row_groups == 4
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 9_362, 9_363])
+def test_the_hash_is_that_of_the_cells_one_after_the_other(tmp_path: Path, rows: int) -> None:
+    """A group's list of cells has a header of another size from 16 and from 65,536 cells on."""
+    hashes = []
+    for size in (1, 65_536) if rows < 100 else (1_000, 65_536):
+        with TraceWriter(tmp_path / str(size), rows_per_group=size) as writer:
+            for number in range(rows):
+                writer.delivered("s", "a", number, f"p:{number}", number)
+        hashes.append(writer.sha256)
+    assert hashes[0] == hashes[1]
+
+
 def test_the_hash_sees_every_table_and_every_cell(tmp_path: Path) -> None:
     def with_rows(name: str, *rows: tuple[str, tuple[object, ...]]) -> str:
         with TraceWriter(tmp_path / name) as writer:

@@ -45,8 +45,11 @@ def source_text(source: str, incarnation: int) -> str:
     return source if incarnation == 0 else f"{source}~{incarnation}"
 
 
-class Publication(Struct, array_like=True, dict=True, eq=False):
-    """An event on its way. `raw` is its whole encoding; it is set by whoever made or decoded this object."""
+class Publication(Struct, array_like=True, eq=False, gc=False):
+    """An event on its way. The fields up to `packed_payload` are the event; the rest stays in the process.
+
+    Every hop of every event reads these, hence fields and not a dictionary beside them.
+    """
 
     source: Name
     incarnation: Counter
@@ -56,30 +59,31 @@ class Publication(Struct, array_like=True, dict=True, eq=False):
     packed_attributes: Raw
     packed_payload: Raw
 
+    raw: Any = None
+    """The whole encoding, as it came or was made."""
+    size_bytes: int = 0
+    decoded: Any = None
+    """The attributes once somebody asked for them."""
+    selection: Any = None
+    """Which interests match (protocol/matching.py), valid while `selection_token` is the matcher's."""
+    selection_token: Any = None
+    text_id: str = ""
+    """`str(id)`, once a trace asked for it."""
+
     @property
     def id(self) -> EventId:
         return EventId(self.source, self.incarnation, self.sequence)
 
-    @property
-    def raw(self) -> Raw:
-        packed: Raw = self.__dict__["raw"]
-        return packed
-
-    @property
-    def size_bytes(self) -> int:
-        size: int = self.__dict__["size_bytes"]
-        return size
-
     def attributes(self) -> Mapping[str, Scalar]:
         """The attributes with the topic among them, as filters see them; WireError if they do not decode."""
-        cached: Mapping[str, Scalar] | None = self.__dict__.get("decoded")
+        cached: Mapping[str, Scalar] | None = self.decoded
         if cached is None:
             try:
                 decoded = _decode_attributes(self.packed_attributes)
             except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
                 raise WireError(f"event {self.id}: attributes do not decode: {error}") from None
             decoded[RESERVED_ATTRIBUTE] = self.topic
-            cached = self.__dict__["decoded"] = decoded
+            cached = self.decoded = decoded
         return cached
 
     def event(self) -> Event:
@@ -133,17 +137,14 @@ def make_publication(
     check_attributes(attributes)
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise AttributeValueError(f"payload must be bytes, not {type(payload).__name__}")
-    packed = Raw(_encode(attributes))
-    publication = Publication(
-        source, incarnation, sequence, topic, published_at, packed, Raw(_encode(payload))
+    fields = (
+        *(source, incarnation, sequence, topic, published_at),
+        *(Raw(_encode(attributes)), Raw(_encode(payload))),
     )
-    raw = _encode(publication)
+    raw = _encode(fields)
     if len(raw) > MAX_EVENT_BYTES:
         raise AttributeValueError(f"the event has {len(raw)} bytes; at most {MAX_EVENT_BYTES} are carried")
-    state = publication.__dict__
-    state["raw"] = Raw(raw)
-    state["size_bytes"] = len(raw)
-    return publication
+    return Publication(*fields, raw=Raw(raw), size_bytes=len(raw))
 
 
 def check_attributes(attributes: Mapping[str, Scalar]) -> None:
@@ -180,9 +181,11 @@ def decode_publication(raw: Raw | bytes) -> Publication:
         publication = _decode_publication(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise WireError(f"not an event: {error}") from None
-    state = publication.__dict__
-    state["raw"] = raw
-    state["size_bytes"] = len(memoryview(raw))
+    publication.raw = raw
+    publication.size_bytes = len(memoryview(raw))
+    # A longer array would have filled what is ours alone.
+    publication.decoded = publication.selection = publication.selection_token = None
+    publication.text_id = ""
     return publication
 
 

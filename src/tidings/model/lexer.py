@@ -76,8 +76,8 @@ def _unreadable(error: Exception, sql: str) -> FilterError:
         return FilterError(
             f"the filter cannot be read: {reason}", sql=sql, position=max(int(offset) - len(_LEAD), 0)
         )
-    opened = max(sql.rfind("/*"), sql.rfind("{#"), 0)
-    return FilterError("the filter cannot be read: a comment is not closed", sql=sql, position=opened)
+    opened = max(0, *(sql.rfind(mark) for mark in ("'", '"', "/*", "{#")))
+    return FilterError("the filter cannot be read: something is not closed", sql=sql, position=opened)
 
 
 class _Reader:

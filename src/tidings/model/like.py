@@ -213,19 +213,49 @@ def _token_covers(mine: Token, theirs: Token) -> bool:
     return theirs != _ANY if mine == _ONE else mine == theirs
 
 
+def _with_gaps(tokens: tuple[Token, ...]) -> list[Token | int]:
+    """The tokens with each `_`..`_%` as a gap: the number of characters that it takes at least."""
+    items: list[Token | int] = []
+    for token in tokens:
+        if token != _ANY:
+            items.append(token)
+            continue
+        ones = 0
+        while items and items[-1] == _ONE:
+            items.pop()
+            ones += 1
+        items.append(ones)
+    return items
+
+
 def _tokens_cover(mine: tuple[Token, ...], theirs: tuple[Token, ...]) -> bool:
-    """Wildcard matching with one point of return: after a mismatch, the last `%` takes one token more."""
+    """Wildcard matching with one point of return: after a mismatch, the last gap takes one token more."""
+    items = _with_gaps(mine)
     here = there = 0
     retry_here = retry_there = -1
-    while there < len(theirs):
-        if here < len(mine) and mine[here] == _ANY:
-            retry_here, retry_there = here + 1, there
+    while here < len(items) or there < len(theirs):
+        item = items[here] if here < len(items) else None
+        if isinstance(item, int):
+            there = _after(theirs, there, item)
+            if there < 0:
+                return False
             here += 1
-        elif here < len(mine) and _token_covers(mine[here], theirs[there]):
+            retry_here, retry_there = here, there
+        elif item is not None and there < len(theirs) and _token_covers(item, theirs[there]):
             here, there = here + 1, there + 1
-        elif retry_here >= 0:
+        elif 0 <= retry_there < len(theirs):
             retry_there += 1
             here, there = retry_here, retry_there
         else:
             return False
-    return all(token == _ANY for token in mine[here:])
+    return True
+
+
+def _after(tokens: tuple[Token, ...], position: int, count: int) -> int:
+    """Where `count` tokens other than `%` have been passed, or -1."""
+    while count:
+        if position == len(tokens):
+            return -1
+        count -= tokens[position] != _ANY
+        position += 1
+    return position

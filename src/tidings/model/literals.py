@@ -12,13 +12,12 @@ from math import isinf
 from tidings.model.errors import FilterError
 from tidings.model.number import Number
 from tidings.model.predicates import Literal
-from tidings.model.render import MAX_DECIMAL_PLACES
+from tidings.model.render import LONG_MAX, LONG_MIN, MAX_DECIMAL_PLACES
 
 MAX_DIGITS = 38
 """The precision of Spark's DECIMAL."""
 LONG_DIGITS = 20
 """The digits that Spark gives a long when it compares it with a decimal."""
-LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 _HEX = frozenset("0123456789abcdefABCDEF")
@@ -119,6 +118,8 @@ def check_decimal(number: Decimal) -> Decimal:
     whole, places = _digits(number)
     if whole + places > MAX_DIGITS:
         raise FilterError(f"a number has {whole + places} digits, the limit is {MAX_DIGITS}")
+    if places and whole > LONG_DIGITS:
+        raise FilterError(f"a decimal has {whole} digits before its point, the limit is {LONG_DIGITS}")
     if places > MAX_DECIMAL_PLACES:
         raise FilterError(
             f"a decimal has {places} places, the limit is {MAX_DECIMAL_PLACES}; "

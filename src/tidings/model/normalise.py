@@ -17,6 +17,8 @@ from tidings.model.expression import And, Expression, Membership, Not, Or, depth
 from tidings.model.predicates import Conjunct
 from tidings.model.render import render_conjunct
 
+_SLACK = 1.5
+"""How far beyond `max_conjuncts` a set may grow before those that imply another are taken out."""
 _STEPS_PER_MEET = 10
 """An intersection costs about as much as this many comparisons of two conjuncts."""
 _LITERALS_PER_STEP = 16
@@ -87,8 +89,8 @@ class _Normaliser:
                 if both is None:
                     continue
                 found[render_conjunct(both)] = both
-                # absorption may shrink the product to the limit; beyond twice the limit we do not try
-                self._check_conjuncts(len(found), slack=2)
+                # absorption may shrink the product to the limit; far beyond it we do not try
+                self._check_conjuncts(len(found), slack=_SLACK)
         self._spend_on_pairs(found.values())
         product = self._checked(absorb(found.values()))
         self._check_conjuncts(len(product))
@@ -96,7 +98,7 @@ class _Normaliser:
 
     def _united(self, conjuncts: Sequence[Conjunct]) -> Disjunction:
         merged = merge_equalities(conjuncts)
-        self._check_conjuncts(len(merged), slack=2)
+        self._check_conjuncts(len(merged), slack=_SLACK)
         self._spend_on_pairs(merged)
         return unite(merged)
 
@@ -122,7 +124,7 @@ class _Normaliser:
                 f"the limit is {self._limits.max_steps}"
             )
 
-    def _check_conjuncts(self, count: int, slack: int = 1) -> None:
+    def _check_conjuncts(self, count: int, slack: float = 1) -> None:
         if count > slack * self._limits.max_conjuncts:
             raise FilterError(
                 f"the filter has at least {count} alternatives once it is multiplied out, "

@@ -86,8 +86,8 @@ class Constraint:
 
     `kind` is None for IS NULL (`null` True) and for a bare IS NOT NULL (`null` False). If `values` is set the
     attribute must equal one of them (=, IN), sorted and distinct; the other fields are then folded into it.
-    Otherwise it must lie between `low` and `high` (None: unbounded), differ
-    from each of `excluded`, and, for strings, match all `likes` and none of `not_likes`.
+    Otherwise it must lie between `low` and `high` (None: unbounded), differ from each of `excluded`, and, for
+    strings, match all `likes` and none of `not_likes`.
     """
 
     attribute: str
@@ -105,7 +105,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class ColumnComparison:
-    """`left operator right` between two attributes; operator is one of = != < <=. Rarely used, never indexed."""
+    """`left operator right` between two attributes; operator is = != < or <=. Rarely used, never indexed."""
 
     left: str
     operator: str

@@ -27,6 +27,8 @@ REFUSED = frozenset(
 )
 """Words that mean something else in Spark. Like the others, they name an attribute only in backticks."""
 
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+
 MAX_DECIMAL_PLACES = 18
 """Beyond this Spark rounds a decimal before it compares it with an integer."""
 
@@ -101,6 +103,8 @@ def constraint_parts(constraint: Constraint) -> list[str]:
         parts.append(f"{name} {'>' if constraint.low_open else '>='} {render_literal(constraint.low)}")
     if constraint.high is not None:
         parts.append(f"{name} {'<' if constraint.high_open else '<='} {render_literal(constraint.high)}")
+    if _beyond_long(constraint.low) or _beyond_long(constraint.high):
+        parts.append(f"{name} IS NOT NULL")
     if len(constraint.excluded) == 1:
         parts.append(f"{name} <> {render_literal(constraint.excluded[0])}")
     elif constraint.excluded:
@@ -108,6 +112,11 @@ def constraint_parts(constraint: Constraint) -> list[str]:
     parts += [f"{name} LIKE {render_string(like.to_sql())}" for like in constraint.likes]
     parts += [f"{name} NOT LIKE {render_string(like.to_sql())}" for like in constraint.not_likes]
     return parts
+
+
+def _beyond_long(bound: Literal | None) -> bool:
+    """True where Spark takes the comparison of a long for TRUE without looking, even if the long is NULL."""
+    return isinstance(bound, int | Decimal) and not LONG_MIN <= bound <= LONG_MAX
 
 
 def _equality(name: str, kind: Kind, values: tuple[Literal, ...]) -> str:

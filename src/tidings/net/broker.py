@@ -85,9 +85,13 @@ class BrokerServer:
         self.bad_frames = 0
         self.refusals = 0
         self._tls = tls
-        self._incarnation = incarnation
         self._emit = emit
-        self._seed = seed
+        self._port = AsyncPort(name, on_timer=self._on_timer, emit=self._on_fact, seed=seed)
+        self._node: BrokerNode = Broker(
+            self._port,
+            tuple(sorted(self.neighbours)),
+            incarnation=time.time_ns() if incarnation is None else incarnation,
+        )
         self._client_policy = Policy(buffer_limit_bytes, drops_publications=True, reports_drops=True)
         self._broker_policy = Policy(
             buffer_limit_bytes, drops_publications=mode == BEST_EFFORT, reports_drops=False
@@ -106,9 +110,6 @@ class BrokerServer:
             check_dialling(address, self.transport, self._tls)
         if self._tls is not None:
             self._client_context = client_context(self._tls)
-        self._port = AsyncPort(self.name, on_timer=self._on_timer, emit=self._on_fact, seed=self._seed)
-        incarnation = time.time_ns() if self._incarnation is None else self._incarnation
-        self._node: BrokerNode = Broker(self._port, tuple(sorted(self.neighbours)), incarnation=incarnation)
         try:
             await self._listen()
         except OSError as error:

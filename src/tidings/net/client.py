@@ -13,7 +13,7 @@ from tidings.model.errors import ConnectionFailed, WireError
 from tidings.model.event import Publication
 from tidings.model.messages import PROTOCOL_VERSION, Hello, Message, PublishFailed, Welcome
 from tidings.net.address import Address, Transport, url
-from tidings.net.dialling import explain, keep_open, open_stream
+from tidings.net.dialling import CONNECT_SECONDS, explain, keep_open, open_stream
 from tidings.net.handshake import BROKER, CLIENT
 from tidings.net.outbox import DEFAULT_LIMIT_BYTES, Policy
 from tidings.net.port import AsyncPort
@@ -23,7 +23,6 @@ from tidings.net.udp import DatagramEndpoint, say_goodbye
 from tidings.protocol.client import Client
 from tidings.protocol.kernel import TimerName
 
-CONNECT_SECONDS = 5.0
 CLOSE_SECONDS = 2.0
 """How long `close` waits for the broker to take what is still to be sent."""
 
@@ -56,7 +55,6 @@ class ClientConnection:
         """The name of the broker that answered first; the protocol knows it by this name for ever."""
         self.closed = False
         self._address = address
-        self._emit = emit
         self._on_connection = on_connection
         self._transport = transport
         self._tls = tls
@@ -65,7 +63,7 @@ class ClientConnection:
         self._incarnation = time.time_ns() if incarnation is None else incarnation
         self._connect_timeout_seconds = connect_timeout_seconds
         self._policy = Policy(buffer_limit_bytes, reports_drops=False, on_unsent=self._on_unsent_publication)
-        self._seed = seed
+        self._port = AsyncPort(name, on_timer=self._on_timer, emit=emit, seed=seed, on_unsent=self._on_unsent)
         self._session: Session | None = None
         self._endpoint: DatagramEndpoint | None = None
         self._client: Client | None = None
@@ -89,17 +87,15 @@ class ClientConnection:
         check_dialling(self._address, self._transport, self._tls)
         if self._tls is not None:
             self._context = client_context(self._tls)
-        self._port = AsyncPort(
-            self.name, on_timer=self._on_timer, emit=self._emit, seed=self._seed, on_unsent=self._on_unsent
-        )
         try:
             async with asyncio.timeout(self._connect_timeout_seconds):
                 session = await self._open_session()
         except OSError as error:  # TimeoutError is one
-            self._release_endpoint()
             raise ConnectionFailed(f"cannot reach {self.url}: {explain(error)}") from None
+        finally:
+            if self._client is None:
+                self._release_endpoint()
         if session.ended.done():
-            self._release_endpoint()
             end = session.ended.result()
             what = "refused us" if end.refused else "gave no session"
             reason = end.reason if end.reason == "connection refused" else f"it {what}: {end.reason}"
@@ -123,8 +119,7 @@ class ClientConnection:
             session.end(End("closed", refused=False))
             await session.wait_closed()
         self._release_endpoint()
-        if self._client is not None:
-            self._port.close()
+        self._port.close()
 
     async def drain(self) -> None:
         """Wait until most of what was published has left, or there is no connection."""

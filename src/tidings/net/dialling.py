@@ -17,6 +17,7 @@ from tidings.protocol.kernel import RandomSource
 
 FIRST_DELAY_SECONDS = 0.1
 LAST_DELAY_SECONDS = 5.0
+CONNECT_SECONDS = 5.0
 
 SessionType = TypeVar("SessionType", bound=Session)
 
@@ -55,9 +56,10 @@ async def open_stream(
 ) -> Session:
     """A session over TCP or TLS that has settled: it is up or it ended. OSError if there is no connection."""
     loop = asyncio.get_running_loop()
-    _, session = await loop.create_connection(
-        lambda: StreamSession(host, policy, dial), address.host, address.port, ssl=context
-    )
+    async with asyncio.timeout(CONNECT_SECONDS):
+        _, session = await loop.create_connection(
+            lambda: StreamSession(host, policy, dial), address.host, address.port, ssl=context
+        )
     return await settled(session)
 
 

@@ -10,10 +10,11 @@ import random
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from tidings.model.messages import Message
-from tidings.protocol.kernel import RandomSource, TimerName
+from tidings.protocol.kernel import RandomSource, Send, TimerName
 
 NS_PER_SECOND = 1_000_000_000
 
@@ -25,7 +26,7 @@ class Sink(Protocol):
 
 
 class AsyncPort:
-    """`kernel.Port` over an asyncio loop; made inside the running loop."""
+    """`kernel.Port` over the running asyncio loop."""
 
     def __init__(
         self,
@@ -43,7 +44,6 @@ class AsyncPort:
         self.unsent = 0
         self._on_timer = on_timer
         self._on_unsent = on_unsent
-        self._loop = asyncio.get_running_loop()
         self._timers: dict[TimerName, asyncio.TimerHandle] = {}
         self._zero_ns = time.time_ns() - time.monotonic_ns()
 
@@ -60,6 +60,9 @@ class AsyncPort:
         self.unsent += 1
         if self._on_unsent is not None:
             self._on_unsent(to, message)
+
+    def sender(self, to: str) -> Send:
+        return partial(self.send, to)
 
     def set_timer(self, name: TimerName, at: int) -> None:
         self.cancel_timer(name)
@@ -78,7 +81,7 @@ class AsyncPort:
 
     def _arm(self, name: TimerName, at: int) -> None:
         delay_seconds = max(0, at - self.now) / NS_PER_SECOND
-        self._timers[name] = self._loop.call_later(delay_seconds, self._fire, name, at)
+        self._timers[name] = asyncio.get_running_loop().call_later(delay_seconds, self._fire, name, at)
 
     def _fire(self, name: TimerName, at: int) -> None:
         if self.now < at:  # the loop rounds: a protocol must not see its timer before its time

@@ -125,7 +125,7 @@ class Session:
             self.refuse(f"expected {expected}, got {type(message).__name__}")
 
     def _on_handshake_timeout(self) -> None:
-        self.refuse(f"no session within {HANDSHAKE_SECONDS:g} seconds")
+        self.end(End(f"no session within {HANDSHAKE_SECONDS:g} seconds", refused=False))
 
     def _settle(self) -> None:
         self._handshake_timer.cancel()

@@ -21,7 +21,7 @@ class Broker(Node):
         if matcher is None:
             matcher = Matcher()
         self.name = port.node
-        self.table = RoutingTable(matcher)
+        self.table = RoutingTable(matcher, port)
         self.forwarding = Forwarding(port, neighbours, self.table, incarnation=incarnation)
         self.edge = Edge(port, neighbours, self.table, self.forwarding)
         self.tree = TreeRouting(port, neighbours, self.table, matcher)

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
+
+import msgspec
 
 from tidings.model.event import Publication, make_publication
 from tidings.model.messages import (
@@ -19,6 +22,8 @@ from tidings.model.messages import (
     Dropped,
     Notify,
     PublishFailed,
+    Status,
+    StatusRequest,
     Subscribe,
     Subscribed,
     SubscribeFailed,
@@ -29,9 +34,11 @@ from tidings.model.predicates import Scalar
 from tidings.model.subscription import Order, Subscription
 from tidings.protocol.facts import (
     Delivered,
+    Misbehaviour,
     NotificationsDropped,
     PublicationConfirmed,
     PublicationFailed,
+    StatusReceived,
     SubscriptionAccepted,
     SubscriptionCancelled,
     SubscriptionFailed,
@@ -70,6 +77,7 @@ class Session(Part):
         SubscribeFailed: "on_subscribe_failed",
         Unsubscribed: "on_unsubscribed",
         Dropped: "on_dropped",
+        Status: "on_status",
     }
 
     def __init__(self, port: Port, broker: str, *, incarnation: int) -> None:
@@ -103,6 +111,10 @@ class Session(Part):
         held = self._held[subscription_id]
         held.state = State.CANCELLING
         self._ask(held)
+
+    def request_status(self) -> None:
+        """Ask the broker for its state; StatusReceived follows."""
+        self.port.send(self.broker, StatusRequest())
 
     # --- What the broker says
 
@@ -145,6 +157,14 @@ class Session(Part):
 
     def on_dropped(self, sender: str, message: Dropped) -> None:
         self.port.emit(NotificationsDropped(message.count))
+
+    def on_status(self, sender: str, message: Status) -> None:
+        try:
+            status = msgspec.json.decode(message.json, type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            self.port.emit(Misbehaviour(sender, f"its status does not decode: {error}"))
+            return
+        self.port.emit(StatusReceived(status))
 
     # --- The connection
 
@@ -200,4 +220,5 @@ class Client(Node):
         self.publish = self.session.publish
         self.subscribe = self.session.subscribe
         self.unsubscribe = self.session.unsubscribe
+        self.request_status = self.session.request_status
         super().__init__((self.session,))

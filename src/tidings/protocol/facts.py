@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 from tidings.model.event import Publication
@@ -57,3 +59,9 @@ class Misbehaviour(Fact, frozen=True, gc=False):
 
     peer: str
     what: str
+
+
+class StatusReceived(Fact, frozen=True, gc=False):
+    """The broker's answer to a request for its status."""
+
+    status: dict[str, Any]

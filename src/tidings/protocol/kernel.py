@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from tidings.model.messages import Message
 
 Handler = Callable[[str, Any], None]
+Send = Callable[[Message], None]
 TimerName = tuple[Hashable, ...]
 Item = TypeVar("Item")
 
@@ -43,6 +44,9 @@ class Port(Protocol):
 
     def send(self, to: str, message: Message) -> None:
         """Send, without any promise: a link may lose, repeat or reorder unless its driver says otherwise."""
+
+    def sender(self, to: str) -> Send:
+        """`send` to that peer, for those who send to it again and again."""
 
     def set_timer(self, name: TimerName, at: int) -> None:
         """Call `on_timer(name)` at time `at`, once. Setting a name again replaces it."""

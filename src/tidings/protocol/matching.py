@@ -29,7 +29,8 @@ class Matcher:
         self._held: dict[Interest, Interest] = {}
         self._references: dict[Interest, int] = {}
         self._selections: dict[tuple[Interest, ...], Selection] = {}
-        self._token = object()  # replaced on every change: what a publication remembers is then void
+        self.token = object()
+        """Replaced on every change: the selection that a publication remembers with another token is void."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -54,11 +55,11 @@ class Matcher:
 
     def select(self, publication: Publication) -> Selection:
         """The selection of a publication; WireError if its attributes are needed and do not decode."""
-        memo = publication.__dict__.get("selection")
-        if memo is not None and memo[0] is self._token:
-            selection: Selection = memo[1]
-            return selection
-        return self._select(publication)
+        if publication.selection_token is not self.token:
+            publication.selection = self._select(publication)
+            publication.selection_token = self.token
+        selection: Selection = publication.selection
+        return selection
 
     def _select(self, publication: Publication) -> Selection:
         interests = self._index.match(publication.topic, publication.attributes)
@@ -67,9 +68,8 @@ class Matcher:
             if len(self._selections) >= MAX_SELECTIONS:
                 self._selections.clear()
             selection = self._selections[interests] = Selection(interests)
-        publication.__dict__["selection"] = (self._token, selection)
         return selection
 
     def _forget(self) -> None:
-        self._token = object()
+        self.token = object()
         self._selections.clear()

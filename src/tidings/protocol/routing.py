@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tidings.model.subscription import Interest
+from tidings.protocol.kernel import Port, Send
 from tidings.protocol.matching import Matcher, Selection
 
 MAX_CACHED_ROUTES = 4_096
@@ -14,9 +15,9 @@ MAX_CACHED_ROUTES = 4_096
 class Route(NamedTuple):
     """Where the publications of one selection go from here."""
 
-    hops: tuple[str, ...]
-    notices: tuple[tuple[str, tuple[str, ...]], ...]
-    """(client, its subscriptions that match)"""
+    hops: tuple[tuple[str, Send], ...]
+    notices: tuple[tuple[Send, tuple[str, ...]], ...]
+    """(how to reach a client, its subscriptions that match)"""
 
 
 class Entry:
@@ -32,10 +33,12 @@ class Entry:
 
 
 class RoutingTable:
-    def __init__(self, matcher: Matcher) -> None:
+    def __init__(self, matcher: Matcher, port: Port) -> None:
         self._matcher = matcher
+        self._port = port
         self._entries: dict[Interest, Entry] = {}
-        self._routes: dict[Selection, Route] = {}
+        self.routes: dict[Selection, Route] = {}
+        """Routes computed since the last change; `route` fills it."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -45,7 +48,7 @@ class RoutingTable:
 
     def add_neighbour(self, interest: Interest, neighbour: str) -> None:
         self._entry(interest).neighbours[neighbour] = None
-        self._routes.clear()
+        self.routes.clear()
 
     def remove_neighbour(self, interest: Interest, neighbour: str) -> None:
         self._entries[interest].neighbours.pop(neighbour, None)
@@ -53,7 +56,7 @@ class RoutingTable:
 
     def add_subscription(self, interest: Interest, client: str, subscription: str) -> None:
         self._entry(interest).subscriptions[client, subscription] = None
-        self._routes.clear()
+        self.routes.clear()
 
     def remove_subscription(self, interest: Interest, client: str, subscription: str) -> None:
         self._entries[interest].subscriptions.pop((client, subscription), None)
@@ -71,11 +74,10 @@ class RoutingTable:
         return () if entry is None else tuple(entry.subscriptions)
 
     def route(self, selection: Selection) -> Route:
-        route = self._routes.get(selection)
-        if route is None:
-            if len(self._routes) >= MAX_CACHED_ROUTES:
-                self._routes.clear()
-            route = self._routes[selection] = self._compute(selection)
+        """The route of a selection, which is from now on in `routes`."""
+        if len(self.routes) >= MAX_CACHED_ROUTES:
+            self.routes.clear()
+        route = self.routes[selection] = self._compute(selection)
         return route
 
     def _compute(self, selection: Selection) -> Route:
@@ -87,9 +89,10 @@ class RoutingTable:
                 hops.update(entry.neighbours)
                 for client, subscription in entry.subscriptions:
                     notices.setdefault(client, []).append(subscription)
+        sender = self._port.sender
         return Route(
-            tuple(sorted(hops)),
-            tuple((client, tuple(sorted(ids))) for client, ids in sorted(notices.items())),
+            tuple((hop, sender(hop)) for hop in sorted(hops)),
+            tuple((sender(client), tuple(sorted(ids))) for client, ids in sorted(notices.items())),
         )
 
     def discard(self) -> None:
@@ -97,7 +100,7 @@ class RoutingTable:
         for interest in self._entries:
             self._matcher.release(interest)
         self._entries.clear()
-        self._routes.clear()
+        self.routes.clear()
 
     def _entry(self, interest: Interest) -> Entry:
         entry = self._entries.get(interest)
@@ -106,7 +109,7 @@ class RoutingTable:
         return entry
 
     def _tidy(self, interest: Interest) -> None:
-        self._routes.clear()
+        self.routes.clear()
         if self._entries[interest].empty:
             del self._entries[interest]
             self._matcher.release(interest)

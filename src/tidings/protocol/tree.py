@@ -28,42 +28,39 @@ class TreeRouting(Part):
         self.recent = RecentIds()
         self.duplicates = 0
         self._neighbours = frozenset(neighbours)
+        self._matcher = matcher
+        self._table = table
+        self._routes = table.routes
         self._first_time = self.recent.first_time
-        self._select = matcher.select
-        self._route = table.route
         self._send = port.send
 
     def on_publication(self, sender: str, publication: Publication) -> None:
-        if sender not in self._neighbours:
-            self._on_own_publication(sender, publication)
-        elif self._first_time(publication.source, publication.incarnation, publication.sequence):
-            self._forward(sender, publication)
-        else:
+        if sender not in self._neighbours and not self._take_from_client(sender, publication):
+            return
+        if not self._first_time(publication.source, publication.incarnation, publication.sequence):
             self.duplicates += 1
+            return
+        known = publication.selection_token is self._matcher.token
+        route = self._routes.get(publication.selection) if known else None
+        if route is None:
+            try:
+                route = self._table.route(self._matcher.select(publication))
+            except WireError as error:
+                self.port.emit(Misbehaviour(sender, str(error)))
+                return
+        for hop, send in route.hops:
+            if hop != sender:
+                send(publication)
+        for send, subscriptions in route.notices:
+            send(Notify(subscriptions, publication))
 
-    def _on_own_publication(self, client: str, publication: Publication) -> None:
-        """One of our clients publishes; it is confirmed, also when it is repeated."""
+    def _take_from_client(self, client: str, publication: Publication) -> bool:
+        """One of our clients publishes: it is confirmed, also when it repeats itself."""
+        sequence = publication.sequence
         if publication.source != client:
             reason = f"client {client!r} may not publish as {publication.source!r}"
             self.port.emit(Misbehaviour(client, reason))
-            self._send(client, PublishFailed(publication.sequence, reason))
-            return
-        if self._first_time(publication.source, publication.incarnation, publication.sequence):
-            self._forward(client, publication)
-        else:
-            self.duplicates += 1
-        sequence = publication.sequence
+            self._send(client, PublishFailed(sequence, reason))
+            return False
         self._send(client, Confirm(publication.incarnation, sequence, sequence))
-
-    def _forward(self, sender: str, publication: Publication) -> None:
-        try:
-            route = self._route(self._select(publication))
-        except WireError as error:
-            self.port.emit(Misbehaviour(sender, str(error)))
-            return
-        send = self._send
-        for hop in route.hops:
-            if hop != sender:
-                send(hop, publication)
-        for client, subscriptions in route.notices:
-            send(client, Notify(subscriptions, publication))
+        return True

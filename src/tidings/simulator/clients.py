@@ -35,10 +35,9 @@ NEVER = 2**63 - 1
 
 def event_id(publication: Publication) -> str:
     """The event's id as text, made once."""
-    text: str | None = publication.__dict__.get("event_id")
-    if text is None:
-        text = publication.__dict__["event_id"] = str(publication.id)
-    return text
+    if not publication.text_id:
+        publication.text_id = str(publication.id)
+    return publication.text_id
 
 
 def attribute_sampler(attribute: Attribute, random: Random) -> Callable[[], Scalar]:
@@ -204,7 +203,7 @@ class SimulatedSubscriber:
         if window is None or not window.requested_at <= publication.published_at < window.cancelled_at:
             return
         now = self._schedule.now
-        text = publication.__dict__.get("event_id") or event_id(publication)
+        text = publication.text_id or event_id(publication)
         self._write_delivered(self._plan.name, subscription, self._position, text, now, late)
         self._position += 1
         self._tally_delivered(subscription, publication, now, late)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import Protocol
 
 from tidings.model.event import Publication
 from tidings.model.messages import Message
@@ -15,6 +16,12 @@ from tidings.wire.codec import encoded_size
 
 BITS_TIMES_NS_PER_MBPS = 8_000
 """Nanoseconds to send one byte at 1 Mbit/s."""
+
+
+class Target(Protocol):
+    """The node at the far end: whatever `handlers` has for a message now takes it when it arrives."""
+
+    handlers: dict[type, Callable[[str, Message], None]]
 
 
 class Traffic:
@@ -29,12 +36,12 @@ class Traffic:
 
 
 class Link:
-    """Messages from `source` to `target`. `transmit` is replaced when a fault changes what has to be done."""
+    """Messages from `source` to `target`. How they are transmitted changes with the faults on the way."""
 
     __slots__ = (
         "_bandwidth_mbps",
         "_constant_ns",
-        "_deliver",
+        "_publications",
         "_draw_delay_ns",
         "_draw_loss",
         "_duplicate",
@@ -47,8 +54,9 @@ class Link:
         "slowness",
         "source",
         "target",
+        "target_node",
         "traffic",
-        "transmit",
+        "_fast",
     )
 
     def __init__(
@@ -56,7 +64,7 @@ class Link:
         schedule: Schedule,
         source: str,
         target: str,
-        deliver: Callable[[str, Message], None],
+        target_node: Target,
         spec: LinkSpec,
         random: Random,
     ) -> None:
@@ -65,9 +73,10 @@ class Link:
         self.cuts = 0
         self.extra_loss: tuple[float, ...] = ()
         self.slowness = 1.0
-        self.traffic: dict[type, Traffic] = {}
         self._schedule = schedule
-        self._deliver = deliver
+        self.target_node = target_node
+        self._publications = Traffic()
+        self.traffic: dict[type, Traffic] = {Publication: self._publications}
         self._random = random
         self._draw_delay_ns = delay_sampler(spec.delay_ms, random)
         self._draw_loss = loss_sampler(spec.loss, random)
@@ -78,47 +87,47 @@ class Link:
         plain = not (self._draw_loss or spec.duplicate or spec.reorder or spec.bandwidth_mbps)
         constant = plain and isinstance(spec.delay_ms, ConstantDelay)
         self._constant_ns = self._draw_delay_ns() if constant else None
-        self.transmit: Callable[[Message], None]
+        self._fast = False
         self.refresh()
 
     def refresh(self) -> None:
         """Choose how to transmit after `cuts`, `extra_loss` or `slowness` changed."""
         undisturbed = not self.cuts and not self.extra_loss and self.slowness == 1.0
-        fast = undisturbed and self._constant_ns is not None
-        self.transmit = self._transmit_at_once if fast else self._transmit
+        self._fast = undisturbed and self._constant_ns is not None
 
     def drop(self, message: Message) -> None:
         """The message was counted and does not arrive."""
         self.traffic[message.__class__].dropped += 1
 
-    def _count(self, message: Message) -> int:
-        kind = message.__class__
+    def _traffic_of(self, kind: type) -> Traffic:
         traffic = self.traffic.get(kind)
         if traffic is None:
             traffic = self.traffic[kind] = Traffic()
-        size_bytes: int = message.__dict__["size_bytes"] if kind is Publication else encoded_size(message)
+        return traffic
+
+    def transmit(self, message: Message) -> None:
+        """Count the message and let it arrive when it arrives. A constant delay and nothing else is fast."""
+        kind = message.__class__
+        if kind is Publication:
+            traffic = self._publications
+            size_bytes: int = message.size_bytes  # type: ignore[union-attr]
+        else:
+            traffic = self._traffic_of(kind)
+            size_bytes = encoded_size(message)
         traffic.messages += 1
         traffic.size_bytes += size_bytes
-        return size_bytes
-
-    def _transmit_at_once(self, message: Message) -> None:
-        """A constant delay and nothing else: the common case, and the fast one."""
-        kind = message.__class__
-        traffic = self.traffic.get(kind)
-        if traffic is None:
-            traffic = self.traffic[kind] = Traffic()
-        traffic.messages += 1
-        traffic.size_bytes += message.__dict__["size_bytes"] if kind is Publication else encoded_size(message)
+        if not self._fast:
+            self._transmit_disturbed(message, size_bytes)
+            return
         schedule = self._schedule
         at: int = schedule.now + self._constant_ns  # type: ignore[operator]
         bucket = schedule.buckets.get(at)
         if bucket is None:
-            schedule.at(at, self._deliver, self.source, message)
+            schedule.at(at, self.target_node.handlers[kind], self.source, message)
         else:
-            bucket.append((self._deliver, self.source, message))
+            bucket.append((self.target_node.handlers[kind], self.source, message))
 
-    def _transmit(self, message: Message) -> None:
-        size_bytes = self._count(message)
+    def _transmit_disturbed(self, message: Message, size_bytes: int) -> None:
         if self.cuts or self._is_lost():
             self.drop(message)
             return
@@ -143,4 +152,5 @@ class Link:
             self._free_at = leaves_at
         if self.slowness != 1.0:
             delay_ns = round(delay_ns * self.slowness)
-        self._schedule.at(leaves_at + delay_ns, self._deliver, self.source, message)
+        handler = self.target_node.handlers[message.__class__]
+        self._schedule.at(leaves_at + delay_ns, handler, self.source, message)

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from tidings.model.messages import Message
-from tidings.protocol.kernel import Handler, Node, TimerName
+from tidings.protocol.kernel import Handler, Node, Send, TimerName
 from tidings.simulator.link import Link
 from tidings.simulator.schedule import Schedule
 
@@ -44,7 +44,7 @@ class SimulatedNode:
         """What survives a crash with state = "kept"."""
         self.up = False
         self.paused = False
-        self.links: dict[str, Link] = {}
+        self._senders: dict[str, Send] = {}
         self.protocol: Node
         self._schedule = schedule
         self._make = make
@@ -52,7 +52,8 @@ class SimulatedNode:
         self._timers: dict[TimerName, int] = {}
         self._timer_serial = 0
         self._held: list[tuple[Callable[[Any, Any], None], Any, Any]] = []
-        self._handlers = _Handlers({}, self._drop)
+        self.handlers: dict[type, Handler] = _Handlers({}, self.deliver)
+        """Where messages go that are sent now. While the node is down or paused, it is decided on arrival."""
 
     # --- Port
 
@@ -61,10 +62,13 @@ class SimulatedNode:
         return self._schedule.now
 
     def send(self, to: str, message: Message) -> None:
-        link = self.links.get(to)
-        if link is None:
-            link = self.links[to] = self._find_link(self.node, to)
-        link.transmit(message)
+        self.sender(to)(message)
+
+    def sender(self, to: str) -> Send:
+        send = self._senders.get(to)
+        if send is None:
+            send = self._senders[to] = self._find_link(self.node, to).transmit
+        return send
 
     def set_timer(self, name: TimerName, at: int) -> None:
         self._timer_serial += 1
@@ -77,7 +81,13 @@ class SimulatedNode:
     # --- What the network does to the node
 
     def deliver(self, sender: str, message: Message) -> None:
-        self._handlers[message.__class__](sender, message)
+        """Take a message that was sent when the node was down or paused, or was interrupted on its way."""
+        if self.paused:
+            self._held.append((self.deliver, sender, message))
+        elif self.up:
+            self.protocol.receive(sender, message)
+        else:
+            self._find_link(sender, self.node).drop(message)
 
     def connection(self, peer: str, up: bool) -> None:
         """A connection came or went; a node that is down or paused does not notice now."""
@@ -89,7 +99,7 @@ class SimulatedNode:
     def start(self) -> None:
         self.up = True
         self.protocol = self._make(self)
-        self._take_messages()
+        self.handlers = _Handlers(self.protocol.handlers, self._ignore)
         self.protocol.start()
 
     def crash(self, *, keep_state: bool) -> None:
@@ -97,27 +107,30 @@ class SimulatedNode:
         self.paused = False
         self._timers.clear()
         self._held.clear()
+        self._interrupt()
         self.protocol.discard()
-        self._handlers = _Handlers({}, self._drop)
         if not keep_state:
             self.disk.clear()
 
     def pause(self) -> None:
         """Stopped, as by SIGSTOP: messages and timers wait."""
-        if self.up:
+        if self.up and not self.paused:
             self.paused = True
-            self._handlers = _Handlers({}, self._hold)
+            self._interrupt()
 
     def resume(self) -> None:
         if self.paused:
             self.paused = False
-            self._take_messages()
+            self.handlers = _Handlers(self.protocol.handlers, self._ignore)
             held, self._held = self._held, []
             for action, first, second in held:
                 self._schedule.at(self._schedule.now, action, first, second)
 
-    def _take_messages(self) -> None:
-        self._handlers = _Handlers(self.protocol.handlers, self._ignore)
+    def _interrupt(self) -> None:
+        """Messages on their way were addressed to the protocol as it ran; look again when they arrive."""
+        parts = frozenset(id(part) for part in self.protocol.parts)
+        self._schedule.redirect(lambda action: id(getattr(action, "__self__", None)) in parts, self.deliver)
+        self.handlers = _Handlers({}, self.deliver)
 
     def _fire(self, name: TimerName, serial: int) -> None:
         if self._timers.get(name) != serial:
@@ -127,12 +140,6 @@ class SimulatedNode:
             return
         del self._timers[name]
         self.protocol.timer(name)
-
-    def _drop(self, sender: str, message: Message) -> None:
-        self._find_link(sender, self.node).drop(message)
-
-    def _hold(self, sender: str, message: Message) -> None:
-        self._held.append((self.deliver, sender, message))
 
     def _ignore(self, sender: str, message: Message) -> None:
         """A message of a part that this node does not run."""

@@ -141,6 +141,8 @@ class Simulation:
         brokers = frozenset(self.plan.topology.brokers)
         for (source, target), link in sorted(self.network.links.items()):
             for kind, traffic in sorted(link.traffic.items(), key=lambda item: item[0].__name__):
+                if not traffic.messages:
+                    continue
                 self.writer.traffic(
                     snake_case(kind.__name__), source, target, traffic.messages, traffic.size_bytes, traffic.dropped
                 )

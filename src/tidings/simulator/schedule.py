@@ -34,6 +34,13 @@ class Schedule:
         self.buckets[when] = [(action, first, second)]
         heappush(self._instants, when)
 
+    def redirect(self, belongs: Callable[[Action], bool], action: Action) -> None:
+        """Let `action` take everything that is due and was for an action that `belongs`."""
+        for bucket in self.buckets.values():
+            for position, entry in enumerate(bucket):
+                if belongs(entry[0]):
+                    bucket[position] = (action, entry[1], entry[2])
+
     @property
     def next_at(self) -> int | None:
         """When the next thing is due; None if nothing is."""

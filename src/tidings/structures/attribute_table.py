@@ -3,7 +3,7 @@
 An event's value selects one row, and the rows of its attributes together leave the slots that may match. The
 regions follow the constraints: where too many slots are in doubt, a gap is cut at the value that most of them
 refer to (an equality asked for often becomes a point of its own) or at the median, and cuts that have become
-useless are joined again, so at most `MAX_CUTS` per kind are kept however many constraints there are.
+useless are joined again, so at most `MAX_CUTS` are kept however many constraints there are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from tidings.model.predicates import Kind
 from tidings.structures.bit_rows import BitRows, decode, set_bits
 from tidings.structures.value_domain import Domain, Shape
 
-MAX_CUTS = 64
+MAX_CUTS = {Kind.NUMBER: 64, Kind.STRING: 128, Kind.BYTES: 128, Kind.BOOLEAN: 2}
+"""Doubts about numbers are resolved in bulk with their bounds; about texts, one by one, so these get more cuts."""
+
 MIN_DOUBTS = 24
 """A gap with fewer slots in doubt is never cut: these are checked one by one in less time than it saves."""
 
@@ -48,10 +50,10 @@ class AttributeTable:
     def add(self, slot: int, kind: Kind, shape: Shape) -> None:
         domain = self.domain(kind)
         regions, doubts = domain.judge(shape)
-        possible = [domain.rows[region] for region in regions]
+        possible = domain.rows_of(regions)
         doubtful = [domain.rows[region] for region in doubts]
         if domain.nan_row is not None:
-            possible.append(domain.nan_row)
+            possible = np.append(possible, domain.nan_row)
             doubtful.append(domain.nan_row)
         self.rows.set_column(slot, possible, doubtful)
         for region in sorted(doubts, reverse=True):
@@ -61,15 +63,12 @@ class AttributeTable:
         """A slot that wants no value at all."""
         self.rows.set_column(slot, [], [])
 
-    def remove(self, slot: int) -> None:
-        self.rows.clear_column(slot)
-
     def domain(self, kind: Kind) -> Domain:
         types = TYPES_OF_KIND[kind]
         domain = self.domains.get(types[0])
         if domain is None:
             nan_row = self.rows.copy_of(UNASKED_ROW) if float in types else None
-            domain = Domain(self.rows.copy_of(UNASKED_ROW), nan_row)
+            domain = Domain(self.rows.copy_of(UNASKED_ROW), MAX_CUTS[kind], nan_row)
             self.domains.update(dict.fromkeys(types, domain))
         return domain
 
@@ -80,9 +79,9 @@ class AttributeTable:
         least = max(MIN_DOUBTS, self.rows.fails.shape[1] // 8)
         if doubts <= self._cut_above.get(row, least):
             return
-        if len(domain.cuts) >= MAX_CUTS:
+        if len(domain.cuts) >= domain.max_cuts:
             gap = self._make_room(domain, gap, doubts // 2)
-        if len(domain.cuts) < MAX_CUTS:
+        if len(domain.cuts) < domain.max_cuts:
             self._cut(domain, gap)
         else:
             self._cut_above[row] = 2 * doubts

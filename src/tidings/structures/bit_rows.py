@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
 Slots = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 WORD_BITS = 64
 ALL_ONES = np.uint64(2**64 - 1)
@@ -31,13 +32,18 @@ def set_bits(row: Words, slots: Slots) -> None:
     np.bitwise_or.at(row, slots >> 6, _BIT[slots & 63])
 
 
-def decode(bits: Words, word_numbers: Slots | None = None) -> Slots:
-    """The slots of all one bits; `word_numbers` says which words `bits` are if not the first ones."""
-    flags = np.unpackbits(bits.view(np.uint8), bitorder="little").view(np.bool_)
-    places = flags.nonzero()[0]
-    if word_numbers is None:
-        return places
-    return (word_numbers[places >> 6] << 6) | (places & 63)
+def decode(bits: Words) -> Slots:
+    """The places of all one bits, counted from the first bit of the first word."""
+    return np.unpackbits(bits.view(np.uint8), bitorder="little").view(np.bool_).nonzero()[0]
+
+
+def slots_at(words: Slots, places: Slots) -> Slots:
+    """The slots at the given places of a selection of words."""
+    return (words[places >> 6] << 6) | (places & 63)
+
+
+def bits_at(bits: Words, places: Slots) -> Flags:
+    return (bits[places >> 6] & _BIT[places & 63]) != 0
 
 
 def widened(rows: Words, words: int) -> Words:
@@ -88,7 +94,7 @@ class BitRows:
         self.count += 1
         return self.count - 1
 
-    def set_column(self, slot: int, possible: list[int], doubtful: list[int]) -> None:
+    def set_column(self, slot: int, possible: NDArray[np.int64] | list[int], doubtful: list[int]) -> None:
         """Let a slot fail in every row but the `possible` ones, and doubt the `doubtful` of these."""
         column = np.full(len(self.fails), bit_of(slot), np.uint64)
         column[possible] = 0

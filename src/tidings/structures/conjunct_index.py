@@ -88,13 +88,7 @@ class ConjunctIndex:
         return found
 
     def _match_pages(self, attributes: Mapping[str, Scalar], pages: list[Slots], found: list[int]) -> None:
-        wanted = sum(map(len, pages))
-        if not wanted:
-            return
-        some = None
-        if 2 * wanted < self._store.page_count:
-            some = pages[0] if len(pages) == 1 else np.concatenate(pages)
-        sure, doubtful = self._store.scan(attributes, some)
+        sure, doubtful = self._store.scan(attributes, pages[0] if len(pages) == 1 else np.concatenate(pages))
         found += self._store.labels[sure].tolist()
         if len(doubtful):
             members = [self._store.members[slot] for slot in doubtful.tolist()]

@@ -21,50 +21,65 @@ def rounded(value: int) -> int:
 class Histogram:
     def __init__(self, max_distinct: int = MAX_DISTINCT) -> None:
         self._max_distinct = max_distinct
-        self._counts: dict[int, int] = {}
-        self._rounding = False
-        self._total = 0
-        self._squares = 0
-        self.count = 0
-        self.maximum = 0
+        self._exact: dict[int, int] = {}
+        self._rounded: dict[int, int] = {}
+        self._folded_count = 0
+        self._folded_total = 0
+        self._folded_squares = 0
+        self._folded_maximum = 0
 
     def add(self, value: int) -> None:
-        self.count += 1
-        self._total += value
-        self._squares += value * value
-        if value > self.maximum:
-            self.maximum = value
-        counts = self._counts
-        if self._rounding:
-            value = rounded(value)
-        counts[value] = counts.get(value, 0) + 1
-        if len(counts) > self._max_distinct and not self._rounding:
-            self._round()
+        exact = self._exact
+        exact[value] = exact.get(value, 0) + 1
+        if len(exact) > self._max_distinct:
+            self._fold()
 
-    def _round(self) -> None:
-        self._rounding = True
-        exact, self._counts = self._counts, {}
-        for value, count in exact.items():
+    def _fold(self) -> None:
+        """Round what has been counted; its sums are kept as they are."""
+        for value, count in self._exact.items():
             key = rounded(value)
-            self._counts[key] = self._counts.get(key, 0) + count
+            self._rounded[key] = self._rounded.get(key, 0) + count
+        self._folded_maximum = self.maximum
+        self._folded_count, self._folded_total, self._folded_squares = self._sums()
+        self._exact = {}
+
+    def _sums(self) -> tuple[int, int, int]:
+        """Count, total and total of the squares."""
+        count, total, squares = self._folded_count, self._folded_total, self._folded_squares
+        for value, times in self._exact.items():
+            count += times
+            total += value * times
+            squares += value * value * times
+        return count, total, squares
+
+    @property
+    def count(self) -> int:
+        return self._sums()[0]
+
+    @property
+    def maximum(self) -> int:
+        return max(self._folded_maximum, max(self._exact, default=0))
 
     @property
     def mean(self) -> float:
-        return self._total / self.count if self.count else 0.0
+        count, total, _ = self._sums()
+        return total / count if count else 0.0
 
     @property
     def deviation(self) -> float:
         """The standard deviation of the values themselves (not an estimate from a sample)."""
-        if not self.count:
-            return 0.0
-        return sqrt(max(self._squares * self.count - self._total * self._total, 0)) / self.count
+        count, total, squares = self._sums()
+        return sqrt(max(squares * count - total * total, 0)) / count if count else 0.0
 
     def quantile(self, share: float) -> int:
         """The smallest value that at least `share` of all values do not exceed; 0 if there are none."""
-        needed = max(1, ceil(share * self.count))
+        counts = dict(self._rounded)
+        for value, times in self._exact.items():
+            counts[value] = counts.get(value, 0) + times
+        needed = max(1, ceil(share * sum(counts.values())))
         seen = 0
-        for value, count in sorted(self._counts.items()):
-            seen += count
+        for value, times in sorted(counts.items()):
+            seen += times
             if seen >= needed:
                 return value
         return 0

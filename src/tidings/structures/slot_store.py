@@ -12,9 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from tidings.model.predicates import Conjunct, Constraint, Scalar
+from tidings.model.number import as_double
+from tidings.model.predicates import Conjunct, Constraint, Kind, Scalar
 from tidings.structures.attribute_table import UNASKED_ROW, AttributeTable
-from tidings.structures.bit_rows import ALL_ONES, Slots, Words, bit_of, decode, not_bit_of, widened
+from tidings.structures.bit_rows import (
+    ALL_ONES,
+    Flags,
+    Slots,
+    Words,
+    bit_of,
+    bits_at,
+    decode,
+    not_bit_of,
+    slots_at,
+    widened,
+)
+from tidings.structures.number_bounds import NumberBounds
 from tidings.structures.value_domain import Shape, shape_of
 
 ABSENCE_ROWS = 64
@@ -23,19 +36,27 @@ ABSENCE_ROWS = 64
 NARROW_FROM_WORDS = 2_048
 """Scans of fewer words gain nothing from dropping decided words on the way: a numpy call costs more."""
 
+FEW_SLOTS = 256
+
+GROWTH_PAD_WORDS = 8
+"""Keeps the distance between rows from being a power of two, which would send a column to one cache set."""
+
 ROWS_BEFORE_NARROWING = 3
 Check = Callable[[Mapping[str, Scalar]], bool]
 ShelfKey = tuple[str, type, Any]
+NO_SLOTS: Slots = np.zeros(0, np.int64)
 
 
 class Attribute:
     """The table of one attribute, and how many slots constrain it."""
 
-    __slots__ = ("absence", "table", "uses")
+    __slots__ = ("absence", "absence_bit", "bounds", "table", "uses")
 
     def __init__(self, table: AttributeTable, absence: int) -> None:
         self.table = table
         self.absence = absence
+        self.absence_bit = 1 << absence
+        self.bounds: int | None = None
         self.uses = 0
 
 
@@ -65,6 +86,18 @@ class Member:
         self.check: Check | None = None
 
 
+class _Selection:
+    """What an event selects: rows of failing slots, of slots in doubt, and of doubts that bounds may settle."""
+
+    __slots__ = ("bounded", "doubts", "fails", "numbers")
+
+    def __init__(self) -> None:
+        self.fails: list[Words] = []
+        self.doubts: list[Words] = []
+        self.bounded: list[Words] = []
+        self.numbers: list[tuple[int, float]] = []
+
+
 class SlotStore:
     """Members by slot. A slot is free, or has one member."""
 
@@ -76,22 +109,26 @@ class SlotStore:
         self._free_pages: list[int] = []
         self._attributes: dict[str, Attribute] = {}
         self._absence_uses = [0] * ABSENCE_ROWS
+        self._absence_mask = 0
         self.labels = np.zeros(0, np.int64)
         self._vacant: Words = np.zeros(0, np.uint64)
         self._residual: Words = np.zeros(0, np.uint64)
+        self._scattered: Words = np.zeros(0, np.uint64)
+        self._bounds = NumberBounds()
         self._absences: Words = np.zeros((ABSENCE_ROWS, 0), np.uint64)
 
     @property
     def size_bytes(self) -> int:
         """Memory of the bitmaps, as reserved; rows never written to are not resident."""
         tables = sum(attribute.table.rows.size_bytes for attribute in self._attributes.values())
+        tables += self._bounds.size_bytes
         return tables + self._absences.nbytes + self._vacant.nbytes * 2 + self.labels.nbytes
 
     def new_page(self) -> int:
         if self._free_pages:
             return self._free_pages.pop()
         if self.page_count == self._capacity:
-            self._grow(max(4, 2 * self._capacity))
+            self._grow(2 * self._capacity + GROWTH_PAD_WORDS)
         self.members.extend([None] * 64)
         self.page_count += 1
         return self.page_count - 1
@@ -103,8 +140,10 @@ class SlotStore:
     def _grow(self, words: int) -> None:
         for attribute in self._attributes.values():
             attribute.table.rows.widen(words)
+        self._bounds.widen(64 * words)
         self._absences = widened(self._absences, words)
         self._residual = widened(self._residual, words)
+        self._scattered = widened(self._scattered, words)
         vacant = np.full(words, ALL_ONES)
         vacant[: self._capacity] = self._vacant
         self._vacant = vacant
@@ -112,14 +151,13 @@ class SlotStore:
         self._capacity = words
 
     def occupy(self, slot: int, member: Member) -> None:
-        conjunct = member.conjunct
         member.slot = slot
         self.members[slot] = member
         self.labels[slot] = member.label
         self.occupied += 1
         word, bit = slot >> 6, bit_of(slot)
-        exact = not conjunct.comparisons
-        for name, parts in _by_attribute(conjunct).items():
+        exact = not member.conjunct.comparisons
+        for name, parts in _indexed_parts(member).items():
             attribute = self._attribute(name)
             attribute.uses += 1
             if parts[0].null:
@@ -130,9 +168,18 @@ class SlotStore:
                 shape = _main_shape(parts)
                 exact = exact and shape.exact and len(parts) == 1
                 attribute.table.add(slot, parts[0].kind, shape)
+                if parts[0].kind is Kind.NUMBER:
+                    self._set_bounds(attribute, slot, shape)
         if not exact:
             self._residual[word] |= bit
         self._vacant[word] &= not_bit_of(slot)
+
+    def _set_bounds(self, attribute: Attribute, slot: int, shape: Shape) -> None:
+        if attribute.bounds is None:
+            attribute.bounds = self._bounds.new_attribute()
+        self._bounds.set(attribute.bounds, slot, *shape.number_bounds())
+        if not shape.is_interval:
+            self._scattered[slot >> 6] |= bit_of(slot)
 
     def vacate(self, member: Member) -> None:
         slot, member.slot = member.slot, -1
@@ -141,9 +188,12 @@ class SlotStore:
         self.members[slot] = None
         self.occupied -= 1
         self._residual[word] &= not_bit
-        for name in _by_attribute(member.conjunct):
+        self._scattered[word] &= not_bit
+        for name in _indexed_parts(member):
             attribute = self._attributes[name]
             attribute.table.rows.clear_column(slot)
+            if attribute.bounds is not None:
+                self._bounds.clear(attribute.bounds, slot)
             self._absences[attribute.absence, word] &= not_bit
             self._release(name, attribute)
 
@@ -152,6 +202,7 @@ class SlotStore:
         if attribute is None:
             absence = min(range(ABSENCE_ROWS), key=self._absence_uses.__getitem__)
             self._absence_uses[absence] += 1
+            self._absence_mask |= 1 << absence
             table = AttributeTable(self._capacity, partial(self._shape_at, name))
             attribute = self._attributes[name] = Attribute(table, absence)
         return attribute
@@ -160,6 +211,10 @@ class SlotStore:
         attribute.uses -= 1
         if not attribute.uses:
             self._absence_uses[attribute.absence] -= 1
+            if not self._absence_uses[attribute.absence]:
+                self._absence_mask ^= attribute.absence_bit
+            if attribute.bounds is not None:
+                self._bounds.release(attribute.bounds)
             del self._attributes[name]
 
     def _shape_at(self, name: str, slot: int) -> Shape:
@@ -167,61 +222,121 @@ class SlotStore:
         assert member is not None
         return _main_shape([part for part in member.conjunct.constraints if part.attribute == name])
 
-    def scan(self, attributes: Mapping[str, Scalar], pages: Slots | None) -> tuple[Slots, Slots]:
-        """Of the slots of `pages` (None: all), those that hold, and those that only evaluation can tell."""
-        fails, doubts = self._rows(attributes)
-        numbers, survivors = self._survivors(fails, pages)
-        if not len(numbers):
-            return numbers, numbers
-        doubtful = self._residual[numbers]
-        for row in doubts:
-            doubtful |= row[numbers]
-        doubtful &= survivors
-        if not doubtful.any():
-            return decode(survivors, numbers), doubtful[:0].astype(np.int64)
-        return decode(survivors ^ doubtful, numbers), decode(doubtful, numbers)
+    def scan(self, attributes: Mapping[str, Scalar], pages: Slots) -> tuple[Slots, Slots]:
+        """Of the slots of `pages`, those that hold, and those that only evaluation can tell."""
+        selected = self._select(attributes)
+        words, survivors = self._survivors(selected.fails, pages)
+        if not len(words):
+            return NO_SLOTS, NO_SLOTS
+        places = decode(survivors)
+        slots = slots_at(words, places)
+        if len(slots) <= FEW_SLOTS:
+            return self._settle_few(selected, words, places, slots)
+        unclear, doubtful = self._doubts(selected, words)
+        in_doubt = bits_at(doubtful, places).nonzero()[0]
+        if not len(in_doubt):
+            return slots, NO_SLOTS
+        return self._settle(selected, slots, in_doubt, bits_at(unclear, places[in_doubt]))
 
-    def _rows(self, attributes: Mapping[str, Scalar]) -> tuple[list[Words], list[Words]]:
-        """The rows that an event selects: of failing slots, the longest first, and of slots in doubt."""
-        fails: list[tuple[int, int, Words]] = []
-        doubts = []
+    def _settle_few(
+        self, selected: _Selection, words: Slots, places: Slots, slots: Slots
+    ) -> tuple[Slots, Slots]:
+        """What `_doubts` and `_settle` do, with fewer steps, each over all slots instead of those in doubt."""
+        refuted = self._bounds.refuted(selected.numbers, slots) if selected.numbers else None
+        unclear = self._residual[words]
+        unclear |= self._scattered[words]
+        for row in selected.doubts:
+            unclear |= row[words]
+        if not unclear.any():
+            return (slots if refuted is None else slots[~refuted]), NO_SLOTS
+        undecided = bits_at(unclear, places)
+        if refuted is None:
+            return slots[~undecided], slots[undecided]
+        return slots[~(undecided | refuted)], slots[undecided & ~refuted]
+
+    def _doubts(self, selected: _Selection, words: Slots) -> tuple[Words, Words]:
+        """Bits of the slots that only evaluation can decide, and of these and those that bounds can."""
+        unclear = self._residual[words]
+        for row in selected.doubts:
+            unclear |= row[words]
+        if not selected.bounded:
+            return unclear, unclear
+        bounded = selected.bounded[0][words]
+        for row in selected.bounded[1:]:
+            bounded |= row[words]
+        unclear |= bounded & self._scattered[words]
+        bounded |= unclear
+        return unclear, bounded
+
+    def _settle(
+        self, selected: _Selection, slots: Slots, in_doubt: Slots, unclear: Flags
+    ) -> tuple[Slots, Slots]:
+        """Split off the slots in doubt that the bounds of numbers refute or leave unclear."""
+        keep = np.ones(len(slots), np.bool_)
+        if selected.numbers:
+            refuted = self._bounds.refuted(selected.numbers, slots[in_doubt])
+            unclear &= ~refuted
+            keep[in_doubt] = ~(refuted | unclear)
+        else:
+            keep[in_doubt] = ~unclear
+        return slots[keep], slots[in_doubt[unclear]]
+
+    def _select(self, attributes: Mapping[str, Scalar]) -> _Selection:
+        """The rows that stand for an event's values; in a large store, those where most slots fail first."""
+        selected = _Selection()
+        weights = []
         present = 0
         for name, value in attributes.items():
             attribute = self._attributes.get(name)
             if attribute is None or value is None:
                 continue
-            present |= 1 << attribute.absence
+            present |= attribute.absence_bit
             rows = attribute.table.rows
             domain = attribute.table.domains.get(type(value))
             row = UNASKED_ROW if domain is None else domain.row_of(value)
-            count = int(rows.fail_counts[row])
-            if count:
-                fails.append((-count, len(fails), rows.fails[row]))
-            if rows.doubt_counts[row]:
-                doubts.append(rows.doubts[row])
-        for absence, uses in enumerate(self._absence_uses):
-            if uses and not present >> absence & 1:
-                fails.append((-self.occupied, len(fails), self._absences[absence]))
-        fails.sort()
-        return [row for _, _, row in fails], doubts
+            weights.append(rows.fail_counts.item(row))
+            selected.fails.append(rows.fails[row])
+            if rows.doubt_counts.item(row):
+                if attribute.bounds is not None and (type(value) is int or type(value) is float) and value == value:
+                    selected.bounded.append(rows.doubts[row])
+                    selected.numbers.append((attribute.bounds, as_double(value)))
+                else:
+                    selected.doubts.append(rows.doubts[row])
+        if self.page_count >= NARROW_FROM_WORDS:
+            order = sorted(range(len(weights)), key=weights.__getitem__, reverse=True)
+            selected.fails = [selected.fails[place] for place in order]
+        absent = self._absence_mask & ~present
+        while absent:
+            absence = absent.bit_length() - 1
+            absent ^= 1 << absence
+            selected.fails.append(self._absences[absence])
+        return selected
 
-    def _survivors(self, fails: list[Words], pages: Slots | None) -> tuple[Slots, Words]:
-        """The words with a slot that no row fails, and their bits."""
-        if pages is None:
-            failed = self._vacant[: self.page_count].copy()
+    def _survivors(self, fails: list[Words], pages: Slots) -> tuple[Slots, Words]:
+        """The words of `pages` with a slot that no row fails, and their bits."""
+        dense = 4 * len(pages) >= self.page_count
+        if dense:  # to run over all words is quicker than to pick them, but only `pages` may survive
+            failed = np.full(self.page_count, ALL_ONES)
+            failed[pages] = self._vacant[pages]
         else:
             failed = self._vacant[pages]
         for place, row in enumerate(fails):
             if place == ROWS_BEFORE_NARROWING and len(failed) >= NARROW_FROM_WORDS:
                 alive = (failed != ALL_ONES).nonzero()[0]
                 failed = failed[alive]
-                pages = alive if pages is None else pages[alive]
-            if pages is None:
-                np.bitwise_or(failed, row[: len(failed)], out=failed)
-            else:
-                np.bitwise_or(failed, row[pages], out=failed)
+                pages = alive if dense else pages[alive]
+                dense = False
+            np.bitwise_or(failed, row[: len(failed)] if dense else row[pages], out=failed)
         alive = (failed != ALL_ONES).nonzero()[0]
-        return (alive if pages is None else pages[alive]), ~failed[alive]
+        return (alive if dense else pages[alive]), ~failed[alive]
+
+
+def _indexed_parts(member: Member) -> dict[str, list[Constraint]]:
+    """The constraints by attribute, but not the one by which the member's shelf is found."""
+    parts = _by_attribute(member.conjunct)
+    if member.shelf.key is not None and len(parts[member.shelf.key[0]]) == 1:
+        del parts[member.shelf.key[0]]
+    return parts
 
 
 def _by_attribute(conjunct: Conjunct) -> dict[str, list[Constraint]]:

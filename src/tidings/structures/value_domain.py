@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from math import inf, nextafter
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tidings.model.predicates import Constraint, is_plain
 
@@ -37,6 +41,25 @@ class Shape:
             return self.values
         ends = tuple(end for end in (self.low, self.high) if end is not None)
         return ends + self.excluded
+
+    @property
+    def is_interval(self) -> bool:
+        return not self.excluded if self.values is None else len(self.values) == 1
+
+    def number_bounds(self) -> tuple[float, float]:
+        """The smallest closed interval of doubles with all numbers that this shape accepts.
+
+        Plain numbers are doubles, so an open end is the next double.
+        """
+        if self.values is not None:
+            return float(min(self.values)), float(max(self.values))
+        return _end(self.low, self.low_open, -inf), _end(self.high, self.high_open, inf)
+
+
+def _end(bound: Any, is_open: bool, outside: float) -> float:
+    if bound is None:
+        return outside
+    return nextafter(bound, -outside) if is_open else float(bound)
 
 
 def shape_of(constraint: Constraint) -> Shape:
@@ -84,12 +107,14 @@ class Domain:
     NaN has no place in the order of the cuts and gets `nan_row`, in which every shape is in doubt.
     """
 
-    __slots__ = ("cuts", "nan_row", "points", "rows")
+    __slots__ = ("cuts", "max_cuts", "nan_row", "points", "row_array", "rows")
 
-    def __init__(self, row: int, nan_row: int | None = None) -> None:
+    def __init__(self, row: int, max_cuts: int, nan_row: int | None = None) -> None:
         self.cuts: list[Any] = []
+        self.max_cuts = max_cuts
         self.rows = [row]
         self.nan_row = nan_row
+        self.row_array = np.array(self.rows)
         self.points: dict[Any, int] = {}
 
     def row_of(self, value: Any) -> int:
@@ -115,6 +140,7 @@ class Domain:
         """Divide a gap: its row stays with the part left of `value`."""
         self.cuts.insert(gap // 2, value)
         self.rows[gap + 1 : gap + 1] = [point_row, right_row]
+        self.row_array = np.array(self.rows)
         self.points[value] = point_row
 
     def remove_cut(self, place: int) -> tuple[int, int]:
@@ -122,15 +148,16 @@ class Domain:
         del self.points[self.cuts.pop(place)]
         point_row, right_row = self.rows[2 * place + 1 : 2 * place + 3]
         del self.rows[2 * place + 1 : 2 * place + 3]
+        self.row_array = np.array(self.rows)
         return point_row, right_row
 
-    def judge(self, shape: Shape) -> tuple[list[int], list[int]]:
+    def judge(self, shape: Shape) -> tuple[range | list[int], list[int]]:
         """The regions in which the shape may hold, and those of them in doubt."""
         if shape.values is not None:
             regions = list(dict.fromkeys(map(self.region_of, shape.values)))
             return regions, [region for region in regions if not region & 1]
-        doubts = []
         first, last = 0, 2 * len(self.cuts)
+        doubts = []
         if shape.low is not None:
             first = self.region_of(shape.low)
             if first & 1:
@@ -143,12 +170,18 @@ class Domain:
                 last -= shape.high_open
             elif last not in doubts:
                 doubts.append(last)
-        regions = list(range(first, last + 1))
-        for value in shape.excluded:
-            region = self.region_of(value)
-            if region & 1:
-                if region in regions:
-                    regions.remove(region)
-            elif region not in doubts:
-                doubts.append(region)
-        return regions, [region for region in doubts if first <= region <= last]
+        if shape.excluded:
+            return self._without(range(first, last + 1), doubts, shape.excluded)
+        return range(first, last + 1), [region for region in doubts if first <= region <= last]
+
+    def _without(self, run: range, doubts: list[int], excluded: tuple[Any, ...]) -> tuple[list[int], list[int]]:
+        """A run of regions less some values: no point of theirs, and doubt in their gaps."""
+        removed = dict.fromkeys(map(self.region_of, excluded))
+        doubts = list(dict.fromkeys([*doubts, *(region for region in removed if not region & 1)]))
+        regions = [region for region in run if not (region & 1 and region in removed)]
+        return regions, [region for region in doubts if region in run]
+
+    def rows_of(self, regions: range | list[int]) -> NDArray[np.int64]:
+        if isinstance(regions, range):
+            return self.row_array[regions.start : max(regions.start, regions.stop)]
+        return self.row_array[regions]

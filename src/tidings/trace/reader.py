@@ -70,8 +70,9 @@ def _read_table(directory: Path, name: str) -> Any:
     if not path.exists():
         raise TraceError(f"the trace in {directory} has no table {name!r} ({path.name})")
     try:
-        # No partitioning: a directory called `seed=1` must not become a column.
-        table = pq.read_table(path, partitioning=None)
+        # Parts below directories such as `seed=1` get a column `seed`, which is then refused: several runs
+        # are not one trace.
+        table = pq.read_table(path, partitioning="hive")
     except (OSError, pa.ArrowException) as error:
         raise TraceError(f"cannot read trace table {path}: {_first_line(error)}") from error
     return _conformed(table, name, path)

@@ -1,0 +1,247 @@
+"""The client side of the overlay: one connection to one broker as an event service.
+
+The connection (net/ or the simulator) drives a protocol Client and hands its facts to `on_fact`; this class
+turns them into what coroutines wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from tidings.model.errors import ConnectionFailed, NotConfirmed, SubscriptionRefused, WireError
+from tidings.model.event import EventId
+from tidings.model.predicates import Scalar
+from tidings.model.subscription import Subscription
+from tidings.protocol.client import Client
+from tidings.protocol.facts import (
+    Delivered,
+    NotificationsDropped,
+    PublicationConfirmed,
+    PublicationFailed,
+    StatusReceived,
+    SubscriptionAccepted,
+    SubscriptionCancelled,
+    SubscriptionFailed,
+)
+from tidings.services.service import EventService, Notify
+
+MAX_UNCONFIRMED = 10_000
+"""Publications under way at once from one client; further ones wait."""
+SUBSCRIBE_TIMEOUT_S = 30.0
+STATUS_TIMEOUT_S = 5.0
+
+log = logging.getLogger("tidings")
+
+
+class Connection(Protocol):
+    """What a bus needs of the driver of its client."""
+
+    @property
+    def client(self) -> Client: ...
+    @property
+    def now(self) -> int: ...
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+class Bus(EventService):
+    def __init__(self) -> None:
+        super().__init__()
+        self.connection: Connection
+        self.dropped = 0
+        """Notifications that the broker left out because this client did not keep up."""
+        self._open = False
+        self._unconfirmed: dict[int, asyncio.Future[None] | None] = {}
+        self._failed_publications: list[str] = []
+        self._room: asyncio.Future[None] | None = None
+        self._notify: dict[str, Notify] = {}
+        self._pending: dict[str, asyncio.Future[None]] = {}
+        self._status: asyncio.Future[dict[str, Any]] | None = None
+
+    async def open(self) -> None:
+        await self.connection.open()
+        self._open = True
+
+    async def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._fail_everything("the connection was closed")
+            await self.connection.close()
+
+    # --- Publishing
+
+    async def publish(
+        self, topic: str, attributes: Mapping[str, Scalar] | None = None, payload: bytes = b""
+    ) -> EventId:
+        self._check_open()
+        while len(self._unconfirmed) >= MAX_UNCONFIRMED:
+            await self._wait_for_confirmations()
+        publication = self.connection.client.publish(topic, attributes or {}, payload, self.connection.now)
+        confirmed = asyncio.get_running_loop().create_future()
+        self._unconfirmed[publication.sequence] = confirmed
+        await confirmed
+        return publication.id
+
+    async def publish_many(self, events: Iterable[tuple[str, Mapping[str, Scalar], bytes]]) -> int:
+        self._check_open()
+        failures_before = len(self._failed_publications)
+        published = 0
+        for topic, attributes, payload in events:
+            while len(self._unconfirmed) >= MAX_UNCONFIRMED:
+                await self._wait_for_confirmations()
+            publish = self.connection.client.publish
+            publication = publish(topic, attributes, payload, self.connection.now)
+            self._unconfirmed[publication.sequence] = None
+            published += 1
+        while self._unconfirmed:
+            await self._wait_for_confirmations()
+        failures = self._failed_publications[failures_before:]
+        del self._failed_publications[failures_before:]
+        if failures:
+            raise NotConfirmed(f"{len(failures)} of {published} publications were not confirmed: {failures[0]}")
+        return published
+
+    async def _wait_for_confirmations(self) -> None:
+        if self._room is None:
+            self._room = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._room)
+
+    def _confirm(self, first: int, last: int) -> None:
+        for sequence in range(first, last + 1):
+            confirmed = self._unconfirmed.pop(sequence, None)
+            if confirmed is not None and not confirmed.done():
+                confirmed.set_result(None)
+        self._make_room()
+
+    def _fail(self, sequence: int, reason: str) -> None:
+        if sequence not in self._unconfirmed:
+            return
+        confirmed = self._unconfirmed.pop(sequence)
+        if confirmed is None:
+            self._failed_publications.append(reason)
+        elif not confirmed.done():
+            confirmed.set_exception(NotConfirmed(f"publication {sequence}: {reason}"))
+        self._make_room()
+
+    def _make_room(self) -> None:
+        if self._room is not None and len(self._unconfirmed) < MAX_UNCONFIRMED // 2:
+            room, self._room = self._room, None
+            if not room.done():
+                room.set_result(None)
+
+    # --- Subscribing
+
+    async def add_subscription(self, subscription: Subscription, notify: Notify) -> None:
+        self._check_open()
+        self._notify[subscription.id] = notify
+        try:
+            await self._ask(subscription.id, lambda: self.connection.client.subscribe(subscription))
+        except BaseException:
+            self._notify.pop(subscription.id, None)
+            raise
+
+    async def remove_subscription(self, subscription_id: str) -> None:
+        if self._notify.pop(subscription_id, None) is None or not self._open:
+            return
+        # Nothing is shown any more from here on; the broker hears of it when it can.
+        self.connection.client.unsubscribe(subscription_id)
+
+    async def _ask(self, subscription_id: str, ask: Any) -> None:
+        answered = self._pending[subscription_id] = asyncio.get_running_loop().create_future()
+        try:
+            ask()
+            async with asyncio.timeout(SUBSCRIBE_TIMEOUT_S):
+                await answered
+        except TimeoutError:
+            self.connection.client.unsubscribe(subscription_id)
+            raise SubscriptionRefused(
+                f"the network did not accept the subscription within {SUBSCRIBE_TIMEOUT_S:.0f} s"
+            ) from None
+        finally:
+            self._pending.pop(subscription_id, None)
+
+    # --- Status
+
+    async def status(self) -> dict[str, Any]:
+        """The state of the broker that this client is connected to."""
+        self._check_open()
+        if self._status is None:
+            self._status = asyncio.get_running_loop().create_future()
+            self.connection.client.request_status()
+        try:
+            async with asyncio.timeout(STATUS_TIMEOUT_S):
+                return await asyncio.shield(self._status)
+        except TimeoutError:
+            self._status = None
+            raise ConnectionFailed("the broker did not answer the request for its status") from None
+
+    # --- What the protocol says
+
+    def on_fact(self, fact: object) -> None:
+        if fact.__class__ is Delivered:
+            self._on_delivered(fact)  # type: ignore[arg-type]
+            return
+        match fact:
+            case PublicationConfirmed(first=first, last=last):
+                self._confirm(first, last)
+            case PublicationFailed(sequence=sequence, reason=reason):
+                self._fail(sequence, reason)
+            case SubscriptionAccepted(subscription=name) if name in self._pending:
+                self._settle(self._pending[name], None)
+            case SubscriptionFailed(subscription=name, reason=reason) if name in self._pending:
+                self._settle(self._pending[name], SubscriptionRefused(reason))
+            case SubscriptionFailed(subscription=name, reason=reason):
+                log.error("subscription %s was refused after a reconnection: %s", name, reason)
+            case SubscriptionCancelled():
+                pass
+            case NotificationsDropped(count=count):
+                self.dropped += count
+                log.warning("the broker left out %d notifications: this client does not keep up", count)
+            case StatusReceived(status=status):
+                if self._status is not None and not self._status.done():
+                    self._status.set_result(status)
+                self._status = None
+
+    def _on_delivered(self, fact: Delivered) -> None:
+        notify = self._notify.get(fact.subscription)
+        if notify is None:
+            return
+        try:
+            event = fact.publication.event()
+        except WireError as error:
+            log.warning("an event was left out: %s", error)
+            return
+        if fact.out_of_order:
+            event.__dict__["out_of_order"] = True
+        notify(event)
+
+    def on_connection(self, up: bool, reason: str) -> None:
+        """The driver's connection came or went. It comes back by itself; what is unconfirmed then is unsure."""
+        if not up:
+            log.info("connection lost: %s", reason)
+            self._fail_publications(reason)
+
+    def _fail_publications(self, reason: str) -> None:
+        for sequence in list(self._unconfirmed):
+            self._fail(sequence, reason)
+
+    def _fail_everything(self, reason: str) -> None:
+        self._fail_publications(reason)
+        for answered in list(self._pending.values()):
+            self._settle(answered, ConnectionFailed(reason))
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise ConnectionFailed("the bus is not open: use it inside 'async with'")
+
+    @staticmethod
+    def _settle(answered: asyncio.Future[None], error: Exception | None) -> None:
+        if answered.done():
+            return
+        if error is None:
+            answered.set_result(None)
+        else:
+            answered.set_exception(error)

@@ -1,0 +1,113 @@
+"""Opening a bus: to a broker by its URL, or to a whole network inside the process."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tidings.model.errors import ConnectionFailed
+from tidings.net.address import Transport, parse_address
+from tidings.net.client import ClientConnection
+from tidings.net.local import LocalConnection, LocalNetwork
+from tidings.net.security import Tls
+from tidings.scenario.schema import ChainShape, Overlay, RandomShape, StarShape, TreeShape
+from tidings.scenario.topology import build_topology, neighbours
+from tidings.services.bus import Bus
+
+SCHEMES: dict[str, tuple[Transport, bool]] = {
+    "tidings": ("tcp", False),
+    "tidings+tls": ("tcp", True),
+    "tidings+udp": ("udp", False),
+}
+LATER_SCHEMES = ("nats", "mqtt", "redis", "peers")
+
+
+def connect(
+    url: str = "tidings://127.0.0.1:7400",
+    *,
+    name: str | None = None,
+    token: str = "",
+    tls_ca: str | Path | None = None,
+    timeout_s: float = 5.0,
+) -> Bus:
+    """A bus at the broker of that URL; it connects when it is opened, as `async with connect(...) as bus`.
+
+    `name` identifies this client for ever and must be unique; without one a new name is drawn.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in SCHEMES:
+        raise ConnectionFailed(_scheme_problem(url, scheme if separator else ""))
+    transport, encrypted = SCHEMES[scheme]
+    address = parse_address(rest.rstrip("/"))
+    bus = Bus()
+    bus.connection = ClientConnection(
+        address,
+        name or client_name(),
+        emit=bus.on_fact,
+        on_connection=bus.on_connection,
+        transport=transport,
+        tls=Tls(authority=tls_ca) if encrypted else None,
+        token=token,
+        connect_timeout_seconds=timeout_s,
+    )
+    return bus
+
+
+def _scheme_problem(url: str, scheme: str) -> str:
+    known = ", ".join(f"{name}://" for name in SCHEMES)
+    if scheme in LATER_SCHEMES:
+        return f"{url!r}: {scheme}:// is not yet available; available: {known}"
+    return f"{url!r} is no URL of a broker: it starts with one of {known}"
+
+
+def client_name() -> str:
+    """A name that no other client has."""
+    return f"client-{secrets.token_hex(6)}"
+
+
+class Embedded(Bus):
+    """A whole network in this process, and a bus at its first broker. `connect` gives more buses."""
+
+    def __init__(self, network: LocalNetwork) -> None:
+        super().__init__()
+        self.network = network
+        self.connection = LocalConnection(network, network.brokers[0], client_name(), self.on_fact, self.on_connection)
+
+    async def open(self) -> None:
+        self.network.start()
+        await super().open()
+
+    async def close(self) -> None:
+        await super().close()
+        self.network.stop()
+
+    def connect(self, at: str | None = None, *, name: str | None = None) -> Bus:
+        """Another client, at the broker named `at` (the last one without a name)."""
+        broker = self.network.brokers[-1] if at is None else at
+        if broker not in self.network.brokers:
+            raise ConnectionFailed(f"there is no broker {broker!r}; there are {', '.join(self.network.brokers)}")
+        bus = Bus()
+        bus.connection = LocalConnection(self.network, broker, name or client_name(), bus.on_fact, bus.on_connection)
+        return bus
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def embedded(brokers: int = 5, *, shape: str = "tree", seed: int = 0) -> Embedded:
+    """A network of so many brokers in this process, as `async with embedded() as bus`: no sockets, no set-up."""
+    shapes = {"tree": TreeShape, "random": RandomShape, "chain": ChainShape, "star": StarShape}
+    if shape not in shapes:
+        raise ValueError(f"shape {shape!r} is unknown; known: {', '.join(shapes)}")
+    if brokers < 1:
+        raise ValueError("a network has at least one broker")
+    overlay = Overlay(mode="best-effort", shape=shapes[shape](brokers=brokers))
+    return Embedded(LocalNetwork(neighbours(build_topology(overlay, seed)), seed=seed))

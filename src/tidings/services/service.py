@@ -1,0 +1,102 @@
+"""The interface of every event service: publish, subscribe, unsubscribe, notify.
+
+The overlay, the peers and the adapters offer it; what wraps a service (an order, a collection) offers it again.
+A service implements four coroutines; `subscribe` and its streams come with this class.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
+from types import TracebackType
+from typing import Any, Self
+
+from tidings.model.event import Event, EventId
+from tidings.model.predicates import Scalar
+from tidings.model.subscription import Order, Subscription
+from tidings.services.stream import DEFAULT_BUFFER_EVENTS, Stream
+
+Notify = Callable[[Event], None]
+"""Called for every event of a subscription, in its order, inside the loop; it must not block."""
+
+
+class EventService(ABC):
+    """`async with` opens and closes it."""
+
+    def __init__(self) -> None:
+        self._subscription_numbers = count(1)
+
+    @abstractmethod
+    async def open(self) -> None: ...
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    @abstractmethod
+    async def publish(
+        self, topic: str, attributes: Mapping[str, Scalar] | None = None, payload: bytes = b""
+    ) -> EventId:
+        """Publish one event; returns once it is confirmed, raises NotConfirmed if that cannot be known."""
+
+    @abstractmethod
+    async def publish_many(
+        self, events: Iterable[tuple[str, Mapping[str, Scalar], bytes]]
+    ) -> int:
+        """Publish (topic, attributes, payload) one after the other without waiting between; returns how many,
+        once all are confirmed."""
+
+    @abstractmethod
+    async def add_subscription(self, subscription: Subscription, notify: Notify) -> None:
+        """Returns once the subscription is accepted: what is published from then on is for it."""
+
+    @abstractmethod
+    async def remove_subscription(self, subscription_id: str) -> None: ...
+
+    @abstractmethod
+    async def status(self) -> dict[str, Any]:
+        """What the service knows of its own state."""
+
+    def subscribe(
+        self,
+        *topics: str,
+        where: object = None,
+        order: str = "none",
+        buffer_events: int = DEFAULT_BUFFER_EVENTS,
+    ) -> Stream:
+        """A stream of the events on these topic patterns (none: every topic) that the filter selects.
+
+        `where` is SQL, an expression made with `col`, or a `Filter`. Use it as `async with`; it is subscribed
+        inside the block.
+        """
+        subscription = Subscription(
+            f"s{next(self._subscription_numbers)}", topics, filter_sql(where), parse_order(order)
+        )
+        subscription.interest()  # a mistake shows here, not at the broker
+        return Stream(self, subscription, buffer_events)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def filter_sql(where: object) -> str | None:
+    """The SQL of a filter given as text, as a Filter or as an expression of `col`."""
+    if where is None or isinstance(where, str):
+        return where
+    from tidings.model.filter import Filter
+
+    made = where if isinstance(where, Filter) else Filter(where)  # type: ignore[arg-type]
+    return made.to_sql()
+
+
+def parse_order(order: str) -> Order:
+    try:
+        return Order(order)
+    except ValueError:
+        raise ValueError(f"order {order!r} is unknown; known: {', '.join(Order)}") from None
