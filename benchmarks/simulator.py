@@ -75,7 +75,13 @@ def run_tidings(plan: Plan) -> dict[str, float]:
         (slices[end][0] - slices[end - width][0]) / (slices[end][1] - slices[end - width][1])
         for end in range(width, len(slices), width)
     ]
-    return {"messages": messages, "cpu_s": cpu_s, "wall_s": wall_s, "per_s": messages / cpu_s, "best_slice": max(rates)}
+    return {
+        "messages": messages,
+        "cpu_s": cpu_s,
+        "wall_s": wall_s,
+        "per_s": messages / cpu_s,
+        "best_slice": max(rates),
+    }
 
 
 def run_simpy(plan: Plan) -> dict[str, float]:
@@ -193,7 +199,11 @@ def main() -> None:
     for result in results:
         best = f"{result['best_slice']:,.0f}" if "best_slice" in result else ""
         table.add_row(
-            result["run"], f"{result['messages']:,.0f}", f"{result['cpu_s']:.1f}", f"{result['per_s']:,.0f}", best
+            result["run"],
+            f"{result['messages']:,.0f}",
+            f"{result['cpu_s']:.1f}",
+            f"{result['per_s']:,.0f}",
+            best,
         )
     console = Console()
     console.print(table)

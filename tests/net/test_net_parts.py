@@ -304,8 +304,12 @@ def test_messages_without_a_session_are_counted() -> None:
         )
         port.sessions["there"] = Sink()
         port.send("there", Ping(1))
-        port.send("nowhere", Ping(2))
+        send = port.sender("nowhere")
+        send(Ping(2))
         assert (sent, unsent, port.unsent) == ([Ping(1)], [("nowhere", Ping(2))], 1)
+        port.sessions["nowhere"] = Sink()
+        send(Ping(3))
+        assert (sent, port.unsent) == ([Ping(1), Ping(3)], 1)
 
     asyncio.run(main())
 

@@ -39,9 +39,9 @@ def correct_rows(random: Random) -> Rows:
         for event in published:
             for row in subscribed:
                 if row.subscriber == subscriber and is_owed(row, event):
-                    latest = min(event.at_ns + random.choice((0, 1, 7)), row.cancelled_ns or 10**9)
+                    at_ns = event.at_ns + random.choice((0, 1, 7))
                     delivered.append(
-                        Delivered(subscriber, row.subscription, position, event.event_id, latest)
+                        Delivered(subscriber, row.subscription, position, event.event_id, at_ns)
                     )
                     position += 1
     random.shuffle(delivered)
@@ -183,9 +183,9 @@ def exactly_once_twin(rows: Rows) -> int:
         count += event is not None and row.at_ns < event.at_ns
         if asked is not None:
             count += row.at_ns < asked.requested_ns
-            count += asked.cancelled_ns is not None and row.at_ns > asked.cancelled_ns
         if event is not None and asked is not None:
             count += not selects(asked, event)
+            count += asked.cancelled_ns is not None and event.at_ns > asked.cancelled_ns
             key = (row.subscriber, row.subscription, row.event_id)
             times[key] = times.get(key, 0) + 1
     count += sum(number - 1 for number in times.values())

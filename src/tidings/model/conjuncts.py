@@ -108,13 +108,19 @@ def _names(conjunct: Conjunct) -> list[str]:
 
 def merge_equalities(conjuncts: Iterable[Conjunct]) -> tuple[Conjunct, ...]:
     """With `x = 1 OR x = 2` as one. This comes before absorption, which is quadratic."""
-    by_text = {render_conjunct(conjunct): conjunct for conjunct in conjuncts}
+    listed = tuple(conjuncts)
+    if len(listed) < 2:
+        return listed
+    by_text = {render_conjunct(conjunct): conjunct for conjunct in listed}
     return tuple(_merge_values(by_text, single=True).values())
 
 
 def unite(conjuncts: Iterable[Conjunct]) -> tuple[Conjunct, ...]:
     """The canonical set with the same meaning: absorbed, value sets merged, sorted by text."""
-    merged = {render_conjunct(conjunct): conjunct for conjunct in merge_equalities(conjuncts)}
+    equalities = merge_equalities(conjuncts)
+    if len(equalities) < 2:
+        return equalities
+    merged = {render_conjunct(conjunct): conjunct for conjunct in equalities}
     while True:
         kept = {render_conjunct(conjunct): conjunct for conjunct in absorb(merged.values())}
         merged = _merge_values(kept, single=False)

@@ -27,7 +27,8 @@ _KIND_BY_TYPE: dict[type, Kind] = {
 
 def kind_of_attribute(value: object) -> Kind | None:
     """`value_kind`, quick for the usual types."""
-    return _KIND_BY_TYPE.get(type(value)) or value_kind(value)
+    kind = _KIND_BY_TYPE.get(type(value))
+    return value_kind(value) if kind is None and value is not None else kind
 
 
 def compile_pattern(conjuncts: tuple[Conjunct, ...]) -> Matcher:
@@ -46,7 +47,7 @@ def compile_conjunct(conjunct: Conjunct) -> Matcher:
         for name, check in checks:
             if not check(get(name)):
                 return False
-        return all(comparison(attributes) for comparison in comparisons)
+        return not comparisons or all(comparison(attributes) for comparison in comparisons)
 
     return matches
 

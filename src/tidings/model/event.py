@@ -157,7 +157,9 @@ def check_attributes(attributes: Mapping[str, Scalar]) -> None:
         if name == RESERVED_ATTRIBUTE:
             raise AttributeValueError(f"attribute name {name!r} is reserved for the event's topic")
         if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
-            raise AttributeValueError(f"attribute name {name[:40]!r}... is longer than {MAX_NAME_BYTES} bytes")
+            raise AttributeValueError(
+                f"attribute name {name[:40]!r}... is longer than {MAX_NAME_BYTES} bytes"
+            )
         if type(value) not in _PLAIN_TYPES and not isinstance(value, bool | int | float | str | bytes | None):
             raise AttributeValueError(
                 f"attribute {name!r} has the unknown type {type(value).__name__}; "
@@ -205,7 +207,9 @@ def check_publication(publication: Publication) -> None:
     """WireError unless everything in the publication is what a publisher may send: what a broker checks once."""
     event = decode_event(publication.raw)
     if publication.size_bytes > MAX_EVENT_BYTES:
-        raise WireError(f"event {event.id} has {publication.size_bytes} bytes, the limit is {MAX_EVENT_BYTES}")
+        raise WireError(
+            f"event {event.id} has {publication.size_bytes} bytes, the limit is {MAX_EVENT_BYTES}"
+        )
     try:
         check_topic(event.topic)
         check_attributes(event.attributes)

@@ -27,7 +27,7 @@ class WireMessage(Struct, array_like=True, frozen=True, gc=False):
 # --- Opening a session (net/ only) ---------------------------------------------------------------------
 
 
-class Hello(WireMessage, tag=1):
+class Hello(WireMessage, frozen=True, gc=False, tag=1):
     """The first message on a connection, from the side that opened it. `version` stays first for ever."""
 
     version: int
@@ -39,7 +39,7 @@ class Hello(WireMessage, tag=1):
     token: Annotated[str, Meta(max_length=4096)] = ""
 
 
-class Welcome(WireMessage, tag=2):
+class Welcome(WireMessage, frozen=True, gc=False, tag=2):
     """The answer to a Hello that is accepted."""
 
     version: int
@@ -47,24 +47,24 @@ class Welcome(WireMessage, tag=2):
     mode: Annotated[str, Meta(max_length=32)] = ""
 
 
-class Refused(WireMessage, tag=3):
+class Refused(WireMessage, frozen=True, gc=False, tag=3):
     """The answer to a Hello that is not; the connection ends."""
 
     reason: Text
 
 
-class Ping(WireMessage, tag=4):
+class Ping(WireMessage, frozen=True, gc=False, tag=4):
     number: Counter
 
 
-class Pong(WireMessage, tag=5):
+class Pong(WireMessage, frozen=True, gc=False, tag=5):
     number: Counter
 
 
 # --- Subscription forwarding between brokers (protocol/forwarding.py) ------------------------------------
 
 
-class LinkOpen(WireMessage, tag=10):
+class LinkOpen(WireMessage, frozen=True, gc=False, tag=10):
     """'I live, in this incarnation, and know you in that one (0: not at all).'"""
 
     incarnation: Counter
@@ -72,30 +72,30 @@ class LinkOpen(WireMessage, tag=10):
     answer_wanted: bool
 
 
-class AddInterest(WireMessage, tag=11):
+class AddInterest(WireMessage, frozen=True, gc=False, tag=11):
     key: Key
     topics: Topics
     filter: Text | None = None
 
 
-class RemoveInterest(WireMessage, tag=12):
+class RemoveInterest(WireMessage, frozen=True, gc=False, tag=12):
     key: Key
 
 
-class Settled(WireMessage, tag=13):
+class Settled(WireMessage, frozen=True, gc=False, tag=13):
     """The interest that you sent is installed in the whole network behind me."""
 
     key: Key
 
 
-class TableSent(WireMessage, tag=14):
+class TableSent(WireMessage, frozen=True, gc=False, tag=14):
     """What you had from me in an earlier life and I have not sent again is void."""
 
 
 Change = AddInterest | RemoveInterest | Settled | TableSent
 
 
-class Changes(WireMessage, tag=15):
+class Changes(WireMessage, frozen=True, gc=False, tag=15):
     """A numbered batch of changes; one batch is on its way at a time, and is repeated until taken."""
 
     incarnation: Counter
@@ -104,7 +104,7 @@ class Changes(WireMessage, tag=15):
     changes: Annotated[tuple[Change, ...], Meta(max_length=4096)]
 
 
-class ChangesTaken(WireMessage, tag=16):
+class ChangesTaken(WireMessage, frozen=True, gc=False, tag=16):
     incarnation: Counter
     to_incarnation: Counter
     number: Counter
@@ -113,33 +113,33 @@ class ChangesTaken(WireMessage, tag=16):
 # --- A client and its broker (protocol/edge.py, protocol/client.py) --------------------------------------
 
 
-class Subscribe(WireMessage, tag=20):
+class Subscribe(WireMessage, frozen=True, gc=False, tag=20):
     subscription: SubscriptionId
     topics: Topics
     filter: Text | None
     order: Annotated[str, Meta(max_length=16)]
 
 
-class Subscribed(WireMessage, tag=21):
+class Subscribed(WireMessage, frozen=True, gc=False, tag=21):
     """The subscription is installed everywhere: what is published from now on is routed to it."""
 
     subscription: SubscriptionId
 
 
-class SubscribeFailed(WireMessage, tag=22):
+class SubscribeFailed(WireMessage, frozen=True, gc=False, tag=22):
     subscription: SubscriptionId
     reason: Text
 
 
-class Unsubscribe(WireMessage, tag=23):
+class Unsubscribe(WireMessage, frozen=True, gc=False, tag=23):
     subscription: SubscriptionId
 
 
-class Unsubscribed(WireMessage, tag=24):
+class Unsubscribed(WireMessage, frozen=True, gc=False, tag=24):
     subscription: SubscriptionId
 
 
-class Confirm(WireMessage, tag=25):
+class Confirm(WireMessage, frozen=True, gc=False, tag=25):
     """The broker has taken the client's publications `first` to `last`."""
 
     incarnation: Counter
@@ -147,31 +147,31 @@ class Confirm(WireMessage, tag=25):
     last: Counter
 
 
-class PublishFailed(WireMessage, tag=26):
+class PublishFailed(WireMessage, frozen=True, gc=False, tag=26):
     """The broker did not take that publication, and why."""
 
     sequence: Counter
     reason: Text
 
 
-class Notify(WireMessage, tag=27):
+class Notify(WireMessage, frozen=True, gc=False, tag=27):
     """An event for the named subscriptions of a client."""
 
     subscriptions: tuple[str, ...]
     publication: Publication
 
 
-class Dropped(WireMessage, tag=28):
+class Dropped(WireMessage, frozen=True, gc=False, tag=28):
     """So many notifications were not sent because the client did not keep up."""
 
     count: Counter
 
 
-class StatusRequest(WireMessage, tag=30):
+class StatusRequest(WireMessage, frozen=True, gc=False, tag=30):
     pass
 
 
-class Status(WireMessage, tag=31):
+class Status(WireMessage, frozen=True, gc=False, tag=31):
     """A broker's state for `tidings status`, as JSON text."""
 
     json: Text

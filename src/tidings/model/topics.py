@@ -54,7 +54,9 @@ class TopicPattern:
         self.levels = levels[:-1] if self.subtree else levels
         for level in self.levels:
             if "*" in level and level != "*":
-                raise TopicError(f"topic pattern {text!r}: '*' stands for a whole level, '**' only at the end")
+                raise TopicError(
+                    f"topic pattern {text!r}: '*' stands for a whole level, '**' only at the end"
+                )
 
     @property
     def exact(self) -> bool:

@@ -96,7 +96,7 @@ class Outbox:
             self._store(message)
             return
         filled_bytes = self._raws_bytes + publication.size_bytes
-        if subscriptions is self._subscriptions and filled_bytes <= self._room_bytes:
+        if filled_bytes <= self._room_bytes and subscriptions == self._subscriptions:
             self._raws.append(publication.raw)
             self._raws_bytes = filled_bytes
         else:

@@ -62,6 +62,7 @@ class AsyncPort:
             self._on_unsent(to, message)
 
     def sender(self, to: str) -> Send:
+        """It finds the session at each call, so it stays good when the peer connects again."""
         return partial(self.send, to)
 
     def set_timer(self, name: TimerName, at: int) -> None:

@@ -24,6 +24,7 @@ class Broker(Node):
         self.table = RoutingTable(matcher, port)
         self.forwarding = Forwarding(port, neighbours, self.table, incarnation=incarnation)
         self.edge = Edge(port, neighbours, self.table, self.forwarding)
+        self.edge.describe = self.status
         self.tree = TreeRouting(port, neighbours, self.table, matcher)
         super().__init__((self.forwarding, self.edge, self.tree))
 

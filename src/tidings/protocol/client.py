@@ -69,7 +69,7 @@ class Held:
 
 class Session(Part):
     name = "client"
-    handles = {  # noqa: RUF012
+    handles = {
         Notify: "on_notify",
         Confirm: "on_confirm",
         PublishFailed: "on_publish_failed",

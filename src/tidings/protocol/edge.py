@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import msgspec
 
 from tidings.model.errors import FilterError, TopicError
-from tidings.model.messages import Subscribe, Subscribed, SubscribeFailed, Unsubscribe, Unsubscribed
+from tidings.model.messages import (
+    Status,
+    StatusRequest,
+    Subscribe,
+    Subscribed,
+    SubscribeFailed,
+    Unsubscribe,
+    Unsubscribed,
+)
 from tidings.model.subscription import MAX_INTEREST_BYTES, Interest, Order, make_interest
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.forwarding import Forwarding
@@ -18,7 +28,11 @@ AVAILABLE_ORDERS = (Order.NONE, Order.FIFO)
 
 class Edge(Part):
     name = "edge"
-    handles = {Subscribe: "on_subscribe", Unsubscribe: "on_unsubscribe"}  # noqa: RUF012
+    handles = {
+        Subscribe: "on_subscribe",
+        Unsubscribe: "on_unsubscribe",
+        StatusRequest: "on_status_request",
+    }
 
     def __init__(
         self, port: Port, neighbours: Sequence[str], table: RoutingTable, forwarding: Forwarding
@@ -29,6 +43,8 @@ class Edge(Part):
         self._table = table
         self._forwarding = forwarding
         self._unaccepted: dict[tuple[str, str], None] = {}
+        self.describe: Callable[[], dict[str, object]] = dict
+        """What this broker says of itself."""
         forwarding.on_settled = self._on_settled
 
     @property
@@ -58,6 +74,9 @@ class Edge(Part):
         if interest is not None:
             self._drop(sender, message.subscription, interest)
         self.port.send(sender, Unsubscribed(message.subscription))
+
+    def on_status_request(self, sender: str, message: StatusRequest) -> None:
+        self.port.send(sender, Status(msgspec.json.encode(self.describe()).decode()))
 
     def on_link_down(self, peer: str) -> None:
         """Best effort: a client that is gone is forgotten; it subscribes again when it is back."""

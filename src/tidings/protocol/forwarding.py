@@ -35,7 +35,7 @@ ABSENT_AFTER_NS = 3_000_000_000
 
 class Forwarding(Part):
     name = "forwarding"
-    handles = {LinkOpen: "on_link_open", Changes: "on_changes", ChangesTaken: "on_changes_taken"}  # noqa: RUF012
+    handles = {LinkOpen: "on_link_open", Changes: "on_changes", ChangesTaken: "on_changes_taken"}
 
     def __init__(
         self, port: Port, neighbours: Sequence[str], table: RoutingTable, *, incarnation: int
@@ -211,9 +211,13 @@ class Forwarding(Part):
         try:
             return make_interest(change.topics, change.filter)
         except FilterError as error:
-            self.port.emit(Misbehaviour(link.peer, f"its filter cannot be read here, all of its topics go: {error}"))
+            self.port.emit(
+                Misbehaviour(link.peer, f"its filter cannot be read here, all of its topics go: {error}")
+            )
         except TopicError as error:
-            self.port.emit(Misbehaviour(link.peer, f"its topics cannot be read here, everything goes: {error}"))
+            self.port.emit(
+                Misbehaviour(link.peer, f"its topics cannot be read here, everything goes: {error}")
+            )
             return make_interest((), None)
         return make_interest(change.topics, None)
 

@@ -25,7 +25,7 @@ class Selection:
 
 class Matcher:
     def __init__(self) -> None:
-        self._index = InterestIndex()
+        self._index: InterestIndex[Interest] = InterestIndex()
         self._held: dict[Interest, Interest] = {}
         self._references: dict[Interest, int] = {}
         self._selections: dict[tuple[Interest, ...], Selection] = {}

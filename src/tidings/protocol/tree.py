@@ -19,11 +19,9 @@ from tidings.structures.recent_ids import RecentIds
 
 class TreeRouting(Part):
     name = "tree"
-    handles = {Publication: "on_publication"}  # noqa: RUF012
+    handles = {Publication: "on_publication"}
 
-    def __init__(
-        self, port: Port, neighbours: Sequence[str], table: RoutingTable, matcher: Matcher
-    ) -> None:
+    def __init__(self, port: Port, neighbours: Sequence[str], table: RoutingTable, matcher: Matcher) -> None:
         super().__init__(port)
         self.recent = RecentIds()
         self.duplicates = 0

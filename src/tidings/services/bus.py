@@ -101,7 +101,9 @@ class Bus(EventService):
         failures = self._failed_publications[failures_before:]
         del self._failed_publications[failures_before:]
         if failures:
-            raise NotConfirmed(f"{len(failures)} of {published} publications were not confirmed: {failures[0]}")
+            raise NotConfirmed(
+                f"{len(failures)} of {published} publications were not confirmed: {failures[0]}"
+            )
         return published
 
     async def _wait_for_confirmations(self) -> None:
@@ -182,7 +184,7 @@ class Bus(EventService):
 
     def on_fact(self, fact: object) -> None:
         if fact.__class__ is Delivered:
-            self._on_delivered(fact)  # type: ignore[arg-type]
+            self._on_delivered(fact)
             return
         match fact:
             case PublicationConfirmed(first=first, last=last):

@@ -73,7 +73,9 @@ class Embedded(Bus):
     def __init__(self, network: LocalNetwork) -> None:
         super().__init__()
         self.network = network
-        self.connection = LocalConnection(network, network.brokers[0], client_name(), self.on_fact, self.on_connection)
+        self.connection = LocalConnection(
+            network, network.brokers[0], client_name(), self.on_fact, self.on_connection
+        )
 
     async def open(self) -> None:
         self.network.start()
@@ -87,9 +89,13 @@ class Embedded(Bus):
         """Another client, at the broker named `at` (the last one without a name)."""
         broker = self.network.brokers[-1] if at is None else at
         if broker not in self.network.brokers:
-            raise ConnectionFailed(f"there is no broker {broker!r}; there are {', '.join(self.network.brokers)}")
+            raise ConnectionFailed(
+                f"there is no broker {broker!r}; there are {', '.join(self.network.brokers)}"
+            )
         bus = Bus()
-        bus.connection = LocalConnection(self.network, broker, name or client_name(), bus.on_fact, bus.on_connection)
+        bus.connection = LocalConnection(
+            self.network, broker, name or client_name(), bus.on_fact, bus.on_connection
+        )
         return bus
 
     async def __aenter__(self) -> Self:

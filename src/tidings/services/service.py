@@ -40,9 +40,7 @@ class EventService(ABC):
         """Publish one event; returns once it is confirmed, raises NotConfirmed if that cannot be known."""
 
     @abstractmethod
-    async def publish_many(
-        self, events: Iterable[tuple[str, Mapping[str, Scalar], bytes]]
-    ) -> int:
+    async def publish_many(self, events: Iterable[tuple[str, Mapping[str, Scalar], bytes]]) -> int:
         """Publish (topic, attributes, payload) one after the other without waiting between; returns how many,
         once all are confirmed."""
 

@@ -20,13 +20,19 @@ from tidings.protocol.facts import (
 )
 from tidings.protocol.kernel import Node
 from tidings.scenario.expand import PlannedSubscriber
-from tidings.scenario.schema import Attribute, BoolAttribute, ChoiceAttribute, FloatAttribute, IntAttribute, Publisher
+from tidings.scenario.schema import (
+    Attribute,
+    BoolAttribute,
+    ChoiceAttribute,
+    FloatAttribute,
+    IntAttribute,
+    Publisher,
+)
 from tidings.simulator.faults import nanoseconds
 from tidings.simulator.network import SimulatedNetwork
 from tidings.simulator.node import SimulatedNode
 from tidings.simulator.tally import Tally
 from tidings.trace.writer import TraceWriter
-
 
 DRAIN_NS = 5_000_000_000
 """How long a cancelled subscription is kept for what was published before."""
@@ -191,7 +197,7 @@ class SimulatedSubscriber:
 
     def _on_fact(self, fact: object) -> None:
         if fact.__class__ is Delivered:
-            self._on_delivered(fact)  # type: ignore[arg-type]
+            self._on_delivered(fact)
         elif isinstance(fact, SubscriptionAccepted):
             self._on_accepted(fact.subscription)
         elif isinstance(fact, SubscriptionFailed):

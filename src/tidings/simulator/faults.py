@@ -27,7 +27,9 @@ def _actions(
     match planned.fault:
         case CrashFault(nodes=nodes, state=state):
             keep = state == "kept"
-            return _each(nodes, lambda name: network.crash(name, keep_state=keep)), _each(nodes, network.restart)
+            return _each(nodes, lambda name: network.crash(name, keep_state=keep)), _each(
+                nodes, network.restart
+            )
         case PauseFault(nodes=nodes):
             return _each(nodes, network.pause), _each(nodes, network.resume)
         case SlowFault(nodes=nodes, factor=factor):

@@ -41,11 +41,12 @@ class Link:
     __slots__ = (
         "_bandwidth_mbps",
         "_constant_ns",
-        "_publications",
         "_draw_delay_ns",
         "_draw_loss",
         "_duplicate",
+        "_fast",
         "_free_at",
+        "_publications",
         "_random",
         "_reorder",
         "_schedule",
@@ -56,7 +57,6 @@ class Link:
         "target",
         "target_node",
         "traffic",
-        "_fast",
     )
 
     def __init__(

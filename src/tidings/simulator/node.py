@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from tidings.model.messages import Message
-from tidings.protocol.kernel import Handler, Node, Send, TimerName
+from tidings.protocol.kernel import Handler, Node, RandomSource, Send, TimerName
 from tidings.simulator.link import Link
 from tidings.simulator.schedule import Schedule
 
@@ -38,7 +38,7 @@ class SimulatedNode:
         find_link: Callable[[str, str], Link],
     ) -> None:
         self.node = name
-        self.random = random
+        self.random: RandomSource = random
         self.emit = emit
         self.disk: dict[str, Any] = {}
         """What survives a crash with state = "kept"."""

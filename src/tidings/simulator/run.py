@@ -144,7 +144,12 @@ class Simulation:
                 if not traffic.messages:
                     continue
                 self.writer.traffic(
-                    snake_case(kind.__name__), source, target, traffic.messages, traffic.size_bytes, traffic.dropped
+                    snake_case(kind.__name__),
+                    source,
+                    target,
+                    traffic.messages,
+                    traffic.size_bytes,
+                    traffic.dropped,
                 )
                 messages += traffic.messages
                 size_bytes += traffic.size_bytes

@@ -35,7 +35,7 @@ class Tally:
         self.latency_ns = Histogram()
         self._accepted: dict[str, Accepted] = {}
         self._holders: dict[Interest, int] = {}
-        self._index = InterestIndex()
+        self._index: InterestIndex[Interest] = InterestIndex()
 
     def published(self, publication: Publication) -> None:
         self.published_count += 1

@@ -37,13 +37,9 @@ def decode(bits: Words) -> Slots:
     return np.unpackbits(bits.view(np.uint8), bitorder="little").view(np.bool_).nonzero()[0]
 
 
-def slots_at(words: Slots, places: Slots) -> Slots:
-    """The slots at the given places of a selection of words."""
-    return (words[places >> 6] << 6) | (places & 63)
-
-
-def bits_at(bits: Words, places: Slots) -> Flags:
-    return (bits[places >> 6] & _BIT[places & 63]) != 0
+def bits_at(bits: Words, words: Slots, offsets: Slots) -> Flags:
+    """Whether the bit at each (word, offset) is one."""
+    return (bits[words] & _BIT[offsets]) != 0
 
 
 def widened(rows: Words, words: int) -> Words:

@@ -8,38 +8,55 @@ filter) and found with one `MatchIndex` for all topics, in which the topic is on
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from tidings.model.filter import Pattern
-from tidings.model.predicates import Scalar
+from tidings.model.like import Like
+from tidings.model.predicates import Conjunct, Constraint, Kind, Scalar
 from tidings.model.topics import TopicPattern
 from tidings.structures.topic_trie import TopicTrie
+
+if TYPE_CHECKING:
+    from tidings.model.filter import Pattern
+    from tidings.structures.match_index import MatchIndex
 
 K = TypeVar("K", bound=Hashable)
 
 MEMO_TOPICS = 4_096
 """Topics whose answer is remembered between two changes."""
 
+FEW_GROUPS = 8
+"""So many filters are tried one after the other in less time than the index takes."""
+
 TOPIC = "topic"
+"""The attribute by which a filter may ask for the event's topic."""
+
+ROUTE = "\0route"
+"""The topic again, for the topic patterns of interests; no filter can name it."""
 
 
-@dataclass(slots=True, eq=False)
 class _Group(Generic[K]):
-    """All interests with one topic pattern and one filter (None: no filter), by serial."""
+    """All interests with one topic pattern and one filter, by serial number."""
 
-    topic: TopicPattern
-    pattern: Pattern | None
-    members: dict[int, K] = field(default_factory=dict)
+    __slots__ = ("members", "pattern", "topic")
+
+    def __init__(self, topic: TopicPattern, pattern: Pattern) -> None:
+        self.topic = topic
+        self.pattern = pattern
+        self.members: dict[int, K] = {}
 
 
-@dataclass(slots=True)
 class _Answer(Generic[K]):
-    """What is known of a topic before its event's attributes are: who gets it anyway, whom to ask."""
+    """What is known of a topic before the attributes are: who wants it anyway, and whose filters to ask."""
 
-    members: dict[int, K]
-    keys: tuple[K, ...]
-    filtered: list[_Group[K]]
+    __slots__ = ("filtered", "group_count", "keys", "members", "selected")
+
+    def __init__(self, members: dict[int, K], filtered: dict[str, dict[Pattern, _Group[K]]]) -> None:
+        self.members = members
+        self.keys = _in_order(members)
+        self.filtered = list(filtered.values())
+        self.group_count = sum(map(len, self.filtered))
+        self.selected = frozenset(filtered)
 
 
 class InterestIndex(Generic[K]):
@@ -47,10 +64,13 @@ class InterestIndex(Generic[K]):
 
     def __init__(self) -> None:
         self.version = 0
-        self._interests: dict[K, tuple[int, tuple[_Group[K], ...]]] = {}
+        """Rises with every change."""
         self._serial = 0
-        self._groups: dict[TopicPattern, dict[Pattern | None, _Group[K]]] = {}
+        self._interests: dict[K, tuple[int, tuple[TopicPattern, ...], Pattern | None]] = {}
+        self._plain: dict[str, dict[int, K]] = {}
+        self._filtered: dict[str, dict[Pattern, _Group[K]]] = {}
         self._topics = TopicTrie()
+        self._index: MatchIndex[_Group[K]] | None = None
         self._answers: dict[str, _Answer[K]] = {}
 
     def __len__(self) -> int:
@@ -60,23 +80,36 @@ class InterestIndex(Generic[K]):
         return key in self._interests
 
     def add(self, key: K, topics: tuple[TopicPattern, ...], pattern: Pattern | None = None) -> None:
+        """Add a key; ValueError if it is present."""
         if key in self._interests:
             raise ValueError(f"key {key!r} is in the index already")
-        if pattern == Pattern.TRUE:
+        if pattern is not None and pattern.conjuncts == (Conjunct(),):
             pattern = None
         self._serial += 1
-        groups = tuple(self._group(topic, pattern) for topic in dict.fromkeys(topics))
-        for group in groups:
-            group.members[self._serial] = key
-        self._interests[key] = (self._serial, groups)
+        topics = tuple(dict.fromkeys(topics))
+        self._interests[key] = (self._serial, topics, pattern)
+        for topic in topics:
+            if pattern is None:
+                self._plain.setdefault(topic.text, {})[self._serial] = key
+                self._topics.add(topic)
+            elif pattern.conjuncts:
+                self._group(topic, pattern).members[self._serial] = key
+                self._topics.add(topic)
         self._changed()
 
     def remove(self, key: K) -> None:
-        serial, groups = self._interests.pop(key)
-        for group in groups:
-            del group.members[serial]
-            if not group.members:
-                self._drop(group)
+        """Remove a key; KeyError if it is absent."""
+        serial, topics, pattern = self._interests.pop(key)
+        for topic in topics:
+            if pattern is None:
+                members = self._plain[topic.text]
+                del members[serial]
+                if not members:
+                    del self._plain[topic.text]
+            elif pattern.conjuncts:
+                self._leave_group(topic, pattern, serial)
+            if topic.text not in self._plain and topic.text not in self._filtered:
+                self._topics.remove(topic)
         self._changed()
 
     def match(self, topic: str, attributes: Callable[[], Mapping[str, Scalar]]) -> tuple[K, ...]:
@@ -86,45 +119,82 @@ class InterestIndex(Generic[K]):
             answer = self._answer(topic)
         if not answer.filtered:
             return answer.keys
-        event = {**attributes(), TOPIC: topic}
-        members = dict(answer.members)
-        for group in answer.filtered:
-            if group.pattern is None or group.pattern.matches(event):
-                members.update(group.members)
-        return tuple([members[serial] for serial in sorted(members)])
+        groups = self._matching_groups(answer, topic, attributes())
+        if not groups:
+            return answer.keys
+        members = dict(chain(answer.members.items(), *(group.members.items() for group in groups)))
+        return _in_order(members)
+
+    def _matching_groups(
+        self, answer: _Answer[K], topic: str, attributes: Mapping[str, Scalar]
+    ) -> list[_Group[K]]:
+        event = {**attributes, TOPIC: topic}
+        if answer.group_count <= FEW_GROUPS:
+            candidates = chain.from_iterable(groups.values() for groups in answer.filtered)
+            return [group for group in candidates if group.pattern.matches(event)]
+        assert self._index is not None
+        event[ROUTE] = topic
+        return [group for group in self._index.match(event) if group.topic.text in answer.selected]
 
     def _answer(self, topic: str) -> _Answer[K]:
         members: dict[int, K] = {}
-        filtered = []
-        for topic_pattern in self._topics.matching(topic):
-            for pattern, group in self._groups[topic_pattern].items():
-                if pattern is None:
-                    members.update(group.members)
-                else:
-                    filtered.append(group)
-        keys = tuple([members[serial] for serial in sorted(members)])
+        filtered = {}
+        for pattern in self._topics.matching(topic):
+            members.update(self._plain.get(pattern.text, {}))
+            groups = self._filtered.get(pattern.text)
+            if groups:
+                filtered[pattern.text] = groups
         if len(self._answers) >= MEMO_TOPICS:
             self._answers.clear()
-        answer = self._answers[topic] = _Answer(members, keys, filtered)
+        answer = self._answers[topic] = _Answer(members, filtered)
         return answer
 
-    def _group(self, topic: TopicPattern, pattern: Pattern | None) -> _Group[K]:
-        groups = self._groups.get(topic)
-        if groups is None:
-            groups = self._groups[topic] = {}
-            self._topics.add(topic)
+    def _group(self, topic: TopicPattern, pattern: Pattern) -> _Group[K]:
+        groups = self._filtered.setdefault(topic.text, {})
         group = groups.get(pattern)
         if group is None:
             group = groups[pattern] = _Group(topic, pattern)
+            if self._index is None:
+                from tidings.structures.match_index import MatchIndex  # numpy, which not every broker needs
+
+                self._index = MatchIndex()
+            self._index.add(group, _routed(topic, pattern))
         return group
 
-    def _drop(self, group: _Group[K]) -> None:
-        groups = self._groups[group.topic]
-        del groups[group.pattern]
+    def _leave_group(self, topic: TopicPattern, pattern: Pattern, serial: int) -> None:
+        groups = self._filtered[topic.text]
+        group = groups[pattern]
+        del group.members[serial]
+        if group.members:
+            return
+        assert self._index is not None
+        self._index.remove(group)
+        del groups[pattern]
         if not groups:
-            del self._groups[group.topic]
-            self._topics.remove(group.topic)
+            del self._filtered[topic.text]
 
     def _changed(self) -> None:
         self.version += 1
         self._answers.clear()
+
+
+def _in_order(members: dict[int, K]) -> tuple[K, ...]:
+    return tuple([members[serial] for serial in sorted(members)])
+
+
+def _routed(topic: TopicPattern, pattern: Pattern) -> Pattern:
+    """The pattern, and the event's topic selected by the topic pattern or at least starting as that asks."""
+    if topic.exact:
+        route = Constraint(ROUTE, Kind.STRING, values=(topic.text,))
+    elif topic.prefix:
+        route = Constraint(ROUTE, Kind.STRING, likes=(Like(_escaped(topic.prefix) + "%"),))
+    else:
+        return pattern
+    conjuncts = (Conjunct((route, *part.constraints), part.comparisons) for part in pattern.conjuncts)
+    return type(pattern)(tuple(conjuncts))
+
+
+def _escaped(text: str) -> str:
+    for special in "\\%_":
+        text = text.replace(special, "\\" + special)
+    return text

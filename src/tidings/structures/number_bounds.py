@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from tidings.structures.bit_rows import Flags, Slots
 
 
+FEW_ROWS = 32
+
+
 class NumberBounds:
     """A row per bound: for attribute `a`, row `2 * a` holds the lower bounds and `2 * a + 1` the upper, negated.
 
@@ -57,7 +60,13 @@ class NumberBounds:
 
     def refuted(self, values: list[tuple[int, float]], slots: Slots) -> Flags:
         """Which of the slots reject one of the values, given as (attribute, value)."""
-        rows = [row for attribute, _ in values for row in (2 * attribute, 2 * attribute + 1)]
-        limits = [limit for _, value in values for limit in (value, -value)]
-        bounds = self._bounds[np.array(rows)[:, None], slots]
+        if len(self._bounds) <= FEW_ROWS:  # all rows at once, where those not asked for refute nothing
+            limits = [inf] * len(self._bounds)
+            for attribute, value in values:
+                limits[2 * attribute : 2 * attribute + 2] = value, -value
+            bounds = self._bounds.take(slots, axis=1)
+        else:
+            rows = [row for attribute, _ in values for row in (2 * attribute, 2 * attribute + 1)]
+            limits = [limit for _, value in values for limit in (value, -value)]
+            bounds = self._bounds[np.array(rows)[:, None], slots]
         return np.logical_or.reduce(bounds > np.array(limits)[:, None], axis=0)

@@ -24,7 +24,6 @@ from tidings.structures.bit_rows import (
     bits_at,
     decode,
     not_bit_of,
-    slots_at,
     widened,
 )
 from tidings.structures.number_bounds import NumberBounds
@@ -229,17 +228,18 @@ class SlotStore:
         if not len(words):
             return NO_SLOTS, NO_SLOTS
         places = decode(survivors)
-        slots = slots_at(words, places)
+        at, offsets = places >> 6, places & 63
+        slots = (words[at] << 6) | offsets
         if len(slots) <= FEW_SLOTS:
-            return self._settle_few(selected, words, places, slots)
+            return self._settle_few(selected, slots, words, at, offsets)
         unclear, doubtful = self._doubts(selected, words)
-        in_doubt = bits_at(doubtful, places).nonzero()[0]
+        in_doubt = bits_at(doubtful, at, offsets).nonzero()[0]
         if not len(in_doubt):
             return slots, NO_SLOTS
-        return self._settle(selected, slots, in_doubt, bits_at(unclear, places[in_doubt]))
+        return self._settle(selected, slots, in_doubt, bits_at(unclear, at[in_doubt], offsets[in_doubt]))
 
     def _settle_few(
-        self, selected: _Selection, words: Slots, places: Slots, slots: Slots
+        self, selected: _Selection, slots: Slots, words: Slots, at: Slots, offsets: Slots
     ) -> tuple[Slots, Slots]:
         """What `_doubts` and `_settle` do, with fewer steps, each over all slots instead of those in doubt."""
         refuted = self._bounds.refuted(selected.numbers, slots) if selected.numbers else None
@@ -249,7 +249,7 @@ class SlotStore:
             unclear |= row[words]
         if not unclear.any():
             return (slots if refuted is None else slots[~refuted]), NO_SLOTS
-        undecided = bits_at(unclear, places)
+        undecided = bits_at(unclear, at, offsets)
         if refuted is None:
             return slots[~undecided], slots[undecided]
         return slots[~(undecided | refuted)], slots[undecided & ~refuted]

@@ -3,8 +3,9 @@
 A subscription is owed every event that it selects and that was published from `accepted_ns` on and before
 `cancelled_ns`. One that was never accepted is owed nothing.
 
-Cancelling stops delivery at once, so what is still on its way then is lost to nobody. As sources are heard in
-order, that is, for each source, what was published after the last of its events that came: these are excused.
+A service may stop delivery at once when a subscription is cancelled, so what is still on its way then is lost to
+nobody. As sources are heard in order, that is, for each source, what was published after the last of its events
+that came: these are excused, unless `strict_end` says that they are not.
 An event that did not come although a later one of its source did is a gap, cancelled or not.
 """
 

@@ -113,9 +113,8 @@ def _publications(raws: list[Raw], body_bytes: int) -> list[Publication]:
 
 def encoded_size(message: Message) -> int:
     """How many bytes the message takes in a batch of its kind, without encoding an event for it."""
-    kind = message.__class__
-    if kind is Notify:
-        return message.publication.size_bytes + BATCH_OVERHEAD_BYTES  # type: ignore[union-attr]
-    if kind is Publication:
-        return message.size_bytes  # type: ignore[union-attr]
+    if isinstance(message, Publication):
+        return message.size_bytes
+    if isinstance(message, Notify):
+        return message.publication.size_bytes + BATCH_OVERHEAD_BYTES
     return len(_encode(message))

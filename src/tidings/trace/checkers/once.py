@@ -27,10 +27,11 @@ class _Broken(NamedTuple):
 def exactly_once(trace: Trace) -> Verdict:
     """Each subscription gets an event at most once, and only what it asked for.
 
-    Each delivery must be of a subscription that its subscriber made, not before it was requested and not
-    after it was cancelled (at that very instant is allowed), and of an event that was published, not later,
-    and that the subscription selects. Positions of a subscriber run from 0 without gap or repetition. Event
-    ids are unique, and `source:sequence`. A row counts once for each of these rules that it breaks.
+    Each delivery must be of a subscription that its subscriber made, not before it was requested, and of an
+    event that was published, not later and not after the subscription was cancelled, and that the
+    subscription selects. What was published before the cancellation may still arrive after it. Positions of
+    a subscriber run from 0 without gap or repetition. Event ids are unique, and `source:sequence`. A row
+    counts once for each of these rules that it breaks.
     """
     coded = trace.coded
     broken = [
@@ -78,7 +79,7 @@ def _broken_deliveries(coded: Coded) -> list[_Broken]:
         ("is not selected by the subscription", _unselected(coded, subscribed & published)),
         ("is delivered before it was published", coded.at < published_at),
         ("is delivered before the subscription was requested", coded.at < requested),
-        ("is delivered after the subscription was cancelled", coded.at > cancelled),
+        ("was published after the subscription was cancelled", published_at > cancelled),
     ]
     return [_Broken(rule, np.flatnonzero(mask), _delivery(coded)) for rule, mask in rules]
 

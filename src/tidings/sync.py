@@ -1,0 +1,159 @@
+"""The same bus without `async`, for notebooks and scripts.
+
+    with tidings.sync.embedded() as bus, bus.subscribe("/news/**") as stream:
+        bus.publish("/news/bbc", {"size": 12})
+        print(stream.get(timeout_s=1.0))
+
+An event loop runs in a thread of its own; every call waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from tidings.model.event import Event, EventId
+from tidings.model.predicates import Scalar
+from tidings.services import overlay
+from tidings.services.bus import Bus
+from tidings.services.stream import DEFAULT_BUFFER_EVENTS, Stream
+
+Result = TypeVar("Result")
+
+
+class _Loop:
+    """An event loop in a daemon thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tidings", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class SyncStream(AbstractContextManager["SyncStream"]):
+    """The events of one subscription. Iterating waits for the next one, for ever."""
+
+    def __init__(self, loop: _Loop, stream: Stream) -> None:
+        self._loop = loop
+        self._stream = stream
+
+    @property
+    def dropped(self) -> int:
+        return self._stream.dropped
+
+    def get(self, timeout_s: float | None = None) -> Event:
+        """The next event; TimeoutError if none comes in time."""
+        return self._loop.run(self._stream.get(timeout_s))
+
+    def __iter__(self) -> Iterator[Event]:
+        while True:
+            yield self.get()
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._stream.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.run(self._stream.__aexit__(None, None, None))
+
+
+class SyncBus(AbstractContextManager["SyncBus"]):
+    def __init__(self, bus: Bus, loop: _Loop | None = None) -> None:
+        self._bus = bus
+        self._shared = loop
+        self._loop = loop
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        if self._loop is None:
+            work.close()
+            raise RuntimeError("the bus is not open: use it inside 'with'")
+        return self._loop.run(work)
+
+    def publish(
+        self, topic: str, attributes: Mapping[str, Scalar] | None = None, payload: bytes = b""
+    ) -> EventId:
+        return self._run(self._bus.publish(topic, attributes, payload))
+
+    def publish_many(self, events: Iterable[tuple[str, Mapping[str, Scalar], bytes]]) -> int:
+        return self._run(self._bus.publish_many(events))
+
+    def subscribe(
+        self,
+        *topics: str,
+        where: object = None,
+        order: str = "none",
+        buffer_events: int = DEFAULT_BUFFER_EVENTS,
+    ) -> SyncStream:
+        if self._loop is None:
+            raise RuntimeError("the bus is not open: use it inside 'with'")
+        stream = self._bus.subscribe(*topics, where=where, order=order, buffer_events=buffer_events)
+        return SyncStream(self._loop, stream)
+
+    def status(self) -> dict[str, Any]:
+        return self._run(self._bus.status())
+
+    def connect(self, at: str | None = None, *, name: str | None = None) -> SyncBus:
+        """Another client of an embedded network."""
+        if not isinstance(self._bus, overlay.Embedded) or self._loop is None:
+            raise RuntimeError("only an open embedded network has more buses")
+        return SyncBus(self._bus.connect(at, name=name), self._loop)
+
+    def __enter__(self) -> Self:
+        if self._loop is None:
+            self._loop = _Loop()
+        try:
+            self._loop.run(self._bus.open())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._run(self._bus.close())
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._loop is not None and self._shared is None:
+            self._loop.stop()
+        self._loop = None
+
+
+def connect(
+    url: str = "tidings://127.0.0.1:7400",
+    *,
+    name: str | None = None,
+    token: str = "",
+    tls_ca: str | Path | None = None,
+    timeout_s: float = 5.0,
+) -> SyncBus:
+    """As `tidings.connect`."""
+    return SyncBus(overlay.connect(url, name=name, token=token, tls_ca=tls_ca, timeout_s=timeout_s))
+
+
+def embedded(brokers: int = 5, *, shape: str = "tree", seed: int = 0) -> SyncBus:
+    """As `tidings.embedded`."""
+    return SyncBus(overlay.embedded(brokers, shape=shape, seed=seed))

@@ -1,0 +1,198 @@
+"""The simulator for tests of your own application: a seeded network in virtual time under the ordinary API.
+
+    async def scenario(net):
+        async with net.connect("b0") as publisher, net.connect("b4") as subscriber:
+            async with subscriber.subscribe("/news/**") as stream:
+                net.crash("b1")
+                await publisher.publish("/news/bbc", {"size": 12})
+                await asyncio.sleep(60)                       # takes no time
+                assert not len(stream)
+
+    tidings.testing.simulate(scenario, seed=7, brokers=5, delay_ms=20, loss=0.01)
+
+Everything in `scenario` runs on an event loop whose clock is the simulator's: when all coroutines wait, the
+next message or timer of the network happens at once. One seed gives one run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tidings.model.errors import ConnectionFailed
+from tidings.protocol.broker import Broker
+from tidings.protocol.client import Client
+from tidings.protocol.matching import Matcher
+from tidings.scenario.links import LOCAL, LinkSpec
+from tidings.scenario.schema import BernoulliLoss, ConstantDelay, NoLoss, Overlay, TreeShape
+from tidings.scenario.topology import build_topology, neighbours
+from tidings.services.bus import Bus
+from tidings.simulator.network import SimulatedNetwork
+from tidings.simulator.node import SimulatedNode
+from tidings.simulator.schedule import Schedule
+
+Result = TypeVar("Result")
+
+NS_PER_S = 1_000_000_000
+
+
+class TestNetwork:
+    """A tree of brokers `b0`, `b1`, ... with everything that can go wrong as a method."""
+
+    __test__ = False  # not a test case, whatever pytest thinks of the name
+
+    def __init__(self, seed: int, brokers: int, delay_ms: float, loss: float, duplicate: float) -> None:
+        overlay = Overlay(mode="best-effort", shape=TreeShape(brokers=brokers))
+        self._around = neighbours(build_topology(overlay, seed))
+        self._between = LinkSpec(
+            delay_ms=ConstantDelay(value=delay_ms),
+            loss=BernoulliLoss(rate=loss) if loss else NoLoss(),
+            duplicate=duplicate,
+            reorder=0.0,
+            bandwidth_mbps=0.0,
+        )
+        self._network = SimulatedNetwork(seed, self._spec)
+        self._clients = 0
+        self._cuts: dict[tuple[str, str], Callable[[str, str], bool]] = {}
+        self._matcher = Matcher()
+        for name in self._around:
+            self._network.add(name, self._make_broker)
+        self._network.start()
+
+    @property
+    def brokers(self) -> tuple[str, ...]:
+        return tuple(self._around)
+
+    @property
+    def now_s(self) -> float:
+        return self._network.schedule.now / NS_PER_S
+
+    @property
+    def schedule(self) -> Schedule:
+        return self._network.schedule
+
+    def connect(self, at: str = "b0", *, name: str | None = None) -> Bus:
+        """A client of the broker `at`, beside it: no delay, no loss."""
+        if at not in self._around:
+            raise ConnectionFailed(f"there is no broker {at!r}; there are {', '.join(self._around)}")
+        self._clients += 1
+        bus = Bus()
+        bus.connection = _SimulatedConnection(self._network, at, name or f"client-{self._clients}", bus)
+        return bus
+
+    def crash(self, broker: str, *, keep_state: bool = True) -> None:
+        self._network.crash(broker, keep_state=keep_state)
+
+    def restart(self, broker: str) -> None:
+        self._network.restart(broker)
+
+    def pause(self, broker: str) -> None:
+        self._network.pause(broker)
+
+    def resume(self, broker: str) -> None:
+        self._network.resume(broker)
+
+    def cut(self, a: str, b: str) -> None:
+        """No message passes between the two brokers until `heal(a, b)`."""
+        pair = (min(a, b), max(a, b))
+        if pair not in self._cuts:
+            self._cuts[pair] = lambda source, target: (min(source, target), max(source, target)) == pair
+            self._network.sever(self._cuts[pair])
+
+    def heal(self, a: str, b: str) -> None:
+        severed = self._cuts.pop((min(a, b), max(a, b)), None)
+        if severed is not None:
+            self._network.mend(severed)
+
+    def _make_broker(self, node: SimulatedNode) -> Broker:
+        return Broker(node, self._around[node.node], incarnation=node.now + 1, matcher=self._matcher)
+
+    def _spec(self, source: str, target: str) -> LinkSpec:
+        return self._between if source in self._around and target in self._around else LOCAL
+
+
+class _SimulatedConnection:
+    """The connection of a bus to a simulated broker."""
+
+    def __init__(self, network: SimulatedNetwork, broker: str, name: str, bus: Bus) -> None:
+        self._network = network
+        self._broker = broker
+        self._name = name
+        self._bus = bus
+        self._client: Client | None = None
+
+    @property
+    def client(self) -> Client:
+        if self._client is None:
+            raise ConnectionFailed("not connected")
+        return self._client
+
+    @property
+    def now(self) -> int:
+        return self._network.schedule.now
+
+    async def open(self) -> None:
+        def make(node: SimulatedNode) -> Client:
+            self._client = Client(node, self._broker)
+            return self._client
+
+        node = self._network.add(self._name, make, self._bus.on_fact)
+        self._network.attach(self._name, self._broker)
+        node.start()
+
+    async def close(self) -> None:
+        if self._client is not None:
+            self._client = None
+            self._network.crash(self._name, keep_state=False)
+
+
+class _VirtualSelector(selectors.SelectSelector):
+    """Instead of waiting for I/O, lets virtual time pass."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        super().__init__()
+        self._schedule = schedule
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None or timeout > 0:
+            self._advance(timeout)
+        return []
+
+    def _advance(self, timeout: float | None) -> None:
+        schedule = self._schedule
+        next_at = schedule.next_at
+        if timeout is None and next_at is None:
+            raise RuntimeError("every coroutine waits and nothing is under way: the test would never end")
+        limit = next_at if timeout is None else schedule.now + max(1, round(timeout * NS_PER_S))
+        assert limit is not None
+        schedule.run(limit if next_at is None else min(limit, next_at))
+
+
+class _VirtualLoop(asyncio.SelectorEventLoop):
+    def __init__(self, schedule: Schedule) -> None:
+        super().__init__(_VirtualSelector(schedule))
+        self._schedule = schedule
+
+    def time(self) -> float:
+        return self._schedule.now / NS_PER_S
+
+
+def simulate(
+    scenario: Callable[[TestNetwork], Awaitable[Result]],
+    *,
+    seed: int = 0,
+    brokers: int = 5,
+    delay_ms: float = 10.0,
+    loss: float = 0.0,
+    duplicate: float = 0.0,
+) -> Result:
+    """Run `scenario(network)` to its end in virtual time and return what it returns."""
+    network = TestNetwork(seed, brokers, delay_ms, loss, duplicate)
+
+    async def main() -> Result:
+        return await scenario(network)
+
+    with asyncio.Runner(loop_factory=lambda: _VirtualLoop(network.schedule)) as runner:
+        return runner.run(main())
