@@ -56,7 +56,7 @@ def plan_of(brokers: int, rate_hz: float, duration_s: float, delay: str = CONSTA
 
 def messages_of(simulation: Simulation) -> int:
     return sum(
-        traffic.messages for link in simulation.network.links.values() for traffic in link.traffic.values()
+        traffic.messages for link in simulation.network.links.values() for traffic in link.traffic().values()
     )
 
 

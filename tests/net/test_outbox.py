@@ -225,6 +225,20 @@ def test_datagrams_carry_the_largest_event_and_name_the_limit_for_a_larger_one()
     assert told == ["the event has 60001 bytes; at most 60000 go over UDP"]
 
 
+def test_the_owner_is_woken_once_a_turn_also_if_all_was_left_out() -> None:
+    outbox = DatagramOutbox()
+    woken: list[str] = []
+    outbox.on_waiting = lambda: woken.append("up")
+    for number in range(3):
+        outbox.add(Notify(SUBSCRIPTIONS[0], publication(number, 70_000)))
+    assert woken == ["up"]
+    assert messages_of(outbox) == [Dropped(3)]
+    for message in (Ping(1), Confirm(0, 1, 1), publication(4)):
+        outbox.add(message)
+        assert messages_of(outbox) != []
+    assert woken == ["up"] * 4
+
+
 def test_a_notification_of_many_subscriptions_fits_into_datagrams() -> None:
     names = tuple(f"{number:0250d}" for number in range(300))
     outbox = DatagramOutbox()

@@ -59,9 +59,12 @@ class Outbox:
         self.chunks: deque[bytes | bytearray] = deque()
         self.waiting_bytes = 0
         """In `chunks`."""
+        self.on_waiting: Callable[[], None] = lambda: None
+        """Called at the first message of a turn; `finish_turn` ends the turn."""
         self.dropped = 0
         """Events left out since the start."""
         self._unreported = 0
+        self._in_turn = False
         self._subscriptions: tuple[str, ...] | None = None
         """Of the open batch of notifications; None if it holds publications."""
         self._raws: list[Raw] = []
@@ -92,8 +95,9 @@ class Outbox:
             self._add_confirm(message)  # type: ignore[arg-type]
             return
         else:
-            self.finish_turn()
+            self._close_all()
             self._store(message)
+            self._begin_turn()
             return
         filled_bytes = self._raws_bytes + publication.size_bytes
         if filled_bytes <= self._room_bytes and subscriptions == self._subscriptions:
@@ -103,9 +107,9 @@ class Outbox:
             self._add_to_new_batch(publication, subscriptions)
 
     def finish_turn(self) -> None:
-        """Encode what is still open; call it before the turn ends."""
-        self._close_batch()
-        self._close_confirm()
+        """Encode what is still open; what was read this turn is not referred to any more."""
+        self._in_turn = False
+        self._close_all()
 
     def take(self) -> bytes | bytearray | None:
         """The next chunk to write, or None. Behind the last one comes the report of what was dropped."""
@@ -128,6 +132,7 @@ class Outbox:
         self._raws.append(publication.raw)
         self._raws_bytes = publication.size_bytes
         self._room_bytes = BATCH_BYTES
+        self._begin_turn()
 
     def _drop(self, publication: Publication, subscriptions: tuple[str, ...] | None) -> bool:
         """The buffer is full: leave the event out if that is allowed."""
@@ -139,6 +144,7 @@ class Outbox:
     def _leave_out(self, publication: Publication, reason: str) -> None:
         self.dropped += 1
         self._unreported += 1
+        self._begin_turn()
         if self.policy.on_unsent is not None:
             self.policy.on_unsent(publication, reason)
 
@@ -152,9 +158,19 @@ class Outbox:
         held = self._confirm
         if held is None or confirm.first != self._confirmed_to + 1 or confirm.incarnation != held.incarnation:
             if held is not None:
-                self.finish_turn()  # the events that were added before it leave before it
+                self._close_all()  # the events that were added before it leave before it
             self._confirm = confirm
+            self._begin_turn()
         self._confirmed_to = confirm.last
+
+    def _begin_turn(self) -> None:
+        if not self._in_turn:
+            self._in_turn = True
+            self.on_waiting()
+
+    def _close_all(self) -> None:
+        self._close_batch()
+        self._close_confirm()
 
     def _close_batch(self) -> None:
         if self._raws:

@@ -22,7 +22,8 @@ NS_PER_SECOND = 1_000_000_000
 class Sink(Protocol):
     """What a port needs of a session."""
 
-    def send(self, message: Message) -> None: ...
+    @property
+    def send(self) -> Send: ...
 
 
 class AsyncPort:

@@ -85,7 +85,9 @@ class Session:
         self._loop = loop
         self._handlers: Mapping[type, Handler] = {}
         self._other: Handler = self._take_first
-        self._flush_scheduled = False
+        outbox.on_waiting = self._schedule_flush
+        self.send: Callable[[Message], None] = outbox.add
+        """What is sent leaves at the end of this turn of the loop. The hottest call: straight to the outbox."""
         self._waiters: list[asyncio.Future[None]] = []
         self._handshake_timer = loop.call_later(HANDSHAKE_SECONDS, self._on_handshake_timeout)
 
@@ -161,11 +163,8 @@ class Session:
 
     # --- Sending
 
-    def send(self, message: Message) -> None:
-        self.outbox.add(message)
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self.flush)
+    def _schedule_flush(self) -> None:
+        self._loop.call_soon(self.flush)
 
     async def drained(self, below_bytes: int = BACKLOG_BYTES) -> None:
         """Wait until no more than that waits to leave, or the peer is gone."""
@@ -175,7 +174,6 @@ class Session:
             await waiter
 
     def flush(self) -> None:
-        self._flush_scheduled = False
         if self.state is State.ENDED:
             return
         outbox = self.outbox
@@ -214,7 +212,7 @@ class Session:
             return
         self.state = State.ENDED
         self._handlers = {}
-        self._other = self._ignore
+        self._other = self.send = self._ignore
         self._settle()
         self._wake()
         self.close_transport()

@@ -32,6 +32,7 @@ from tidings.simulator.faults import nanoseconds
 from tidings.simulator.network import SimulatedNetwork
 from tidings.simulator.node import SimulatedNode
 from tidings.simulator.tally import Tally
+from tidings.structures.recent_ids import RecentIds
 from tidings.trace.writer import TraceWriter
 
 DRAIN_NS = 5_000_000_000
@@ -111,7 +112,7 @@ class SimulatedPublisher:
                 f"{source}:{sequence}", source, sequence, topic, attributes, len(self._payload), now
             )
             publication = session.publish(topic, attributes, self._payload, now)
-            self._tally.published(publication)
+            self._tally.publish(publication)
         if self._left is not None:
             self._left -= 1
         self._schedule_next(first=False)
@@ -130,13 +131,14 @@ class Window:
     published. What is on its way when a subscription is cancelled still arrives, for `DRAIN_NS`.
     """
 
-    __slots__ = ("accepted", "cancelled_at", "requested_at", "subscription")
+    __slots__ = ("accepted_at", "cancelled_at", "first_time", "requested_at", "subscription")
 
     def __init__(self, subscription: Subscription, requested_at: int) -> None:
         self.subscription = subscription
         self.requested_at = requested_at
+        self.accepted_at = NEVER
         self.cancelled_at = NEVER
-        self.accepted = False
+        self.first_time = RecentIds().first_time
 
 
 class SimulatedSubscriber:
@@ -154,7 +156,6 @@ class SimulatedSubscriber:
         self._count = 0
         self._client: Client
         self._write_delivered = writer.delivered
-        self._tally_delivered = tally.delivered
         self._node = network.add(plan.name, self._make, self._on_fact)
         network.attach(plan.name, plan.at)
         for step in plan.timeline:
@@ -186,37 +187,45 @@ class SimulatedSubscriber:
     def _cancel(self, window: Window) -> None:
         window.cancelled_at = self._schedule.now
         self._writer.cancelled(self._plan.name, window.subscription.id, window.cancelled_at)
-        self._tally.cancelled(window.subscription.id)
+        if window.accepted_at != NEVER:
+            self._tally.cancelled(window.subscription.interest())
         self._schedule.at(window.cancelled_at + DRAIN_NS, self._end, window.subscription.id)
 
     def _end(self, subscription_id: str, _second: object) -> None:
         del self._windows[subscription_id]
-        self._tally.drained(subscription_id)
         if self._node.up:
             self._client.unsubscribe(subscription_id)
 
     def _on_fact(self, fact: object) -> None:
-        if fact.__class__ is Delivered:
-            self._on_delivered(fact)
-        elif isinstance(fact, SubscriptionAccepted):
+        if not isinstance(fact, Delivered):
+            self._on_other_fact(fact)
+            return
+        publication, subscription, late = fact.publication, fact.subscription, fact.out_of_order
+        window = self._windows.get(subscription)
+        published_at = publication.published_at
+        if window is None or not window.requested_at <= published_at < window.cancelled_at:
+            return
+        now, tally = self._schedule.now, self._tally
+        text = publication.text_id or event_id(publication)
+        self._write_delivered(self._plan.name, subscription, self._position, text, now, late)
+        self._position += 1
+        tally.delivered += 1
+        tally.out_of_order += late
+        tally.latency_ns.add(now - published_at)
+        if not window.first_time(publication.source, publication.incarnation, publication.sequence):
+            tally.duplicates += 1
+        elif published_at >= window.accepted_at:
+            tally.expected_delivered += 1
+
+    def _on_other_fact(self, fact: object) -> None:
+        if isinstance(fact, SubscriptionAccepted):
             self._on_accepted(fact.subscription)
         elif isinstance(fact, SubscriptionFailed):
             self.failure = f"subscriber {self._plan.name!r}: {fact.reason}"
 
-    def _on_delivered(self, fact: Delivered) -> None:
-        publication, subscription, late = fact.publication, fact.subscription, fact.out_of_order
-        window = self._windows.get(subscription)
-        if window is None or not window.requested_at <= publication.published_at < window.cancelled_at:
-            return
-        now = self._schedule.now
-        text = publication.text_id or event_id(publication)
-        self._write_delivered(self._plan.name, subscription, self._position, text, now, late)
-        self._position += 1
-        self._tally_delivered(subscription, publication, now, late)
-
     def _on_accepted(self, subscription_id: str) -> None:
         window = self._windows.get(subscription_id)
-        if window is not None and not window.accepted and window.cancelled_at == NEVER:
-            window.accepted = True
-            self._writer.accepted(self._plan.name, subscription_id, self._schedule.now)
-            self._tally.accepted(window.subscription, self._schedule.now)
+        if window is not None and window.accepted_at == window.cancelled_at == NEVER:
+            window.accepted_at = self._schedule.now
+            self._writer.accepted(self._plan.name, subscription_id, window.accepted_at)
+            self._tally.accepted(window.subscription.interest())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Protocol
 
 from tidings.model.event import Publication
 from tidings.model.messages import Message
@@ -18,10 +17,7 @@ BITS_TIMES_NS_PER_MBPS = 8_000
 """Nanoseconds to send one byte at 1 Mbit/s."""
 
 
-class Target(Protocol):
-    """The node at the far end: whatever `handlers` has for a message now takes it when it arrives."""
-
-    handlers: dict[type, Callable[[str, Message], None]]
+Handlers = dict[type, Callable[[str, Message], None]]
 
 
 class Traffic:
@@ -46,7 +42,6 @@ class Link:
         "_duplicate",
         "_fast",
         "_free_at",
-        "_publications",
         "_random",
         "_reorder",
         "_schedule",
@@ -55,8 +50,11 @@ class Link:
         "slowness",
         "source",
         "target",
-        "target_node",
-        "traffic",
+        "handlers",
+        "publication_bytes",
+        "publications",
+        "publications_dropped",
+        "others",
     )
 
     def __init__(
@@ -64,7 +62,7 @@ class Link:
         schedule: Schedule,
         source: str,
         target: str,
-        target_node: Target,
+        handlers: Handlers,
         spec: LinkSpec,
         random: Random,
     ) -> None:
@@ -74,9 +72,10 @@ class Link:
         self.extra_loss: tuple[float, ...] = ()
         self.slowness = 1.0
         self._schedule = schedule
-        self.target_node = target_node
-        self._publications = Traffic()
-        self.traffic: dict[type, Traffic] = {Publication: self._publications}
+        self.handlers = handlers
+        """Whatever is there for a message when it is sent takes it when it arrives."""
+        self.publications = self.publication_bytes = self.publications_dropped = 0
+        self.others: dict[type, Traffic] = {}
         self._random = random
         self._draw_delay_ns = delay_sampler(spec.delay_ms, random)
         self._draw_loss = loss_sampler(spec.loss, random)
@@ -97,25 +96,33 @@ class Link:
 
     def drop(self, message: Message) -> None:
         """The message was counted and does not arrive."""
-        self.traffic[message.__class__].dropped += 1
+        if message.__class__ is Publication:
+            self.publications_dropped += 1
+        else:
+            self.others[message.__class__].dropped += 1
 
-    def _traffic_of(self, kind: type) -> Traffic:
-        traffic = self.traffic.get(kind)
-        if traffic is None:
-            traffic = self.traffic[kind] = Traffic()
-        return traffic
+    def traffic(self) -> dict[type, Traffic]:
+        """What went over the link so far, by class of message."""
+        result = dict(self.others)
+        if self.publications:
+            carried = result[Publication] = Traffic()
+            carried.messages = self.publications
+            carried.size_bytes = self.publication_bytes
+            carried.dropped = self.publications_dropped
+        return result
 
     def transmit(self, message: Message) -> None:
-        """Count the message and let it arrive when it arrives. A constant delay and nothing else is fast."""
+        """Count the message and let it arrive when it arrives. A constant delay and nothing else is fast.
+
+        Publications are counted in the link itself: one object fewer to touch for most messages.
+        """
         kind = message.__class__
         if kind is Publication:
-            traffic = self._publications
             size_bytes: int = message.size_bytes  # type: ignore[union-attr]
+            self.publications += 1
+            self.publication_bytes += size_bytes
         else:
-            traffic = self._traffic_of(kind)
-            size_bytes = encoded_size(message)
-        traffic.messages += 1
-        traffic.size_bytes += size_bytes
+            size_bytes = self._count(kind, message)
         if not self._fast:
             self._transmit_disturbed(message, size_bytes)
             return
@@ -123,9 +130,18 @@ class Link:
         at: int = schedule.now + self._constant_ns  # type: ignore[operator]
         bucket = schedule.buckets.get(at)
         if bucket is None:
-            schedule.at(at, self.target_node.handlers[kind], self.source, message)
+            schedule.at(at, self.handlers[kind], self.source, message)
         else:
-            bucket.append((self.target_node.handlers[kind], self.source, message))
+            bucket.append((self.handlers[kind], self.source, message))
+
+    def _count(self, kind: type, message: Message) -> int:
+        size_bytes = encoded_size(message)
+        traffic = self.others.get(kind)
+        if traffic is None:
+            traffic = self.others[kind] = Traffic()
+        traffic.messages += 1
+        traffic.size_bytes += size_bytes
+        return size_bytes
 
     def _transmit_disturbed(self, message: Message, size_bytes: int) -> None:
         if self.cuts or self._is_lost():
@@ -152,5 +168,5 @@ class Link:
             self._free_at = leaves_at
         if self.slowness != 1.0:
             delay_ns = round(delay_ns * self.slowness)
-        handler = self.target_node.handlers[message.__class__]
+        handler = self.handlers[message.__class__]
         self._schedule.at(leaves_at + delay_ns, handler, self.source, message)

@@ -60,7 +60,7 @@ class SimulatedNetwork:
         if link is None:
             spec = self._spec_between(source, target)
             random = Random(f"{self.seed}:link:{source}>{target}")
-            link = Link(self.schedule, source, target, self.nodes[target], spec, random)
+            link = Link(self.schedule, source, target, self.nodes[target].handlers, spec, random)
             self.links[source, target] = link
             self._refresh(link)
         return link

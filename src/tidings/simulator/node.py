@@ -52,8 +52,9 @@ class SimulatedNode:
         self._timers: dict[TimerName, int] = {}
         self._timer_serial = 0
         self._held: list[tuple[Callable[[Any, Any], None], Any, Any]] = []
-        self.handlers: dict[type, Handler] = _Handlers({}, self.deliver)
-        """Where messages go that are sent now. While the node is down or paused, it is decided on arrival."""
+        self.handlers = _Handlers({}, self.deliver)
+        """Where messages go that are sent now, known to all links that lead here. While the node is down or
+        paused nothing is in it, and it is decided on arrival."""
 
     # --- Port
 
@@ -99,7 +100,7 @@ class SimulatedNode:
     def start(self) -> None:
         self.up = True
         self.protocol = self._make(self)
-        self.handlers = _Handlers(self.protocol.handlers, self._ignore)
+        self.handlers.update(self.protocol.handlers)
         self.protocol.start()
 
     def crash(self, *, keep_state: bool) -> None:
@@ -121,7 +122,7 @@ class SimulatedNode:
     def resume(self) -> None:
         if self.paused:
             self.paused = False
-            self.handlers = _Handlers(self.protocol.handlers, self._ignore)
+            self.handlers.update(self.protocol.handlers)
             held, self._held = self._held, []
             for action, first, second in held:
                 self._schedule.at(self._schedule.now, action, first, second)
@@ -130,7 +131,7 @@ class SimulatedNode:
         """Messages on their way were addressed to the protocol as it ran; look again when they arrive."""
         parts = frozenset(id(part) for part in self.protocol.parts)
         self._schedule.redirect(lambda action: id(getattr(action, "__self__", None)) in parts, self.deliver)
-        self.handlers = _Handlers({}, self.deliver)
+        self.handlers.clear()
 
     def _fire(self, name: TimerName, serial: int) -> None:
         if self._timers.get(name) != serial:
@@ -140,6 +141,3 @@ class SimulatedNode:
             return
         del self._timers[name]
         self.protocol.timer(name)
-
-    def _ignore(self, sender: str, message: Message) -> None:
-        """A message of a part that this node does not run."""

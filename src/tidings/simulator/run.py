@@ -118,14 +118,14 @@ class Simulation:
             "seed": self.plan.scenario.seed,
             "mode": self.plan.scenario.overlay.mode,
             "brokers": len(self.plan.topology.brokers),
-            "published": tally.published_count,
-            "delivered": tally.delivered_count,
+            "published": tally.published,
+            "delivered": tally.delivered,
             "expected": tally.expected,
             "delivery_ratio": tally.expected_delivered / tally.expected if tally.expected else 1.0,
             "duplicates": tally.duplicates,
             "out_of_order": tally.out_of_order,
             "latency_ms": latency_ms(tally),
-            "overhead": between_brokers / tally.published_count if tally.published_count else 0.0,
+            "overhead": between_brokers / tally.published if tally.published else 0.0,
             "gossip_messages": 0,
             "utility": {"push": None, "pull": None},
             "messages": messages,
@@ -140,9 +140,7 @@ class Simulation:
         messages = size_bytes = between_brokers = 0
         brokers = frozenset(self.plan.topology.brokers)
         for (source, target), link in sorted(self.network.links.items()):
-            for kind, traffic in sorted(link.traffic.items(), key=lambda item: item[0].__name__):
-                if not traffic.messages:
-                    continue
+            for kind, traffic in sorted(link.traffic().items(), key=lambda item: item[0].__name__):
                 self.writer.traffic(
                     snake_case(kind.__name__),
                     source,

@@ -26,8 +26,9 @@ class RecentIds:
         self._width = window
         self._full = (1 << window) - 1
         self._max_sources = max_sources
-        self._windows: dict[tuple[str, int], list[int]] = {}
-        """[highest, mask]: bit i of the mask stands for the number highest - i"""
+        self._windows: dict[str | tuple[str, int], list[int]] = {}
+        """[highest, mask]: bit i of the mask stands for the number highest - i. The key of a first life, which
+        most sources never leave, is the source alone: that is quicker."""
         self.stale = 0
         self.evicted = 0
 
@@ -37,22 +38,23 @@ class RecentIds:
 
     def first_time(self, source: str, incarnation: int, sequence: int) -> bool:
         """True if this message was not seen before; from now on it was."""
-        window = self._windows.get((source, incarnation))
+        key = (source, incarnation) if incarnation else source
+        window = self._windows.get(key)
         if window is None:
-            self._open((source, incarnation), sequence)
+            self._open(key, sequence)
             return True
         ahead = sequence - window[0]
         if ahead > 0:
             window[0] = sequence
-            window[1] = ((window[1] << ahead) | 1) & self._full if ahead < self._width else 1
+            window[1] = (window[1] << ahead | 1) & self._full if ahead < self._width else 1
             return True
         return self._late(window, -ahead)
 
     def forget(self, source: str, incarnation: int) -> None:
         """Drop what is known of a source that is gone for good."""
-        self._windows.pop((source, incarnation), None)
+        self._windows.pop((source, incarnation) if incarnation else source, None)
 
-    def _open(self, key: tuple[str, int], sequence: int) -> None:
+    def _open(self, key: str | tuple[str, int], sequence: int) -> None:
         if len(self._windows) >= self._max_sources:
             del self._windows[next(iter(self._windows))]
             self.evicted += 1

@@ -1,0 +1,117 @@
+"""`tidings broker`: one broker as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from tidings.cli.options import Json, TlsAuthority, TokenFile, TransportName, option
+from tidings.cli.output import print_json, print_line
+
+if TYPE_CHECKING:
+    from tidings.cli.settings import BrokerSettings
+    from tidings.net.broker import BrokerServer
+
+Name = Annotated[str | None, option("--name", help="Unique in the network. Default: b0.")]
+Listen = Annotated[
+    str | None, option("--listen", metavar="HOST:PORT", help="Port 0: any. Default: 127.0.0.1:7400.")
+]
+Neighbours = Annotated[
+    list[str] | None,
+    option("--neighbour", metavar="NAME=HOST:PORT", help="A broker beside this one; may be repeated."),
+]
+Transport = Annotated[TransportName | None, option("--transport", help="udp only on loopback. Default: tcp.")]
+TlsCertificate = Annotated[
+    Path | None, option("--tls-cert", help="Certificate (PEM); needed beyond loopback.")
+]
+TlsKey = Annotated[Path | None, option("--tls-key", help="Its key (PEM).")]
+Config = Annotated[
+    Path | None, option("--config", metavar="FILE", help="The same as TOML; flags go before it.")
+]
+StopOnEof = Annotated[bool, option("--stop-on-eof", hidden=True, help="End when stdin closes.")]
+
+
+def broker(
+    name: Name = None,
+    listen: Listen = None,
+    neighbour: Neighbours = None,
+    transport: Transport = None,
+    tls_cert: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsAuthority = None,
+    token_file: TokenFile = None,
+    config: Config = None,
+    json: Json = False,
+    stop_on_eof: StopOnEof = False,
+) -> None:
+    """Run one broker until SIGINT or SIGTERM; prints one line once it listens."""
+    from tidings.cli.running import Stopped, run
+    from tidings.cli.settings import Flags, broker_settings
+
+    flags = Flags(
+        name=name,
+        listen=listen,
+        neighbours=neighbour or (),
+        transport=transport,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
+        token_file=token_file,
+    )
+    settings = broker_settings(flags, config)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        run(serve(settings, as_json=json, stop_on_eof=stop_on_eof))
+    except Stopped:
+        return  # the way in which a broker is meant to end
+
+
+async def serve(settings: BrokerSettings, *, as_json: bool, stop_on_eof: bool) -> None:
+    from tidings.net.broker import BrokerServer
+
+    server = BrokerServer(
+        settings.name,
+        settings.listen,
+        settings.neighbours,
+        transport=settings.transport,
+        tls=settings.tls,
+        token=settings.token,
+    )
+    await server.start()
+    try:
+        announce(server, settings, as_json=as_json)
+        await (stdin_closed() if stop_on_eof else asyncio.Event().wait())
+    finally:
+        await server.stop()
+
+
+def announce(server: BrokerServer, settings: BrokerSettings, *, as_json: bool) -> None:
+    """The line that others wait for."""
+    from tidings.net.address import url
+
+    where = url(server.address, settings.transport, tls=settings.tls is not None)
+    if as_json:
+        print_json({"broker": server.name, "url": where, "pid": os.getpid()})
+    else:
+        print_line(f"{server.name} listens on {where}")
+
+
+async def stdin_closed() -> None:
+    """Until whoever started us is gone, however it went: its end of the pipe closes with it."""
+    loop = asyncio.get_running_loop()
+    closed = asyncio.Event()
+    descriptor = sys.stdin.fileno()
+
+    def readable() -> None:
+        if not os.read(descriptor, 4096):
+            closed.set()
+
+    loop.add_reader(descriptor, readable)
+    try:
+        await closed.wait()
+    finally:
+        loop.remove_reader(descriptor)

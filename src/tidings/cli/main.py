@@ -1,0 +1,123 @@
+"""The `tidings` command: its verbs, and what happens to errors (design: command line).
+
+Command modules import what they run only when they run it, so that `tidings --help` is quick.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from tidings.cli.broker import broker
+from tidings.cli.exits import ExitCode, exit_code_of, message_of, one_line, report
+from tidings.cli.pub import pub
+from tidings.cli.running import Stopped
+from tidings.cli.sim import sim
+from tidings.cli.status import status
+from tidings.cli.sub import sub
+from tidings.cli.up import up
+
+EPILOG = (
+    "Exit codes: 0 done, 1 a check failed, 2 bad usage or input, 3 nothing or too little came in time, "
+    "4 a broker cannot be reached or refuses, 130 interrupted. Every flag can be given as "
+    "TIDINGS_<COMMAND>_<FLAG> in the environment."
+)
+
+
+class Verbs(TyperGroup):
+    """A reader that closes the pipe early (`| head`) has had enough: that is no error to tell."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise typer.Exit(ExitCode.BROKEN_PIPE) from None
+
+
+app = typer.Typer(
+    cls=Verbs,
+    name="tidings",
+    help="Publish/subscribe that loses nothing and shows every subscriber the same order.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"], "auto_envvar_prefix": "TIDINGS"},
+)
+for verb in (sim, broker, up, pub, sub, status):
+    app.command()(verb)
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        from tidings import __version__
+
+        sys.stdout.write(f"tidings {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=show_version,
+            is_eager=True,
+            allow_from_autoenv=False,
+            help="Print the version.",
+        ),
+    ] = False,
+) -> None:
+    """Flags of `tidings` itself."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command line; returns its exit code. Only a bug of ours shows a traceback."""
+    as_json = "--json" in takewhile(lambda argument: argument != "--", arguments)
+    try:
+        code = app(list(arguments), prog_name="tidings", standalone_mode=False)
+        sys.stdout.flush()
+        return int(code or 0)
+    except typer.TyperException as error:
+        if error.format_message():  # else the help was printed, for want of a command
+            report(usage_message(error), as_json=as_json)
+        return error.exit_code
+    except Stopped as stopped:
+        report(str(stopped), as_json=as_json)
+        return ExitCode.SIGNAL_BASE + stopped.number
+    except BrokenPipeError:
+        return ExitCode.BROKEN_PIPE
+    except Exception as error:
+        code = exit_code_of(error)
+        if code is ExitCode.BUG:
+            traceback.print_exc()
+        report(message_of(error), as_json=as_json)
+        return code
+
+
+def usage_message(error: typer.TyperException) -> str:
+    """Typer's message on one line, with where to read on."""
+    context = getattr(error, "ctx", None)
+    hint = f" (see '{context.command_path} --help')" if context is not None else ""
+    return one_line(error.format_message()) + hint
+
+
+def main() -> None:
+    """The entry of the console script."""
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter would flush once more at its end, and complain.
+        sys.stdout = None
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What commands print: tables for people, JSON for programs, and progress on stderr where somebody watches."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+PIPED_WIDTH = 160
+"""Columns of a table that goes into a file or a pipe, where there is no terminal to ask."""
+
+Progress = Callable[[float], None]
+"""Told which share, from 0 to 1, is done."""
+
+
+def print_line(text: str) -> None:
+    """One line on stdout, at once."""
+    sys.stdout.write(text.encode(errors="backslashreplace").decode() + "\n")
+    sys.stdout.flush()
+
+
+def print_json(value: object) -> None:
+    """One JSON value on one line of stdout."""
+    print_line(json_line(value))
+
+
+def json_line(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table on stdout; numbers to the right, and what users wrote is never taken for markup."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    lines = [list(row) for row in rows]
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for index, column in enumerate(columns):
+        numeric = bool(lines) and all(isinstance(line[index], int | float) for line in lines)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for line in lines:
+        table.add_row(*(Text(cell_text(cell)) for cell in line))
+    terminal = sys.stdout.isatty()
+    Console(width=None if terminal else PIPED_WIDTH, highlight=False).print(table)
+
+
+def cell_text(value: object) -> str:
+    """A value as a table shows it."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.3f}" if abs(value) < 1000 else f"{value:,.0f}"
+        case _:
+            return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """The text with everything that could move a terminal's cursor, or is not one line, spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode()
+        for letter in text
+    )
+
+
+@contextmanager
+def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Progress]:
+    """A bar on stderr if that is a terminal and nobody asked for quiet."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda share: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with RichProgress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(what, total=1.0)
+        yield lambda share: bars.update(task, completed=share)

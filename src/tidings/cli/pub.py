@@ -1,0 +1,145 @@
+"""`tidings pub`: publishes events, and says which are confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidings.cli.options import (
+    ClientName,
+    ConnectTimeout,
+    Json,
+    TlsAuthority,
+    TokenFile,
+    Url,
+    make_bus,
+    option,
+)
+from tidings.cli.output import json_line, print_line
+
+if TYPE_CHECKING:
+    from tidings.model.predicates import Scalar
+    from tidings.services.bus import Bus
+
+STDIN = "-"
+MAX_BATCH = 512
+"""Events under way at once."""
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Such as /news/bbc.", show_default=False)]
+Payload = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[PAYLOAD]", help="Text; '-': every line of stdin is one event.", show_default=False
+    ),
+]
+File = Annotated[Path | None, option("--file", help="The payload is this file's content.")]
+Attributes = Annotated[
+    list[str] | None,
+    option("--attribute", "-a", metavar="NAME=VALUE", help="size=12, price=1.5, urgent=true, name='\"12\"'."),
+]
+Count = Annotated[
+    int | None, option("--count", "-n", min=1, help="Publish so many times; of stdin: so many lines at most.")
+]
+Rate = Annotated[float | None, option("--rate", min=0.001, max=1e6, help="Events per second at most.")]
+
+
+def pub(
+    url: Url,
+    topic: Topic,
+    payload: Payload = None,
+    file: File = None,
+    attribute: Attributes = None,
+    count: Count = None,
+    rate: Rate = None,
+    name: ClientName = None,
+    token_file: TokenFile = None,
+    tls_ca: TlsAuthority = None,
+    connect_timeout: ConnectTimeout = 5.0,
+    json: Json = False,
+) -> None:
+    """Publish events; prints the id of each once it is confirmed."""
+    from tidings.cli.running import run
+    from tidings.cli.values import parse_attributes
+    from tidings.model.event import check_attributes
+    from tidings.model.topics import check_topic
+
+    if payload is not None and file is not None:
+        raise typer.BadParameter("give a payload or a file, not both", param_hint="--file")
+    attributes = parse_attributes(attribute or ())
+    check_topic(topic)
+    check_attributes(attributes)
+    if payload == STDIN:
+        payloads = stdin_payloads(count)
+    else:
+        content = file.read_bytes() if file is not None else (payload or "").encode(errors="surrogateescape")
+        payloads = repeated(content, count or 1)
+    bus = make_bus(url, name=name, token_file=token_file, tls_authority=tls_ca, timeout_s=connect_timeout)
+    run(publish_all(bus, topic, attributes, paced(payloads, rate), as_json=json))
+
+
+async def publish_all(
+    bus: Bus,
+    topic: str,
+    attributes: Mapping[str, Scalar],
+    batches: AsyncIterator[list[bytes]],
+    *,
+    as_json: bool,
+) -> None:
+    """Publish batch after batch; the ids of what is confirmed are printed even if another one fails."""
+    async with bus:
+        async for batch in batches:
+            published = (bus.publish(topic, attributes, payload) for payload in batch)
+            results = await asyncio.gather(*published, return_exceptions=True)
+            ids = [str(result) for result in results if not isinstance(result, BaseException)]
+            if ids:
+                print_line(
+                    "\n".join(json_line({"id": name, "topic": topic}) if as_json else name for name in ids)
+                )
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+
+
+async def repeated(content: bytes, count: int) -> AsyncIterator[list[bytes]]:
+    """The same payload so many times, in batches."""
+    for begin in range(0, count, MAX_BATCH):
+        yield [content] * min(MAX_BATCH, count - begin)
+
+
+async def stdin_payloads(count: int | None) -> AsyncIterator[list[bytes]]:
+    """The lines of stdin as they come, in batches of what is there."""
+    from tidings.cli.stdin import stdin_lines
+
+    left = count
+    async for lines in stdin_lines():
+        for begin in range(0, len(lines), MAX_BATCH):
+            batch = lines[begin : begin + MAX_BATCH][:left]
+            yield batch
+            if left is not None:
+                left -= len(batch)
+                if left == 0:
+                    return
+
+
+async def paced(batches: AsyncIterator[list[bytes]], rate_hz: float | None) -> AsyncIterator[list[bytes]]:
+    """The same payloads, each not before its time: event number i is due i / rate_hz seconds after the first."""
+    loop = asyncio.get_running_loop()
+    began_at: float | None = None
+    sent = 0
+    async for batch in batches:
+        if rate_hz is None:
+            yield batch
+            continue
+        began_at = loop.time() if began_at is None else began_at
+        while batch:
+            due = int((loop.time() - began_at) * rate_hz) + 1 - sent
+            if due > 0:
+                yield batch[:due]
+                sent += len(batch[:due])
+                batch = batch[due:]
+            else:
+                await asyncio.sleep(max(0.0, began_at + sent / rate_hz - loop.time()))

@@ -1,0 +1,113 @@
+"""`tidings sim`: runs a scenario in virtual time, and checks its trace (design: the scenario file)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidings.cli.exits import ExitCode
+from tidings.cli.options import Json, Quiet, option
+from tidings.cli.output import json_line, print_line, print_table, progress_bar
+
+if TYPE_CHECKING:
+    from tidings.scenario.schema import Scenario
+    from tidings.trace.verdict import Verdict
+
+INT64 = {"min": -(2**63), "max": 2**63 - 1}
+
+ScenarioPath = Annotated[
+    Path, typer.Argument(metavar="SCENARIO", help="A scenario file (TOML).", show_default=False)
+]
+Out = Annotated[Path, option("--out", "-o", metavar="DIR", help="Where the trace goes.", show_default=False)]
+Seed = Annotated[int | None, option("--seed", metavar="N", **INT64, help="Instead of the file's seed.")]
+Check = Annotated[bool, option("--check/--no-check", help="Check the trace against what was promised.")]
+
+
+def sim(
+    scenario: ScenarioPath,
+    out: Out,
+    seed: Seed = None,
+    check: Check = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a scenario in virtual time; write DIR/*.parquet and DIR/summary.json."""
+    from tidings.simulator.run import run_scenario
+
+    loaded = load(scenario, seed)
+    with progress_bar(scenario.name, quiet=quiet) as progress:
+        summary = run_scenario(loaded, out, progress)
+    if json:
+        print_line((out / "summary.json").read_text(encoding="utf-8").rstrip("\n"))
+    else:
+        print_summary(scenario.name, summary, out)
+    if check and not show_verdicts(verdicts(out), as_json=json):
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def load(path: Path, seed: int | None) -> Scenario:
+    """The checked scenario, with the seed replaced where one is given."""
+    import msgspec
+
+    from tidings.scenario.check import check_scenario
+    from tidings.scenario.load import load_scenario
+
+    scenario = load_scenario(path)
+    if seed is not None:
+        scenario = msgspec.structs.replace(scenario, seed=seed)
+        check_scenario(scenario)
+    return scenario
+
+
+def print_summary(title: str, summary: dict[str, Any], out: Path) -> None:
+    latency = summary["latency_ms"]
+    rows = [
+        ("seed, mode", f"{summary['seed']}, {summary['mode']}"),
+        ("brokers", summary["brokers"]),
+        ("published", summary["published"]),
+        ("expected", summary["expected"]),
+        ("delivered", summary["delivered"]),
+        ("delivery ratio", f"{summary['delivery_ratio']:.4%}"),
+        ("duplicates", summary["duplicates"]),
+        ("out of order", summary["out_of_order"]),
+        (
+            "latency",
+            " / ".join(f"{latency[key]:.1f}" for key in ("p50", "p99", "max")) + " ms (p50 / p99 / max)",
+        ),
+        ("messages", f"{summary['messages']:,} ({summary['bytes']:,} bytes)"),
+        ("overhead", f"{summary['overhead']:.2f} messages between brokers per event"),
+        ("time", f"{summary['virtual_s']:g} s simulated in {summary['wall_s']:g} s"),
+        ("trace hash", summary["trace_sha256"]),
+        ("written to", out),
+    ]
+    print_table(title, ("what", "value"), rows)
+
+
+def verdicts(out: Path) -> list[Verdict]:
+    """What the checkers say of the trace in `out`, for everything that its subscriptions asked for."""
+    from tidings.trace.checkers import check_all
+    from tidings.trace.reader import Trace
+
+    return check_all(Trace.read(out))
+
+
+def show_verdicts(found: list[Verdict], *, as_json: bool) -> bool:
+    """Prints them, with --json on stderr: stdout is then the summary alone. True if all hold."""
+    for verdict in found:
+        if as_json:
+            sys.stderr.write(json_line(verdict_fields(verdict)) + "\n")
+        else:
+            print_line(str(verdict))
+    return all(verdict.holds for verdict in found)
+
+
+def verdict_fields(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "guarantee": verdict.guarantee,
+        "holds": verdict.holds,
+        "violations": verdict.violations,
+        "witnesses": [witness.text for witness in verdict.witnesses],
+    }

@@ -1,0 +1,79 @@
+"""The topology file of `tidings up`: `[overlay]` as in scenario files, and where the processes listen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from tidings.cli.toml_file import read_toml
+from tidings.model.errors import NotYetAvailable, ScenarioError
+from tidings.net.address import Address
+from tidings.scenario.check import check_scenario
+from tidings.scenario.schema import Mode, Overlay, Scenario, Table, TreeShape
+from tidings.scenario.topology import Topology, build_topology
+
+MAX_PORT = 65_535
+MAX_PROCESSES = 200
+DEFAULT_BROKERS = 5
+BEST_EFFORT: Mode = "best-effort"
+
+
+class Up(Table, frozen=True, kw_only=True):
+    """`[up]`: broker number i, in the order of the topology, listens on `base_port + i`."""
+
+    host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
+    base_port: Annotated[int, Meta(ge=1, le=MAX_PORT)] = 7400
+    transport: Literal["tcp", "udp"] = "tcp"
+
+
+class TopologyFile(Table, frozen=True, kw_only=True):
+    """`seed` matters to random shapes alone."""
+
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 7
+    overlay: Overlay = Overlay()
+    up: Up = Up()
+
+
+def read_topology_file(path: Path) -> tuple[Topology, Up]:
+    """The tree and where it listens; ScenarioError names the file and the key."""
+    file = read_toml(path, TopologyFile)
+    try:
+        return make_topology(file), file.up
+    except ScenarioError as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def make_topology(file: TopologyFile) -> Topology:
+    check_scenario(Scenario(seed=file.seed, overlay=file.overlay))
+    if file.overlay.mode != BEST_EFFORT:
+        raise NotYetAvailable(
+            f'overlay.mode: "{file.overlay.mode}" is not yet available; '
+            f'available: "{BEST_EFFORT}" (set mode = "{BEST_EFFORT}")'
+        )
+    topology = build_topology(file.overlay, file.seed)
+    check_size(len(topology.brokers))
+    return topology
+
+
+def tree(brokers: int) -> Topology:
+    """A binary tree of so many brokers, for when there is no file."""
+    check_size(brokers)
+    shape = TreeShape(brokers=brokers, children=2)
+    return build_topology(Overlay(mode=BEST_EFFORT, shape=shape), seed=0)
+
+
+def check_size(brokers: int) -> None:
+    if brokers > MAX_PROCESSES:
+        raise ScenarioError(
+            f"{brokers} brokers are too many processes for one machine; at most {MAX_PROCESSES}"
+        )
+
+
+def addresses(topology: Topology, up: Up) -> dict[str, Address]:
+    """Where each broker listens."""
+    last = up.base_port + len(topology.brokers) - 1
+    if last > MAX_PORT:
+        raise ScenarioError(f"ports {up.base_port} to {last} are needed; the last there is is {MAX_PORT}")
+    return {name: Address(up.host, up.base_port + index) for index, name in enumerate(topology.brokers)}

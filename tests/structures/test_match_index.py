@@ -1,0 +1,221 @@
+"""The match index against trying every pattern, while keys come and go.
+
+The limits are lowered so that small examples reach what large indexes do: shelves that move between lists and
+pages, gaps that are cut and joined, scans that narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tidings.model.errors import FilterError
+from tidings.model.filter import Filter, Pattern
+from tidings.model.predicates import Kind
+from tidings.structures import attribute_table, conjunct_index, match_index, slot_store
+from tidings.structures.match_index import MatchIndex
+
+NAMES = ("a", "b", "c", "d")
+NUMBERS = ("0", "1", "2", "3", "1.5", "-1", "2.25", "7", "9007199254740993", "1e17", "0.1", "8", "9", "10", "11")
+STRINGS = ("''", "'a'", "'ab'", "'abc'", "'b'", "'ba'", "'\U0010ffff'", "'é'", "'m'", "'n'", "'o'", "'p'")
+LIKES = ("'a%'", "'ab%'", "'%b'", "'a_c%'", "'%'", "'_'", "'\U0010ffff%'", "'b%a'")
+VALUES: tuple[Any, ...] = (
+    *(0, 1, 2, 3, 1.5, -1, 2.25, 7, 2**53, 2**53 + 1, 10**17, 1e17, 0.1, -0.0, 8, 9, 10, 11, 10**400),
+    *("", "a", "ab", "abc", "b", "ba", "\U0010ffff", "\U0010ffffz", "é", "m", "n", "o", "p", "zz"),
+    *(True, False, None, float("nan"), float("inf"), b"", b"a", [1], {}, Decimal(1), object()),
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_limits() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attribute_table, "MAX_CUTS", dict.fromkeys(Kind, 4))
+        patch.setattr(attribute_table, "MIN_DOUBTS", 2)
+        patch.setattr(conjunct_index, "SHELF_LIST_LIMIT", 3)
+        patch.setattr(conjunct_index, "SHELF_LIST_AGAIN", 1)
+        patch.setattr(conjunct_index, "COMPILED_LIMIT", 8)
+        patch.setattr(slot_store, "NARROW_FROM_WORDS", 2)
+        patch.setattr(slot_store, "ROWS_BEFORE_NARROWING", 1)
+        patch.setattr(slot_store, "ABSENCE_ROWS", 2)
+        patch.setattr(slot_store, "FEW_SLOTS", 4)
+        patch.setattr(match_index, "COMPACT_FROM", 4)
+        yield
+
+
+def listed(literals: tuple[str, ...]) -> st.SearchStrategy[str]:
+    return st.lists(st.sampled_from(literals), min_size=1, max_size=3).map(", ".join)
+
+
+def atoms_on(name: str) -> st.SearchStrategy[str]:
+    literal = st.sampled_from(NUMBERS + STRINGS + ("X'61'", "TRUE"))
+    return st.one_of(
+        literal.map(lambda value: f"{name} = {value}"),
+        st.builds(
+            lambda op, value: f"{name} {op} {value}", st.sampled_from(["<", "<=", ">", ">=", "!="]), literal
+        ),
+        st.builds(
+            lambda low, high: f"{name} BETWEEN {low} AND {high}",
+            st.sampled_from(NUMBERS),
+            st.sampled_from(NUMBERS),
+        ),
+        listed(NUMBERS).map(lambda values: f"{name} IN ({values})"),
+        listed(STRINGS).map(lambda values: f"{name} NOT IN ({values})"),
+        st.sampled_from(LIKES).map(lambda like: f"{name} LIKE {like}"),
+        st.sampled_from(LIKES).map(lambda like: f"{name} NOT LIKE {like}"),
+        st.sampled_from([f"{name} IS NULL", f"{name} IS NOT NULL", f"{name} = d", f"a < {name}", "TRUE", "FALSE"]),
+    )
+
+
+atoms = st.sampled_from(NAMES).flatmap(atoms_on)
+conjunctions = st.lists(atoms, min_size=1, max_size=3).map(" AND ".join)
+filters = st.lists(conjunctions, min_size=1, max_size=3).map(" OR ".join)
+events = st.dictionaries(st.sampled_from((*NAMES, "e")), st.sampled_from(VALUES), max_size=5)
+
+
+class Matching(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.index: MatchIndex[int] = MatchIndex()
+        self.twin: dict[int, Pattern] = {}
+        self.next_key = 0
+
+    @rule(sql=filters)
+    def add(self, sql: str) -> None:
+        self.index.add(self.next_key, sql)
+        self.twin[self.next_key] = Filter(sql).pattern
+        self.next_key += 1
+
+    @rule(sqls=st.lists(conjunctions, min_size=4, max_size=20))
+    def add_many(self, sqls: list[str]) -> None:
+        for sql in sqls:
+            self.add(sql)
+
+    @rule(name=st.sampled_from(NAMES), value=st.sampled_from(NUMBERS[:4] + STRINGS[:4]), count=st.integers(2, 12))
+    def add_to_one_shelf(self, name: str, value: str, count: int) -> None:
+        for limit in range(count):
+            self.add(f"{name} = {value} AND {NAMES[limit % 4]} >= {limit % 7}")
+
+    @precondition(lambda self: self.twin)
+    @rule(data=st.data())
+    def add_the_same_again(self, data: st.DataObject) -> None:
+        pattern = self.twin[data.draw(st.sampled_from(sorted(self.twin)))]
+        self.index.add(self.next_key, pattern)
+        self.twin[self.next_key] = pattern
+        self.next_key += 1
+
+    @precondition(lambda self: self.twin)
+    @rule(data=st.data(), share=st.integers(1, 4))
+    def remove(self, data: st.DataObject, share: int) -> None:
+        chosen = data.draw(st.sampled_from(sorted(self.twin)))
+        for key in [key for key in self.twin if key == chosen or key % 4 >= share]:
+            self.index.remove(key)
+            del self.twin[key]
+
+    @rule(asked=st.lists(events, min_size=1, max_size=8))
+    def match(self, asked: list[dict[str, Any]]) -> None:
+        for event in asked:
+            expected = [key for key, pattern in self.twin.items() if pattern.matches(event)]
+            assert self.index.match(event) == expected, event
+
+    @invariant()
+    def sizes_agree(self) -> None:
+        assert len(self.index) == len(self.twin)
+        assert all(key in self.index for key in self.twin)
+
+
+TestMatching = Matching.TestCase
+TestMatching.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+@given(st.lists(filters, min_size=1, max_size=30), st.lists(events, min_size=1, max_size=10))
+@settings(max_examples=60, deadline=None)
+def test_the_index_agrees_with_every_pattern(sqls: list[str], asked: list[dict[str, Any]]) -> None:
+    index: MatchIndex[int] = MatchIndex()
+    for key, sql in enumerate(sqls):
+        index.add(key, Filter(sql))
+    for event in asked:
+        assert index.match(event) == [k for k, sql in enumerate(sqls) if Filter(sql).matches(event)]
+
+
+def test_thousands_of_filters_in_many_pages_agree() -> None:
+    sqls = [
+        f"a = {n % 7} AND b > {n % 50} AND c LIKE '{'abc'[n % 3]}{n % 11}%'"
+        if n % 3
+        else f"b BETWEEN {n % 40} AND {n % 40 + n % 9} AND d != {n % 13}"
+        for n in range(1_500)
+    ]
+    index: MatchIndex[int] = MatchIndex()
+    for key, sql in enumerate(sqls):
+        index.add(key, sql)
+    for key in range(0, 1_500, 4):
+        index.remove(key)
+    for n in range(60):
+        event = {"a": n % 7, "b": (n * 7) % 61, "c": f"{'abc'[n % 3]}{n % 12}x", "d": n % 15 or None}
+        expected = [key for key in range(1_500) if key % 4 and Filter(sqls[key]).matches(event)]
+        assert index.match(event) == expected
+
+
+def test_a_key_is_added_once_and_removed_once() -> None:
+    index: MatchIndex[str] = MatchIndex()
+    index.add("k", "a = 1")
+    with pytest.raises(ValueError, match="'k'"):
+        index.add("k", "a = 2")
+    with pytest.raises(FilterError):
+        index.add("broken", "a = = 1")
+    assert "broken" not in index
+    index.remove("k")
+    with pytest.raises(KeyError):
+        index.remove("k")
+    assert index.match({"a": 1}) == []
+
+
+def test_kinds_do_not_mix() -> None:
+    index: MatchIndex[str] = MatchIndex()
+    index.add("one", "a = 1")
+    index.add("true", "a = TRUE")
+    index.add("text", "a = '1'")
+    index.add("bytes", "a = X'31'")
+    assert [index.match({"a": value}) for value in (1, 1.0, True, "1", b"1", None)] == [
+        ["one"],
+        ["one"],
+        ["true"],
+        ["text"],
+        ["bytes"],
+        [],
+    ]
+
+
+def test_subclasses_are_what_they_stand_for() -> None:
+    class Colour(StrEnum):
+        RED = "red"
+
+    index: MatchIndex[int] = MatchIndex()
+    index.add(1, "a = 'red'")
+    assert index.match({"a": Colour.RED}) == [1]
+
+
+def test_equal_filters_share_one_entry_and_memory_is_used_again() -> None:
+    index: MatchIndex[int] = MatchIndex()
+    for key in range(1_000):
+        index.add(key, "a > 1 AND b = 'x'")
+    assert len(index._conjuncts) == 1
+    assert index.match({"a": 2, "b": "x"}) == list(range(1_000))
+    for key in range(1_000):
+        index.remove(key)
+    pages = []
+    for _ in range(5):
+        for key in range(300):
+            index.add(key, f"a > {key}")
+        pages.append(index._conjuncts._store.page_count)
+        for key in range(300):
+            index.remove(key)
+    assert len(set(pages)) == 1
+    assert (len(index._keys), len(index._entries)) <= (64, 1_000)
+    assert index.match({"a": 400}) == []
