@@ -3,9 +3,11 @@
     python benchmarks/live.py [--quick] [--json]
 
 Every event has five attributes and a payload of 128 bytes unless the row says otherwise. Throughput counts
-events decoded in the subscriber's process from the first to the last; the publisher keeps a window of
-unconfirmed events open. Latency is from `publish` to the subscriber's callback at 500 events/s. The baseline
-in the same run is what one writes first: asyncio streams and one JSON line per event.
+events decoded in the subscriber's process from the first to the last; the subscriber reports its progress as
+events, and the publisher keeps a window of undelivered events open. Latency is from `publish` to the
+subscriber's callback at 500 events/s. CPU is what each process used per event, which also holds on a machine
+that is busy with other things. The baseline in the same run is what one writes first: asyncio streams and one
+JSON line per event.
 """
 
 from __future__ import annotations
@@ -24,18 +26,14 @@ from tidings.net.address import Address, Transport
 from tidings.net.broker import BrokerServer
 from tidings.net.client import ClientConnection
 from tidings.net.loop import run
-from tidings.protocol.facts import (
-    Delivered,
-    NotificationsDropped,
-    PublicationConfirmed,
-    PublicationFailed,
-    SubscriptionAccepted,
-)
+from tidings.protocol.facts import Delivered, PublicationFailed, SubscriptionAccepted
 
 TOPIC = "/bench/events"
 FILTER = "location = 'USA' AND size > 10 AND provider LIKE 'B%'"
 LATENCY_RATE = 500
-QUIET_SECONDS = 2.0
+QUIET_SECONDS = 5.0
+PROGRESS_TOPIC = "/bench/progress"
+PROGRESS_EVENTS = 512
 UDP_RATE = 60_000
 
 
@@ -47,9 +45,9 @@ class Case(NamedTuple):
     payload_bytes: int = 128
     events: int = 600_000
     rate: int = 0
-    """Events per second that are offered; 0: as many as are confirmed."""
+    """Events per second that are offered; 0: as many as the window lets through."""
     window: int = 16_384
-    """Events that may be unconfirmed."""
+    """Events that may be on their way."""
 
 
 CASES = (
@@ -59,7 +57,7 @@ CASES = (
     Case("TCP, one to ten", subscribers=10, events=200_000),
     Case("TCP, 1 KiB payload", payload_bytes=1024, events=200_000),
     Case("UDP, offered 60k/s", "udp", rate=UDP_RATE, events=180_000),
-    Case("UDP, as fast as confirmed", "udp", window=1_024, events=300_000),
+    Case("UDP, a window of 2048", "udp", window=2_048, events=300_000),
 )
 
 
@@ -81,9 +79,16 @@ async def broker(case: Case) -> None:
         return
     server = BrokerServer("broker", transport=transport_of(case))
     await server.start()
-    say({"port": server.address.port})
-    await asyncio.to_thread(sys.stdin.read)  # until the parent closes it
+    await serve_until_told(server.address.port)
     await server.stop()
+
+
+async def serve_until_told(port: int) -> None:
+    """Until the parent closes our input; then say what it cost."""
+    say({"port": port})
+    began = time.process_time()
+    await asyncio.to_thread(sys.stdin.read)
+    say({"cpu_seconds": time.process_time() - began})
 
 
 async def json_broker() -> None:
@@ -103,8 +108,7 @@ async def json_broker() -> None:
                     await subscriber.drain()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    say({"port": server.sockets[0].getsockname()[1]})
-    await asyncio.to_thread(sys.stdin.read)
+    await serve_until_told(server.sockets[0].getsockname()[1])
     server.close()
 
 
@@ -117,10 +121,10 @@ class Meter:
     def __init__(self, expected: int) -> None:
         self.expected = expected
         self.count = 0
-        self.dropped = 0
         self.first_at = self.last_at = 0
         self.latencies_ns: list[int] = []
         self.done = asyncio.Event()
+        self._cpu_began = time.process_time()
 
     def arrived(self, published_at: int) -> None:
         now = self.last_at = time.monotonic_ns()
@@ -142,7 +146,8 @@ class Meter:
             except TimeoutError:
                 continue
         seconds = max(1, self.last_at - self.first_at) / 1e9
-        found: dict[str, float] = {"count": self.count, "seconds": seconds, "dropped": self.dropped}
+        cpu_seconds = time.process_time() - self._cpu_began
+        found: dict[str, float] = {"count": self.count, "seconds": seconds, "cpu_seconds": cpu_seconds}
         if self.latencies_ns:
             ordered = sorted(self.latencies_ns)
             found["p50_us"] = ordered[len(ordered) // 2] / 1000
@@ -161,11 +166,13 @@ async def subscriber(case: Case, port: int) -> None:
         if isinstance(fact, Delivered):
             event = fact.publication.event()
             meter.arrived(int.from_bytes(event.payload[:8], "big"))
+            if meter.count % progress_events == 0 and not case.rate:
+                count = meter.count // case.subscribers
+                clients[0].client.publish(PROGRESS_TOPIC, {"count": count}, b"", clients[0].now)
         elif isinstance(fact, SubscriptionAccepted):
             accepted.release()
-        elif isinstance(fact, NotificationsDropped):
-            meter.dropped += fact.count
 
+    progress_events = PROGRESS_EVENTS * case.subscribers
     clients = [client_of(case, port, f"subscriber{number}", on_fact) for number in range(case.subscribers)]
     for client in clients:
         await client.open()
@@ -196,19 +203,22 @@ async def publisher(case: Case, port: int) -> None:
     if case.transport == "json":
         await json_publisher(case, port)
         return
-    confirmed = 0
+    delivered = 0
     progress = asyncio.Event()
 
     def on_fact(fact: object) -> None:
-        nonlocal confirmed
-        if isinstance(fact, PublicationConfirmed):
-            confirmed = max(confirmed, fact.last)
+        nonlocal delivered
+        if isinstance(fact, Delivered):
+            delivered = max(delivered, fact.publication.event().attributes["count"])
         elif isinstance(fact, PublicationFailed):
             raise SystemExit(f"publication {fact.sequence}: {fact.reason}")
         progress.set()
 
     connection = client_of(case, port, "publisher", on_fact)
     await connection.open()
+    connection.client.subscribe(Subscription("progress", (PROGRESS_TOPIC,)))
+    await progress.wait()
+    began = time.process_time()
     publish = connection.client.publish
     pace = Pace(case.rate)
     for number in range(1, case.events + 1):
@@ -217,18 +227,20 @@ async def publisher(case: Case, port: int) -> None:
             await pace.wait(number)
         if number % 64 == 0 and not case.rate:
             await connection.drain()
-            while number - confirmed > case.window:
+            while number - delivered > case.window:
                 progress.clear()
                 try:
                     await asyncio.wait_for(progress.wait(), QUIET_SECONDS / 4)
-                except TimeoutError:  # datagrams: the confirmation or the publication is lost
-                    confirmed = number
+                except TimeoutError:  # datagrams: some were lost, or the report was
+                    delivered = number
     await connection.close()
+    say({"cpu_seconds": time.process_time() - began})
 
 
 async def json_publisher(case: Case, port: int) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"publisher\n")
+    began = time.process_time()
     pace = Pace(case.rate)
     for number in range(1, case.events + 1):
         event = {"topic": TOPIC, "attributes": attributes(number), "payload": "x" * case.payload_bytes}
@@ -238,6 +250,7 @@ async def json_publisher(case: Case, port: int) -> None:
             await pace.wait(number)
     writer.close()
     await writer.wait_closed()
+    say({"cpu_seconds": time.process_time() - began})
 
 
 class Pace:
@@ -294,11 +307,14 @@ class Child:
         heard: dict[str, Any] = json.loads(line)
         return heard
 
-    def end(self) -> None:
-        """Closing its input tells a broker to stop; the others have ended by themselves."""
+    def tell(self) -> None:
+        """Closing its input tells a broker to stop."""
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.close()
+
+    def end(self) -> None:
+        assert self.process.stdout is not None
+        self.tell()
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
@@ -316,7 +332,11 @@ def measure(case: Case) -> dict[str, Any]:
         children.append(Child("subscriber", case, port))
         children[1].hear()
         children.append(Child("publisher", case, port))
-        return children[1].hear()
+        found = children[1].hear()
+        found["publisher_cpu_seconds"] = children[2].hear()["cpu_seconds"]
+        children[0].tell()
+        found["broker_cpu_seconds"] = children[0].hear()["cpu_seconds"]
+        return found
     finally:
         for child in reversed(children):
             child.end()
@@ -334,6 +354,9 @@ def measure_case(case: Case, *, quick: bool) -> dict[str, Any]:
         "lost_percent": round(100 * (1 - fast["count"] / offered), 3),
         "p50_us": round(slow["p50_us"]),
         "p99_us": round(slow["p99_us"]),
+        "publisher_cpu_us": round(1e6 * fast["publisher_cpu_seconds"] / case.events, 2),
+        "broker_cpu_us": round(1e6 * fast["broker_cpu_seconds"] / case.events, 2),
+        "subscriber_cpu_us": round(1e6 * fast["cpu_seconds"] / max(1, fast["count"]), 2),
     }
 
 
@@ -343,7 +366,7 @@ def report(results: Sequence[dict[str, Any]]) -> None:
 
     table = Table(title="publisher -> broker -> subscriber, three processes on loopback")
     table.add_column("case")
-    for column in ("deliveries/s", "x baseline", "lost %", "p50 us", "p99 us"):
+    for column in ("deliveries/s", "x baseline", "lost %", "p50 us", "p99 us", "CPU us: pub, broker, sub"):
         table.add_column(column, justify="right")
     for row in results:
         table.add_row(
@@ -353,6 +376,7 @@ def report(results: Sequence[dict[str, Any]]) -> None:
             f"{row['lost_percent']:g}",
             f"{row['p50_us']:,}",
             f"{row['p99_us']:,}",
+            f"{row['publisher_cpu_us']:.1f}  {row['broker_cpu_us']:.1f}  {row['subscriber_cpu_us']:.1f}",
         )
     Console().print(table)
 

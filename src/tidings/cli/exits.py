@@ -33,6 +33,8 @@ def exit_code_of(error: Exception) -> ExitCode:
     """The exit code for an error that the command could not handle."""
     if isinstance(error, NETWORK_ERRORS):
         return ExitCode.UNREACHABLE
+    if isinstance(error, TimeoutError):
+        return ExitCode.TIMEOUT
     if isinstance(error, TidingsError | OSError):
         return ExitCode.BAD_INPUT
     return ExitCode.BUG

@@ -14,7 +14,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from tidings.cli.bench import bench
 from tidings.cli.broker import broker
+from tidings.cli.demo import demo
 from tidings.cli.exits import ExitCode, exit_code_of, message_of, one_line, report
 from tidings.cli.pub import pub
 from tidings.cli.running import Stopped
@@ -49,7 +51,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"], "auto_envvar_prefix": "TIDINGS"},
 )
-for verb in (sim, broker, up, pub, sub, status):
+for verb in (broker, up, pub, sub, status, sim, bench, demo):
     app.command()(verb)
 
 

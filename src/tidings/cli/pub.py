@@ -46,6 +46,8 @@ Count = Annotated[
 ]
 Rate = Annotated[float | None, option("--rate", min=0.001, max=1e6, help="Events per second at most.")]
 
+Timeout = Annotated[float, option("--timeout", min=0.1, help="Seconds to wait for a confirmation at most.")]
+
 
 def pub(
     url: Url,
@@ -55,6 +57,7 @@ def pub(
     attribute: Attributes = None,
     count: Count = None,
     rate: Rate = None,
+    timeout: Timeout = 30.0,
     name: ClientName = None,
     token_file: TokenFile = None,
     tls_ca: TlsAuthority = None,
@@ -78,7 +81,7 @@ def pub(
         content = file.read_bytes() if file is not None else (payload or "").encode(errors="surrogateescape")
         payloads = repeated(content, count or 1)
     bus = make_bus(url, name=name, token_file=token_file, tls_authority=tls_ca, timeout_s=connect_timeout)
-    run(publish_all(bus, topic, attributes, paced(payloads, rate), as_json=json))
+    run(publish_all(bus, topic, attributes, paced(payloads, rate), timeout, as_json=json))
 
 
 async def publish_all(
@@ -86,22 +89,30 @@ async def publish_all(
     topic: str,
     attributes: Mapping[str, Scalar],
     batches: AsyncIterator[list[bytes]],
+    timeout_s: float,
     *,
     as_json: bool,
 ) -> None:
     """Publish batch after batch; the ids of what is confirmed are printed even if another one fails."""
+
+    async def publish(payload: bytes) -> str:
+        try:
+            return str(await asyncio.wait_for(bus.publish(topic, attributes, payload), timeout_s))
+        except TimeoutError:
+            raise TimeoutError(f"the broker did not confirm within {timeout_s:g} s") from None
+
     async with bus:
         async for batch in batches:
-            published = (bus.publish(topic, attributes, payload) for payload in batch)
-            results = await asyncio.gather(*published, return_exceptions=True)
-            ids = [str(result) for result in results if not isinstance(result, BaseException)]
-            if ids:
-                print_line(
-                    "\n".join(json_line({"id": name, "topic": topic}) if as_json else name for name in ids)
-                )
+            results = await asyncio.gather(*map(publish, batch), return_exceptions=True)
+            print_ids([result for result in results if isinstance(result, str)], topic, as_json=as_json)
             for result in results:
                 if isinstance(result, BaseException):
                     raise result
+
+
+def print_ids(ids: list[str], topic: str, *, as_json: bool) -> None:
+    if ids:
+        print_line("\n".join(json_line({"id": name, "topic": topic}) if as_json else name for name in ids))
 
 
 async def repeated(content: bytes, count: int) -> AsyncIterator[list[bytes]]:

@@ -124,8 +124,8 @@ class SimulatedNode:
             self.paused = False
             self.handlers.update(self.protocol.handlers)
             held, self._held = self._held, []
-            for action, first, second in held:
-                self._schedule.at(self._schedule.now, action, first, second)
+            for action, first, second in held:  # at once: what else arrives in this instant was sent later
+                action(first, second)
 
     def _interrupt(self) -> None:
         """Messages on their way were addressed to the protocol as it ran; look again when they arrive."""
