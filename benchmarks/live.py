@@ -34,12 +34,13 @@ LATENCY_RATE = 500
 QUIET_SECONDS = 5.0
 PROGRESS_TOPIC = "/bench/progress"
 PROGRESS_EVENTS = 512
-UDP_RATE = 60_000
 
 
 class Case(NamedTuple):
     name: str
-    transport: str = "tcp"
+    transport: Transport = "tcp"
+    plain: bool = False
+    """The baseline: asyncio streams and JSON lines."""
     subscribers: int = 1
     filter: str | None = None
     payload_bytes: int = 128
@@ -51,12 +52,12 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("asyncio streams, JSON lines", "json", events=60_000),
+    Case("streams, JSON lines", plain=True, events=60_000),
     Case("TCP, by topic"),
     Case("TCP, by topic and filter", filter=FILTER),
     Case("TCP, one to ten", subscribers=10, events=200_000),
     Case("TCP, 1 KiB payload", payload_bytes=1024, events=200_000),
-    Case("UDP, offered 60k/s", "udp", rate=UDP_RATE, events=180_000),
+    Case("UDP, offered 60k/s", "udp", rate=60_000, events=180_000),
     Case("UDP, a window of 2048", "udp", window=2_048, events=300_000),
 )
 
@@ -73,11 +74,8 @@ def payload(size_bytes: int) -> bytes:
 # --- The broker's process
 
 
-async def broker(case: Case) -> None:
-    if case.transport == "json":
-        await json_broker()
-        return
-    server = BrokerServer("broker", transport=transport_of(case))
+async def broker(case: Case, port: int) -> None:
+    server = BrokerServer("broker", transport=case.transport)
     await server.start()
     await serve_until_told(server.address.port)
     await server.stop()
@@ -91,7 +89,7 @@ async def serve_until_told(port: int) -> None:
     say({"cpu_seconds": time.process_time() - began})
 
 
-async def json_broker() -> None:
+async def json_broker(case: Case, port: int) -> None:
     """Lines in, lines out to every subscriber: the first line of a connection says what it is."""
     subscribers: list[asyncio.StreamWriter] = []
 
@@ -157,9 +155,6 @@ class Meter:
 
 async def subscriber(case: Case, port: int) -> None:
     meter = Meter(case.events * case.subscribers)
-    if case.transport == "json":
-        await json_subscriber(meter, port)
-        return
     accepted = asyncio.Semaphore(0)
 
     def on_fact(fact: object) -> None:
@@ -184,7 +179,8 @@ async def subscriber(case: Case, port: int) -> None:
         await client.close()
 
 
-async def json_subscriber(meter: Meter, port: int) -> None:
+async def json_subscriber(case: Case, port: int) -> None:
+    meter = Meter(case.events)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"subscriber\n")
     await reader.readline()
@@ -200,9 +196,6 @@ async def json_subscriber(meter: Meter, port: int) -> None:
 
 
 async def publisher(case: Case, port: int) -> None:
-    if case.transport == "json":
-        await json_publisher(case, port)
-        return
     delivered = 0
     progress = asyncio.Event()
 
@@ -220,12 +213,12 @@ async def publisher(case: Case, port: int) -> None:
     await progress.wait()
     began = time.process_time()
     publish = connection.client.publish
-    pace = Pace(case.rate)
+    paced_from = time.perf_counter()
     for number in range(1, case.events + 1):
         publish(TOPIC, attributes(number), payload(case.payload_bytes), time.monotonic_ns())
-        if pace.due(number):
-            await pace.wait(number)
-        if number % 64 == 0 and not case.rate:
+        if case.rate:
+            await keep_pace(case, number, paced_from)
+        elif number % 64 == 0:
             await connection.drain()
             while number - delivered > case.window:
                 progress.clear()
@@ -241,39 +234,33 @@ async def json_publisher(case: Case, port: int) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"publisher\n")
     began = time.process_time()
-    pace = Pace(case.rate)
+    paced_from = time.perf_counter()
     for number in range(1, case.events + 1):
         event = {"topic": TOPIC, "attributes": attributes(number), "payload": "x" * case.payload_bytes}
         writer.write(json.dumps(event | {"published_at": time.monotonic_ns()}).encode() + b"\n")
         await writer.drain()
-        if pace.due(number):
-            await pace.wait(number)
+        if case.rate:
+            await keep_pace(case, number, paced_from)
     writer.close()
     await writer.wait_closed()
     say({"cpu_seconds": time.process_time() - began})
 
 
-class Pace:
-    """Spreads events over time, in steps of 2 ms at least."""
-
-    def __init__(self, rate: int) -> None:
-        self._rate = rate
-        self._step = max(1, rate // 500)
-        self._began = time.perf_counter()
-
-    def due(self, number: int) -> bool:
-        return self._rate > 0 and number % self._step == 0
-
-    async def wait(self, number: int) -> None:
-        await asyncio.sleep(max(0.0, self._began + number / self._rate - time.perf_counter()))
+async def keep_pace(case: Case, number: int, began: float) -> None:
+    """Spread the events over time, in steps of 2 ms at least."""
+    if number % max(1, case.rate // 500) == 0:
+        await asyncio.sleep(max(0.0, began + number / case.rate - time.perf_counter()))
 
 
 def client_of(case: Case, port: int, name: str, emit: Any) -> ClientConnection:
-    return ClientConnection(Address(port=port), name, emit=emit, transport=transport_of(case))
+    return ClientConnection(Address(port=port), name, emit=emit, transport=case.transport)
 
 
-def transport_of(case: Case) -> Transport:
-    return "udp" if case.transport == "udp" else "tcp"
+ROLES = {
+    "broker": (json_broker, broker),
+    "subscriber": (json_subscriber, subscriber),
+    "publisher": (json_publisher, publisher),
+}
 
 
 # --- The parent
@@ -360,25 +347,29 @@ def measure_case(case: Case, *, quick: bool) -> dict[str, Any]:
     }
 
 
+COLUMNS = {
+    "deliveries/s": "deliveries_per_second",
+    "x baseline": "times_baseline",
+    "lost %": "lost_percent",
+    "p50 us": "p50_us",
+    "p99 us": "p99_us",
+    "CPU us: publisher": "publisher_cpu_us",
+    "broker": "broker_cpu_us",
+    "subscriber": "subscriber_cpu_us",
+}
+
+
 def report(results: Sequence[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title="publisher -> broker -> subscriber, three processes on loopback")
     table.add_column("case")
-    for column in ("deliveries/s", "x baseline", "lost %", "p50 us", "p99 us", "CPU us: pub, broker, sub"):
+    for column in COLUMNS:
         table.add_column(column, justify="right")
     for row in results:
-        table.add_row(
-            row["case"],
-            f"{row['deliveries_per_second']:,}",
-            f"{row['times_baseline']:.1f}",
-            f"{row['lost_percent']:g}",
-            f"{row['p50_us']:,}",
-            f"{row['p99_us']:,}",
-            f"{row['publisher_cpu_us']:.1f}  {row['broker_cpu_us']:.1f}  {row['subscriber_cpu_us']:.1f}",
-        )
-    Console().print(table)
+        table.add_row(row["case"], *(f"{row[key]:,}" for key in COLUMNS.values()))
+    Console(width=max(120, Console().width)).print(table)
 
 
 def main() -> None:
@@ -388,13 +379,17 @@ def main() -> None:
     parser.add_argument(
         "--only", default="", help="only the cases whose name has this in it, and the baseline"
     )
-    parser.add_argument("--role", choices=("broker", "subscriber", "publisher"), help=argparse.SUPPRESS)
+    parser.add_argument("--role", choices=tuple(ROLES), help=argparse.SUPPRESS)
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.role:
         case = Case(*json.loads(options.case))
-        run(broker(case) if options.role == "broker" else globals()[options.role](case, options.port))
+        plain, ours = ROLES[options.role]
+        if case.plain:
+            asyncio.run(plain(case, options.port))
+        else:
+            run(ours(case, options.port))
         return
     cases = [case for case in CASES if case is CASES[0] or options.only in case.name]
     results = []
@@ -403,10 +398,7 @@ def main() -> None:
         results.append(measure_case(case, quick=options.quick))
         ratio = results[-1]["deliveries_per_second"] / results[0]["deliveries_per_second"]
         results[-1]["times_baseline"] = round(ratio, 2)
-    if options.json:
-        print(json.dumps(results, indent=2))
-    else:
-        report(results)
+    print(json.dumps(results, indent=2)) if options.json else report(results)
 
 
 if __name__ == "__main__":

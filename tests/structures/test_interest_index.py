@@ -56,7 +56,9 @@ class Interests(RuleBasedStateMachine):
     def match(self, topic: str, attributes: dict[str, Any]) -> None:
         event = {**attributes, "topic": topic}
         on_topic = {
-            key: pattern for key, (where, pattern) in self.twin.items() if any(p.matches(topic) for p in where)
+            key: pattern
+            for key, (where, pattern) in self.twin.items()
+            if any(p.matches(topic) for p in where)
         }
         expected = [key for key, pattern in on_topic.items() if pattern is None or pattern.matches(event)]
         calls: list[int] = []

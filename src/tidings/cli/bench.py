@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LATENCY_EVENTS = 1000
 LATENCY_RATE_HZ = 500.0
-SLICE_EVENTS = 1000
+PROGRESS_EVENTS = 1000
 QUIET_SECONDS = 3.0
 """When nothing has come for so long, the rest is lost."""
 
@@ -114,10 +114,7 @@ async def measure_throughput(
     meters = [Meter(stream, events) for stream in streams]
     readers = [asyncio.create_task(meter.read()) for meter in meters]
     began_at = perf_counter_ns()
-    published = 0
-    for batch in batches(topic, events, bytes(size_bytes)):
-        published += await publisher.publish_many(batch)
-        progress(min(meter.arrived for meter in meters) / events)
+    published = await publisher.publish_many(numbered(topic, events, bytes(size_bytes), progress))
     confirmed_at = perf_counter_ns()
     await asyncio.gather(*readers)
     arrived = sum(meter.arrived for meter in meters)
@@ -132,11 +129,14 @@ async def measure_throughput(
     }
 
 
-def batches(topic: str, events: int, payload: bytes) -> Iterator[list[tuple[str, dict[str, Any], bytes]]]:
-    """Slices large enough that waiting for the last confirmation of each costs little."""
-    for begin in range(0, events, SLICE_EVENTS):
-        end = min(begin + SLICE_EVENTS, events)
-        yield [(topic, {"number": number}, payload) for number in range(begin, end)]
+def numbered(
+    topic: str, events: int, payload: bytes, progress: Progress
+) -> Iterator[tuple[str, dict[str, Any], bytes]]:
+    """The events; it is asked for them as fast as earlier ones are confirmed, and so knows the progress."""
+    for number in range(events):
+        if number % PROGRESS_EVENTS == 0:
+            progress(number / events)
+        yield topic, {"number": number}, payload
 
 
 class Meter:

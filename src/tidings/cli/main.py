@@ -18,6 +18,7 @@ from tidings.cli.bench import bench
 from tidings.cli.broker import broker
 from tidings.cli.demo import demo
 from tidings.cli.exits import ExitCode, exit_code_of, message_of, one_line, report
+from tidings.cli.output import discard_output
 from tidings.cli.pub import pub
 from tidings.cli.running import Stopped
 from tidings.cli.sim import sim
@@ -39,6 +40,7 @@ class Verbs(TyperGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
+            discard_output()
             raise typer.Exit(ExitCode.BROKEN_PIPE) from None
 
 
@@ -94,6 +96,7 @@ def run(arguments: Sequence[str]) -> int:
         report(str(stopped), as_json=as_json)
         return ExitCode.SIGNAL_BASE + stopped.number
     except BrokenPipeError:
+        discard_output()
         return ExitCode.BROKEN_PIPE
     except Exception as error:
         code = exit_code_of(error)
@@ -112,13 +115,7 @@ def usage_message(error: typer.TyperException) -> str:
 
 def main() -> None:
     """The entry of the console script."""
-    code = run(sys.argv[1:])
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The interpreter would flush once more at its end, and complain.
-        sys.stdout = None
-    sys.exit(code)
+    sys.exit(run(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,13 @@ def json_line(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def discard_output() -> None:
+    """Nobody reads stdout any more; what is still to be written goes nowhere, and nobody complains."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table on stdout; numbers to the right, and what users wrote is never taken for markup."""
     from rich.console import Console
@@ -42,8 +50,10 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for line in lines:
         table.add_row(*(Text(cell_text(cell)) for cell in line))
-    terminal = sys.stdout.isatty()
-    Console(width=None if terminal else PIPED_WIDTH, highlight=False).print(table)
+    console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
+    with console.capture() as captured:  # rich would end the process where a pipe is broken
+        console.print(table)
+    print_line(captured.get().rstrip("\n"))
 
 
 def cell_text(value: object) -> str:

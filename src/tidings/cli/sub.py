@@ -20,7 +20,7 @@ from tidings.cli.options import (
     make_bus,
     option,
 )
-from tidings.cli.output import json_line, printable
+from tidings.cli.output import discard_output, json_line, printable
 
 if TYPE_CHECKING:
     from tidings.model.event import Event
@@ -77,8 +77,11 @@ def sub(
     printer = Printer(payload, as_json=json)
     try:
         run(print_events(bus, stream, printer, count, timeout))
-    except (Stopped, BrokenPipeError):
+    except Stopped:
         return  # somebody has seen enough
+    except BrokenPipeError:
+        discard_output()
+        return
     if timeout is not None and printer.printed < (count or 1):
         raise typer.Exit(ExitCode.TIMEOUT)
 

@@ -76,6 +76,8 @@ class AddInterest(WireMessage, frozen=True, gc=False, tag=11):
     key: Key
     topics: Topics
     filter: Text | None = None
+    serial: Counter = 0
+    """Tells the additions of one interest apart: it may be removed and added again before it is settled."""
 
 
 class RemoveInterest(WireMessage, frozen=True, gc=False, tag=12):
@@ -83,9 +85,10 @@ class RemoveInterest(WireMessage, frozen=True, gc=False, tag=12):
 
 
 class Settled(WireMessage, frozen=True, gc=False, tag=13):
-    """The interest that you sent is installed in the whole network behind me."""
+    """The interest that you sent with that serial is installed in the whole network behind me."""
 
     key: Key
+    serial: Counter = 0
 
 
 class TableSent(WireMessage, frozen=True, gc=False, tag=14):

@@ -55,13 +55,17 @@ class State(StrEnum):
     CANCELLING = "cancelling"
 
 
+CANCELLING = State.CANCELLING
+
+
 class Held:
     """One subscription of this client."""
 
-    __slots__ = ("highest", "state", "subscription")
+    __slots__ = ("fifo", "highest", "state", "subscription")
 
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
+        self.fifo = subscription.order is Order.FIFO
         self.state = State.REQUESTED
         self.highest: dict[tuple[str, int], int] = {}
         """order fifo: the highest sequence shown, by source and incarnation."""
@@ -109,7 +113,7 @@ class Session(Part):
 
     def unsubscribe(self, subscription_id: str) -> None:
         held = self._held[subscription_id]
-        held.state = State.CANCELLING
+        held.state = CANCELLING
         self._ask(held)
 
     def request_status(self) -> None:
@@ -122,9 +126,9 @@ class Session(Part):
         publication = message.publication
         for subscription_id in message.subscriptions:
             held = self._held.get(subscription_id)
-            if held is None or held.state is State.CANCELLING:
+            if held is None or held.state is CANCELLING:
                 continue  # on its way when we unsubscribed
-            late = held.subscription.order is Order.FIFO and self._is_late(held, publication)
+            late = held.fifo and self._is_late(held, publication)
             self.port.emit(Delivered(subscription_id, publication, late))
 
     def on_confirm(self, sender: str, message: Confirm) -> None:
@@ -136,7 +140,7 @@ class Session(Part):
 
     def on_subscribed(self, sender: str, message: Subscribed) -> None:
         held = self._held.get(message.subscription)
-        if held is None or held.state is State.CANCELLING:
+        if held is None or held.state is CANCELLING:
             return
         self._answered(message.subscription)
         if held.state is State.REQUESTED:
@@ -150,7 +154,7 @@ class Session(Part):
 
     def on_unsubscribed(self, sender: str, message: Unsubscribed) -> None:
         held = self._held.get(message.subscription)
-        if held is not None and held.state is State.CANCELLING:
+        if held is not None and held.state is CANCELLING:
             del self._held[message.subscription]
             self._answered(message.subscription)
             self.port.emit(SubscriptionCancelled(message.subscription))
@@ -196,7 +200,7 @@ class Session(Part):
 
     def _send_request(self, held: Held) -> None:
         subscription = held.subscription
-        if held.state is State.CANCELLING:
+        if held.state is CANCELLING:
             self.port.send(self.broker, Unsubscribe(subscription.id))
         else:
             self.port.send(

@@ -116,7 +116,7 @@ class Forwarding(Part):
 
     def _set_absent(self, link: Link) -> None:
         link.present = False
-        for interest in [*link.sent, *link.covered]:
+        for interest in tuple(self._table):
             self._check_settled(interest)
         self._flush_all()
 
@@ -188,7 +188,7 @@ class Forwarding(Part):
             link.stale.pop(change.key, None)
             self._apply_remove(link, change.key)
         elif isinstance(change, Settled):
-            self._apply_settled(link, change.key)
+            self._apply_settled(link, change)
         elif isinstance(change, TableSent):
             for key in link.stale:
                 self._apply_remove(link, key)
@@ -203,7 +203,7 @@ class Forwarding(Part):
             link.keys.setdefault(interest, {})[key] = None
             self._table.add_neighbour(interest, link.peer)
             self._reconcile(interest, link)
-        link.owed.setdefault(interest, {})[key] = None
+        link.owed.setdefault(interest, {})[key] = change.serial
         self._check_settled(interest)
 
     def _understand(self, link: Link, change: AddInterest) -> Interest:
@@ -234,9 +234,9 @@ class Forwarding(Part):
             self._table.remove_neighbour(interest, link.peer)
             self._reconcile(interest, link)
 
-    def _apply_settled(self, link: Link, key: bytes) -> None:
-        interest = link.by_key.get(key)
-        if interest is not None:
+    def _apply_settled(self, link: Link, change: Settled) -> None:
+        interest = link.by_key.get(change.key)
+        if interest is not None and link.sent[interest] == change.serial:
             link.settled[interest] = None
             self._check_settled(interest)
             for covered in tuple(link.covering.get(interest, ())):
@@ -250,7 +250,8 @@ class Forwarding(Part):
             if wanted and not link.forwards(interest):
                 link.forward(interest)
             elif not wanted and link.forwards(interest):
-                link.withdraw(interest)
+                for dependant in link.withdraw(interest):
+                    self._check_settled(dependant)
 
     def _check_settled(self, interest: Interest) -> None:
         """Tell those who wait for it that all but they themselves route the interest, if that is so."""
@@ -262,8 +263,8 @@ class Forwarding(Part):
                 unsettled = link
         for link in self.links.values():
             if (unsettled is None or unsettled is link) and interest in link.owed:
-                for key in link.owed.pop(interest):
-                    link.stream.settled(key)
+                for key, serial in link.owed.pop(interest).items():
+                    link.stream.settled(key, serial)
         if unsettled is None and interest in self._waiting:
             del self._waiting[interest]
             self.on_settled(interest)

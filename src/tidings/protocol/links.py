@@ -45,16 +45,16 @@ class ChangeStream:
     def __len__(self) -> int:
         return len(self._pending) + len(self.in_flight or ())
 
-    def add(self, interest: Interest) -> None:
+    def add(self, interest: Interest, serial: int) -> None:
         topics = tuple(topic.text for topic in interest.topics)
-        self._pending["add", interest.key] = AddInterest(interest.key, topics, interest.sql)
+        self._pending["add", interest.key] = AddInterest(interest.key, topics, interest.sql, serial)
 
     def remove(self, interest: Interest) -> None:
         if self._pending.pop(("add", interest.key), None) is None:
             self._pending["remove", interest.key] = RemoveInterest(interest.key)
 
-    def settled(self, key: bytes) -> None:
-        self._pending["settled", key] = Settled(key)
+    def settled(self, key: bytes, serial: int) -> None:
+        self._pending["settled", key] = Settled(key, serial)
 
     def table_sent(self) -> None:
         self._pending["table", b""] = TableSent()
@@ -106,7 +106,9 @@ class Link:
         self.stream = ChangeStream()
         self.open_attempt = 0
 
-        self.sent: dict[Interest, None] = {}
+        self.sent: dict[Interest, int] = {}
+        """With the serial of each: a Settled for an earlier addition of the same interest is void."""
+        self.serial = 0
         self.by_key: dict[bytes, Interest] = {}
         self.covers = CoverIndex()
         self.covered: dict[Interest, Interest] = {}
@@ -117,8 +119,8 @@ class Link:
         """The peer's interests by the keys it uses. Two keys may mean one interest here (`keys`)."""
         self.keys: dict[Interest, dict[bytes, None]] = {}
         self.stale: dict[bytes, None] = {}
-        self.owed: dict[Interest, dict[bytes, None]] = {}
-        """Interests that the peer has not been told are settled, with its keys for them."""
+        self.owed: dict[Interest, dict[bytes, int]] = {}
+        """Interests that the peer has not been told are settled, with its keys and serials for them."""
 
     def restart(self, incarnation: int) -> None:
         """The peer began a new life: it knows nothing of us, and what it told us waits to be told again."""
@@ -141,24 +143,30 @@ class Link:
             self.covered[interest] = cover
             self.covering.setdefault(cover, {})[interest] = None
             return
-        self.sent[interest] = None
+        self.serial += 1
+        self.sent[interest] = self.serial
         self.by_key[interest.key] = interest
         self.covers.add(interest)
-        self.stream.add(interest)
+        self.stream.add(interest, self.serial)
 
-    def withdraw(self, interest: Interest) -> None:
-        """The converse. What the interest covered goes out before it is taken back, so that no event slips."""
+    def withdraw(self, interest: Interest) -> tuple[Interest, ...]:
+        """The converse. What the interest covered goes out before it is taken back, so that no event slips.
+
+        Returns what it covered: another interest that covers it may be settled already.
+        """
         cover = self.covered.pop(interest, None)
         if cover is not None:
             del self.covering[cover][interest]
-            return
+            return ()
         del self.sent[interest], self.by_key[interest.key]
         self.covers.remove(interest)
         self.settled.pop(interest, None)
-        for dependant in self.covering.pop(interest, ()):
+        dependants = tuple(self.covering.pop(interest, ()))
+        for dependant in dependants:
             del self.covered[dependant]
             self.forward(dependant)
         self.stream.remove(interest)
+        return dependants
 
     def forwards(self, interest: Interest) -> bool:
         return interest in self.sent or interest in self.covered

@@ -16,16 +16,17 @@ Flags = NDArray[np.bool_]
 
 WORD_BITS = 64
 ALL_ONES = np.uint64(2**64 - 1)
-_BIT = np.left_shift(np.uint64(1), np.arange(WORD_BITS, dtype=np.uint64))
-_NOT_BIT = ~_BIT
+_BIT: Words = np.left_shift(np.uint64(1), np.arange(WORD_BITS, dtype=np.uint64))
+_BITS: list[np.uint64] = list(_BIT)
+_NOT_BITS: list[np.uint64] = list(~_BIT)
 
 
 def bit_of(slot: int) -> np.uint64:
-    return _BIT[slot & 63]
+    return _BITS[slot & 63]
 
 
 def not_bit_of(slot: int) -> np.uint64:
-    return _NOT_BIT[slot & 63]
+    return _NOT_BITS[slot & 63]
 
 
 def set_bits(row: Words, slots: Slots) -> None:
@@ -39,7 +40,8 @@ def decode(bits: Words) -> Slots:
 
 def bits_at(bits: Words, words: Slots, offsets: Slots) -> Flags:
     """Whether the bit at each (word, offset) is one."""
-    return (bits[words] & _BIT[offsets]) != 0
+    flags: Flags = (bits[words] & _BIT[offsets]) != 0
+    return flags
 
 
 def widened(rows: Words, words: int) -> Words:
@@ -125,4 +127,5 @@ class BitRows:
         fails, doubts = self.fails, self.doubts
         all_fail = fails[left] & fails[point] & fails[right]
         any_else = fails[left] | fails[point] | fails[right] | doubts[left] | doubts[right]
-        return any_else & ~all_fail
+        joined: Words = any_else & ~all_fail
+        return joined

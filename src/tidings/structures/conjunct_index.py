@@ -44,6 +44,10 @@ class ConjunctIndex:
     def __len__(self) -> int:
         return self._size
 
+    @property
+    def size_bytes(self) -> int:
+        return self._store.size_bytes
+
     def add(self, conjunct: Conjunct, label: int) -> Member:
         member = Member(conjunct, label, self._shelf_for(conjunct))
         self._size += 1

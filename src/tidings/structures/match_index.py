@@ -7,7 +7,7 @@ reports the position of its key if that is the only one concerned, and otherwise
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tidings.model.predicates import Scalar
@@ -61,6 +61,15 @@ class MatchIndex(Generic[K]):
 
     def __contains__(self, key: object) -> bool:
         return key in self._position
+
+    def __iter__(self) -> Iterator[K]:
+        """The keys in order of insertion."""
+        return iter(self._position)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the bitmaps reserve; patterns and keys come on top."""
+        return self._conjuncts.size_bytes
 
     def add(self, key: K, filter: Filter | Pattern | str) -> None:  # noqa: A002 - the public name
         """Add a key; ValueError if it is present, FilterError if `filter` is text that is no filter."""
@@ -145,7 +154,9 @@ class MatchIndex(Generic[K]):
 
     def _compact(self) -> None:
         """Number the positions anew without the gaps that removals left."""
-        kept = [(key, entry) for key, entry in zip(self._keys, self._entry_at, strict=True) if entry is not None]
+        kept = [
+            (key, entry) for key, entry in zip(self._keys, self._entry_at, strict=True) if entry is not None
+        ]
         for entry in self._by_pattern.values():
             entry.positions = {}
         self._keys, self._entry_at, self._position = [], [], {}

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from tidings.structures.bit_rows import Flags, Slots
 
-
 FEW_ROWS = 32
 
 
@@ -69,4 +68,5 @@ class NumberBounds:
             rows = [row for attribute, _ in values for row in (2 * attribute, 2 * attribute + 1)]
             limits = [limit for _, value in values for limit in (value, -value)]
             bounds = self._bounds[np.array(rows)[:, None], slots]
-        return np.logical_or.reduce(bounds > np.array(limits)[:, None], axis=0)
+        flags: Flags = np.logical_or.reduce(bounds > np.array(limits)[:, None], axis=0)
+        return flags

@@ -109,6 +109,7 @@ class SlotStore:
         self._attributes: dict[str, Attribute] = {}
         self._absence_uses = [0] * ABSENCE_ROWS
         self._absence_mask = 0
+        self._shared_mask = 0
         self.labels = np.zeros(0, np.int64)
         self._vacant: Words = np.zeros(0, np.uint64)
         self._residual: Words = np.zeros(0, np.uint64)
@@ -200,8 +201,7 @@ class SlotStore:
         attribute = self._attributes.get(name)
         if attribute is None:
             absence = min(range(ABSENCE_ROWS), key=self._absence_uses.__getitem__)
-            self._absence_uses[absence] += 1
-            self._absence_mask |= 1 << absence
+            self._update_absence(absence, 1)
             table = AttributeTable(self._capacity, partial(self._shape_at, name))
             attribute = self._attributes[name] = Attribute(table, absence)
         return attribute
@@ -209,12 +209,16 @@ class SlotStore:
     def _release(self, name: str, attribute: Attribute) -> None:
         attribute.uses -= 1
         if not attribute.uses:
-            self._absence_uses[attribute.absence] -= 1
-            if not self._absence_uses[attribute.absence]:
-                self._absence_mask ^= attribute.absence_bit
+            self._update_absence(attribute.absence, -1)
             if attribute.bounds is not None:
                 self._bounds.release(attribute.bounds)
             del self._attributes[name]
+
+    def _update_absence(self, absence: int, change: int) -> None:
+        uses = self._absence_uses[absence] = self._absence_uses[absence] + change
+        bit = 1 << absence
+        self._absence_mask = self._absence_mask | bit if uses else self._absence_mask & ~bit
+        self._shared_mask = self._shared_mask | bit if uses > 1 else self._shared_mask & ~bit
 
     def _shape_at(self, name: str, slot: int) -> Shape:
         member = self.members[slot]
@@ -285,19 +289,25 @@ class SlotStore:
         """The rows that stand for an event's values; in a large store, those where most slots fail first."""
         selected = _Selection()
         weights = []
+        absences = []
         present = 0
         for name, value in attributes.items():
             attribute = self._attributes.get(name)
             if attribute is None or value is None:
                 continue
             present |= attribute.absence_bit
+            absences.append(attribute.absence)
             rows = attribute.table.rows
             domain = attribute.table.domains.get(type(value))
             row = UNASKED_ROW if domain is None else domain.row_of(value)
             weights.append(rows.fail_counts.item(row))
             selected.fails.append(rows.fails[row])
             if rows.doubt_counts.item(row):
-                if attribute.bounds is not None and (type(value) is int or type(value) is float) and value == value:
+                if (
+                    attribute.bounds is not None
+                    and (type(value) is int or type(value) is float)
+                    and value == value
+                ):
                     selected.bounded.append(rows.doubts[row])
                     selected.numbers.append((attribute.bounds, as_double(value)))
                 else:
@@ -305,12 +315,20 @@ class SlotStore:
         if self.page_count >= NARROW_FROM_WORDS:
             order = sorted(range(len(weights)), key=weights.__getitem__, reverse=True)
             selected.fails = [selected.fails[place] for place in order]
+        self._select_absences(selected, absences, present)
+        return selected
+
+    def _select_absences(self, selected: _Selection, absences: list[int], present: int) -> None:
+        """Who needs an attribute that is not there fails; where attributes share a row, it may be in doubt."""
         absent = self._absence_mask & ~present
         while absent:
             absence = absent.bit_length() - 1
             absent ^= 1 << absence
             selected.fails.append(self._absences[absence])
-        return selected
+        if self._shared_mask & present:
+            for absence in dict.fromkeys(absences):
+                if absences.count(absence) < self._absence_uses[absence]:
+                    selected.doubts.append(self._absences[absence])
 
     def _survivors(self, fails: list[Words], pages: Slots) -> tuple[Slots, Words]:
         """The words of `pages` with a slot that no row fails, and their bits."""

@@ -174,7 +174,9 @@ class Domain:
             return self._without(range(first, last + 1), doubts, shape.excluded)
         return range(first, last + 1), [region for region in doubts if first <= region <= last]
 
-    def _without(self, run: range, doubts: list[int], excluded: tuple[Any, ...]) -> tuple[list[int], list[int]]:
+    def _without(
+        self, run: range, doubts: list[int], excluded: tuple[Any, ...]
+    ) -> tuple[list[int], list[int]]:
         """A run of regions less some values: no point of theirs, and doubt in their gaps."""
         removed = dict.fromkeys(map(self.region_of, excluded))
         doubts = list(dict.fromkeys([*doubts, *(region for region in removed if not region & 1)]))

@@ -1,0 +1,160 @@
+"""Every mistake of a user is one line on stderr and the right exit code; never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+NOWHERE = "tidings://127.0.0.1:9"
+HEAD = '[overlay]\nmode = "best-effort"\n'
+CLIENTS = '[[publisher]]\nname = "p"\nat = "b0"\n[[subscriber]]\nname = "s"\nat = "b1"\n'
+
+
+def tidings(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tidings.cli.main", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **environment},
+    )
+
+
+def refused(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+    assert done.returncode == code, done
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("tidings: ")
+    for part in parts:
+        assert part in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("durations_s = 3", ["unknown key 'durations_s'", "did you mean 'duration_s'?"]),
+        (HEAD + 'edges = [["a", "b"], ["b", "c"], ["c", "a"]]', ["cyclic topology"]),
+        (HEAD + 'edges = [["a", "b"], ["c", "d"]]', ["disconnected topology"]),
+        (HEAD + CLIENTS + '[[publisher]]\nname = "p"\nat = "b0"', ["'p'"]),
+        (HEAD + CLIENTS + 'filter = "size >> 10"', ["subscriber[0].filter", "position"]),
+        (HEAD + CLIENTS.replace('"b0"', '"b0"\nattributes = { x = { kind = "decimal" } }'), ["'decimal'"]),
+        (CLIENTS, ['"guaranteed" is not yet available']),
+        ("seed = ", ["not valid TOML"]),
+    ],
+    ids=["key", "cycle", "parts", "twice", "filter", "attribute type", "mode", "toml"],
+)
+def test_a_scenario_that_cannot_be_used(tmp_path: Path, text: str, parts: list[str]) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text, encoding="utf-8")
+    refused(tidings("sim", path, "--out", tmp_path / "out"), 2, *parts)
+    assert not (tmp_path / "out" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"),
+    [
+        (["sim", "/no/such.toml", "--out", "x"], 2, "/no/such.toml"),
+        (["sim"], 2, "Missing argument 'SCENARIO'"),
+        (["sim", "x.toml", "--out", "x", "--seed", "many"], 2, "--seed"),
+        (["sim", "x.toml", "--out", "x", "--seed", str(2**63)], 2, "--seed"),
+        (["smi"], 2, "Did you mean 'sim'?"),
+        (["up", "/no/such.toml"], 2, "/no/such.toml"),
+        (["up", "net.toml", "--brokers", "3"], 2, "--brokers"),
+        (["broker", "--config", "/no/such.toml"], 2, "/no/such.toml"),
+        (["broker", "--listen", "here:there"], 2, "'here:there' is no address"),
+        (["broker", "--listen", "0.0.0.0:0"], 4, "beyond loopback"),
+        (["broker", "--token-file", "/no/token"], 2, "/no/token"),
+        (["pub", NOWHERE, "/a", "x"], 4, "cannot reach tidings://127.0.0.1:9: connection refused"),
+        (["pub", "tidings+udp://127.0.0.1:9", "/a", "x"], 4, "connection refused"),
+        (["pub", "http://127.0.0.1", "/a", "x"], 2, "is no URL of a broker"),
+        (["pub", "nats://127.0.0.1", "/a", "x"], 2, "not yet available"),
+        (["pub", NOWHERE, "a", "x"], 2, "must start with '/'"),
+        (["pub", NOWHERE, "/a/*", "x"], 2, "wildcard"),
+        (["pub", NOWHERE, "/a", "-a", "size"], 2, "NAME=VALUE"),
+        (["pub", NOWHERE, "/a", "-a", "topic=/b"], 2, "reserved"),
+        (["pub", NOWHERE, "/a", "-a", "size=9223372036854775808"], 2, "64 bits"),
+        (["pub", NOWHERE, "/a", "--file", "/no/such"], 2, "/no/such"),
+        (["pub", NOWHERE, "/a", "x", "--file", "/no/such"], 2, "not both"),
+        (["sub", NOWHERE, "/a", "--where", "size >"], 2, "at position"),
+        (["sub", NOWHERE, "/a/**/b"], 2, "topic pattern '/a/**/b'"),
+        (["sub", NOWHERE, "/a", "--order", "partial"], 2, "--order"),
+        (["sub", NOWHERE, "/a"], 4, "connection refused"),
+        (["status", NOWHERE], 4, "connection refused"),
+        (["bench", NOWHERE], 4, "connection refused"),
+        (["demo", "--brokers", "2"], 2, "--brokers"),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
+)
+def test_a_command_line_that_cannot_be_used(arguments: list[str], code: int, part: str) -> None:
+    refused(tidings(*arguments), code, part)
+
+
+def test_with_json_an_error_is_one_json_object() -> None:
+    done = tidings("sub", NOWHERE, "/a", "--where", "size >> 10", "--json")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert list(json.loads(done.stderr)) == ["error"]
+
+
+def test_an_output_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    path = tmp_path / "ok.toml"
+    path.write_text(HEAD + CLIENTS, encoding="utf-8")
+    refused(tidings("sim", path, "--out", tmp_path / "file" / "out"), 2, "file")
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["tcp", "udp"])
+def test_a_port_in_use(kind: socket.SocketKind) -> None:
+    with socket.socket(socket.AF_INET, kind) as taken:
+        taken.bind(("127.0.0.1", 0))
+        if kind == socket.SOCK_STREAM:
+            taken.listen()
+        port = taken.getsockname()[1]
+        transport = "tcp" if kind == socket.SOCK_STREAM else "udp"
+        done = tidings("broker", "--listen", f"127.0.0.1:{port}", "--transport", transport)
+        refused(done, 4, f"cannot listen on 127.0.0.1:{port}: ")
+
+
+def test_the_environment_goes_before_the_file_and_a_flag_before_both(tmp_path: Path) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text('listen = "from-file:x"', encoding="utf-8")
+    refused(tidings("broker", "--config", config), 2, "from-file:x")
+    refused(tidings("broker", "--config", config, TIDINGS_BROKER_LISTEN="env:x"), 2, "env:x")
+    done = tidings("broker", "--config", config, "--listen", "flag:x", TIDINGS_BROKER_LISTEN="env:x")
+    refused(done, 2, "flag:x")
+
+
+def test_without_a_command_there_is_help_and_it_names_the_exit_codes() -> None:
+    done = tidings()
+    assert done.returncode == 2
+    assert "Usage: tidings" in done.stdout
+    assert done.stderr == ""
+    told = tidings("--help")
+    assert told.returncode == 0
+    for word in ("Exit codes", "broker", "up", "pub", "sub", "status", "sim", "bench", "demo"):
+        assert word in told.stdout
+
+
+def test_the_version() -> None:
+    done = tidings("--version", TIDINGS_VERSION="whatever")
+    assert (done.returncode, done.stdout) == (0, "tidings 0.1.0\n")
+
+
+def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
+    heavy = ("numpy", "pyarrow", "sqlglot", "scipy", "pyspark", "uvloop", "msgspec")
+    script = (
+        "import sys, tidings.cli.main as m; m.run(['--help']);"
+        f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
+    )
+    began_at = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    assert done.stderr.strip() == "[]"
+    assert time.perf_counter() - began_at < 5.0  # 0.3 s when the machine is idle

@@ -1,0 +1,28 @@
+"""The layers of ARCHITECTURE.md, kept by import-linter, and what importing tidings may cost."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_every_import_contract_is_kept() -> None:
+    command = Path(sys.executable).parent / "lint-imports"
+    result = subprocess.run(
+        [command, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout
+
+
+def test_importing_tidings_imports_nothing_heavy() -> None:
+    code = "import sys, tidings; print(*sorted(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"pyspark", "pyarrow", "numpy", "scipy", "sqlglot", "asyncio", "typer", "rich"}
+    assert not heavy & set(result.stdout.split())
+
+
+def test_the_command_line_starts_without_the_data_libraries() -> None:
+    code = "import sys; import tidings.cli.main; print(*sorted(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"pyspark", "pyarrow", "numpy", "scipy", "sqlglot"} & set(result.stdout.split())
