@@ -4,10 +4,9 @@
 
 Every event has five attributes and a payload of 128 bytes unless the row says otherwise. Throughput counts
 events decoded in the subscriber's process from the first to the last; the subscriber reports its progress as
-events, and the publisher keeps a window of undelivered events open. Latency is from `publish` to the
-subscriber's callback at 500 events/s. CPU is what each process used per event, which also holds on a machine
-that is busy with other things. The baseline in the same run is what one writes first: asyncio streams and one
-JSON line per event.
+events, and the publisher keeps a window of undelivered ones open. Latency is from `publish` to the callback at
+500 events/s. CPU is what each process used per event. The baseline in the same run is what one writes first:
+asyncio streams and one JSON line per event.
 """
 
 from __future__ import annotations
@@ -20,6 +19,9 @@ import sys
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
 
 from tidings.model.subscription import Subscription
 from tidings.net.address import Address, Transport
@@ -39,16 +41,13 @@ PROGRESS_EVENTS = 512
 class Case(NamedTuple):
     name: str
     transport: Transport = "tcp"
-    plain: bool = False
-    """The baseline: asyncio streams and JSON lines."""
+    plain: bool = False  # the baseline: asyncio streams and JSON lines
     subscribers: int = 1
     filter: str | None = None
     payload_bytes: int = 128
     events: int = 600_000
-    rate: int = 0
-    """Events per second that are offered; 0: as many as the window lets through."""
-    window: int = 16_384
-    """Events that may be on their way."""
+    rate: int = 0  # events per second that are offered; 0: as many as the window lets through
+    window: int = 16_384  # events that may be on their way
 
 
 CASES = (
@@ -296,17 +295,17 @@ class Child:
 
     def tell(self) -> None:
         """Closing its input tells a broker to stop."""
-        assert self.process.stdin is not None
+        assert self.process.stdin
         self.process.stdin.close()
 
     def end(self) -> None:
-        assert self.process.stdout is not None
         self.tell()
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        assert self.process.stdout
         self.process.stdout.close()
 
 
@@ -360,9 +359,6 @@ COLUMNS = {
 
 
 def report(results: Sequence[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     table = Table(title="publisher -> broker -> subscriber, three processes on loopback")
     table.add_column("case")
     for column in COLUMNS:
@@ -391,9 +387,8 @@ def main() -> None:
         else:
             run(ours(case, options.port))
         return
-    cases = [case for case in CASES if case is CASES[0] or options.only in case.name]
-    results = []
-    for case in cases:
+    results: list[dict[str, Any]] = []
+    for case in (case for case in CASES if case.plain or options.only in case.name):
         print(f"{case.name} ...", file=sys.stderr, flush=True)
         results.append(measure_case(case, quick=options.quick))
         ratio = results[-1]["deliveries_per_second"] / results[0]["deliveries_per_second"]

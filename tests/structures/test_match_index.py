@@ -57,6 +57,8 @@ def small_limits() -> Iterator[None]:
         patch.setattr(attribute_table, "MIN_DOUBTS", 2)
         patch.setattr(conjunct_index, "SHELF_LIST_LIMIT", 3)
         patch.setattr(conjunct_index, "SHELF_LIST_AGAIN", 1)
+        patch.setattr(conjunct_index, "SHELF_FEW", 2)
+        patch.setattr(conjunct_index, "COMMON_CHEAP", 12)
         patch.setattr(conjunct_index, "COMPILED_LIMIT", 8)
         patch.setattr(slot_store, "NARROW_FROM_WORDS", 2)
         patch.setattr(slot_store, "ROWS_BEFORE_NARROWING", 1)

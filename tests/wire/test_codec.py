@@ -267,7 +267,7 @@ def test_absurd_claims_cost_nothing(name: str) -> None:
     body = nasty_bodies()[name]
     survives(body)  # what is allocated once, at the first use, is not counted
     tracemalloc.start()
-    began = time.perf_counter()
+    began = time.process_time()
     try:
         with pytest.raises(WireError):
             decode(body)
@@ -275,4 +275,4 @@ def test_absurd_claims_cost_nothing(name: str) -> None:
     finally:
         tracemalloc.stop()
     assert peak_bytes < 200_000
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 1.0

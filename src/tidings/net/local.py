@@ -48,6 +48,7 @@ class LocalNetwork:
         self._nodes: dict[str, Node] = {}
         self._ports: dict[str, AsyncPort] = {}
         self._queue: deque[tuple[str, str, Message]] = deque()
+        self._lives: dict[str, int] = {}
         self._scheduled = False
         self._started = False
 
@@ -85,12 +86,17 @@ class LocalNetwork:
         port = self._add_port(name, emit)
         port.sessions[broker] = LocalSink(self, name, broker)
         self._ports[broker].sessions[name] = LocalSink(self, broker, name)
-        client = Client(port, broker, incarnation=time.time_ns())
+        client = Client(port, broker, incarnation=self._incarnation(name))
         self._nodes[name] = client
         client.start()
         self._nodes[broker].link_up(name)
         client.link_up(broker)
         return client, port
+
+    def _incarnation(self, name: str) -> int:
+        """A name that comes back counts from 1 again, in another life."""
+        lives = self._lives[name] = self._lives.get(name, -1) + 1
+        return lives
 
     def detach(self, name: str, broker: str) -> None:
         if self._nodes.pop(name, None) is None:

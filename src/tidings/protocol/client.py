@@ -45,6 +45,7 @@ from tidings.protocol.facts import (
 )
 from tidings.protocol.kernel import Node, Part, Port, TimerName
 from tidings.protocol.links import retry_delay_ns
+from tidings.structures.recent_ids import RecentIds
 
 MAX_TRACKED_SOURCES = 65_536
 
@@ -89,6 +90,7 @@ class Session(Part):
         self.broker = broker
         self.incarnation = incarnation
         self.next_sequence = 1
+        self._recent = RecentIds()
         self._held: dict[str, Held] = {}
         self._unanswered: dict[str, Held] = {}
         self._attempt = 0
@@ -124,6 +126,9 @@ class Session(Part):
 
     def on_notify(self, sender: str, message: Notify) -> None:
         publication = message.publication
+        # A broker forgets in a crash what it sent; a copy that the network held back meanwhile stops here.
+        if not self._recent.first_time(publication.source, publication.incarnation, publication.sequence):
+            return
         for subscription_id in message.subscriptions:
             held = self._held.get(subscription_id)
             if held is None or held.state is CANCELLING:
@@ -140,7 +145,10 @@ class Session(Part):
 
     def on_subscribed(self, sender: str, message: Subscribed) -> None:
         held = self._held.get(message.subscription)
-        if held is None or held.state is CANCELLING:
+        if held is None:  # our request came again after we took it back
+            self.port.send(self.broker, Unsubscribe(message.subscription))
+            return
+        if held.state is CANCELLING:
             return
         self._answered(message.subscription)
         if held.state is State.REQUESTED:
@@ -186,8 +194,8 @@ class Session(Part):
         """Send the request and repeat it until it is answered."""
         self._unanswered[held.subscription.id] = held
         self._send_request(held)
-        self._attempt = 0
-        if len(self._unanswered) == 1:
+        if self._attempt or len(self._unanswered) == 1:
+            self._attempt = 0
             self._set_retry()
 
     def _answered(self, subscription_id: str) -> None:

@@ -24,6 +24,10 @@ SHELF_LIST_LIMIT = 32
 """Conjuncts that a shelf holds as a list; with one more, at least half of its first page is in use."""
 
 SHELF_LIST_AGAIN = 8
+SHELF_FEW = 6
+COMMON_CHEAP = 65_536
+"""Up to this size, scanning the common shelf costs less than checking more than a few conjuncts one by one."""
+
 POPULAR_SHARE = 16
 """A value that more than one in so many conjuncts asks for is no help: the scan of all costs less."""
 
@@ -120,6 +124,8 @@ class ConjunctIndex:
             if best_key is None or size < best_size:
                 best_key, best_size = key, size
         if best_key is None:
+            return self._common
+        if best_size >= SHELF_FEW and self._common.size < COMMON_CHEAP:
             return self._common
         if best_size >= SHELF_LIST_LIMIT and POPULAR_SHARE * best_size > self._size:
             return self._common

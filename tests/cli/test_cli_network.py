@@ -1,0 +1,233 @@
+"""Networks of broker processes: `up`, `bench`, `demo`, and that none of them leaves a process behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tidings.cli.processes import BrokerNetwork, BrokerProcess, free_addresses
+from tidings.cli.topology import tree
+from tidings.model.errors import ConnectionFailed
+from tidings.services.overlay import connect
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+Started = subprocess.Popen[str]
+Start = Callable[..., Started]
+PATIENCE_S = 60
+TOPOLOGY = """
+[overlay]
+mode = "best-effort"
+edges = [["west", "middle"], ["middle", "east"]]
+[up]
+base_port = {port}
+"""
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "tidings.cli.main", *map(str, arguments)]
+
+
+def tidings(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts commands that run on; each is killed by its pid if a test leaves it, its children follow."""
+    started: list[Started] = []
+
+    def start_one(*arguments: object) -> Started:
+        process = subprocess.Popen(
+            command(*arguments), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        started.append(process)
+        return process
+
+    yield start_one
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait(timeout=PATIENCE_S)
+        for stream in (process.stdout, process.stderr):
+            stream.close()  # type: ignore[union-attr]
+
+
+def base_port(count: int) -> int:
+    """The first of `count` ports in a row of which none is in use just now."""
+    while True:
+        port = random.randrange(15_000, 31_000)
+        if all(is_free(number) for number in range(port, port + count)):
+            return port
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def alive(pid: int) -> bool:
+    """False for a zombie, too: it has ended, and only waits for its parent."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    ends_at = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends_at, "it did not come to pass in time"
+        time.sleep(0.02)
+
+
+def ready(process: Started) -> dict[str, dict[str, object]]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.stderr.read() if process.stderr else ""
+    found = json.loads(line)
+    assert found["event"] == "ready"
+    return {broker["broker"]: broker for broker in found["brokers"]}
+
+
+def test_a_network_from_a_topology_file_delivers_survives_and_ends(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "net.toml"
+    file.write_text(TOPOLOGY.format(port=base_port(3)), encoding="utf-8")
+    network = start("up", file, "--json")
+    brokers = ready(network)
+    assert list(brokers) == ["west", "middle", "east"]
+    assert brokers["middle"]["neighbours"] == ["west", "east"]
+    east = start("sub", brokers["east"]["url"], "/x", "--count", 1)
+    assert east.stderr is not None
+    assert east.stderr.readline() == "subscribed\n"
+    assert tidings("pub", brokers["west"]["url"], "/x", "across").returncode == 0
+    assert east.communicate(timeout=PATIENCE_S)[0] == "/x | across\n"
+
+    os.kill(int(str(brokers["middle"]["pid"])), signal.SIGKILL)
+    assert network.stdout is not None
+    ended = json.loads(network.stdout.readline())
+    assert (ended["event"], ended["broker"], ended["how"]) == ("ended", "middle", "killed by SIGKILL")
+    assert json.loads(tidings("status", brokers["west"]["url"], "--json").stdout)["broker"] == "west"
+
+    network.send_signal(signal.SIGINT)
+    assert network.wait(timeout=PATIENCE_S) == 0
+    assert not any(alive(int(str(broker["pid"]))) for broker in brokers.values())
+
+
+def test_a_network_ends_with_its_parent_even_if_that_is_killed(start: Start) -> None:
+    network = start("up", "--brokers", 2, "--base-port", base_port(2), "--json")
+    pids = [int(str(broker["pid"])) for broker in ready(network).values()]
+    network.kill()
+    until(lambda: not any(alive(pid) for pid in pids))
+
+
+def test_a_network_that_cannot_start_says_why_and_leaves_nothing(start: Start) -> None:
+    port = base_port(3)
+    first = start("broker", "--listen", f"127.0.0.1:{port + 1}")
+    assert first.stdout is not None
+    assert first.stdout.readline()
+    done = tidings("up", "--brokers", 3, "--base-port", port)
+    assert done.returncode == 4
+    assert (
+        done.stderr
+        == f"tidings: b1 did not start: cannot listen on 127.0.0.1:{port + 1}: the port is in use\n"
+    )
+    assert done.stdout == ""
+    until(lambda: is_free(port) and is_free(port + 2))
+
+
+def test_when_no_broker_is_left_up_ends(start: Start) -> None:
+    network = start("up", "--brokers", 1, "--base-port", base_port(1), "--transport", "udp", "--json")
+    (broker,) = ready(network).values()
+    assert str(broker["url"]).startswith("tidings+udp://")
+    os.kill(int(str(broker["pid"])), signal.SIGKILL)
+    assert network.wait(timeout=PATIENCE_S) == 4
+
+
+def test_processes_can_be_killed_and_started_again_at_the_same_place() -> None:
+    async def main() -> None:
+        topology = tree(2)
+        async with BrokerNetwork(topology, free_addresses(topology.brokers)) as network:
+            before = network["b1"].pid
+            await network.kill("b1")
+            assert not network["b1"].running
+            assert network["b1"].ending == "killed by SIGKILL"
+            with pytest.raises(ConnectionFailed):
+                await connect(network["b1"].url).open()
+            await network.restart("b1")
+            assert network["b1"].pid != before
+            async with connect(network["b1"].url) as bus:
+                assert (await bus.status())["broker"] == "b1"
+            pids = [broker.pid for broker in network.brokers.values()]
+        assert not any(alive(pid) for pid in pids if pid is not None)
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+
+
+def test_a_child_does_not_read_its_parents_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDINGS_BROKER_NEIGHBOUR", "not an address")
+
+    async def main() -> None:
+        broker = BrokerProcess("alone", next(iter(free_addresses(["alone"]).values())))
+        await broker.start()
+        await broker.stop()
+        assert broker.ending == "exit code 0"
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+
+
+@pytest.mark.parametrize("transport", ["tcp", "udp"])
+def test_bench_measures_with_a_broker_of_its_own(transport: str) -> None:
+    done = tidings(
+        "bench", "--events", 2000, "--size", 10, "--subscribers", 2, "--transport", transport, "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["published"], found["expected"]) == (2000, 4000)
+    assert found["arrived"] + found["lost"] == 4000
+    if transport == "tcp":
+        assert found["lost"] == 0
+    assert 0 < found["latency_us"]["p50"] <= found["latency_us"]["p99"] <= found["latency_us"]["max"]
+    assert found["arrived_per_s"] > 0
+
+
+def test_the_demo_shows_what_it_claims() -> None:
+    done = tidings("demo", "--seconds", 1.5, "--json")
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    found = json.loads(done.stdout)
+    assert found["as_claimed"] is True
+    live = found["live"]
+    local, cut_off = live["subscribers"][2], live["subscribers"][3]
+    assert local["arrived"] == local["expected"]
+    assert cut_off["arrived"]["outage"] < cut_off["expected"]["outage"]
+    for subscriber in live["subscribers"]:
+        for phase in ("before", "after"):
+            assert subscriber["arrived"][phase] == subscriber["expected"][phase] > 0
+    ratios = [run["delivery_ratio"] for run in found["simulated"]]
+    assert ratios[0] == 1.0
+    assert ratios == sorted(ratios, reverse=True)
+    assert [run["duplicates"] for run in found["simulated"]] == [0, 0, 0]
+
+
+def test_the_demo_stopped_half_way_leaves_no_process(start: Start) -> None:
+    demo = start("demo", "--seconds", 60)
+    assert demo.stdout is not None
+    assert demo.stdout.readline().startswith("5 brokers run as processes")
+    children = [int(pid) for pid in Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()]
+    assert len(children) == 5
+    demo.send_signal(signal.SIGTERM)
+    _, err = demo.communicate(timeout=PATIENCE_S)
+    assert demo.returncode == 128 + signal.SIGTERM, err
+    assert not any(alive(pid) for pid in children)
