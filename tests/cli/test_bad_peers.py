@@ -53,7 +53,15 @@ def server_that_sends(answer: bytes) -> Iterator[int]:
         (frame(encode(Refused("wrong or missing token"))), "wrong or missing token"),
         (frame(encode(Hello(1, "b0", "broker"))), "cannot reach"),
     ],
-    ids=["oversized", "truncated", "garbage", "another protocol", "unknown version", "refusal", "wrong message"],
+    ids=[
+        "oversized",
+        "truncated",
+        "garbage",
+        "another protocol",
+        "unknown version",
+        "refusal",
+        "wrong message",
+    ],
 )
 def test_one_line_and_exit_code_4(answer: bytes, said: str) -> None:
     with server_that_sends(answer) as port:

@@ -11,6 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
+
+from tidings.cli.main import app, run
 
 NOWHERE = "tidings://127.0.0.1:9"
 HEAD = '[overlay]\nmode = "best-effort"\n'
@@ -93,8 +96,12 @@ def test_a_scenario_that_cannot_be_used(tmp_path: Path, text: str, parts: list[s
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
 )
-def test_a_command_line_that_cannot_be_used(arguments: list[str], code: int, part: str) -> None:
-    refused(tidings(*arguments), code, part)
+def test_a_command_line_that_cannot_be_used(
+    arguments: list[str], code: int, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run(arguments)
+    out, err = capsys.readouterr()
+    refused(subprocess.CompletedProcess(arguments, found, out, err), code, part)
 
 
 def test_with_json_an_error_is_one_json_object() -> None:
@@ -158,3 +165,18 @@ def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
     assert done.stderr.strip() == "[]"
     assert time.perf_counter() - began_at < 5.0  # 0.3 s when the machine is idle
+
+
+def test_the_manual_names_every_command_and_flag() -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    missing = [
+        f"{name} {flag}"
+        for name, command in commands.items()
+        for parameter in command.params
+        if not getattr(parameter, "hidden", False)
+        for flag in parameter.opts
+        if flag.startswith("--") and f"`{flag}" not in manual
+    ]
+    assert missing == []
+    assert [name for name in commands if f"## tidings {name}\n" not in manual] == []

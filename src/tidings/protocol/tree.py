@@ -42,7 +42,8 @@ class TreeRouting(Part):
         route = self._routes.get(publication.selection) if known else None
         if route is None:
             try:
-                route = self._table.route(self._matcher.select(publication))
+                selection = self._matcher.select(publication)
+                route = self._routes.get(selection) or self._table.route(selection)
             except WireError as error:
                 self.port.emit(Misbehaviour(sender, str(error)))
                 return
