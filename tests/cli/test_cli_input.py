@@ -150,9 +150,10 @@ def test_without_a_command_there_is_help_and_it_names_the_exit_codes() -> None:
         assert word in told.stdout
 
 
-def test_the_version() -> None:
-    done = tidings("--version", TIDINGS_VERSION="whatever")
+def test_the_version_is_a_flag_and_no_variable() -> None:
+    done = tidings("--version")
     assert (done.returncode, done.stdout) == (0, "tidings 0.1.0\n")
+    refused(tidings("sim", TIDINGS_VERSION="1"), 2, "Missing argument 'SCENARIO'")
 
 
 def test_help_is_quick_because_it_imports_nothing_heavy() -> None:

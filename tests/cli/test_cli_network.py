@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 Started = subprocess.Popen[str]
 Start = Callable[..., Started]
 PATIENCE_S = 60
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+"""As users have it: what is not flushed is not seen."""
 TOPOLOGY = """
 [overlay]
 mode = "best-effort"
@@ -40,7 +42,9 @@ def command(*arguments: object) -> list[str]:
 
 
 def tidings(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=PATIENCE_S)
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, timeout=PATIENCE_S, env=ENVIRONMENT
+    )
 
 
 @pytest.fixture
@@ -50,7 +54,7 @@ def start() -> Iterator[Start]:
 
     def start_one(*arguments: object) -> Started:
         process = subprocess.Popen(
-            command(*arguments), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command(*arguments), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
         )
         started.append(process)
         return process

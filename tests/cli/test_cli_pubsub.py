@@ -18,6 +18,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 Started = subprocess.Popen[str]
 Start = Callable[..., Started]
 PATIENCE_S = 40
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+"""As users have it: what is not flushed is not seen."""
 
 
 def command(*arguments: object) -> list[str]:
@@ -26,7 +28,12 @@ def command(*arguments: object) -> list[str]:
 
 def tidings(*arguments: object, given: str | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(*arguments), capture_output=True, text=True, timeout=PATIENCE_S, input=given or ""
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        input=given or "",
+        env=ENVIRONMENT,
     )
 
 
@@ -37,7 +44,7 @@ def start() -> Iterator[Start]:
 
     def start_one(*arguments: object) -> Started:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        process = subprocess.Popen(command(*arguments), text=True, **pipes)  # type: ignore[call-overload]
+        process = subprocess.Popen(command(*arguments), text=True, env=ENVIRONMENT, **pipes)  # type: ignore[call-overload]
         started.append(process)
         return process
 

@@ -116,7 +116,8 @@ def test_a_reader_that_closes_the_pipe_is_no_error(scenario: Path, tmp_path: Pat
     command = [sys.executable, "-m", "tidings.cli.main", "sim", str(scenario), "--out", str(tmp_path / "out")]
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60, env=environment)
     os.close(writing)
     assert done.returncode == 141
     assert done.stderr == b""

@@ -174,22 +174,40 @@ def test_the_index_agrees_with_every_pattern(sqls: list[str], asked: list[dict[s
         assert index.match(event) == [k for k, sql in enumerate(sqls) if Filter(sql).matches(event)]
 
 
-def test_thousands_of_filters_in_many_pages_agree() -> None:
-    sqls = [
-        f"a = {n % 7} AND b > {n % 50} AND c LIKE '{'abc'[n % 3]}{n % 11}%'"
-        if n % 3
-        else f"b BETWEEN {n % 40} AND {n % 40 + n % 9} AND d != {n % 13}"
-        for n in range(1_500)
-    ]
+def many_filters(number: int) -> str:
+    """Filters of every operator over few values, so that events often meet an end of a range exactly."""
+    operator = ("<", "<=", ">", ">=", "!=", "=")[number % 6]
+    limit, text = number * 7 % 41, f"{'abc'[number % 3]}{number % 11}"
+    return (
+        f"a = {number % 7} AND b {operator} {limit} AND c LIKE '{text}%'",
+        f"b {operator} {limit} AND d != {number % 13}",
+        f"c {operator} '{text}' AND e IN ({number % 5}, {number % 9})",
+        f"a {operator} {number % 9} AND c >= '{text}'",
+        f"d {operator} {number % 17}",
+    )[number // 6 % 5]
+
+
+@pytest.mark.parametrize("absence_rows", [2, 64])
+def test_thousands_of_filters_in_many_pages_agree(absence_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_store, "ABSENCE_ROWS", absence_rows)
     index: MatchIndex[int] = MatchIndex()
-    for key, sql in enumerate(sqls):
-        index.add(key, sql)
-    for key in range(0, 1_500, 4):
+    twin: dict[int, Pattern] = {}
+
+    def add(keys: range) -> None:
+        for key in keys:
+            twin[key] = Filter(many_filters(key)).pattern
+            index.add(key, twin[key])
+
+    add(range(1_200))
+    for key in [key for key in twin if key % 3 == 0 or key % 16 < 5]:
         index.remove(key)
-    for n in range(60):
-        event = {"a": n % 7, "b": (n * 7) % 61, "c": f"{'abc'[n % 3]}{n % 12}x", "d": n % 15 or None}
-        expected = [key for key in range(1_500) if key % 4 and Filter(sqls[key]).matches(event)]
-        assert index.match(event) == expected
+        del twin[key]
+    add(range(1_200, 1_800))
+    for n in range(120):
+        event = {"a": n % 7, "b": n * 5 % 43, "c": f"{'abc'[n % 3]}{n % 12}", "d": n % 15 or None, "e": n % 6}
+        if n % 5 == 4:
+            event = {"d": n % 19, "a": n % 10}
+        assert index.match(event) == [key for key, pattern in twin.items() if pattern.matches(event)]
 
 
 def test_a_key_is_added_once_and_removed_once() -> None:

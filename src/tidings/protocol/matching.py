@@ -29,6 +29,7 @@ class Matcher:
         self._held: dict[Interest, Interest] = {}
         self._references: dict[Interest, int] = {}
         self._selections: dict[tuple[Interest, ...], Selection] = {}
+        self._by_topic: dict[str, tuple[tuple[Interest, ...], Selection]] = {}
         self.token = object()
         """Replaced on every change: the selection that a publication remembers with another token is void."""
 
@@ -63,13 +64,20 @@ class Matcher:
 
     def _select(self, publication: Publication) -> Selection:
         interests = self._index.match(publication.topic, publication.attributes)
+        known = self._by_topic.get(publication.topic)
+        if known is not None and known[0] is interests:  # no filter was asked: the index repeats itself
+            return known[1]
         selection = self._selections.get(interests)
         if selection is None:
             if len(self._selections) >= MAX_SELECTIONS:
                 self._selections.clear()
             selection = self._selections[interests] = Selection(interests)
+        if len(self._by_topic) >= MAX_SELECTIONS:
+            self._by_topic.clear()
+        self._by_topic[publication.topic] = interests, selection
         return selection
 
     def _forget(self) -> None:
         self.token = object()
         self._selections.clear()
+        self._by_topic.clear()

@@ -76,15 +76,17 @@ class SimulatedPublisher:
         self._payload = bytes(plan.size_bytes)
         self._left = plan.count
         self._due_s = plan.start_s
+        self._lives = 0
         self._client: Client
         self._node = network.add(plan.name, self._make, self._on_fact)
         network.attach(plan.name, plan.at)
         self._schedule_next(first=True)
 
     def _make(self, node: SimulatedNode) -> Node:
-        # A publisher that crashed and forgot how far it had counted must not count there again.
-        incarnation = node.disk["incarnation"] = node.disk.get("incarnation", -1) + 1
-        self._client = Client(node, self._plan.at, incarnation=incarnation)
+        # A publisher that crashed and forgot how far it had counted must not count there again, whether its
+        # disk is kept or lost: a real one takes the time of its start.
+        self._client = Client(node, self._plan.at, incarnation=self._lives)
+        self._lives += 1
         return self._client
 
     def _schedule_next(self, *, first: bool) -> None:
@@ -228,4 +230,4 @@ class SimulatedSubscriber:
         if window is not None and window.accepted_at == window.cancelled_at == NEVER:
             window.accepted_at = self._schedule.now
             self._writer.accepted(self._plan.name, subscription_id, window.accepted_at)
-            self._tally.accepted(window.subscription.interest())
+            self._tally.accepted(window.subscription.interest(), window.accepted_at)

@@ -61,13 +61,14 @@ class Simulation:
         self.end_ns = self.duration_ns + nanoseconds(plan.scenario.settle_s)
         self._matcher = Matcher()
         self._add_brokers()
-        self._publishers = [
-            SimulatedPublisher(self.network, publisher, self.duration_ns, writer, self.tally)
-            for publisher in plan.publishers
-        ]
+        # Subscribers first: who asks in the instant in which an event is published has asked before it.
         self._subscribers = [
             SimulatedSubscriber(self.network, subscriber, writer, self.tally)
             for subscriber in plan.subscribers
+        ]
+        self._publishers = [
+            SimulatedPublisher(self.network, publisher, self.duration_ns, writer, self.tally)
+            for publisher in plan.publishers
         ]
         for fault in plan.faults:
             schedule_fault(self.network, fault)

@@ -21,17 +21,27 @@ class Tally:
         self.duplicates = 0
         self.out_of_order = 0
         self.latency_ns = Histogram()
+        self._latest: list[Publication] = []
+        """What was published in the instant of the last publication."""
         self._holders: dict[Interest, int] = {}
         self._index: InterestIndex[Interest] = InterestIndex()
 
     def publish(self, publication: Publication) -> None:
         self.published += 1
+        if self._latest and self._latest[0].published_at != publication.published_at:
+            self._latest.clear()
+        self._latest.append(publication)
         holders = self._holders
         for interest in self._index.match(publication.topic, publication.attributes):
             self.expected += holders[interest]
 
-    def accepted(self, interest: Interest) -> None:
-        """A subscription with this interest expects what is published from now on."""
+    def accepted(self, interest: Interest, at: int) -> None:
+        """A subscription with this interest expects what is published from `at` on, which is now.
+
+        What was published before in this very instant counts, as it does for who reads the trace.
+        """
+        if self._latest and self._latest[0].published_at == at:
+            self.expected += sum(interest.matches(publication) for publication in self._latest)
         if interest not in self._holders:
             self._holders[interest] = 0
             self._index.add(interest, interest.topics, interest.pattern)
