@@ -66,13 +66,15 @@ def run_tidings(plan: Plan) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as directory, TraceWriter(Path(directory)) as writer:
         simulation = Simulation(plan, writer)
         began_cpu, began = process_time(), perf_counter()
-        simulation.run(lambda share: slices.append((messages_of(simulation), process_time())))
+        schedule = simulation.network.schedule
+        simulation.run(lambda share: slices.append((schedule.steps, process_time())))
         cpu_s, wall_s = process_time() - began_cpu, perf_counter() - began
         messages = messages_of(simulation)
         simulation.close()
     width = max(1, PROGRESS_STEPS // 10)
+    messages_per_step = messages / slices[-1][0]
     rates = [
-        (slices[end][0] - slices[end - width][0]) / (slices[end][1] - slices[end - width][1])
+        messages_per_step * (slices[end][0] - slices[end - width][0]) / (slices[end][1] - slices[end - width][1])
         for end in range(width, len(slices), width)
     ]
     return {

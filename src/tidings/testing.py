@@ -18,10 +18,13 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from tidings.model.errors import ConnectionFailed
+from tidings.model.event import Publication
+from tidings.model.messages import PublishFailed
+from tidings.model.predicates import Scalar
 from tidings.protocol.broker import Broker
 from tidings.protocol.client import Client
 from tidings.protocol.matching import Matcher
@@ -36,6 +39,8 @@ from tidings.simulator.schedule import Schedule
 Result = TypeVar("Result")
 
 NS_PER_S = 1_000_000_000
+LONGEST_WAIT_NS = 3_600 * NS_PER_S
+"""A test in which no coroutine runs and none has a timeout for this long is taken to hang."""
 
 
 class TestNetwork:
@@ -83,19 +88,25 @@ class TestNetwork:
         return bus
 
     def crash(self, broker: str, *, keep_state: bool = True) -> None:
+        self._check(broker, up=True)
         self._network.crash(broker, keep_state=keep_state)
 
     def restart(self, broker: str) -> None:
+        self._check(broker, up=False)
         self._network.restart(broker)
 
     def pause(self, broker: str) -> None:
+        self._check(broker, paused=False)
         self._network.pause(broker)
 
     def resume(self, broker: str) -> None:
+        self._check(broker, paused=True)
         self._network.resume(broker)
 
     def cut(self, a: str, b: str) -> None:
         """No message passes between the two brokers until `heal(a, b)`."""
+        self._check(a)
+        self._check(b)
         pair = (min(a, b), max(a, b))
         if pair not in self._cuts:
             self._cuts[pair] = lambda source, target: (min(source, target), max(source, target)) == pair
@@ -106,11 +117,51 @@ class TestNetwork:
         if severed is not None:
             self._network.mend(severed)
 
+    def _check(self, broker: str, *, up: bool | None = None, paused: bool | None = None) -> None:
+        """ValueError unless there is such a broker and it is so: mistakes of a test show where they are made."""
+        if broker not in self._around:
+            raise ValueError(f"there is no broker {broker!r}; there are {', '.join(self._around)}")
+        node = self._network.nodes[broker]
+        if up is not None and node.up != up:
+            raise ValueError(f"broker {broker!r} is {'up' if node.up else 'down'}")
+        if paused is not None and node.paused != paused:
+            raise ValueError(f"broker {broker!r} is {'' if node.paused else 'not '}paused")
+
     def _make_broker(self, node: SimulatedNode) -> Broker:
         return Broker(node, self._around[node.node], incarnation=node.now + 1, matcher=self._matcher)
 
     def _spec(self, source: str, target: str) -> LinkSpec:
         return self._between if source in self._around and target in self._around else LOCAL
+
+
+class _ConnectedClient(Client):
+    """A client whose bus hears when the broker goes, and whose publications fail while it is away, as over TCP."""
+
+    def __init__(self, node: SimulatedNode, broker: str, bus: Bus, schedule: Schedule) -> None:
+        super().__init__(node, broker)
+        self._bus = bus
+        self._broker = broker
+        self._schedule = schedule
+        self._connected = True
+        self.publish = self._publish
+
+    def link_up(self, peer: str) -> None:
+        self._connected = True
+        super().link_up(peer)
+
+    def link_down(self, peer: str) -> None:
+        self._connected = False
+        super().link_down(peer)
+        self._bus.on_connection(False, f"the connection to {peer} was lost")
+
+    def _publish(
+        self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
+    ) -> Publication:
+        publication = self.session.publish(topic, attributes, payload, published_at)
+        if not self._connected:
+            failed = PublishFailed(publication.sequence, f"there is no connection to {self._broker}")
+            self._schedule.at(self._schedule.now, self.receive, self._broker, failed)
+        return publication
 
 
 class _SimulatedConnection:
@@ -134,8 +185,13 @@ class _SimulatedConnection:
         return self._network.schedule.now
 
     async def open(self) -> None:
+        if not self._network.nodes[self._broker].up:
+            raise ConnectionFailed(f"cannot reach {self._broker}: it is down")
+        if self._name in self._network.nodes:
+            raise ConnectionFailed(f"the name {self._name!r} is taken")
+
         def make(node: SimulatedNode) -> Client:
-            self._client = Client(node, self._broker)
+            self._client = _ConnectedClient(node, self._broker, self._bus, self._network.schedule)
             return self._client
 
         node = self._network.add(self._name, make, self._bus.on_fact)
@@ -154,8 +210,11 @@ class _VirtualSelector(selectors.SelectSelector):
     def __init__(self, schedule: Schedule) -> None:
         super().__init__()
         self._schedule = schedule
+        self._waits_since = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is not None:
+            self._waits_since = self._schedule.now
         if timeout is None or timeout > 0:
             self._advance(timeout)
         return []
@@ -163,7 +222,9 @@ class _VirtualSelector(selectors.SelectSelector):
     def _advance(self, timeout: float | None) -> None:
         schedule = self._schedule
         next_at = schedule.next_at
-        if timeout is None and next_at is None:
+        # Brokers that cannot reach each other try again and again: that alone wakes nobody.
+        waits_ns = schedule.now - self._waits_since
+        if timeout is None and (next_at is None or waits_ns > LONGEST_WAIT_NS):
             raise RuntimeError("every coroutine waits and nothing is under way: the test would never end")
         limit = next_at if timeout is None else schedule.now + max(1, round(timeout * NS_PER_S))
         assert limit is not None

@@ -43,8 +43,14 @@ def start() -> Iterator[Start]:
     started: list[Started] = []
 
     def start_one(*arguments: object) -> Started:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        process = subprocess.Popen(command(*arguments), text=True, env=ENVIRONMENT, **pipes)  # type: ignore[call-overload]
+        process = subprocess.Popen(
+            command(*arguments),
+            text=True,
+            env=ENVIRONMENT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         started.append(process)
         return process
 

@@ -69,23 +69,13 @@ def show_live(live: LiveResult) -> None:
             reader.where or "everything",
             sum(reader.expected.values()),
             sum(reader.arrived.values()),
-            reader.missed("before"),
             reader.missed("outage"),
-            reader.missed("after"),
+            reader.missed("before") + reader.missed("after"),
             reader.duplicates,
         )
         for reader in live.readers
     ]
-    columns = (
-        "at",
-        "filter",
-        "expected",
-        "arrived",
-        "missed before",
-        "missed in outage",
-        "missed after",
-        "duplicates",
-    )
+    columns = ("at", "filter", "expected", "arrived", "missed in outage", "else", "twice")
     print_table(f"{live.published:,} events published, each subscriber's share", columns, rows)
     if live.as_claimed:
         print_line(

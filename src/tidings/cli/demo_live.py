@@ -131,8 +131,8 @@ class LiveDemo:
         self.readers = [
             Reader("b0", None),
             Reader("b2", "provider = 'BBC'"),
-            Reader("b3", "size > 50 AND topic = '/news/east'"),
-            Reader(last, "subject LIKE 'oil%' OR location IN ('UK', 'USA')"),
+            Reader("b3", "topic = '/news/east'"),
+            Reader(last, "size > 50 AND subject LIKE 'oil%'"),
         ]
         side = sides(topology, KILLED)
         for reader in self.readers:

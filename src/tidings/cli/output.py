@@ -47,7 +47,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     table = Table(title=title, title_justify="left", title_style="bold")
     for index, column in enumerate(columns):
         numeric = bool(lines) and all(isinstance(line[index], int | float) for line in lines)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        longest = max(map(len, column.split()), default=0)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold", min_width=longest)
     for line in lines:
         table.add_row(*(Text(cell_text(cell)) for cell in line))
     console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)

@@ -162,6 +162,10 @@ class Bus(EventService):
             raise SubscriptionRefused(
                 f"the network did not accept the subscription within {SUBSCRIBE_TIMEOUT_S:.0f} s"
             ) from None
+        except asyncio.CancelledError:
+            if self._open:
+                self.connection.client.unsubscribe(subscription_id)
+            raise
         finally:
             self._pending.pop(subscription_id, None)
 
@@ -234,6 +238,8 @@ class Bus(EventService):
         self._fail_publications(reason)
         for answered in list(self._pending.values()):
             self._settle(answered, ConnectionFailed(reason))
+        for stream in list(self.streams.values()):
+            stream.fail(ConnectionFailed(reason))
 
     def _check_open(self) -> None:
         if not self._open:

@@ -26,6 +26,8 @@ class EventService(ABC):
 
     def __init__(self) -> None:
         self._subscription_numbers = count(1)
+        self.streams: dict[str, Stream] = {}
+        """The streams that are open; whoever closes the service fails them, so that no reader waits for ever."""
 
     @abstractmethod
     async def open(self) -> None: ...

@@ -36,6 +36,7 @@ class Stream:
         self._events: deque[Event] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._failure: Exception | None = None
+        self._entered = False
         self._closed = False
 
     def __len__(self) -> int:
@@ -85,7 +86,11 @@ class Stream:
         return self._events.popleft()
 
     async def __aenter__(self) -> Self:
+        if self._entered:
+            raise ValueError("a stream is used once: subscribe again for another")
+        self._entered = True
         await self._service.add_subscription(self.subscription, self.push)
+        self._service.streams[self.subscription.id] = self
         return self
 
     async def __aexit__(
@@ -93,6 +98,7 @@ class Stream:
     ) -> None:
         self._closed = True
         self._wake()
+        self._service.streams.pop(self.subscription.id, None)
         await self._service.remove_subscription(self.subscription.id)
 
     def _wake(self) -> None:

@@ -190,7 +190,7 @@ class SimulatedSubscriber:
         window.cancelled_at = self._schedule.now
         self._writer.cancelled(self._plan.name, window.subscription.id, window.cancelled_at)
         if window.accepted_at != NEVER:
-            self._tally.cancelled(window.subscription.interest())
+            self._tally.cancelled(window.subscription.interest(), window.accepted_at)
         self._schedule.at(window.cancelled_at + DRAIN_NS, self._end, window.subscription.id)
 
     def _end(self, subscription_id: str, _second: object) -> None:
@@ -228,6 +228,7 @@ class SimulatedSubscriber:
     def _on_accepted(self, subscription_id: str) -> None:
         window = self._windows.get(subscription_id)
         if window is not None and window.accepted_at == window.cancelled_at == NEVER:
-            window.accepted_at = self._schedule.now
+            # What was published earlier in this very instant may have been missed.
+            window.accepted_at = self._schedule.now + 1
             self._writer.accepted(self._plan.name, subscription_id, window.accepted_at)
             self._tally.accepted(window.subscription.interest(), window.accepted_at)

@@ -37,11 +37,12 @@ class Link:
     __slots__ = (
         "_bandwidth_mbps",
         "_constant_ns",
+        "_delays_only",
         "_draw_delay_ns",
         "_draw_loss",
         "_duplicate",
-        "_fast",
         "_free_at",
+        "_plain",
         "_random",
         "_reorder",
         "_schedule",
@@ -83,16 +84,15 @@ class Link:
         self._reorder = spec.reorder
         self._bandwidth_mbps = spec.bandwidth_mbps
         self._free_at = 0
-        plain = not (self._draw_loss or spec.duplicate or spec.reorder or spec.bandwidth_mbps)
-        constant = plain and isinstance(spec.delay_ms, ConstantDelay)
+        self._delays_only = not (self._draw_loss or spec.duplicate or spec.reorder or spec.bandwidth_mbps)
+        constant = isinstance(spec.delay_ms, ConstantDelay)
         self._constant_ns = self._draw_delay_ns() if constant else None
-        self._fast = False
-        self.refresh()
+        self._plain = self._delays_only
 
     def refresh(self) -> None:
-        """Choose how to transmit after `cuts`, `extra_loss` or `slowness` changed."""
+        """To be called after `cuts`, `extra_loss` or `slowness` changed."""
         undisturbed = not self.cuts and not self.extra_loss and self.slowness == 1.0
-        self._fast = undisturbed and self._constant_ns is not None
+        self._plain = undisturbed and self._delays_only
 
     def drop(self, message: Message) -> None:
         """The message was counted and does not arrive."""
@@ -112,7 +112,7 @@ class Link:
         return result
 
     def transmit(self, message: Message) -> None:
-        """Count the message and let it arrive when it arrives. A constant delay and nothing else is fast.
+        """Count the message and let it arrive when it arrives; fast where the link only delays.
 
         Publications are counted in the link itself: one object fewer to touch for most messages.
         """
@@ -123,14 +123,17 @@ class Link:
             self.publication_bytes += size_bytes
         else:
             size_bytes = self._count(kind, message)
-        if not self._fast:
+        if not self._plain:
             self._transmit_disturbed(message, size_bytes)
             return
+        delay_ns = self._constant_ns
+        if delay_ns is None:
+            delay_ns = self._draw_delay_ns()
         schedule = self._schedule
-        at: int = schedule.now + self._constant_ns  # type: ignore[operator]
+        at = schedule.now + delay_ns
         bucket = schedule.buckets.get(at)
         if bucket is None:
-            schedule.at(at, self.handlers[kind], self.source, message)
+            schedule.open(at, (self.handlers[kind], self.source, message))
         else:
             bucket.append((self.handlers[kind], self.source, message))
 

@@ -31,7 +31,11 @@ class Schedule:
             return
         if when < self.now:
             raise ValueError(f"{when} ns is in the past: it is {self.now} ns")
-        self.buckets[when] = [(action, first, second)]
+        self.open(when, (action, first, second))
+
+    def open(self, when: int, entry: Entry) -> None:
+        """The first entry of an instant for which `buckets` has none, and which is not in the past."""
+        self.buckets[when] = [entry]
         heappush(self._instants, when)
 
     def redirect(self, belongs: Callable[[Action], bool], action: Action) -> None:

@@ -21,34 +21,36 @@ class Tally:
         self.duplicates = 0
         self.out_of_order = 0
         self.latency_ns = Histogram()
-        self._latest: list[Publication] = []
-        """What was published in the instant of the last publication."""
+        self._coming: list[tuple[int, Interest]] = []
+        """Interests that count from a time on which may not have come yet."""
         self._holders: dict[Interest, int] = {}
         self._index: InterestIndex[Interest] = InterestIndex()
 
     def publish(self, publication: Publication) -> None:
         self.published += 1
-        if self._latest and self._latest[0].published_at != publication.published_at:
-            self._latest.clear()
-        self._latest.append(publication)
+        if self._coming:
+            self._count_from(publication.published_at)
         holders = self._holders
         for interest in self._index.match(publication.topic, publication.attributes):
             self.expected += holders[interest]
 
     def accepted(self, interest: Interest, at: int) -> None:
-        """A subscription with this interest expects what is published from `at` on, which is now.
+        """A subscription with this interest expects what is published from `at` on."""
+        self._coming.append((at, interest))
 
-        What was published before in this very instant counts, as it does for who reads the trace.
-        """
-        if self._latest and self._latest[0].published_at == at:
-            self.expected += sum(interest.matches(publication) for publication in self._latest)
-        if interest not in self._holders:
-            self._holders[interest] = 0
-            self._index.add(interest, interest.topics, interest.pattern)
-        self._holders[interest] += 1
+    def _count_from(self, now: int) -> None:
+        for _, interest in [entry for entry in self._coming if entry[0] <= now]:
+            if interest not in self._holders:
+                self._holders[interest] = 0
+                self._index.add(interest, interest.topics, interest.pattern)
+            self._holders[interest] += 1
+        self._coming = [entry for entry in self._coming if entry[0] > now]
 
-    def cancelled(self, interest: Interest) -> None:
+    def cancelled(self, interest: Interest, accepted_at: int) -> None:
         """The converse: what was published before is still expected."""
+        if (accepted_at, interest) in self._coming:
+            self._coming.remove((accepted_at, interest))
+            return
         self._holders[interest] -= 1
         if self._holders[interest] == 0:
             del self._holders[interest]
