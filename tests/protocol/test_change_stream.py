@@ -102,7 +102,7 @@ def test_a_batch_is_bounded_in_changes_and_in_bytes() -> None:
     long_topics = tuple(f"/{number}" + "x" * 900 for number in range(8))
     for number in range(3):
         stream.add(make_interest((*long_topics, f"/t{number}"), None), number)
-    assert 8 * 900 * 4 * 2 > MAX_BATCH_BYTES
+    assert MAX_BATCH_BYTES < 8 * 900 * 4 * 2
     batch = stream.next_batch()
     assert batch is not None
     assert len(batch) == 1

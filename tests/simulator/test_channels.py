@@ -132,7 +132,7 @@ class Line:
     ) -> None:
         self.schedule = Schedule()
         self.arrived: list[tuple[int, Message]] = []
-        handlers = {kind: self._arrive for kind in (Unsubscribe, type(event(1)))}
+        handlers = dict.fromkeys((Unsubscribe, type(event(1))), self._arrive)
         spec = LinkSpec(delay_ms, loss, duplicate, reorder, bandwidth_mbps)
         self.link = Link(self.schedule, "a", "b", handlers, spec, Random(3))
 

@@ -41,6 +41,8 @@ def explain(error: BaseException) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     if isinstance(error, OSError):
+        if error.errno is None and isinstance(error.__cause__, OSError):  # uvloop wraps what bind said
+            return explain(error.__cause__)
         if error.errno == errno.EADDRINUSE:
             return "the port is in use"
         if error.errno == errno.EADDRNOTAVAIL:

@@ -14,7 +14,7 @@ from tidings.structures.cover_index import CoverIndex
 MAX_BATCH_CHANGES = 256
 MAX_BATCH_BYTES = 32 * 1024
 
-FIRST_RETRY_NS = 500_000_000
+FIRST_RETRY_NS = 250_000_000
 LAST_RETRY_NS = 8_000_000_000
 
 

@@ -48,14 +48,14 @@ class Link:
         "_schedule",
         "cuts",
         "extra_loss",
-        "slowness",
-        "source",
-        "target",
         "handlers",
+        "others",
         "publication_bytes",
         "publications",
         "publications_dropped",
-        "others",
+        "slowness",
+        "source",
+        "target",
     )
 
     def __init__(

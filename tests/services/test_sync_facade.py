@@ -1,0 +1,70 @@
+"""The bus without `async`: the same calls from an ordinary thread."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import tidings
+import tidings.sync
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "tidings"]
+
+
+def test_publish_and_subscribe_from_an_ordinary_thread() -> None:
+    with tidings.sync.embedded(brokers=3) as bus, bus.subscribe("/t", where="x > 1") as stream:
+        event_id = bus.publish("/t", {"x": 2}, b"p")
+        bus.publish("/t", {"x": 0})
+        assert bus.publish_many([("/t", {"x": number}, b"") for number in range(4)]) == 4
+        first = stream.get(timeout_s=5.0)
+        assert (first.id, first.payload) == (event_id, b"p")
+        assert [stream.get(timeout_s=5.0).attributes["x"] for _ in range(2)] == [2, 3]
+        with pytest.raises(TimeoutError):
+            stream.get(timeout_s=0.01)
+        assert stream.dropped == 0
+        assert bus.status()["broker"] == "b0"
+    assert threads() == []
+
+
+def test_iterating_gives_one_event_after_the_other() -> None:
+    with tidings.sync.embedded(brokers=1) as bus, bus.subscribe("/t", order="fifo") as stream:
+        bus.publish_many(("/t", {"n": number}, b"") for number in range(5))
+        assert [event.attributes["n"] for event, _ in zip(stream, range(5), strict=False)] == list(range(5))
+
+
+def test_more_buses_share_the_loop_and_may_close_first() -> None:
+    with tidings.sync.embedded(brokers=3) as bus:
+        with bus.connect("b2", name="other") as other, bus.subscribe() as stream:
+            assert threads() == ["tidings"]
+            other.publish("/t")
+            assert stream.get(timeout_s=5.0).source == "other"
+        bus.publish("/t")
+        with pytest.raises(RuntimeError, match="only an open embedded network"):
+            other.connect()
+
+
+def test_a_bus_that_is_not_open_says_so() -> None:
+    bus = tidings.sync.embedded(brokers=1)
+    for call in (lambda: bus.publish("/t"), lambda: bus.subscribe("/t"), bus.status, bus.connect):
+        with pytest.raises(RuntimeError, match="open"):
+            call()
+
+
+def test_mistakes_come_through_as_they_are() -> None:
+    with tidings.sync.embedded(brokers=1) as bus:
+        with pytest.raises(tidings.TopicError):
+            bus.publish("t")
+        with pytest.raises(tidings.FilterError):
+            bus.subscribe(where="x >")
+        with pytest.raises(tidings.SubscriptionRefused), bus.subscribe(order="total"):
+            pass
+
+
+def test_a_connection_that_fails_leaves_no_thread() -> None:
+    bus = tidings.sync.connect("tidings://127.0.0.1:1", timeout_s=2.0)
+    with pytest.raises(tidings.ConnectionFailed), bus:
+        pass
+    assert threads() == []
