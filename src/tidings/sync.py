@@ -49,7 +49,7 @@ class _Loop:
 
 
 class SyncStream(AbstractContextManager["SyncStream"]):
-    """The events of one subscription. Iterating waits for the next one, for ever."""
+    """The events of one subscription. Iterating waits for the next one until the stream is closed."""
 
     def __init__(self, loop: _Loop, stream: Stream) -> None:
         self._loop = loop
@@ -65,7 +65,11 @@ class SyncStream(AbstractContextManager["SyncStream"]):
 
     def __iter__(self) -> Iterator[Event]:
         while True:
-            yield self.get()
+            try:
+                event = self._loop.run(self._stream.__anext__())
+            except StopAsyncIteration:
+                return
+            yield event
 
     def __enter__(self) -> Self:
         self._loop.run(self._stream.__aenter__())

@@ -41,7 +41,7 @@ def told(stream: ChangeStream) -> list[tuple[str, bytes]]:
         (0, FIRST_RETRY_NS),
         (1, 2 * FIRST_RETRY_NS),
         (3, 8 * FIRST_RETRY_NS),
-        (4, LAST_RETRY_NS),
+        (5, LAST_RETRY_NS),
         (10**9, LAST_RETRY_NS),
     ],
 )

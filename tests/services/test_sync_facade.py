@@ -32,7 +32,30 @@ def test_publish_and_subscribe_from_an_ordinary_thread() -> None:
 def test_iterating_gives_one_event_after_the_other() -> None:
     with tidings.sync.embedded(brokers=1) as bus, bus.subscribe("/t", order="fifo") as stream:
         bus.publish_many(("/t", {"n": number}, b"") for number in range(5))
-        assert [event.attributes["n"] for event, _ in zip(stream, range(5), strict=False)] == list(range(5))
+        shown = [event.attributes["n"] for _, event in zip(range(5), stream, strict=False)]
+        assert shown == list(range(5))
+
+
+def test_iterating_in_another_thread_ends_when_the_stream_is_closed() -> None:
+    with tidings.sync.embedded(brokers=1) as bus:
+        shown: list[tidings.Event] = []
+        with bus.subscribe("/t") as stream:
+            came = threading.Event()
+
+            def read() -> None:
+                for event in stream:
+                    shown.append(event)
+                    came.set()
+
+            reader = threading.Thread(target=read)
+            reader.start()
+            bus.publish("/t")
+            assert came.wait(timeout=5.0)
+        reader.join(timeout=5.0)
+        assert not reader.is_alive()
+        assert len(shown) == 1
+        with pytest.raises(tidings.ConnectionFailed, match="closed"):
+            stream.get()
 
 
 def test_more_buses_share_the_loop_and_may_close_first() -> None:

@@ -8,6 +8,7 @@ from collections import deque
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from tidings.model.errors import ConnectionFailed
 from tidings.model.event import Event
 from tidings.model.subscription import Subscription
 
@@ -63,11 +64,14 @@ class Stream:
         self._wake()
 
     async def get(self, timeout_s: float | None = None) -> Event:
-        """The next event; TimeoutError if none comes in time."""
+        """The next event; TimeoutError if none comes in time, ConnectionFailed if none can come any more."""
         if self._events:
             return self._events.popleft()
-        async with asyncio.timeout(timeout_s):
-            return await self.__anext__()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.__anext__()
+        except StopAsyncIteration:
+            raise ConnectionFailed("the stream was closed") from None
 
     def __aiter__(self) -> Self:
         return self

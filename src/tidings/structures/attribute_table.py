@@ -129,6 +129,7 @@ class AttributeTable:
         set_bits(rows.fails[row], np.array(failing, np.int64))
         rows.doubt_counts[row] = len(doubting)
         rows.fail_counts[row] += len(failing)
+        rows.changed()
         self._cut_above.pop(row, None)
 
 

@@ -54,7 +54,7 @@ def widened(rows: Words, words: int) -> Words:
 class BitRows:
     """The rows of one attribute. Row 0 exists from the start; freed rows are used again."""
 
-    __slots__ = ("_free", "count", "doubt_counts", "doubts", "fail_counts", "fails")
+    __slots__ = ("_free", "_views", "count", "doubt_counts", "doubts", "fail_counts", "fails")
 
     def __init__(self, words: int) -> None:
         self.count = 1
@@ -63,6 +63,19 @@ class BitRows:
         self.fail_counts = np.zeros(4, np.int64)
         self.doubt_counts = np.zeros(4, np.int64)
         self._free: list[int] = []
+        self._views: dict[int, tuple[Words, int, Words | None]] = {}
+
+    def view(self, row: int) -> tuple[Words, int, Words | None]:
+        """The row's failing slots, how many, and its slots in doubt if there are any; kept until a change."""
+        view = self._views.get(row)
+        if view is None:
+            doubts = self.doubts[row] if self.doubt_counts[row] else None
+            view = self._views[row] = (self.fails[row], int(self.fail_counts[row]), doubts)
+        return view
+
+    def changed(self) -> None:
+        """To be called by whoever wrote to the rows or counts directly."""
+        self._views.clear()
 
     @property
     def size_bytes(self) -> int:
@@ -70,6 +83,7 @@ class BitRows:
 
     def copy_of(self, row: int) -> int:
         """A new row that judges as `row` does."""
+        self._views.clear()
         new = self._free.pop() if self._free else self._append()
         for table in (self.fails, self.doubts, self.fail_counts, self.doubt_counts):
             table[new] = table[row]
@@ -79,6 +93,7 @@ class BitRows:
         self._free.append(row)
 
     def widen(self, words: int) -> None:
+        self._views.clear()
         self.fails = widened(self.fails, words)
         self.doubts = widened(self.doubts, words)
 
@@ -94,6 +109,7 @@ class BitRows:
 
     def set_column(self, slot: int, possible: NDArray[np.int64] | list[int], doubtful: list[int]) -> None:
         """Let a slot fail in every row but the `possible` ones, and doubt the `doubtful` of these."""
+        self._views.clear()
         column = np.full(len(self.fails), bit_of(slot), np.uint64)
         column[possible] = 0
         self.fails[:, slot >> 6] |= column
@@ -104,6 +120,7 @@ class BitRows:
             self.doubt_counts[doubtful] += 1
 
     def clear_column(self, slot: int) -> None:
+        self._views.clear()
         word, shift = slot >> 6, np.uint64(slot & 63)
         one = np.uint64(1)
         for bits, counts in ((self.fails, self.fail_counts), (self.doubts, self.doubt_counts)):
@@ -113,6 +130,7 @@ class BitRows:
 
     def join(self, left: int, point: int, right: int) -> None:
         """Make `left` judge for all three regions: fail where all do, hold where all do, doubt the rest."""
+        self._views.clear()
         fails, doubts = self.fails, self.doubts
         decided_against = fails[left] & fails[point] & fails[right]
         doubts[left] = self._joined_doubts(left, point, right)

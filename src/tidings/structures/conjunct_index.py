@@ -80,7 +80,7 @@ class ConjunctIndex:
         """The labels of the conjuncts that hold, in no particular order."""
         attributes = exact_attributes(attributes)
         found = []
-        pages = [self._common.pages]
+        pages = []
         for name, value in attributes.items():
             by_type = self._shelves.get(name)
             by_value = by_type.get(type(value)) if by_type else None
@@ -96,7 +96,7 @@ class ConjunctIndex:
         return found
 
     def _match_pages(self, attributes: Mapping[str, Scalar], pages: list[Slots], found: list[int]) -> None:
-        sure, doubtful = self._store.scan(attributes, pages[0] if len(pages) == 1 else np.concatenate(pages))
+        sure, doubtful = self._store.scan(attributes, self._common.pages, pages)
         found += self._store.labels[sure].tolist()
         if len(doubtful):
             members = [self._store.members[slot] for slot in doubtful.tolist()]
@@ -183,7 +183,7 @@ class ConjunctIndex:
     def _fill_slot(self, member: Member) -> None:
         shelf = member.shelf
         if not shelf.free_slots:
-            page = self._store.new_page()
+            page = self._store.new_page(common=shelf.key is None)
             shelf.pages = np.append(shelf.pages, page)
             shelf.free_slots = list(range(64 * page + 63, 64 * page - 1, -1))
         self._store.occupy(shelf.free_slots.pop(), member)

@@ -13,7 +13,7 @@ SIGNIFICANT_BITS = 11
 
 
 def rounded(value: int) -> int:
-    """`value` with its eleven leading bits kept: at most 0.05 % too low."""
+    """`value` with its eleven leading bits kept: less than 0.1 % too low."""
     excess = value.bit_length() - SIGNIFICANT_BITS
     return value if excess <= 0 else value >> excess << excess
 

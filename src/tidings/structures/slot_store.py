@@ -112,6 +112,11 @@ class SlotStore:
         self._shared_mask = 0
         self.labels = np.zeros(0, np.int64)
         self._vacant: Words = np.zeros(0, np.uint64)
+        self._unasked: Words = np.zeros(0, np.uint64)
+        """As `_vacant`, with all bits set in pages that are not the common shelf's."""
+        self._is_common: Flags = np.zeros(0, np.bool_)
+        self._unclear_slots = 0
+        """Slots with a bit in `_residual` or `_scattered`, or more of them."""
         self._residual: Words = np.zeros(0, np.uint64)
         self._scattered: Words = np.zeros(0, np.uint64)
         self._bounds = NumberBounds()
@@ -124,14 +129,18 @@ class SlotStore:
         tables += self._bounds.size_bytes
         return tables + self._absences.nbytes + self._vacant.nbytes * 2 + self.labels.nbytes
 
-    def new_page(self) -> int:
+    def new_page(self, *, common: bool) -> int:
+        """A page of free slots; pages of the common shelf are scanned for every event."""
         if self._free_pages:
-            return self._free_pages.pop()
-        if self.page_count == self._capacity:
-            self._grow(2 * self._capacity + GROWTH_PAD_WORDS)
-        self.members.extend([None] * 64)
-        self.page_count += 1
-        return self.page_count - 1
+            page = self._free_pages.pop()
+        else:
+            if self.page_count == self._capacity:
+                self._grow(2 * self._capacity + GROWTH_PAD_WORDS)
+            self.members.extend([None] * 64)
+            page = self.page_count
+            self.page_count += 1
+        self._is_common[page] = common
+        return page
 
     def release_page(self, page: int) -> None:
         """Take back a page whose slots are all free."""
@@ -147,6 +156,10 @@ class SlotStore:
         vacant = np.full(words, ALL_ONES)
         vacant[: self._capacity] = self._vacant
         self._vacant = vacant
+        unasked = np.full(words, ALL_ONES)
+        unasked[: self._capacity] = self._unasked
+        self._unasked = unasked
+        self._is_common = np.concatenate([self._is_common, np.zeros(words - self._capacity, np.bool_)])
         self.labels = np.concatenate([self.labels, np.zeros(64 * words - len(self.labels), np.int64)])
         self._capacity = words
 
@@ -172,7 +185,13 @@ class SlotStore:
                     self._set_bounds(attribute, slot, shape)
         if not exact:
             self._residual[word] |= bit
-        self._vacant[word] &= not_bit_of(slot)
+            self._unclear_slots += 1
+        self._set_vacant(word, self._vacant[word] & not_bit_of(slot))
+
+    def _set_vacant(self, word: int, bits: np.uint64) -> None:
+        self._vacant[word] = bits
+        if self._is_common[word]:
+            self._unasked[word] = bits
 
     def _set_bounds(self, attribute: Attribute, slot: int, shape: Shape) -> None:
         if attribute.bounds is None:
@@ -180,15 +199,17 @@ class SlotStore:
         self._bounds.set(attribute.bounds, slot, *shape.number_bounds())
         if not shape.is_interval:
             self._scattered[slot >> 6] |= bit_of(slot)
+            self._unclear_slots += 1
 
     def vacate(self, member: Member) -> None:
         slot, member.slot = member.slot, -1
         word, bit, not_bit = slot >> 6, bit_of(slot), not_bit_of(slot)
-        self._vacant[word] |= bit
+        self._set_vacant(word, self._vacant[word] | bit)
         self.members[slot] = None
         self.occupied -= 1
-        self._residual[word] &= not_bit
-        self._scattered[word] &= not_bit
+        for unclear in (self._residual, self._scattered):
+            self._unclear_slots -= bool(unclear[word] & bit)
+            unclear[word] &= not_bit
         for name in _indexed_parts(member):
             attribute = self._attributes[name]
             attribute.table.rows.clear_column(slot)
@@ -225,10 +246,12 @@ class SlotStore:
         assert member is not None
         return _main_shape([part for part in member.conjunct.constraints if part.attribute == name])
 
-    def scan(self, attributes: Mapping[str, Scalar], pages: Slots) -> tuple[Slots, Slots]:
-        """Of the slots of `pages`, those that hold, and those that only evaluation can tell."""
+    def scan(
+        self, attributes: Mapping[str, Scalar], common: Slots, pages: list[Slots]
+    ) -> tuple[Slots, Slots]:
+        """Of the slots of the common shelf and of `pages`, those that hold, and those only evaluation can tell."""
         selected = self._select(attributes)
-        words, survivors = self._survivors(selected.fails, pages)
+        words, survivors = self._survivors(selected.fails, common, pages)
         if not len(words):
             return NO_SLOTS, NO_SLOTS
         places = decode(survivors)
@@ -247,6 +270,8 @@ class SlotStore:
     ) -> tuple[Slots, Slots]:
         """What `_doubts` and `_settle` do, with fewer steps, each over all slots instead of those in doubt."""
         refuted = self._bounds.refuted(selected.numbers, slots) if selected.numbers else None
+        if not self._unclear_slots and not selected.doubts:
+            return (slots if refuted is None else slots[~refuted]), NO_SLOTS
         unclear = self._residual[words]
         unclear |= self._scattered[words]
         for row in selected.doubts:
@@ -297,21 +322,19 @@ class SlotStore:
                 continue
             present |= attribute.absence_bit
             absences.append(attribute.absence)
-            rows = attribute.table.rows
-            domain = attribute.table.domains.get(type(value))
+            kind = type(value)
+            domain = attribute.table.domains.get(kind)
             row = UNASKED_ROW if domain is None else domain.row_of(value)
-            weights.append(rows.fail_counts.item(row))
-            selected.fails.append(rows.fails[row])
-            if rows.doubt_counts.item(row):
-                if (
-                    attribute.bounds is not None
-                    and (type(value) is int or type(value) is float)
-                    and value == value
-                ):
-                    selected.bounded.append(rows.doubts[row])
-                    selected.numbers.append((attribute.bounds, as_double(value)))
-                else:
-                    selected.doubts.append(rows.doubts[row])
+            fails, weight, doubts = attribute.table.rows.view(row)
+            weights.append(weight)
+            selected.fails.append(fails)
+            if doubts is None:
+                continue
+            if attribute.bounds is not None and (kind is int or kind is float) and value == value:
+                selected.bounded.append(doubts)
+                selected.numbers.append((attribute.bounds, as_double(value)))
+            else:
+                selected.doubts.append(doubts)
         if self.page_count >= NARROW_FROM_WORDS:
             order = sorted(range(len(weights)), key=weights.__getitem__, reverse=True)
             selected.fails = [selected.fails[place] for place in order]
@@ -330,23 +353,42 @@ class SlotStore:
                 if absences.count(absence) < self._absence_uses[absence]:
                     selected.doubts.append(self._absences[absence])
 
-    def _survivors(self, fails: list[Words], pages: Slots) -> tuple[Slots, Words]:
-        """The words of `pages` with a slot that no row fails, and their bits."""
-        dense = 4 * len(pages) >= self.page_count
-        if dense:  # to run over all words is quicker than to pick them, but only `pages` may survive
-            failed = np.full(self.page_count, ALL_ONES)
-            failed[pages] = self._vacant[pages]
-        else:
-            failed = self._vacant[pages]
+    def _survivors(
+        self, fails: list[Words], common: Slots, pages: list[Slots]
+    ) -> tuple[Slots, Words]:
+        """The words of these pages with a slot that no row fails, and their bits."""
+        asked = len(common) + sum(map(len, pages))
+        if 4 * asked < self.page_count:
+            return self._survivors_of(fails, np.concatenate([common, *pages]))
+        # To run over all words is quicker than to pick them; in those not asked for everybody fails at once.
+        failed = self._unasked[: self.page_count].copy()
+        for some in pages:
+            failed[some] = self._vacant.take(some)
+        narrow = len(failed) >= NARROW_FROM_WORDS
         for place, row in enumerate(fails):
-            if place == ROWS_BEFORE_NARROWING and len(failed) >= NARROW_FROM_WORDS:
+            if narrow and place == ROWS_BEFORE_NARROWING:
                 alive = (failed != ALL_ONES).nonzero()[0]
-                failed = failed[alive]
-                pages = alive if dense else pages[alive]
-                dense = False
-            np.bitwise_or(failed, row[: len(failed)] if dense else row[pages], out=failed)
+                return self._narrowed(fails[place:], alive, failed.take(alive))
+            np.bitwise_or(failed, row[: len(failed)], out=failed)
         alive = (failed != ALL_ONES).nonzero()[0]
-        return (alive if dense else pages[alive]), ~failed[alive]
+        return alive, ~failed.take(alive)
+
+    def _survivors_of(self, fails: list[Words], pages: Slots) -> tuple[Slots, Words]:
+        failed = self._vacant.take(pages)
+        if len(failed) < NARROW_FROM_WORDS:
+            return self._narrowed(fails, pages, failed)
+        for row in fails[:ROWS_BEFORE_NARROWING]:
+            np.bitwise_or(failed, row.take(pages), out=failed)
+        alive = (failed != ALL_ONES).nonzero()[0]
+        return self._narrowed(fails[ROWS_BEFORE_NARROWING:], pages.take(alive), failed.take(alive))
+
+    @staticmethod
+    def _narrowed(fails: list[Words], words: Slots, failed: Words) -> tuple[Slots, Words]:
+        """Of few words, those with a slot that no row fails, and their bits."""
+        for row in fails:
+            np.bitwise_or(failed, row.take(words), out=failed)
+        alive = (failed != ALL_ONES).nonzero()[0]
+        return words.take(alive), ~failed.take(alive)
 
 
 def _indexed_parts(member: Member) -> dict[str, list[Constraint]]:
