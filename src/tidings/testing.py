@@ -172,6 +172,7 @@ class _SimulatedConnection:
         self._broker = broker
         self._name = name
         self._bus = bus
+        self.closed = False
         self._client: Client | None = None
 
     @property

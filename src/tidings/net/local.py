@@ -148,6 +148,7 @@ class LocalConnection:
     ) -> None:
         self.name = name
         self.broker = broker
+        self.closed = False
         self._network = network
         self._emit = emit
         self._attached: tuple[Client, AsyncPort] | None = None

@@ -37,7 +37,9 @@ log = logging.getLogger("tidings")
 
 
 class Connection(Protocol):
-    """What a bus needs of the driver of its client."""
+    """What a bus needs of the driver of its client; once `closed` it does not connect again."""
+
+    closed: bool
 
     @property
     def client(self) -> Client: ...
@@ -229,6 +231,8 @@ class Bus(EventService):
         if not up:
             log.info("connection lost: %s", reason)
             self._fail_publications(reason)
+            if self.connection.closed:  # refused, or another took our name: it does not come back
+                self._fail_everything(reason)
 
     def _fail_publications(self, reason: str) -> None:
         for sequence in list(self._unconfirmed):
