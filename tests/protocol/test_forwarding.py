@@ -164,6 +164,18 @@ def test_it_is_removed_when_the_last_who_shares_it_leaves() -> None:
     assert len(bench.broker.table) == 0
 
 
+def test_what_only_a_neighbour_wants_itself_is_taken_back_from_it() -> None:
+    bench = Bench("p", "q")
+    bench.add("p", BELOW)
+    bench.add("q", BELOW)
+    assert adds(bench.take("p")) == adds(bench.take("q")) == [BELOW.key]
+    bench.say("q", RemoveInterest(BELOW.key))
+    assert RemoveInterest(BELOW.key) in bench.take("p")
+    assert bench.take("q") == []
+    bench.open("p", life=2)
+    assert adds(bench.take("p")) == [], "what it wanted in its earlier life is not news to it"
+
+
 def test_a_chain_of_covers_unrolls_one_by_one_each_added_before_its_cover_goes() -> None:
     middle = make_interest(("/a/*",), None)
     bench = Bench("p")
@@ -338,6 +350,7 @@ def test_routes_of_an_earlier_life_are_kept_until_the_neighbour_has_sent_its_tab
     bench.say("p", TableSent())
     assert bench.routes("/old") == []
     assert bench.routes("/kept") == ["p"]
+    assert not bench.links["p"].stale
 
 
 def test_a_late_message_of_an_earlier_life_is_ignored() -> None:

@@ -241,7 +241,7 @@ subscribing = st.tuples(st.just("subscribe"), pauses_ms, numbers, st.integers(0,
 unsubscribing = st.tuples(st.just("unsubscribe"), pauses_ms, numbers, st.just(0))
 publishing = st.tuples(st.just("publish"), pauses_ms, numbers, st.tuples(st.sampled_from(TOPICS), attributes))
 failing = st.tuples(
-    st.sampled_from(["crash", "cut", "one-way", "pause", "lose"]),
+    st.sampled_from(["crash", "cut", "one-way", "unplug", "pause", "lose"]),
     pauses_ms,
     numbers,
     st.sampled_from([3, 40, 900, 5_000]),
@@ -249,11 +249,13 @@ failing = st.tuples(
 probes = st.lists(st.tuples(numbers, st.sampled_from(TOPICS), attributes), min_size=1, max_size=4)
 
 
-def begin_fault(world: World, kind: str, number: int, length_ms: int) -> Callable[[], None]:
+def begin_fault(world: World, kind: str, number: int) -> Callable[[], None]:
     """Lets a fault begin; what is returned ends it."""
     network = world.network
     name = world.names[number % len(world.names)]
     edge = world.edges[number % len(world.edges)]
+    if kind == "unplug":
+        edge = (f"c{name[1:]}", name)
     if kind == "crash":
         network.crash(name, keep_state=False)
         return lambda: network.restart(name)
@@ -266,7 +268,7 @@ def begin_fault(world: World, kind: str, number: int, length_ms: int) -> Callabl
         return lambda: network.stop_losing(rate)
 
     def severed(source: str, target: str) -> bool:
-        return (source, target) == edge or (kind == "cut" and (target, source) == edge)
+        return (source, target) == edge or (kind != "one-way" and (target, source) == edge)
 
     network.sever(severed)
     return lambda: network.mend(severed)
@@ -283,7 +285,7 @@ def act(world: World, step: tuple[str, int, int, object], until: list[Callable[[
         topic, attributes = detail  # type: ignore[misc]
         world.publish(number, topic, attributes)
     else:
-        end = begin_fault(world, kind, number, detail)  # type: ignore[arg-type]
+        end = begin_fault(world, kind, number)
         ended: list[None] = []
 
         def end_once() -> None:
