@@ -74,7 +74,9 @@ def run_tidings(plan: Plan) -> dict[str, float]:
     width = max(1, PROGRESS_STEPS // 10)
     messages_per_step = messages / slices[-1][0]
     rates = [
-        messages_per_step * (slices[end][0] - slices[end - width][0]) / (slices[end][1] - slices[end - width][1])
+        messages_per_step
+        * (slices[end][0] - slices[end - width][0])
+        / (slices[end][1] - slices[end - width][1])
         for end in range(width, len(slices), width)
     ]
     return {

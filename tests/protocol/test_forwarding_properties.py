@@ -306,7 +306,7 @@ def act(world: World, step: tuple[str, int, int, object], until: list[Callable[[
     steps=st.lists(st.one_of(subscribing, subscribing, unsubscribing, publishing, failing), max_size=40),
     probes=probes,
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_after_any_faults_the_network_heals_into_exactly_the_routes_in_use(
     parents: list[int],
     seed: int,
@@ -350,7 +350,7 @@ turns = st.lists(
     turns=turns,
     event=st.tuples(st.sampled_from(TOPICS), attributes),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_without_faults_nothing_slips_whoever_else_subscribes_and_unsubscribes(
     parents: list[int],
     seed: int,

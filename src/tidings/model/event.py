@@ -128,7 +128,9 @@ _decode_bytes = msgspec.msgpack.Decoder(bytes).decode
 # counts a name's length in characters: what it refuses gets the full check.
 _PlainName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES // 4)]
 _PlainInt = Annotated[int, Meta(ge=INT_MIN, le=INT_MAX)]
-_PlainMap = Annotated[dict[_PlainName, bool | _PlainInt | float | str | None], Meta(max_length=MAX_ATTRIBUTES)]
+_PlainMap = Annotated[
+    dict[_PlainName, bool | _PlainInt | float | str | None], Meta(max_length=MAX_ATTRIBUTES)
+]
 _decode_plain_attributes = msgspec.msgpack.Decoder(_PlainMap).decode
 
 
