@@ -165,7 +165,15 @@ def test_towards_the_rest_of_the_network_a_dispatcher_behaves_as_a_subscriber(tr
 
 def test_a_subscription_goes_to_all_neighbours_except_the_one_that_sent_it(tree: Tree) -> None:
     tree.subscribe("b0", BLACK)
-    away_from_b0 = [("b0", "b1"), ("b0", "b2"), ("b1", "b3"), ("b1", "b4"), ("b2", "b5"), ("b2", "b7"), ("b5", "b6")]
+    away_from_b0 = [
+        ("b0", "b1"),
+        ("b0", "b2"),
+        ("b1", "b3"),
+        ("b1", "b4"),
+        ("b2", "b5"),
+        ("b2", "b7"),
+        ("b5", "b6"),
+    ]
     assert sorted(tree.propagations(BLACK)) == away_from_b0
 
 
@@ -176,7 +184,9 @@ def test_the_same_pattern_is_not_propagated_twice_in_the_same_direction(tree: Tr
     tree.subscribe("b6", BLACK)
     directions = tree.propagations(BLACK)
     assert len(directions) == len(set(directions))
-    assert {("b1", "b0"), ("b0", "b1")} <= set(directions), "both ways, for there are subscribers on both sides"
+    assert {("b1", "b0"), ("b0", "b1")} <= set(directions), (
+        "both ways, for there are subscribers on both sides"
+    )
 
 
 def test_events_follow_the_reverse_path_from_the_publisher_to_the_subscriber(tree: Tree) -> None:
@@ -196,7 +206,9 @@ def test_unsubscribing_propagates_as_subscribing_does_and_removes_the_entries(tr
     subscribed = tree.propagations(BLACK)
     tree.changes.clear()
     tree.unsubscribe("b3")
-    removed = [(source, target) for source, target, change in tree.changes if isinstance(change, RemoveInterest)]
+    removed = [
+        (source, target) for source, target, change in tree.changes if isinstance(change, RemoveInterest)
+    ]
     assert sorted(removed) == sorted(subscribed)
     assert all(tree.table(name) == {} for name in BROKERS)
     assert tree.publish("b6", {"colour": "black"}) == []
@@ -206,7 +218,9 @@ def test_unsubscribing_one_of_two_leaves_the_routes_of_the_other(tree: Tree) -> 
     tree.subscribe("b3", BLACK)
     tree.subscribe("b7", BLACK)
     tree.unsubscribe("b3")
-    assert tree.publish("b4", {"colour": "black"}) == sorted([("b4", "b1"), ("b1", "b0"), ("b0", "b2"), ("b2", "b7")])
+    assert tree.publish("b4", {"colour": "black"}) == sorted(
+        [("b4", "b1"), ("b1", "b0"), ("b0", "b2"), ("b2", "b7")]
+    )
     assert tree.shown == [("c7", "s")]
 
 
@@ -218,8 +232,10 @@ def test_figure_1_routes_of_two_patterns_are_laid_on_the_single_tree(tree: Tree)
     for name in BROKERS:
         held = tree.table(name)
         assert held.keys() == {black, grey}
-        assert held[grey] == [{"b7": "c7", "b2": "b7", "b0": "b2", "b1": "b0", "b5": "b2"}.get(name, "") or
-                              {"b3": "b1", "b4": "b1", "b6": "b5"}[name]]
+        assert held[grey] == [
+            {"b7": "c7", "b2": "b7", "b0": "b2", "b1": "b0", "b5": "b2"}.get(name, "")
+            or {"b3": "b1", "b4": "b1", "b6": "b5"}[name]
+        ]
     assert sorted(tree.table("b0")[black]) == ["b1", "b2"]
     assert sorted(tree.table("b2")[black]) == ["b0", "b5"]
 

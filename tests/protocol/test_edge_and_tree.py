@@ -151,7 +151,9 @@ def test_two_clients_may_call_their_subscriptions_the_same() -> None:
     bench.tell("c", subscribe("s", "/a"))
     bench.tell("d", subscribe("s", "/b"))
     bench.tell("c", Unsubscribe("s"))
-    assert bench.tell("d", event("d", 1, "/b"))[1:] == [("d", Notify(("s",), bench.port.sent[1][1].publication))]  # type: ignore[union-attr]
+    assert bench.tell("d", event("d", 1, "/b"))[1:] == [
+        ("d", Notify(("s",), bench.port.sent[1][1].publication))
+    ]  # type: ignore[union-attr]
 
 
 def test_unsubscribing_what_is_not_there_is_answered() -> None:
@@ -183,7 +185,12 @@ def test_the_status_counts_what_is_there() -> None:
     assert isinstance(answer, Status)
     status = json.loads(answer.json)
     assert status == bench.broker.status()
-    assert (status["broker"], status["clients"], status["subscriptions"], status["interests"]) == ("me", 1, 1, 1)
+    assert (status["broker"], status["clients"], status["subscriptions"], status["interests"]) == (
+        "me",
+        1,
+        1,
+        1,
+    )
     assert status["neighbours"]["p"]["present"]
 
 
@@ -228,9 +235,13 @@ def test_an_event_goes_to_those_who_want_it_but_not_back() -> None:
     bench.tell("c", subscribe("s", "/**"))
     bench.tell("c", subscribe("t", sql="x = 5"))
     assert publications(bench.tell("p", event("z", 1, attributes={"x": 5}))) == ["q"]
-    assert [message.subscriptions for _, message in bench.port.sent if isinstance(message, Notify)] == [("s", "t")]
+    assert [message.subscriptions for _, message in bench.port.sent if isinstance(message, Notify)] == [
+        ("s", "t")
+    ]
     assert publications(bench.tell("q", event("z", 2, attributes={"x": 1}))) == ["p"]
-    assert [message.subscriptions for _, message in bench.port.sent if isinstance(message, Notify)] == [("s",)]
+    assert [message.subscriptions for _, message in bench.port.sent if isinstance(message, Notify)] == [
+        ("s",)
+    ]
     assert publications(bench.tell("c", event("c", 1, "/c"))) == []
 
 

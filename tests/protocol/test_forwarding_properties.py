@@ -300,13 +300,15 @@ def act(world: World, step: tuple[str, int, int, object], until: list[Callable[[
 
 @given(
     parents=trees,
-    seed=st.integers(0, 3),
-    duplicate=st.sampled_from([0.0, 0.2]),
-    reorder=st.sampled_from([0.0, 0.3]),
-    steps=st.lists(st.one_of(subscribing, subscribing, unsubscribing, publishing, failing), max_size=40),
+    seed=st.integers(0, 1_000),
+    duplicate=st.sampled_from([0.0, 0.5]),
+    reorder=st.sampled_from([0.0, 0.5]),
+    steps=st.lists(
+        st.one_of(subscribing, subscribing, unsubscribing, publishing, failing), min_size=10, max_size=50
+    ),
     probes=probes,
 )
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_after_any_faults_the_network_heals_into_exactly_the_routes_in_use(
     parents: list[int],
     seed: int,
@@ -329,28 +331,28 @@ def test_after_any_faults_the_network_heals_into_exactly_the_routes_in_use(
 
 
 # Subscribing and unsubscribing in quick turns with few interests, so that one overtakes the other's effects.
-few = st.lists(st.integers(0, len(INTERESTS) - 1), min_size=1, max_size=4)
+few = st.lists(st.integers(0, len(INTERESTS) - 1), min_size=1, max_size=3)
 turns = st.lists(
     st.tuples(
-        st.sampled_from(["subscribe", "subscribe", "unsubscribe", "again"]),
-        st.sampled_from([0, 5, 15, 30, 60, 150]),
-        st.integers(0, 2),
+        st.sampled_from(["subscribe", "unsubscribe", "again", "again"]),
+        st.sampled_from([0, 5, 15, 30, 60, 90]),
+        st.integers(0, 1),
         st.integers(0, 3),
     ),
-    min_size=2,
+    min_size=10,
     max_size=30,
 )
 
 
 @given(
-    parents=st.one_of(trees, st.integers(1, 4).map(lambda length: list(range(length)))),
+    parents=st.one_of(trees, st.integers(1, 3).map(lambda length: list(range(length)))),
     seed=st.integers(0, 1_000),
     reorder=st.sampled_from([0.0, 0.3]),
     few=few,
     turns=turns,
     event=st.tuples(st.sampled_from(TOPICS), attributes),
 )
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_without_faults_nothing_slips_whoever_else_subscribes_and_unsubscribes(
     parents: list[int],
     seed: int,

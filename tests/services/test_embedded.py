@@ -167,12 +167,14 @@ def test_a_slow_reader_loses_its_own_events_and_nobody_elses(caplog: pytest.LogC
         (("/t", {}, bytes(MAX_EVENT_BYTES)), tidings.AttributeValueError),
     ],
 )
-def test_what_cannot_be_published_is_refused_at_once(arguments: tuple[Any, ...], error: type[Exception]) -> None:
+def test_what_cannot_be_published_is_refused_at_once(
+    arguments: tuple[Any, ...], error: type[Exception]
+) -> None:
     async def scenario(bus: tidings.EventService) -> None:
         with pytest.raises(error):
             await bus.publish(*arguments)
         with pytest.raises(error):
-            await bus.publish_many([(arguments + ({}, b""))[:3] if len(arguments) == 1 else (*arguments, b"")[:3]])
+            await bus.publish_many([(*arguments, *({}, b"")[len(arguments) - 1 :])])
         async with bus.subscribe() as stream:
             await bus.publish("/t", {"x": 1})
             assert [event.attributes for event in await drain(stream)] == [{"x": 1}]
@@ -375,5 +377,7 @@ def test_the_status_of_the_broker() -> None:
 
 def test_the_embedded_network_needs_no_data_libraries() -> None:
     code = "import sys, tidings; tidings.embedded(); print(*sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert not {"pyspark", "pyarrow", "numpy", "scipy", "sqlglot"} & set(done.stdout.split())

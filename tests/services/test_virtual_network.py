@@ -169,7 +169,9 @@ def test_a_test_that_would_never_end_says_so(crash_first: bool) -> None:
         (lambda net: [net.pause("b0"), net.pause("b0")], "is paused"),
     ],
 )
-def test_a_mistake_of_the_test_shows_where_it_is_made(mistake: Callable[[TestNetwork], Any], words: str) -> None:
+def test_a_mistake_of_the_test_shows_where_it_is_made(
+    mistake: Callable[[TestNetwork], Any], words: str
+) -> None:
     async def scenario(net: TestNetwork) -> None:
         mistake(net)
 

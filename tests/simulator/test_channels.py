@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import erf, exp, log, sqrt
 from random import Random
 from statistics import fmean
@@ -89,7 +90,7 @@ def losses(loss: Loss, seed: int = 1, draws: int = DRAWS) -> list[bool]:
 def test_bernoulli_loses_its_share_independently(rate: float) -> None:
     drawn = losses(BernoulliLoss(rate=rate))
     assert fmean(drawn) == pytest.approx(rate, abs=5 * sqrt(rate * (1 - rate) / DRAWS))
-    after_loss = [after for before, after in zip(drawn, drawn[1:], strict=False) if before]
+    after_loss = [after for before, after in pairwise(drawn) if before]
     assert fmean(after_loss) == pytest.approx(rate, abs=5 * sqrt(rate * (1 - rate) / len(after_loss)))
 
 

@@ -74,7 +74,9 @@ networks = st.fixed_dictionaries(
         )
     },
     optional={
-        "loss": st.sampled_from([{"kind": "bernoulli", "rate": 0.1}, {"kind": "gilbert", "rate": 0.1, "burst": 3}]),
+        "loss": st.sampled_from(
+            [{"kind": "bernoulli", "rate": 0.1}, {"kind": "gilbert", "rate": 0.1, "burst": 3}]
+        ),
         "duplicate": st.just(0.2),
         "reorder": st.just(0.2),
         "bandwidth_mbps": st.just(1),
@@ -84,7 +86,9 @@ faults = st.one_of(
     st.fixed_dictionaries(
         {
             "kind": st.sampled_from(["crash", "pause", "slow"]),
-            "nodes": st.lists(st.sampled_from(["b0", "b1", "b2", "p0", "s0"]), min_size=1, max_size=2, unique=True),
+            "nodes": st.lists(
+                st.sampled_from(["b0", "b1", "b2", "p0", "s0"]), min_size=1, max_size=2, unique=True
+            ),
             "at_s": times_s,
             "lasts_s": st.integers(1, 20).map(lambda tenths: tenths / 10),
         }

@@ -11,10 +11,26 @@ from tidings.model.topics import TopicPattern
 from tidings.structures.cover_index import CoverIndex, covering_texts
 
 patterns = st.sampled_from(
-    ["/**", "/a", "/a/*", "/a/**", "/a/b", "/a/b/*", "/a/b/**", "/a/b/c", "/*", "/*/b", "/*/**", "/c", "/c/**"]
+    [
+        "/**",
+        "/a",
+        "/a/*",
+        "/a/**",
+        "/a/b",
+        "/a/b/*",
+        "/a/b/**",
+        "/a/b/c",
+        "/*",
+        "/*/b",
+        "/*/**",
+        "/c",
+        "/c/**",
+    ]
 )
 filters = st.sampled_from([None, None, "x > 1", "x > 2", "x = 5", "x > 1 AND y = 2", "y = 2"])
-interests = st.builds(lambda topics, sql: make_interest(tuple(topics), sql), st.lists(patterns, max_size=3), filters)
+interests = st.builds(
+    lambda topics, sql: make_interest(tuple(topics), sql), st.lists(patterns, max_size=3), filters
+)
 steps = st.lists(st.tuples(st.sampled_from(["add", "add", "remove", "find"]), interests), max_size=40)
 
 

@@ -47,7 +47,9 @@ def test_quantiles_are_exact_while_there_is_room(values: list[int]) -> None:
 
 @given(values, st.integers(1, 10))
 @settings(max_examples=200, deadline=None)
-def test_beyond_that_quantiles_are_low_by_less_than_a_thousandth(values: list[int], max_distinct: int) -> None:
+def test_beyond_that_quantiles_are_low_by_less_than_a_thousandth(
+    values: list[int], max_distinct: int
+) -> None:
     histogram = filled(values, max_distinct)
     for share in SHARES:
         exact = quantile(values, share)
