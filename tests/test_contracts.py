@@ -9,9 +9,7 @@ ROOT = Path(__file__).parent.parent
 
 def test_every_import_contract_is_kept() -> None:
     command = Path(sys.executable).parent / "lint-imports"
-    result = subprocess.run(
-        [command, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    result = subprocess.run([command, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout
 
 

@@ -68,6 +68,8 @@ class LocalNetwork:
         self._started = False
         for port in self._ports.values():
             port.close()
+        for node in self._nodes.values():
+            node.discard()
         self._queue.clear()
         self._nodes.clear()
         self._ports.clear()

@@ -49,6 +49,37 @@ class Connection(Protocol):
     async def close(self) -> None: ...
 
 
+class _Batch:
+    """The publications of one `publish_many`, counted: a future for each would cost more than sending it."""
+
+    def __init__(self) -> None:
+        self.published = 0
+        self.failed = 0
+        self.first_reason = ""
+        self._confirmed = 0
+        self._waiter: asyncio.Future[None] | None = None
+
+    def confirm(self) -> None:
+        self._confirmed += 1
+        self._wake_if_settled()
+
+    def fail(self, reason: str) -> None:
+        self.failed += 1
+        self.first_reason = self.first_reason or reason
+        self._wake_if_settled()
+
+    async def settled(self) -> None:
+        """Once each of them is confirmed or has failed."""
+        if self._confirmed + self.failed < self.published:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def _wake_if_settled(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and self._confirmed + self.failed == self.published and not waiter.done():
+            waiter.set_result(None)
+
+
 class Bus(EventService):
     def __init__(self) -> None:
         super().__init__()
@@ -56,8 +87,7 @@ class Bus(EventService):
         self.dropped = 0
         """Notifications that the broker left out because this client did not keep up."""
         self._open = False
-        self._unconfirmed: dict[int, asyncio.Future[None] | None] = {}
-        self._failed_publications: list[str] = []
+        self._unconfirmed: dict[int, asyncio.Future[None] | _Batch] = {}
         self._room: asyncio.Future[None] | None = None
         self._notify: dict[str, Notify] = {}
         self._pending: dict[str, asyncio.Future[None]] = {}
@@ -89,24 +119,20 @@ class Bus(EventService):
 
     async def publish_many(self, events: Iterable[tuple[str, Mapping[str, Scalar], bytes]]) -> int:
         self._check_open()
-        failures_before = len(self._failed_publications)
-        published = 0
+        batch = _Batch()
         for topic, attributes, payload in events:
             while len(self._unconfirmed) >= MAX_UNCONFIRMED:
                 await self._wait_for_confirmations()
             publish = self.connection.client.publish
             publication = publish(topic, attributes, payload, self.connection.now)
-            self._unconfirmed[publication.sequence] = None
-            published += 1
-        while self._unconfirmed:
-            await self._wait_for_confirmations()
-        failures = self._failed_publications[failures_before:]
-        del self._failed_publications[failures_before:]
-        if failures:
+            self._unconfirmed[publication.sequence] = batch
+            batch.published += 1
+        await batch.settled()
+        if batch.failed:
             raise NotConfirmed(
-                f"{len(failures)} of {published} publications were not confirmed: {failures[0]}"
+                f"{batch.failed} of {batch.published} publications were not confirmed: {batch.first_reason}"
             )
-        return published
+        return batch.published
 
     async def _wait_for_confirmations(self) -> None:
         if self._room is None:
@@ -115,19 +141,19 @@ class Bus(EventService):
 
     def _confirm(self, first: int, last: int) -> None:
         for sequence in range(first, last + 1):
-            confirmed = self._unconfirmed.pop(sequence, None)
-            if confirmed is not None and not confirmed.done():
-                confirmed.set_result(None)
+            waiting = self._unconfirmed.pop(sequence, None)
+            if isinstance(waiting, _Batch):
+                waiting.confirm()
+            elif waiting is not None and not waiting.done():
+                waiting.set_result(None)
         self._make_room()
 
     def _fail(self, sequence: int, reason: str) -> None:
-        if sequence not in self._unconfirmed:
-            return
-        confirmed = self._unconfirmed.pop(sequence)
-        if confirmed is None:
-            self._failed_publications.append(reason)
-        elif not confirmed.done():
-            confirmed.set_exception(NotConfirmed(f"publication {sequence}: {reason}"))
+        waiting = self._unconfirmed.pop(sequence, None)
+        if isinstance(waiting, _Batch):
+            waiting.fail(reason)
+        elif waiting is not None and not waiting.done():
+            waiting.set_exception(NotConfirmed(f"publication {sequence}: {reason}"))
         self._make_room()
 
     def _make_room(self) -> None:

@@ -170,6 +170,8 @@ class SimulatedSubscriber:
         return self._client
 
     def _change(self, topics: tuple[str, ...] | None, _second: object) -> None:
+        if self._node.holds(self._change, topics):
+            return
         if self._current is not None:
             self._cancel(self._current)
             self._current = None

@@ -97,6 +97,12 @@ class SimulatedNode:
         elif self.up:
             (self.protocol.link_up if up else self.protocol.link_down)(peer)
 
+    def holds(self, action: Callable[[Any, Any], None], first: Any) -> bool:
+        """True if the node is paused: its application then does `action(first, None)` when it goes on."""
+        if self.paused:
+            self._held.append((action, first, None))
+        return self.paused
+
     def start(self) -> None:
         self.up = True
         self.protocol = self._make(self)

@@ -36,9 +36,9 @@ class Metrics(msgspec.Struct, frozen=True):
 
 
 def metrics(trace: Trace) -> Metrics:
-    """`delivered` counts all deliveries; `expected` and the ratio are as `gap_free` counts them."""
+    """`delivered` counts all deliveries; `expected` and the ratio are as the strict `gap_free` counts them."""
     coded = trace.coded
-    owed = demand(coded)
+    owed = demand(coded, strict_end=True)
     return Metrics(
         published=len(coded.events),
         delivered=len(coded.event),
@@ -56,7 +56,7 @@ def _latency(coded: Coded) -> Latency | None:
     if not known.any():
         return None
     latency_ms = (coded.at[known] - coded.events.at[coded.event[known]]) / _NS_PER_MS
-    median, high = np.percentile(latency_ms, (50, 99))
+    median, high = np.percentile(latency_ms, (50, 99), method="inverted_cdf")
     return Latency(
         mean=float(latency_ms.mean()),
         std=float(latency_ms.std()),
