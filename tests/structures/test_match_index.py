@@ -267,3 +267,20 @@ def test_equal_filters_share_one_entry_and_memory_is_used_again() -> None:
     assert len(set(pages)) == 1
     assert (len(index._keys), len(index._entries)) <= (64, 1_000)
     assert index.match({"a": 400}) == []
+
+
+@pytest.mark.parametrize("attribute_count", [1, 2, 4, 7, 20])
+def test_any_count_of_numeric_attributes_agrees(attribute_count: int) -> None:
+    """The bounds of numbers are read in another way for each width."""
+    index: MatchIndex[int] = MatchIndex()
+    twin: dict[int, Pattern] = {}
+    for key in range(300):
+        first, second = key % attribute_count, key * 7 % attribute_count
+        text = f"n{first} > {key * 13 % 97} AND n{second} <= {key * 29 % 101}"
+        twin[key] = Filter(text).pattern
+        index.add(key, twin[key])
+    for seed in range(40):
+        event = {
+            f"n{place}": (seed * 31 + place * 17) % 103 - 0.5 * (seed % 2) for place in range(attribute_count)
+        }
+        assert index.match(event) == [key for key, pattern in twin.items() if pattern.matches(event)]

@@ -13,9 +13,15 @@ from numpy.typing import NDArray
 Words = NDArray[np.uint64]
 Slots = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+RowView = tuple[int, Words, Words, Words | None]
+"""Of one row: how many slots fail, their bits in the first words, in all, and the bits in doubt if any are."""
 
 WORD_BITS = 64
 ALL_ONES = np.uint64(2**64 - 1)
+# Operands as arrays: numpy takes twice as long to convert a Python number as to shift a few words by it.
+ONES: Words = np.array(ALL_ONES)
+WORD_SHIFT: Slots = np.array(6)
+OFFSET_MASK: Slots = np.array(63)
 _BIT: Words = np.left_shift(np.uint64(1), np.arange(WORD_BITS, dtype=np.uint64))
 _BITS: list[np.uint64] = list(_BIT)
 _NOT_BITS: list[np.uint64] = list(~_BIT)
@@ -44,17 +50,18 @@ def bits_at(bits: Words, words: Slots, offsets: Slots) -> Flags:
     return flags
 
 
-def widened(rows: Words, words: int) -> Words:
-    """A copy with room for `words` words in each row, zero where there was nothing."""
+def widened(rows: Words, words: int, middle: int) -> Words:
+    """A copy with `words` words in each row: zeros are put in at the word `middle`, and what follows moves on."""
     wide = np.zeros((*rows.shape[:-1], words), np.uint64)
-    wide[..., : rows.shape[-1]] = rows
+    wide[..., :middle] = rows[..., :middle]
+    wide[..., words - rows.shape[-1] + middle :] = rows[..., middle:]
     return wide
 
 
 class BitRows:
     """The rows of one attribute. Row 0 exists from the start; freed rows are used again."""
 
-    __slots__ = ("_free", "_views", "count", "doubt_counts", "doubts", "fail_counts", "fails")
+    __slots__ = ("_free", "count", "doubt_counts", "doubts", "fail_counts", "fails", "views")
 
     def __init__(self, words: int) -> None:
         self.count = 1
@@ -63,19 +70,21 @@ class BitRows:
         self.fail_counts = np.zeros(4, np.int64)
         self.doubt_counts = np.zeros(4, np.int64)
         self._free: list[int] = []
-        self._views: dict[int, tuple[Words, int, Words | None]] = {}
+        self.views: dict[int, RowView] = {}
+        """What `view` gave since the last change."""
 
-    def view(self, row: int) -> tuple[Words, int, Words | None]:
-        """The row's failing slots, how many, and its slots in doubt if there are any; kept until a change."""
-        view = self._views.get(row)
+    def view(self, row: int, head: int) -> RowView:
+        """The row, kept until a change; `head` may differ from that of the last call only after one."""
+        view = self.views.get(row)
         if view is None:
+            fails = self.fails[row]
             doubts = self.doubts[row] if self.doubt_counts[row] else None
-            view = self._views[row] = (self.fails[row], int(self.fail_counts[row]), doubts)
+            view = self.views[row] = (int(self.fail_counts[row]), fails[:head], fails, doubts)
         return view
 
     def changed(self) -> None:
-        """To be called by whoever wrote to the rows or counts directly."""
-        self._views.clear()
+        """To be called by whoever wrote to the rows or counts directly, or changes the head."""
+        self.views.clear()
 
     @property
     def size_bytes(self) -> int:
@@ -83,7 +92,7 @@ class BitRows:
 
     def copy_of(self, row: int) -> int:
         """A new row that judges as `row` does."""
-        self._views.clear()
+        self.views.clear()
         new = self._free.pop() if self._free else self._append()
         for table in (self.fails, self.doubts, self.fail_counts, self.doubt_counts):
             table[new] = table[row]
@@ -92,10 +101,10 @@ class BitRows:
     def release(self, row: int) -> None:
         self._free.append(row)
 
-    def widen(self, words: int) -> None:
-        self._views.clear()
-        self.fails = widened(self.fails, words)
-        self.doubts = widened(self.doubts, words)
+    def widen(self, words: int, middle: int) -> None:
+        self.views.clear()
+        self.fails = widened(self.fails, words, middle)
+        self.doubts = widened(self.doubts, words, middle)
 
     def _append(self) -> int:
         if self.count == len(self.fails):
@@ -109,7 +118,7 @@ class BitRows:
 
     def set_column(self, slot: int, possible: NDArray[np.int64] | list[int], doubtful: list[int]) -> None:
         """Let a slot fail in every row but the `possible` ones, and doubt the `doubtful` of these."""
-        self._views.clear()
+        self.views.clear()
         column = np.full(len(self.fails), bit_of(slot), np.uint64)
         column[possible] = 0
         self.fails[:, slot >> 6] |= column
@@ -120,7 +129,7 @@ class BitRows:
             self.doubt_counts[doubtful] += 1
 
     def clear_column(self, slot: int) -> None:
-        self._views.clear()
+        self.views.clear()
         word, shift = slot >> 6, np.uint64(slot & 63)
         one = np.uint64(1)
         for bits, counts in ((self.fails, self.fail_counts), (self.doubts, self.doubt_counts)):
@@ -130,7 +139,7 @@ class BitRows:
 
     def join(self, left: int, point: int, right: int) -> None:
         """Make `left` judge for all three regions: fail where all do, hold where all do, doubt the rest."""
-        self._views.clear()
+        self.views.clear()
         fails, doubts = self.fails, self.doubts
         decided_against = fails[left] & fails[point] & fails[right]
         doubts[left] = self._joined_doubts(left, point, right)

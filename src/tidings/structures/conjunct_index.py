@@ -18,14 +18,15 @@ from tidings.model.predicates import Conjunct, Constraint, Kind, Scalar, is_plai
 from tidings.structures.attribute_table import TYPES_OF_KIND
 from tidings.structures.bit_rows import Slots
 from tidings.structures.event_values import exact_attributes
-from tidings.structures.slot_store import Member, Shelf, ShelfKey, SlotStore
+from tidings.structures.shelf import Member, Shelf, ShelfKey
+from tidings.structures.slot_store import SlotStore
 
 SHELF_LIST_LIMIT = 32
 """Conjuncts that a shelf holds as a list; with one more, at least half of its first page is in use."""
 
 SHELF_LIST_AGAIN = 8
 SHELF_FEW = 6
-COMMON_CHEAP = 65_536
+COMMON_CHEAP = 8_192
 """Up to this size, scanning the common shelf costs less than checking more than a few conjuncts one by one."""
 
 POPULAR_SHARE = 16
@@ -33,6 +34,9 @@ POPULAR_SHARE = 16
 
 REPACK_LIMIT = 1_024
 """A larger shelf keeps its pages when it empties, so that no single removal takes long."""
+
+PAGE_RUN = 8
+"""Pages that a large shelf reserves at once: a cache line of every row."""
 
 COMPILED_LIMIT = 65_536
 
@@ -73,7 +77,7 @@ class ConjunctIndex:
 
     def relabel(self, member: Member, label: int) -> None:
         member.label = label
-        if member.slot >= 0:
+        if member.slot is not None:
             self._store.labels[member.slot] = label
 
     def match(self, attributes: Mapping[str, Scalar]) -> list[int]:
@@ -96,7 +100,7 @@ class ConjunctIndex:
         return found
 
     def _match_pages(self, attributes: Mapping[str, Scalar], pages: list[Slots], found: list[int]) -> None:
-        sure, doubtful = self._store.scan(attributes, self._common.pages, pages)
+        sure, doubtful = self._store.scan(attributes, pages)
         found += self._store.labels[sure].tolist()
         if len(doubtful):
             members = [self._store.members[slot] for slot in doubtful.tolist()]
@@ -170,9 +174,10 @@ class ConjunctIndex:
         members = [member for member in map(self._store.members.__getitem__, slots) if member is not None]
         for member in members:
             self._clear_slot(member)
-        for page in shelf.pages.tolist():
+        for page in shelf.pages.tolist() + shelf.spare_pages:
             self._store.release_page(page)
         shelf.pages = shelf.pages[:0]
+        shelf.spare_pages = []
         shelf.free_slots.clear()
         if shelf.key is not None and len(members) <= SHELF_LIST_AGAIN:
             shelf.members = members
@@ -183,14 +188,21 @@ class ConjunctIndex:
     def _fill_slot(self, member: Member) -> None:
         shelf = member.shelf
         if not shelf.free_slots:
-            page = self._store.new_page(common=shelf.key is None)
+            page = self._new_page(shelf)
             shelf.pages = np.append(shelf.pages, page)
             shelf.free_slots = list(range(64 * page + 63, 64 * page - 1, -1))
         self._store.occupy(shelf.free_slots.pop(), member)
 
+    def _new_page(self, shelf: Shelf) -> int:
+        if shelf.key is None:
+            return self._store.new_common_page()
+        if not shelf.spare_pages:
+            # Pages that are scanned together share cache lines if they are neighbours.
+            shelf.spare_pages = self._store.new_pages(min(len(shelf.pages) + 1, PAGE_RUN))
+        return shelf.spare_pages.pop()
+
     def _clear_slot(self, member: Member) -> None:
-        member.shelf.free_slots.append(member.slot)
-        self._store.vacate(member)
+        member.shelf.free_slots.append(self._store.vacate(member))
 
 
 def _is_wasteful(shelf: Shelf) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tidings.model.predicates import Scalar
 from tidings.structures.conjunct_index import ConjunctIndex
-from tidings.structures.slot_store import Member
+from tidings.structures.shelf import Member
 
 if TYPE_CHECKING:
     from tidings.model.filter import Filter, Pattern
@@ -107,10 +107,13 @@ class MatchIndex(Generic[K]):
     def match(self, attributes: Mapping[str, Scalar]) -> list[K]:
         """The keys whose filter holds, each once; a value of an unknown type counts as NULL."""
         labels = self._conjuncts.match(attributes)
+        if not labels:
+            return []
         labels.sort()
-        if labels and labels[0] < 0:
+        if labels[0] < 0:
             labels = self._expand(labels)
-        return list(map(self._keys.__getitem__, labels))
+        keys = self._keys
+        return [keys[label] for label in labels]
 
     def _expand(self, labels: list[int]) -> list[int]:
         """Positions in order, for labels some of which name entries (perhaps twice)."""

@@ -13,19 +13,21 @@ from numpy.typing import NDArray
 
 from tidings.structures.bit_rows import Flags, Slots
 
-FEW_ROWS = 32
+FEW_COLUMNS = 32
+_UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class NumberBounds:
-    """A row per bound: for attribute `a`, row `2 * a` holds the lower bounds and `2 * a + 1` the upper, negated.
+    """A line of bounds per slot: column `2 * a` is attribute `a`'s lower, `2 * a + 1` its upper, negated.
 
-    So every bound refutes a value in the same way, by being greater than it (or than its negative).
+    So every bound refutes a value in the same way, by being greater than it (or than its negative). The bounds
+    of one slot lie together, because matching looks at few slots, far apart, and at all their numbers.
     """
 
     __slots__ = ("_bounds", "_free", "_size")
 
     def __init__(self) -> None:
-        self._bounds: NDArray[np.float64] = np.full((0, 0), -inf)
+        self._bounds: NDArray[np.float64] = np.full((0, 2), -inf)
         self._free: list[int] = []
         self._size = 0
 
@@ -36,9 +38,12 @@ class NumberBounds:
     def new_attribute(self) -> int:
         if self._free:
             return self._free.pop()
-        if 2 * self._size == len(self._bounds):
-            more = np.full((2 * self._size + 2, self._bounds.shape[1]), -inf)
-            self._bounds = np.concatenate([self._bounds, more])
+        slots, columns = self._bounds.shape
+        if 2 * self._size == columns:
+            # Doubling keeps the width a power of two, which `refuted` relies on.
+            wide = np.full((slots, 2 * columns), -inf)
+            wide[:, :columns] = self._bounds
+            self._bounds = wide
         self._size += 1
         return self._size - 1
 
@@ -46,27 +51,35 @@ class NumberBounds:
         """Take back an attribute all of whose slots were cleared."""
         self._free.append(attribute)
 
-    def widen(self, slots: int) -> None:
-        more = np.full((len(self._bounds), slots - self._bounds.shape[1]), -inf)
-        self._bounds = np.concatenate([self._bounds, more], axis=1)
+    def widen(self, slots: int, middle: int) -> None:
+        """Make room for `slots` slots; the new ones are put in at `middle`, and what follows moves on."""
+        more = np.full((slots - len(self._bounds), self._bounds.shape[1]), -inf)
+        self._bounds = np.concatenate([self._bounds[:middle], more, self._bounds[middle:]])
 
     def set(self, attribute: int, slot: int, low: float, high: float) -> None:
-        self._bounds[2 * attribute, slot] = low
-        self._bounds[2 * attribute + 1, slot] = -high
+        line = self._bounds[slot]
+        line[2 * attribute] = low
+        line[2 * attribute + 1] = -high
 
     def clear(self, attribute: int, slot: int) -> None:
         self.set(attribute, slot, -inf, inf)
 
     def refuted(self, values: list[tuple[int, float]], slots: Slots) -> Flags:
         """Which of the slots reject one of the values, given as (attribute, value)."""
-        if len(self._bounds) <= FEW_ROWS:  # all rows at once, where those not asked for refute nothing
-            limits = [inf] * len(self._bounds)
-            for attribute, value in values:
-                limits[2 * attribute : 2 * attribute + 2] = value, -value
-            bounds = self._bounds.take(slots, axis=1)
-        else:
-            rows = [row for attribute, _ in values for row in (2 * attribute, 2 * attribute + 1)]
+        columns = self._bounds.shape[1]
+        if columns > FEW_COLUMNS:
+            asked = [column for attribute, _ in values for column in (2 * attribute, 2 * attribute + 1)]
             limits = [limit for _, value in values for limit in (value, -value)]
-            bounds = self._bounds[np.array(rows)[:, None], slots]
-        flags: Flags = np.logical_or.reduce(bounds > np.array(limits)[:, None], axis=0)
+            rejected: Flags = np.logical_or.reduce(
+                self._bounds[slots[:, None], asked] > np.array(limits), axis=1
+            )
+            return rejected
+        limits = [inf] * columns  # bounds that are not asked for refute nothing
+        for attribute, value in values:
+            limits[2 * attribute] = value
+            limits[2 * attribute + 1] = -value
+        exceeded = self._bounds.take(slots, axis=0) > np.array(limits)
+        # The flags of a slot read as one number, or as a few: much quicker than to reduce such short lines.
+        packed = exceeded.view(_UNSIGNED[min(columns, 8)])
+        flags: Flags = (packed[:, 0] if columns <= 8 else np.bitwise_or.reduce(packed, axis=1)) != 0
         return flags

@@ -1,22 +1,26 @@
 """Conjuncts as columns of bits: each takes a slot, and each attribute's table says in which rows the slot fails.
 
 Slots come in pages of 64, one word of every row, so that whoever groups conjuncts by page can scan a few words
-instead of all. A conjunct that does not mention an attribute has no bit in its table, and so costs nothing there.
+instead of all. Pages of the common shelf, which every event scans, are counted from the start of the rows, and
+the others from the end, with negative numbers: so the common ones are one slice, and no page is renumbered when
+the rows grow. A conjunct that does not mention an attribute has no bit in its table, and costs nothing there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from tidings.model.number import as_double
-from tidings.model.predicates import Conjunct, Constraint, Kind, Scalar
+from tidings.model.predicates import Kind, Scalar
 from tidings.structures.attribute_table import UNASKED_ROW, AttributeTable
 from tidings.structures.bit_rows import (
     ALL_ONES,
+    OFFSET_MASK,
+    ONES,
+    WORD_SHIFT,
     Flags,
     Slots,
     Words,
@@ -27,7 +31,8 @@ from tidings.structures.bit_rows import (
     widened,
 )
 from tidings.structures.number_bounds import NumberBounds
-from tidings.structures.value_domain import Shape, shape_of
+from tidings.structures.shelf import Member, main_shape
+from tidings.structures.value_domain import Shape
 
 ABSENCE_ROWS = 64
 """Attributes share these rows, which say who needs a value; up to 64 attributes each has its own."""
@@ -41,8 +46,6 @@ GROWTH_PAD_WORDS = 8
 """Keeps the distance between rows from being a power of two, which would send a column to one cache set."""
 
 ROWS_BEFORE_NARROWING = 3
-Check = Callable[[Mapping[str, Scalar]], bool]
-ShelfKey = tuple[str, type, Any]
 NO_SLOTS: Slots = np.zeros(0, np.int64)
 
 
@@ -59,39 +62,14 @@ class Attribute:
         self.uses = 0
 
 
-class Shelf:
-    """Members with one access predicate (`key`, None for the common shelf): as a list, or in pages of slots."""
-
-    __slots__ = ("free_slots", "key", "members", "pages", "size")
-
-    def __init__(self, key: ShelfKey | None) -> None:
-        self.key = key
-        self.size = 0
-        self.members: list[Member] | None = None if key is None else []
-        self.pages: Slots = np.zeros(0, np.int64)
-        self.free_slots: list[int] = []
-
-
-class Member:
-    """One conjunct of an index, with the number that matching reports for it; `slot` is -1 outside a store."""
-
-    __slots__ = ("check", "conjunct", "label", "shelf", "slot")
-
-    def __init__(self, conjunct: Conjunct, label: int, shelf: Shelf) -> None:
-        self.conjunct = conjunct
-        self.label = label
-        self.shelf = shelf
-        self.slot = -1
-        self.check: Check | None = None
-
-
 class _Selection:
-    """What an event selects: rows of failing slots, of slots in doubt, and of doubts that bounds may settle."""
+    """What an event selects: rows of failing slots (how many, the common pages' bits, all bits), of slots in
+    doubt, and of doubts that bounds may settle."""
 
     __slots__ = ("bounded", "doubts", "fails", "numbers")
 
     def __init__(self) -> None:
-        self.fails: list[Words] = []
+        self.fails: list[tuple[int, Words, Words]] = []
         self.doubts: list[Words] = []
         self.bounded: list[Words] = []
         self.numbers: list[tuple[int, float]] = []
@@ -103,18 +81,18 @@ class SlotStore:
     def __init__(self) -> None:
         self.members: list[Member | None] = []
         self.occupied = 0
-        self.page_count = 0
         self._capacity = 0
+        self._common_pages = 0
+        self._other_pages = 0
+        self._free_common_pages: list[int] = []
         self._free_pages: list[int] = []
+        self._page_numbers: Slots = np.zeros(0, np.int64)
         self._attributes: dict[str, Attribute] = {}
         self._absence_uses = [0] * ABSENCE_ROWS
         self._absence_mask = 0
         self._shared_mask = 0
         self.labels = np.zeros(0, np.int64)
         self._vacant: Words = np.zeros(0, np.uint64)
-        self._unasked: Words = np.zeros(0, np.uint64)
-        """As `_vacant`, with all bits set in pages that are not the common shelf's."""
-        self._is_common: Flags = np.zeros(0, np.bool_)
         self._unclear_slots = 0
         """Slots with a bit in `_residual` or `_scattered`, or more of them."""
         self._residual: Words = np.zeros(0, np.uint64)
@@ -127,40 +105,53 @@ class SlotStore:
         """Memory of the bitmaps, as reserved; rows never written to are not resident."""
         tables = sum(attribute.table.rows.size_bytes for attribute in self._attributes.values())
         tables += self._bounds.size_bytes
-        return tables + self._absences.nbytes + self._vacant.nbytes * 2 + self.labels.nbytes
+        return tables + self._absences.nbytes + self._vacant.nbytes + self.labels.nbytes
 
-    def new_page(self, *, common: bool) -> int:
-        """A page of free slots; pages of the common shelf are scanned for every event."""
+    @property
+    def page_count(self) -> int:
+        return self._common_pages + self._other_pages
+
+    def new_common_page(self) -> int:
+        """A page of free slots that is scanned for every event."""
+        if self._free_common_pages:
+            return self._free_common_pages.pop()
+        self._reserve(1)
+        self._common_pages += 1
+        for attribute in self._attributes.values():
+            attribute.table.rows.changed()
+        return self._common_pages - 1
+
+    def new_pages(self, count: int) -> list[int]:
+        """Pages of free slots for one shelf: `count` neighbours, or, if there are pages to use again, one of these."""
         if self._free_pages:
-            page = self._free_pages.pop()
-        else:
-            if self.page_count == self._capacity:
-                self._grow(2 * self._capacity + GROWTH_PAD_WORDS)
-            self.members.extend([None] * 64)
-            page = self.page_count
-            self.page_count += 1
-        self._is_common[page] = common
-        return page
+            return [self._free_pages.pop()]
+        self._reserve(count)
+        self._other_pages += count
+        return list(range(-self._other_pages, count - self._other_pages))
 
     def release_page(self, page: int) -> None:
         """Take back a page whose slots are all free."""
-        self._free_pages.append(page)
+        (self._free_common_pages if page >= 0 else self._free_pages).append(page)
+
+    def _reserve(self, pages: int) -> None:
+        if self.page_count + pages > self._capacity:
+            self._grow(2 * self._capacity + GROWTH_PAD_WORDS)
 
     def _grow(self, words: int) -> None:
+        """Make room between the pages that are counted from the start and those counted from the end."""
+        middle, more = self._common_pages, words - self._capacity
         for attribute in self._attributes.values():
-            attribute.table.rows.widen(words)
-        self._bounds.widen(64 * words)
-        self._absences = widened(self._absences, words)
-        self._residual = widened(self._residual, words)
-        self._scattered = widened(self._scattered, words)
-        vacant = np.full(words, ALL_ONES)
-        vacant[: self._capacity] = self._vacant
-        self._vacant = vacant
-        unasked = np.full(words, ALL_ONES)
-        unasked[: self._capacity] = self._unasked
-        self._unasked = unasked
-        self._is_common = np.concatenate([self._is_common, np.zeros(words - self._capacity, np.bool_)])
-        self.labels = np.concatenate([self.labels, np.zeros(64 * words - len(self.labels), np.int64)])
+            attribute.table.rows.widen(words, middle)
+        self._bounds.widen(64 * words, 64 * middle)
+        self._absences = widened(self._absences, words, middle)
+        self._residual = widened(self._residual, words, middle)
+        self._scattered = widened(self._scattered, words, middle)
+        self._vacant = widened(self._vacant, words, middle)
+        self._vacant[middle : middle + more] = ALL_ONES
+        new_labels = np.zeros(64 * more, np.int64)
+        self.labels = np.concatenate([self.labels[: 64 * middle], new_labels, self.labels[64 * middle :]])
+        self.members[64 * middle : 64 * middle] = [None] * (64 * more)
+        self._page_numbers = np.arange(words)
         self._capacity = words
 
     def occupy(self, slot: int, member: Member) -> None:
@@ -170,7 +161,7 @@ class SlotStore:
         self.occupied += 1
         word, bit = slot >> 6, bit_of(slot)
         exact = not member.conjunct.comparisons
-        for name, parts in _indexed_parts(member).items():
+        for name, parts in member.indexed_parts().items():
             attribute = self._attribute(name)
             attribute.uses += 1
             if parts[0].null:
@@ -178,7 +169,7 @@ class SlotStore:
                 continue
             self._absences[attribute.absence, word] |= bit
             if parts[0].kind is not None:
-                shape = _main_shape(parts)
+                shape = main_shape(parts)
                 exact = exact and shape.exact and len(parts) == 1
                 attribute.table.add(slot, parts[0].kind, shape)
                 if parts[0].kind is Kind.NUMBER:
@@ -186,12 +177,7 @@ class SlotStore:
         if not exact:
             self._residual[word] |= bit
             self._unclear_slots += 1
-        self._set_vacant(word, self._vacant[word] & not_bit_of(slot))
-
-    def _set_vacant(self, word: int, bits: np.uint64) -> None:
-        self._vacant[word] = bits
-        if self._is_common[word]:
-            self._unasked[word] = bits
+        self._vacant[word] &= not_bit_of(slot)
 
     def _set_bounds(self, attribute: Attribute, slot: int, shape: Shape) -> None:
         if attribute.bounds is None:
@@ -201,22 +187,25 @@ class SlotStore:
             self._scattered[slot >> 6] |= bit_of(slot)
             self._unclear_slots += 1
 
-    def vacate(self, member: Member) -> None:
-        slot, member.slot = member.slot, -1
+    def vacate(self, member: Member) -> int:
+        """Remove a member; returns the slot that is free now."""
+        slot, member.slot = member.slot, None
+        assert slot is not None
         word, bit, not_bit = slot >> 6, bit_of(slot), not_bit_of(slot)
-        self._set_vacant(word, self._vacant[word] | bit)
+        self._vacant[word] |= bit
         self.members[slot] = None
         self.occupied -= 1
         for unclear in (self._residual, self._scattered):
             self._unclear_slots -= bool(unclear[word] & bit)
             unclear[word] &= not_bit
-        for name in _indexed_parts(member):
+        for name in member.indexed_parts():
             attribute = self._attributes[name]
             attribute.table.rows.clear_column(slot)
             if attribute.bounds is not None:
                 self._bounds.clear(attribute.bounds, slot)
             self._absences[attribute.absence, word] &= not_bit
             self._release(name, attribute)
+        return slot
 
     def _attribute(self, name: str) -> Attribute:
         attribute = self._attributes.get(name)
@@ -244,19 +233,17 @@ class SlotStore:
     def _shape_at(self, name: str, slot: int) -> Shape:
         member = self.members[slot]
         assert member is not None
-        return _main_shape([part for part in member.conjunct.constraints if part.attribute == name])
+        return member.shape_on(name)
 
-    def scan(
-        self, attributes: Mapping[str, Scalar], common: Slots, pages: list[Slots]
-    ) -> tuple[Slots, Slots]:
+    def scan(self, attributes: Mapping[str, Scalar], pages: list[Slots]) -> tuple[Slots, Slots]:
         """Of the slots of the common shelf and of `pages`, those that hold, and those only evaluation can tell."""
         selected = self._select(attributes)
-        words, survivors = self._survivors(selected.fails, common, pages)
+        words, survivors = self._survivors(selected.fails, pages)
         if not len(words):
             return NO_SLOTS, NO_SLOTS
         places = decode(survivors)
-        at, offsets = places >> 6, places & 63
-        slots = (words[at] << 6) | offsets
+        at, offsets = places >> WORD_SHIFT, places & OFFSET_MASK
+        slots = (words[at] << WORD_SHIFT) | offsets
         if len(slots) <= FEW_SLOTS:
             return self._settle_few(selected, slots, words, at, offsets)
         unclear, doubtful = self._doubts(selected, words)
@@ -311,102 +298,69 @@ class SlotStore:
         return slots[keep], slots[in_doubt[unclear]]
 
     def _select(self, attributes: Mapping[str, Scalar]) -> _Selection:
-        """The rows that stand for an event's values; in a large store, those where most slots fail first."""
+        """The rows that stand for an event's values."""
         selected = _Selection()
-        weights = []
-        absences = []
-        present = 0
+        present, common = 0, self._common_pages
         for name, value in attributes.items():
             attribute = self._attributes.get(name)
             if attribute is None or value is None:
                 continue
             present |= attribute.absence_bit
-            absences.append(attribute.absence)
             kind = type(value)
-            domain = attribute.table.domains.get(kind)
+            table = attribute.table
+            domain = table.domains.get(kind)
             row = UNASKED_ROW if domain is None else domain.row_of(value)
-            fails, weight, doubts = attribute.table.rows.view(row)
-            weights.append(weight)
-            selected.fails.append(fails)
+            weight, head, fails, doubts = table.rows.views.get(row) or table.rows.view(row, common)
+            if weight:
+                selected.fails.append((weight, head, fails))
             if doubts is None:
                 continue
-            if attribute.bounds is not None and (kind is int or kind is float) and value == value:
-                selected.bounded.append(doubts)
-                selected.numbers.append((attribute.bounds, as_double(value)))
-            else:
+            bounds = attribute.bounds
+            if bounds is None or kind is bool or not isinstance(value, (int, float)) or value != value:
                 selected.doubts.append(doubts)
-        if self.page_count >= NARROW_FROM_WORDS:
-            order = sorted(range(len(weights)), key=weights.__getitem__, reverse=True)
-            selected.fails = [selected.fails[place] for place in order]
-        self._select_absences(selected, absences, present)
+            else:
+                selected.bounded.append(doubts)
+                selected.numbers.append((bounds, as_double(value)))
+        absent = self._absence_mask & ~present
+        if absent or self._shared_mask & present:
+            self._select_absences(selected, attributes, absent)
         return selected
 
-    def _select_absences(self, selected: _Selection, absences: list[int], present: int) -> None:
+    def _select_absences(self, selected: _Selection, attributes: Mapping[str, Scalar], absent: int) -> None:
         """Who needs an attribute that is not there fails; where attributes share a row, it may be in doubt."""
-        absent = self._absence_mask & ~present
         while absent:
             absence = absent.bit_length() - 1
             absent ^= 1 << absence
-            selected.fails.append(self._absences[absence])
-        if self._shared_mask & present:
-            for absence in dict.fromkeys(absences):
-                if absences.count(absence) < self._absence_uses[absence]:
-                    selected.doubts.append(self._absences[absence])
+            row = self._absences[absence]
+            selected.fails.append((0, row[: self._common_pages], row))
+        known = [self._attributes.get(name) for name, value in attributes.items() if value is not None]
+        present = [attribute.absence for attribute in known if attribute is not None]
+        for absence in dict.fromkeys(present):
+            if present.count(absence) < self._absence_uses[absence]:
+                selected.doubts.append(self._absences[absence])
 
-    def _survivors(
-        self, fails: list[Words], common: Slots, pages: list[Slots]
-    ) -> tuple[Slots, Words]:
-        """The words of these pages with a slot that no row fails, and their bits."""
-        asked = len(common) + sum(map(len, pages))
-        if 4 * asked < self.page_count:
-            return self._survivors_of(fails, np.concatenate([common, *pages]))
-        # To run over all words is quicker than to pick them; in those not asked for everybody fails at once.
-        failed = self._unasked[: self.page_count].copy()
-        for some in pages:
-            failed[some] = self._vacant.take(some)
-        narrow = len(failed) >= NARROW_FROM_WORDS
-        for place, row in enumerate(fails):
-            if narrow and place == ROWS_BEFORE_NARROWING:
-                alive = (failed != ALL_ONES).nonzero()[0]
-                return self._narrowed(fails[place:], alive, failed.take(alive))
-            np.bitwise_or(failed, row[: len(failed)], out=failed)
-        alive = (failed != ALL_ONES).nonzero()[0]
-        return alive, ~failed.take(alive)
-
-    def _survivors_of(self, fails: list[Words], pages: Slots) -> tuple[Slots, Words]:
-        failed = self._vacant.take(pages)
-        if len(failed) < NARROW_FROM_WORDS:
-            return self._narrowed(fails, pages, failed)
-        for row in fails[:ROWS_BEFORE_NARROWING]:
-            np.bitwise_or(failed, row.take(pages), out=failed)
-        alive = (failed != ALL_ONES).nonzero()[0]
-        return self._narrowed(fails[ROWS_BEFORE_NARROWING:], pages.take(alive), failed.take(alive))
-
-    @staticmethod
-    def _narrowed(fails: list[Words], words: Slots, failed: Words) -> tuple[Slots, Words]:
-        """Of few words, those with a slot that no row fails, and their bits."""
-        for row in fails:
-            np.bitwise_or(failed, row.take(words), out=failed)
-        alive = (failed != ALL_ONES).nonzero()[0]
-        return words.take(alive), ~failed.take(alive)
+    def _survivors(self, fails: list[tuple[int, Words, Words]], pages: list[Slots]) -> tuple[Slots, Words]:
+        """The words of the common shelf and of `pages` with a slot that no row fails, and their bits."""
+        common = self._common_pages
+        words = np.concatenate([self._page_numbers[:common], *pages])
+        failed = self._vacant[words]
+        of_common, of_pages, picked = failed[:common], failed[common:], words[common:]
+        narrow = len(words) >= NARROW_FROM_WORDS
+        if narrow:  # after the rows where most slots fail, few words are left
+            fails = sorted(fails, key=_weight, reverse=True)
+        for _, head, row in fails[:ROWS_BEFORE_NARROWING] if narrow else fails:
+            np.bitwise_or(of_common, head, of_common)
+            if pages:
+                np.bitwise_or(of_pages, row[picked], of_pages)
+        alive = (failed != ONES).nonzero()[0]
+        words, failed = words[alive], failed[alive]
+        if narrow:
+            for _, _, row in fails[ROWS_BEFORE_NARROWING:]:
+                np.bitwise_or(failed, row[words], failed)
+            alive = (failed != ONES).nonzero()[0]
+            words, failed = words[alive], failed[alive]
+        return words, ~failed
 
 
-def _indexed_parts(member: Member) -> dict[str, list[Constraint]]:
-    """The constraints by attribute, but not the one by which the member's shelf is found."""
-    parts = _by_attribute(member.conjunct)
-    if member.shelf.key is not None and len(parts[member.shelf.key[0]]) == 1:
-        del parts[member.shelf.key[0]]
-    return parts
-
-
-def _by_attribute(conjunct: Conjunct) -> dict[str, list[Constraint]]:
-    parts: dict[str, list[Constraint]] = {}
-    for constraint in conjunct.constraints:
-        parts.setdefault(constraint.attribute, []).append(constraint)
-    return parts
-
-
-def _main_shape(parts: list[Constraint]) -> Shape:
-    """The shape of one of the constraints on an attribute, of the plain one if there is one."""
-    shapes = [shape_of(part) for part in parts]
-    return next((shape for shape in shapes if shape.exact), shapes[0])
+def _weight(row: tuple[int, Words, Words]) -> int:
+    return row[0]
