@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from tidings.model.event import Publication, source_text
+from tidings.model.event import source_text
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Order, Subscription
 from tidings.protocol.client import Client
@@ -38,13 +38,6 @@ from tidings.trace.writer import TraceWriter
 DRAIN_NS = 5_000_000_000
 """How long a cancelled subscription is kept for what was published before."""
 NEVER = 2**63 - 1
-
-
-def event_id(publication: Publication) -> str:
-    """The event's id as text, made once."""
-    if not publication.text_id:
-        publication.text_id = str(publication.id)
-    return publication.text_id
 
 
 def attribute_sampler(attribute: Attribute, random: Random) -> Callable[[], Scalar]:
@@ -109,11 +102,12 @@ class SimulatedPublisher:
             now = self._schedule.now
             session = self._client.session
             source = source_text(self._plan.name, session.incarnation)
-            sequence = session.next_sequence
-            self._writer.published(
-                f"{source}:{sequence}", source, sequence, topic, attributes, len(self._payload), now
-            )
             publication = session.publish(topic, attributes, self._payload, now)
+            sequence = publication.sequence
+            publication.text_id = f"{source}:{sequence}"
+            self._writer.published(
+                publication.text_id, source, sequence, topic, attributes, len(self._payload), now
+            )
             self._tally.publish(publication)
         if self._left is not None:
             self._left -= 1
@@ -133,13 +127,14 @@ class Window:
     published. What is on its way when a subscription is cancelled still arrives, for `DRAIN_NS`.
     """
 
-    __slots__ = ("accepted_at", "cancelled_at", "first_time", "requested_at", "subscription")
+    __slots__ = ("accepted_at", "cancelled_at", "expected_delivered", "first_time", "requested_at", "subscription")
 
     def __init__(self, subscription: Subscription, requested_at: int) -> None:
         self.subscription = subscription
         self.requested_at = requested_at
         self.accepted_at = NEVER
         self.cancelled_at = NEVER
+        self.expected_delivered = 0
         self.first_time = RecentIds().first_time
 
 
@@ -157,7 +152,9 @@ class SimulatedSubscriber:
         self._current: Window | None = None
         self._count = 0
         self._client: Client
+        self._name = plan.name
         self._write_delivered = writer.delivered
+        self._add_latency = tally.latency_ns.add
         self._node = network.add(plan.name, self._make, self._on_fact)
         network.attach(plan.name, plan.at)
         for step in plan.timeline:
@@ -196,7 +193,7 @@ class SimulatedSubscriber:
         self._schedule.at(window.cancelled_at + DRAIN_NS, self._end, window.subscription.id)
 
     def _end(self, subscription_id: str, _second: object) -> None:
-        del self._windows[subscription_id]
+        self._tally.expected_delivered += self._windows.pop(subscription_id).expected_delivered
         if self._node.up:
             self._client.unsubscribe(subscription_id)
 
@@ -204,22 +201,27 @@ class SimulatedSubscriber:
         if not isinstance(fact, Delivered):
             self._on_other_fact(fact)
             return
-        publication, subscription, late = fact.publication, fact.subscription, fact.out_of_order
+        publication, subscription = fact.publication, fact.subscription
         window = self._windows.get(subscription)
         published_at = publication.published_at
         if window is None or not window.requested_at <= published_at < window.cancelled_at:
             return
-        now, tally = self._schedule.now, self._tally
-        text = publication.text_id or event_id(publication)
-        self._write_delivered(self._plan.name, subscription, self._position, text, now, late)
-        self._position += 1
-        tally.delivered += 1
-        tally.out_of_order += late
-        tally.latency_ns.add(now - published_at)
+        now, position, late = self._schedule.now, self._position, fact.out_of_order
+        self._position = position + 1
+        self._write_delivered(self._name, subscription, position, publication.text_id, now, late)
+        self._add_latency(now - published_at)
+        if late:
+            self._tally.out_of_order += 1
         if not window.first_time(publication.source, publication.incarnation, publication.sequence):
-            tally.duplicates += 1
+            self._tally.duplicates += 1
         elif published_at >= window.accepted_at:
-            tally.expected_delivered += 1
+            window.expected_delivered += 1
+
+    def count(self) -> None:
+        """Add to the tally, at the end of the run, what is counted here."""
+        self._tally.delivered += self._position
+        for window in self._windows.values():
+            self._tally.expected_delivered += window.expected_delivered
 
     def _on_other_fact(self, fact: object) -> None:
         if isinstance(fact, SubscriptionAccepted):

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from random import Random
 
 from tidings.model.event import Publication
-from tidings.model.messages import Message
+from tidings.model.messages import Message, Notify
 from tidings.scenario.links import LinkSpec
 from tidings.scenario.schema import ConstantDelay
 from tidings.simulator.channels import delay_sampler, loss_sampler
 from tidings.simulator.schedule import Schedule
-from tidings.wire.codec import encoded_size
+from tidings.wire.codec import BATCH_OVERHEAD_BYTES, encoded_size
 
 BITS_TIMES_NS_PER_MBPS = 8_000
 """Nanoseconds to send one byte at 1 Mbit/s."""
@@ -49,6 +49,7 @@ class Link:
         "cuts",
         "extra_loss",
         "handlers",
+        "notifications",
         "others",
         "publication_bytes",
         "publications",
@@ -76,6 +77,7 @@ class Link:
         self.handlers = handlers
         """Whatever is there for a message when it is sent takes it when it arrives."""
         self.publications = self.publication_bytes = self.publications_dropped = 0
+        self.notifications = Traffic()
         self.others: dict[type, Traffic] = {}
         self._random = random
         self._draw_delay_ns = delay_sampler(spec.delay_ms, random)
@@ -96,10 +98,13 @@ class Link:
 
     def drop(self, message: Message) -> None:
         """The message was counted and does not arrive."""
-        if message.__class__ is Publication:
+        kind = message.__class__
+        if kind is Publication:
             self.publications_dropped += 1
+        elif kind is Notify:
+            self.notifications.dropped += 1
         else:
-            self.others[message.__class__].dropped += 1
+            self.others[kind].dropped += 1
 
     def traffic(self) -> dict[type, Traffic]:
         """What went over the link so far, by class of message."""
@@ -109,6 +114,8 @@ class Link:
             carried.messages = self.publications
             carried.size_bytes = self.publication_bytes
             carried.dropped = self.publications_dropped
+        if self.notifications.messages:
+            result[Notify] = self.notifications
         return result
 
     def transmit(self, message: Message) -> None:
@@ -121,6 +128,11 @@ class Link:
             size_bytes: int = message.size_bytes  # type: ignore[union-attr]
             self.publications += 1
             self.publication_bytes += size_bytes
+        elif kind is Notify:
+            size_bytes = message.publication.size_bytes + BATCH_OVERHEAD_BYTES  # type: ignore[union-attr]
+            notifications = self.notifications
+            notifications.messages += 1
+            notifications.size_bytes += size_bytes
         else:
             size_bytes = self._count(kind, message)
         if not self._plain:

@@ -112,6 +112,8 @@ class Simulation:
 
     def close(self) -> dict[str, Any]:
         """Writes the rest of the trace; returns the summary without the wall time."""
+        for subscriber in self._subscribers:
+            subscriber.count()
         messages, size_bytes, between_brokers = self._write_traffic()
         self.writer.close()
         tally = self.tally
