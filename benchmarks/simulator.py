@@ -2,10 +2,10 @@
 
     python benchmarks/simulator.py [--quick] [--json]
 
-A chain, where nearly every message is a publication between brokers; then trees with publishers and subscribers
-on topics, about one notification and publication for three of those. Tracing is on. SimPy gets the easier task: routes are
-computed beforehand, there is no trace, no duplicate detection and no subscription protocol. Cost is also
-taken over growing numbers of messages and of brokers, to see that it is linear.
+A chain, where nearly every message is a publication between brokers; then trees with publishers and
+subscribers on topics, where one message in three is a publish, a confirmation or a notification. Tracing is on.
+SimPy gets the easier task: routes are computed beforehand, there is no trace, no duplicate detection and no
+subscription protocol. Cost is also taken over growing numbers of messages and brokers, to see that it is linear.
 """
 
 from __future__ import annotations

@@ -128,13 +128,13 @@ class InterestIndex(Generic[K]):
     def _matching_groups(
         self, answer: _Answer[K], topic: str, attributes: Mapping[str, Scalar]
     ) -> list[_Group[K]]:
-        event = {**attributes, TOPIC: topic}
+        event = attributes if attributes.get(TOPIC) == topic else {**attributes, TOPIC: topic}
         if answer.group_count <= FEW_GROUPS:
             candidates = chain.from_iterable(groups.values() for groups in answer.filtered)
             return [group for group in candidates if group.pattern.matches(event)]
         assert self._index is not None
-        event[ROUTE] = topic
-        return [group for group in self._index.match(event) if group.topic.text in answer.selected]
+        routed = {**event, ROUTE: topic}
+        return [group for group in self._index.match(routed) if group.topic.text in answer.selected]
 
     def _answer(self, topic: str) -> _Answer[K]:
         members: dict[int, K] = {}
