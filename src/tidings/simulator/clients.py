@@ -127,7 +127,14 @@ class Window:
     published. What is on its way when a subscription is cancelled still arrives, for `DRAIN_NS`.
     """
 
-    __slots__ = ("accepted_at", "cancelled_at", "expected_delivered", "first_time", "requested_at", "subscription")
+    __slots__ = (
+        "accepted_at",
+        "cancelled_at",
+        "expected_delivered",
+        "first_time",
+        "requested_at",
+        "subscription",
+    )
 
     def __init__(self, subscription: Subscription, requested_at: int) -> None:
         self.subscription = subscription

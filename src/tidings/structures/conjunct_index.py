@@ -21,10 +21,10 @@ from tidings.structures.event_values import exact_attributes
 from tidings.structures.shelf import Member, Shelf, ShelfKey
 from tidings.structures.slot_store import SlotStore
 
-SHELF_LIST_LIMIT = 32
-"""Conjuncts that a shelf holds as a list; with one more, at least half of its first page is in use."""
+SHELF_LIST_LIMIT = 8
+"""Conjuncts that a shelf holds as a list, checked one by one; a page of bits costs less than checking more."""
 
-SHELF_LIST_AGAIN = 8
+SHELF_LIST_AGAIN = 3
 SHELF_FEW = 6
 COMMON_CHEAP = 8_192
 """Up to this size, scanning the common shelf costs less than checking more than a few conjuncts one by one."""
