@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -13,22 +12,12 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from command import tidings
 from tidings.cli.main import app, run
 
 NOWHERE = "tidings://127.0.0.1:9"
 HEAD = '[overlay]\nmode = "best-effort"\n'
 CLIENTS = '[[publisher]]\nname = "p"\nat = "b0"\n[[subscriber]]\nname = "s"\nat = "b1"\n'
-
-
-def tidings(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tidings.cli.main", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **environment},
-    )
 
 
 def refused(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:

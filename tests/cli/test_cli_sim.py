@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from command import tidings
 from tidings.cli.main import run
 from tidings.trace.verdict import Verdict, Witness
 
@@ -39,16 +40,6 @@ at = "b5"
 filter = "x > 3"
 order = "fifo"
 """
-
-
-def tidings(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tidings.cli.main", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, **environment},
-    )
 
 
 @pytest.fixture

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
+from recording_port import RecordingPort
 from tidings.model.errors import TopicError
 from tidings.model.event import Publication, make_publication
 from tidings.model.messages import (
@@ -36,41 +35,23 @@ from tidings.protocol.facts import (
     SubscriptionCancelled,
     SubscriptionFailed,
 )
-from tidings.protocol.kernel import Send, TimerName
 from tidings.protocol.links import retry_delay_ns
 
 RETRY = ("client", "retry")
 
 
-class RecordingPort:
-    def __init__(self) -> None:
-        self.node = "me"
-        self.random = Random(0)
-        self.now = 0
-        self.sent: list[Message] = []
-        self.timers: dict[TimerName, int] = {}
-        self.facts: list[object] = []
+class ClientPort(RecordingPort):
+    """All of a client's messages go to its broker."""
 
-    def send(self, to: str, message: Message) -> None:
-        assert to == "broker"
-        self.sent.append(message)
-
-    def sender(self, to: str) -> Send:
-        return lambda message: self.send(to, message)
-
-    def set_timer(self, name: TimerName, at: int) -> None:
-        self.timers[name] = at
-
-    def cancel_timer(self, name: TimerName) -> None:
-        self.timers.pop(name, None)
-
-    def emit(self, fact: object) -> None:
-        self.facts.append(fact)
+    @property
+    def messages(self) -> list[Message]:
+        assert all(to == "broker" for to, _ in self.sent)
+        return [message for _, message in self.sent]
 
 
 class Bench:
     def __init__(self) -> None:
-        self.port = RecordingPort()
+        self.port = ClientPort()
         self.client = Client(self.port, "broker", incarnation=3)
         self.client.start()
 
@@ -85,7 +66,7 @@ class Bench:
         before = len(self.port.sent)
         self.port.now = self.port.timers.pop(RETRY)
         self.client.timer(RETRY)
-        return self.port.sent[before:]
+        return self.port.messages[before:]
 
 
 def event(sequence: int, source: str = "z", life: int = 0) -> Publication:
@@ -100,7 +81,7 @@ def test_publications_are_numbered_from_one_in_their_incarnation() -> None:
     bench = Bench()
     published = [bench.client.publish("/a", {}, b"", 5) for _ in range(3)]
     assert [publication.id for publication in published] == [("me", 3, 1), ("me", 3, 2), ("me", 3, 3)]
-    assert bench.port.sent == published
+    assert bench.port.messages == published
 
 
 def test_a_publication_that_is_refused_here_takes_no_number() -> None:
@@ -120,7 +101,7 @@ def test_confirmations_count_for_this_incarnation_only() -> None:
 def test_a_subscription_is_asked_for_until_it_is_accepted() -> None:
     bench = Bench()
     bench.client.subscribe(SUBSCRIPTION)
-    assert bench.port.sent == [SUBSCRIBE]
+    assert bench.port.messages == [SUBSCRIBE]
     for attempt in range(3):
         assert bench.port.timers[RETRY] - bench.port.now == 2 * retry_delay_ns(attempt)
         assert bench.wait() == [SUBSCRIBE]
@@ -152,7 +133,7 @@ def test_the_same_subscription_cannot_be_made_twice() -> None:
     bench.client.subscribe(SUBSCRIPTION)
     with pytest.raises(ValueError, match="'s' exists"):
         bench.client.subscribe(Subscription("s"))
-    assert bench.port.sent == [SUBSCRIBE]
+    assert bench.port.messages == [SUBSCRIBE]
 
 
 def test_unsubscribing_is_asked_for_until_it_is_answered() -> None:
@@ -174,7 +155,7 @@ def test_everything_is_asked_for_again_when_the_connection_is_back() -> None:
     bench.client.unsubscribe("t")
     bench.port.sent.clear()
     bench.client.link_up("broker")
-    assert bench.port.sent == [SUBSCRIBE, Unsubscribe("t")]
+    assert bench.port.messages == [SUBSCRIBE, Unsubscribe("t")]
     assert RETRY in bench.port.timers
     assert bench.tell(Subscribed("s")) == [], "accepted stays accepted"
     assert bench.tell(Unsubscribed("t")) == [SubscriptionCancelled("t")]
@@ -202,7 +183,7 @@ def test_a_broker_that_has_a_subscription_which_we_do_not_is_told() -> None:
     bench.tell(Unsubscribed("s"))
     bench.port.sent.clear()
     assert bench.tell(Subscribed("s")) == []
-    assert bench.port.sent == [Unsubscribe("s")]
+    assert bench.port.messages == [Unsubscribe("s")]
 
 
 def test_with_order_fifo_what_comes_after_a_later_one_is_marked() -> None:
@@ -241,7 +222,7 @@ def test_what_the_broker_left_out_is_told() -> None:
 def test_the_status_is_asked_for_and_shown() -> None:
     bench = Bench()
     bench.client.request_status()
-    assert bench.port.sent == [StatusRequest()]
+    assert bench.port.messages == [StatusRequest()]
     assert bench.tell(Status('{"broker": "b"}')) == [StatusReceived({"broker": "b"})]
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from random import Random
 
 import msgspec
 import pytest
 
+from recording_port import RecordingPort
 from tidings.model.event import Publication, make_publication
 from tidings.model.messages import (
     AddInterest,
@@ -30,32 +30,8 @@ from tidings.model.subscription import MAX_INTEREST_BYTES, make_interest
 from tidings.protocol import edge, matching, routing
 from tidings.protocol.broker import Broker
 from tidings.protocol.facts import Misbehaviour
-from tidings.protocol.kernel import Node, Part, Send, TimerName
+from tidings.protocol.kernel import Node, Part
 from tidings.protocol.matching import Matcher
-
-
-class RecordingPort:
-    def __init__(self, node: str) -> None:
-        self.node = node
-        self.random = Random(0)
-        self.now = 0
-        self.sent: list[tuple[str, Message]] = []
-        self.facts: list[object] = []
-
-    def send(self, to: str, message: Message) -> None:
-        self.sent.append((to, message))
-
-    def sender(self, to: str) -> Send:
-        return lambda message: self.send(to, message)
-
-    def set_timer(self, name: TimerName, at: int) -> None:
-        pass
-
-    def cancel_timer(self, name: TimerName) -> None:
-        pass
-
-    def emit(self, fact: object) -> None:
-        self.facts.append(fact)
 
 
 class Bench:

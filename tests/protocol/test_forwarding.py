@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
+from recording_port import RecordingPort
 from tidings.model.event import make_publication
 from tidings.model.messages import (
     AddInterest,
@@ -25,40 +24,12 @@ from tidings.model.subscription import Interest, make_interest
 from tidings.protocol.broker import Broker
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.forwarding import ABSENT_AFTER_NS
-from tidings.protocol.kernel import Send, TimerName
 from tidings.protocol.links import retry_delay_ns
 
 ME = 1_000
 ABOVE = make_interest(("/a/**",), None)
 BELOW = make_interest(("/a/b",), None)
 PAIR = make_interest(("/a/b", "/x"), None)
-
-
-class RecordingPort:
-    """A Port whose time stands still until the test moves it."""
-
-    def __init__(self, node: str) -> None:
-        self.node = node
-        self.random = Random(0)
-        self.now = 0
-        self.sent: list[tuple[str, Message]] = []
-        self.timers: dict[TimerName, int] = {}
-        self.facts: list[object] = []
-
-    def send(self, to: str, message: Message) -> None:
-        self.sent.append((to, message))
-
-    def sender(self, to: str) -> Send:
-        return lambda message: self.send(to, message)
-
-    def set_timer(self, name: TimerName, at: int) -> None:
-        self.timers[name] = at
-
-    def cancel_timer(self, name: TimerName) -> None:
-        self.timers.pop(name, None)
-
-    def emit(self, fact: object) -> None:
-        self.facts.append(fact)
 
 
 class Bench:

@@ -146,7 +146,6 @@ class LocalConnection:
         broker: str,
         name: str,
         emit: Callable[[object], None],
-        on_connection: Callable[[bool, str], None],
     ) -> None:
         self.name = name
         self.broker = broker

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tidings.model.errors import ConnectionFailed
 from tidings.net.address import Transport, parse_address
@@ -74,9 +72,7 @@ class Embedded(Bus):
     def __init__(self, network: LocalNetwork) -> None:
         super().__init__()
         self.network = network
-        self.connection = LocalConnection(
-            network, network.brokers[0], client_name(), self.on_fact, self.on_connection
-        )
+        self.connection = LocalConnection(network, network.brokers[0], client_name(), self.on_fact)
 
     async def open(self) -> None:
         self.network.start()
@@ -94,19 +90,8 @@ class Embedded(Bus):
                 f"there is no broker {broker!r}; there are {', '.join(self.network.brokers)}"
             )
         bus = Bus()
-        bus.connection = LocalConnection(
-            self.network, broker, name or client_name(), bus.on_fact, bus.on_connection
-        )
+        bus.connection = LocalConnection(self.network, broker, name or client_name(), bus.on_fact)
         return bus
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 def embedded(brokers: int = 5, *, shape: str = "tree", seed: int = 0) -> Embedded:
