@@ -6,7 +6,6 @@ import json
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -145,16 +144,14 @@ def test_the_version_is_a_flag_and_no_variable() -> None:
     refused(tidings("sim", TIDINGS_VERSION="1"), 2, "Missing argument 'SCENARIO'")
 
 
-def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
+def test_help_imports_nothing_heavy() -> None:
     heavy = ("numpy", "pyarrow", "sqlglot", "scipy", "pyspark", "uvloop", "msgspec")
     script = (
         "import sys, tidings.cli.main as m; m.run(['--help']);"
         f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
     )
-    began_at = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
     assert done.stderr.strip() == "[]"
-    assert time.perf_counter() - began_at < 5.0  # 0.3 s when the machine is idle
 
 
 def test_the_manual_names_every_command_and_flag() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -95,17 +94,15 @@ def test_a_port_in_use_is_named() -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_nobody_there_is_said_quickly(transport: Transport) -> None:
+def test_nobody_there_is_said(transport: Transport) -> None:
     async def main() -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             address = Address(*taken.getsockname())
             scheme = "tidings" if transport == "tcp" else "tidings+udp"
-            began = time.monotonic()
             with pytest.raises(ConnectionFailed) as caught:
                 await User(address, "c", transport).connection.open()
             assert str(caught.value) == f"cannot reach {scheme}://{address}: connection refused"
-            assert time.monotonic() - began < 2
 
     play(main)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 import tracemalloc
 
 import pytest
@@ -100,11 +99,10 @@ def test_a_claimed_length_allocates_nothing() -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.timeout(15)  # a guard: linear takes a fraction of a second
 def test_cost_is_linear_in_the_bytes() -> None:
     """The largest frame in chunks of 64 bytes: a reader that copied it at each chunk would copy 137 GB."""
     stream = frame(bytes(MAX_FRAME_BYTES))
     chunks = [stream[start : start + 64] for start in range(0, len(stream), 64)]
     reader = FrameReader()
-    began = time.process_time()
     assert sum(len(reader.feed(chunk)) for chunk in chunks) == 1
-    assert time.process_time() - began < 3.0
