@@ -384,9 +384,8 @@ subscribe_at_s = 2.0
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ('[overlay]\nmode = "guaranteed"\n', "overlay.mode"),
         ('[overlay]\nmode = "epidemic"\n', "overlay.mode"),
-        ("", "overlay.mode"),
+        ('[overlay]\nmode = "peers"\n', "overlay.mode"),
         (TREE + '[[subscriber]]\nname = "s"\nat = "b0"\norder = "total"\n', "'s'"),
         (TREE + '[[subscriber]]\nname = "s"\nat = "b0"\norder = "causal"\n', "'s'"),
         (TREE + '[ordering]\nservers = [ { node = "b0", topics = ["/a"] } ]\n', "ordering.servers"),

@@ -284,3 +284,18 @@ def test_any_count_of_numeric_attributes_agrees(attribute_count: int) -> None:
             f"n{place}": (seed * 31 + place * 17) % 103 - 0.5 * (seed % 2) for place in range(attribute_count)
         }
         assert index.match(event) == [key for key, pattern in twin.items() if pattern.matches(event)]
+
+
+@pytest.mark.parametrize("few_slots", [0, 10_000])
+def test_bounds_do_not_decide_lists_of_numbers(few_slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number between the ends of a list, or one that is excluded, is within the bounds and must not match."""
+    monkeypatch.setattr(slot_store, "FEW_SLOTS", few_slots)
+    index: MatchIndex[int] = MatchIndex()
+    twin: dict[int, Pattern] = {}
+    for key in range(60):
+        text = f"n IN ({key}, {key + 50})" if key % 2 else f"n > {key} AND n != {key + 9}"
+        twin[key] = Filter(text).pattern
+        index.add(key, twin[key])
+    for value in range(120):
+        event = {"n": value}
+        assert index.match(event) == [key for key, pattern in twin.items() if pattern.matches(event)]

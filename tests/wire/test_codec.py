@@ -18,6 +18,7 @@ from tidings.model.errors import WireError
 from tidings.model.event import MAX_EVENT_BYTES, Publication, make_publication
 from tidings.model.messages import Changes, Hello, Message, Notify, StatusRequest, Subscribe, WireMessage
 from tidings.wire.codec import (
+    CARRIERS,
     MAX_EVENTS_PER_FRAME,
     decode,
     encode,
@@ -40,8 +41,10 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         meta = next(item for item in get_args(hint) if isinstance(item, msgspec.Meta))
         least, most = meta.min_length or 0, min(meta.max_length or 5, 40)
         if meta.ge is not None:
-            return st.integers(meta.ge, meta.le)
+            return st.integers(meta.ge, 2**63 - 1 if meta.le is None else meta.le)
         hint = get_args(hint)[0]
+    if get_origin(hint) is tuple and get_args(hint)[-1] is not Ellipsis:
+        return st.tuples(*map(values_of, get_args(hint)))
     if get_origin(hint) is tuple:
         return st.lists(values_of(get_args(hint)[0]), min_size=least, max_size=5).map(tuple)
     if get_origin(hint) in (UnionType, Union):
@@ -94,11 +97,11 @@ def one_of_each() -> list[Message]:
 
 def test_every_message_class_travels_as_itself() -> None:
     named = {value for value in vars(messages).values() if isinstance(value, type)}
-    expected = {cls for cls in named if issubclass(cls, WireMessage)} - {WireMessage, Notify}
+    expected = {cls for cls in named if issubclass(cls, WireMessage)} - {WireMessage, *CARRIERS}
     assert set(message_classes()) == expected
     tags = [cls.__struct_config__.tag for cls in message_classes()]
     assert len(set(tags)) == len(tags)
-    assert not {64, 65} & set(tags)
+    assert not {64, 65, 66, 67, 68} & set(tags)
 
 
 @pytest.mark.parametrize("cls", message_classes(), ids=lambda cls: cls.__name__)
@@ -111,6 +114,35 @@ def test_round_trip(cls: type[WireMessage]) -> None:
         assert encoded_size(message) == len(body)
 
     check()
+
+
+@settings(max_examples=60, deadline=None)
+@given(publications(), st.lists(TEXT.filter(bool), max_size=3).map(tuple), st.integers(0, 2**63 - 1))
+def test_messages_with_an_event_inside_carry_it_unchanged(
+    publication: Publication, excluded: tuple[str, ...], stamp: int
+) -> None:
+    forward = messages.Forward("b1", (0, 1), 7, stamp, excluded, publication)
+    (back,) = decode(encode(forward))
+    assert isinstance(back, messages.Forward)
+    assert same_publication(back.publication, publication)
+    assert (back.origin, back.label, back.generation) == ("b1", (0, 1), 7)
+    assert (back.stamp, back.excluded) == (stamp, excluded)
+    stamped = messages.Stamped(7, stamp, publication)
+    (given_back,) = decode(encode(stamped))
+    assert isinstance(given_back, messages.Stamped)
+    assert same_publication(given_back.publication, publication)
+    assert (given_back.generation, given_back.stamp) == (7, stamp)
+
+
+def test_messages_are_relayed_whole_and_not_twice() -> None:
+    for message in one_of_each():
+        (back,) = decode(encode(messages.Relayed("b3", 4, message)))
+        assert isinstance(back, messages.Relayed)
+        assert (back.peer, back.serial) == ("b3", 4)
+        assert encode(back.message) == encode(message)
+    twice = messages.Relayed("b3", 4, messages.Relayed("b2", 1, Hello(1, "b1", "broker")))
+    with pytest.raises(WireError, match="inside a relayed message"):
+        decode(encode(twice))
 
 
 @settings(max_examples=60, deadline=None)

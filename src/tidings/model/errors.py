@@ -48,3 +48,15 @@ class NotConfirmed(TidingsError):  # noqa: N818
 
 class SubscriptionRefused(TidingsError):  # noqa: N818
     """A subscription that the broker did not accept."""
+
+
+class StoreError(TidingsError):
+    """What a broker keeps on disk cannot be opened, read or written; the message names the file."""
+
+
+class StoreFull(StoreError):  # noqa: N818
+    """There is no room for a write. Nothing of it was kept, and the store goes on once there is room."""
+
+
+class StoreCorrupt(StoreError):  # noqa: N818
+    """A file that is no store of ours, or is damaged; the message says how to recover."""

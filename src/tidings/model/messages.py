@@ -6,7 +6,7 @@ its broker.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -148,6 +148,9 @@ class Confirm(WireMessage, frozen=True, gc=False, tag=25):
     incarnation: Counter
     first: Counter
     last: Counter
+    kept: bool = False
+    """Guaranteed mode: they are on the broker's disk, and somebody has not got them yet. Another Confirm
+    follows when all have."""
 
 
 class PublishFailed(WireMessage, frozen=True, gc=False, tag=26):
@@ -178,6 +181,230 @@ class Status(WireMessage, frozen=True, gc=False, tag=31):
     """A broker's state for `tidings status`, as JSON text."""
 
     json: Text
+
+
+# --- The guaranteed overlay: between brokers (protocol/sessions.py, subscriptions.py, delivery.py) -------------
+
+LabelItems = Annotated[
+    tuple[Annotated[int, Meta(ge=0, le=2**31 - 1)], ...], Meta(min_length=1, max_length=4096)
+]
+Ids = Annotated[tuple[SubscriptionId, ...], Meta(max_length=4096)]
+Numbers = Annotated[tuple[Counter, ...], Meta(max_length=65_536)]
+Address = Annotated[str, Meta(max_length=512)]
+RegionRules = Annotated[
+    tuple[tuple[Annotated[tuple[int, ...], Meta(max_length=4096)], bool, bool], ...], Meta(max_length=16_384)
+]
+
+
+class Greeting(WireMessage, frozen=True, gc=False, tag=40):
+    """The first message of a broker on a new connection."""
+
+    label: LabelItems
+    delta: Annotated[int, Meta(ge=0, le=32)]
+    incarnation: Counter
+    window: Annotated[int, Meta(ge=1)]
+    """How many publications the sender sends before it has heard that they were taken."""
+    address: Address = ""
+
+
+class Heartbeat(WireMessage, frozen=True, gc=False, tag=41):
+    wanted: bool
+    """The sender needs this session; a session that neither side needs is closed."""
+    answer_wanted: bool = False
+
+
+class Activate(WireMessage, frozen=True, gc=False, tag=42):
+    """The ids of all records in the sender's log, in parts; `last` ends the list. The receiver answers Sync."""
+
+    ids: Ids
+    dead: Ids
+    last: bool
+
+
+class Record(WireMessage, frozen=True, gc=False, tag=43):
+    """One entry of the subscription log: what a broker's clients want, or that they want it no more."""
+
+    id: SubscriptionId
+    broker: Name
+    label: LabelItems
+    topics: Topics
+    filter: Text | None = None
+    dead: bool = False
+
+
+class Records(WireMessage, frozen=True, gc=False, tag=44):
+    records: Annotated[tuple[Record, ...], Meta(max_length=4096)]
+
+
+class RecordsTaken(WireMessage, frozen=True, gc=False, tag=45):
+    """These are in the sender's log, on disk; `dead` as tombstones."""
+
+    ids: Ids
+    dead: Ids
+
+
+class Sync(WireMessage, frozen=True, gc=False, tag=46):
+    """The answer to Activate: what the sender lacks of what was listed, in parts."""
+
+    needed: Ids
+    last: bool
+    recovering: bool = False
+    """The sender's log is not complete itself."""
+
+
+class Covered(WireMessage, frozen=True, gc=False, tag=47):
+    """These records are known to all brokers of the region (protocol/regions.py)."""
+
+    ids: Ids
+    dead: bool
+    region: RegionRules
+
+
+class Collect(WireMessage, frozen=True, gc=False, tag=48):
+    """Every broker has the tombstones of these: they may be forgotten."""
+
+    ids: Ids
+
+
+class Forward(WireMessage, frozen=True, gc=False, tag=49):
+    """A publication on its way between brokers. The receiver counts them; Passed and Parked name the count."""
+
+    origin: Name
+    """The publisher's broker."""
+    label: LabelItems
+    generation: Counter
+    stamp: Counter
+    """The publisher's broker certifies the publication for what was in its log up to this position."""
+    excluded: Ids
+    publication: Publication
+
+
+class ForwardGap(WireMessage, frozen=True, gc=False, tag=50):
+    """In the place of publications that were given up: for these subscriptions they are missing."""
+
+    origin: Name
+    label: LabelItems
+    source: Name
+    incarnation: Counter
+    first: Counter
+    last: Counter
+    subscriptions: Ids
+
+
+class Passed(WireMessage, frozen=True, gc=False, tag=51):
+    """All subscribers behind the sender have the Forwards of these counts."""
+
+    counts: Numbers
+
+
+class Parked(WireMessage, frozen=True, gc=False, tag=52):
+    """The Forwards of these counts wait only for somebody who cannot be reached."""
+
+    counts: Numbers
+
+
+class Taken(WireMessage, frozen=True, gc=False, tag=59):
+    """The sender has taken the first `count` Forwards (or a client's publications) of this connection."""
+
+    count: Counter
+
+
+class Relay(WireMessage, frozen=True, gc=False, tag=53):
+    """Please carry sessions between the sender and `peer`; or, to the peer: the sender carries one from it."""
+
+    peer: Name
+    open: bool
+    serial: Counter
+
+
+class Relayed(WireMessage, frozen=True, gc=False, tag=54):
+    """A message for `peer`, or from it."""
+
+    peer: Name
+    serial: Counter
+    message: Any
+
+
+class Join(WireMessage, frozen=True, gc=False, tag=55):
+    """A new broker asks an existing one for a place below it."""
+
+    address: Address
+
+
+class Neighbour(WireMessage, frozen=True, gc=False, tag=56):
+    name: Name
+    label: LabelItems
+    address: Address = ""
+    gone: bool = False
+
+
+class Joined(WireMessage, frozen=True, gc=False, tag=57):
+    label: LabelItems
+    neighbours: Annotated[tuple[Neighbour, ...], Meta(max_length=65_536)]
+
+
+class Leave(WireMessage, frozen=True, gc=False, tag=58):
+    """The sender leaves for good."""
+
+
+# --- The guaranteed overlay: a client and its broker (protocol/attachments.py, reliable_client.py) --------------
+
+
+class Attach(WireMessage, frozen=True, gc=False, tag=70):
+    """The first message of a client on a new connection, and again before it publishes for the first time."""
+
+    incarnation: Counter
+    publishes: bool
+
+
+class Attached(WireMessage, frozen=True, gc=False, tag=71):
+    """The broker takes publications, certified up to `position` of its log `generation`."""
+
+    generation: Counter
+    position: Counter
+    window: Counter
+
+
+class Stamp(WireMessage, frozen=True, gc=False, tag=72):
+    """The broker's log has grown: stamp what you publish from now on with this."""
+
+    generation: Counter
+    position: Counter
+
+
+class StampTaken(WireMessage, frozen=True, gc=False, tag=73):
+    position: Counter
+
+
+class Stamped(WireMessage, frozen=True, gc=False, tag=74):
+    """A publication of a client, with the stamp that it got when it was first sent."""
+
+    generation: Counter
+    stamp: Counter
+    publication: Publication
+
+
+class Notified(WireMessage, frozen=True, gc=False, tag=75):
+    """The client's application has been shown the first `count` notifications of this connection."""
+
+    count: Counter
+
+
+class Missed(WireMessage, frozen=True, gc=False, tag=76):
+    """Counts as a notification: these events of a source were given up for the named subscriptions."""
+
+    subscriptions: tuple[str, ...]
+    source: Name
+    incarnation: Counter
+    first: Counter
+    last: Counter
+
+
+class Coverage(WireMessage, frozen=True, gc=False, tag=77):
+    """Which brokers do not know the subscription yet; none: it is complete. The set only shrinks."""
+
+    subscription: SubscriptionId
+    uncovered: Annotated[tuple[str, ...], Meta(max_length=4096)]
 
 
 Message = Publication | WireMessage

@@ -84,16 +84,8 @@ class Edge(Part):
             self._drop(peer, subscription, interest)
 
     def _check(self, subscriptions: dict[str, Interest], message: Subscribe) -> Interest:
-        interest = make_interest(message.topics, message.filter)
-        if message.order not in AVAILABLE_ORDERS:
-            raise ValueError(
-                f"order {message.order!r} is not available here; available: {', '.join(AVAILABLE_ORDERS)}"
-            )
-        if len(interest.text.encode("utf-8", "surrogatepass")) > MAX_INTEREST_BYTES:
-            raise ValueError(f"the subscription is longer than {MAX_INTEREST_BYTES} bytes")
         held = subscriptions.get(message.subscription)
-        if held is not None and held != interest:
-            raise ValueError(f"subscription {message.subscription!r} exists with another filter or topics")
+        interest = check_subscription(message, held)
         if held is None and len(subscriptions) >= MAX_SUBSCRIPTIONS_PER_CLIENT:
             raise ValueError(f"a client has at most {MAX_SUBSCRIPTIONS_PER_CLIENT} subscriptions")
         return interest
@@ -108,3 +100,17 @@ class Edge(Part):
             if (client, subscription) in self._unaccepted:
                 del self._unaccepted[client, subscription]
                 self.port.send(client, Subscribed(subscription))
+
+
+def check_subscription(message: Subscribe, held: Interest | None) -> Interest:
+    """What is asked for; FilterError, TopicError or ValueError if it cannot be, or is `held` otherwise."""
+    interest = make_interest(message.topics, message.filter)
+    if message.order not in AVAILABLE_ORDERS:
+        raise ValueError(
+            f"order {message.order!r} is not available here; available: {', '.join(AVAILABLE_ORDERS)}"
+        )
+    if len(interest.text.encode("utf-8", "surrogatepass")) > MAX_INTEREST_BYTES:
+        raise ValueError(f"the subscription is longer than {MAX_INTEREST_BYTES} bytes")
+    if held is not None and held != interest:
+        raise ValueError(f"subscription {message.subscription!r} exists with another filter or topics")
+    return interest

@@ -65,3 +65,46 @@ class StatusReceived(Fact, frozen=True, gc=False):
     """The broker's answer to a request for its status."""
 
     status: dict[str, Any]
+
+
+class SessionWanted(Fact, frozen=True, gc=False):
+    """To the driver: keep a connection to that peer open, from now on, dialling again whenever there is none.
+
+    The driver answers with `link_up` and `link_down`. Between the two, what either side sends arrives in order
+    and without gaps; what was on its way when the connection broke is lost, and never arrives later.
+    """
+
+    peer: str
+    address: str = ""
+
+
+class SessionUnwanted(Fact, frozen=True, gc=False):
+    """To the driver: close the connection to that peer, if there is one, and stop dialling it.
+
+    `link_down` follows if there was one. The peer may dial us.
+    """
+
+    peer: str
+
+
+class SpillFailed(Fact, frozen=True, gc=False):
+    """What waits for somebody who cannot be reached could not be written to disk, or not be removed from it."""
+
+    reason: str
+
+
+class SubscriptionProgress(Fact, frozen=True, gc=False):
+    """Who does not know the subscription yet. It holds for what is published elsewhere."""
+
+    subscription: str
+    uncovered: tuple[str, ...]
+
+
+class EventsMissed(Fact, frozen=True, gc=False):
+    """So much of a source was given up for the subscription: its broker could not keep it any longer."""
+
+    subscription: str
+    source: str
+    incarnation: int
+    first: int
+    last: int

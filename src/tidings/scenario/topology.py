@@ -196,6 +196,20 @@ def labels(topology: Topology) -> dict[str, str]:
     return result
 
 
+def neighbourhoods(topology: Topology, reach: int) -> dict[str, dict[str, tuple[int, ...]]]:
+    """For each broker the labels, as numbers, of all brokers within `reach` links, itself included."""
+    around = neighbours(topology)
+    label_of = {name: tuple(map(int, label.split("."))) for name, label in labels(topology).items()}
+    result: dict[str, dict[str, tuple[int, ...]]] = {}
+    for name in topology.brokers:
+        found = edge = {name: label_of[name]}
+        for _ in range(reach):
+            edge = {peer: label_of[peer] for near in edge for peer in around[near] if peer not in found}
+            found = found | edge
+        result[name] = found
+    return result
+
+
 def degrees(topology: Topology) -> dict[str, int]:
     """How many neighbours each broker has."""
     result = dict.fromkeys(topology.brokers, 0)

@@ -19,6 +19,7 @@ from tidings.protocol.facts import (
     SubscriptionFailed,
 )
 from tidings.protocol.kernel import Node
+from tidings.protocol.reliable_client import ReliableClient
 from tidings.scenario.expand import PlannedSubscriber
 from tidings.scenario.schema import (
     Attribute,
@@ -52,9 +53,22 @@ def attribute_sampler(attribute: Attribute, random: Random) -> Callable[[], Scal
             return lambda: random.random() < 0.5
 
 
+def make_client(node: SimulatedNode, at: str, incarnation: int, *, reliable: bool) -> Client | ReliableClient:
+    if not reliable:
+        return Client(node, at, incarnation=incarnation)
+    return ReliableClient(node, at, incarnation=incarnation, marks=node.disk.setdefault("marks", {}))
+
+
 class SimulatedPublisher:
     def __init__(
-        self, network: SimulatedNetwork, plan: Publisher, end_ns: int, writer: TraceWriter, tally: Tally
+        self,
+        network: SimulatedNetwork,
+        plan: Publisher,
+        end_ns: int,
+        writer: TraceWriter,
+        tally: Tally,
+        *,
+        reliable: bool,
     ) -> None:
         random = Random(f"{network.seed}:publisher:{plan.name}")
         self._schedule = network.schedule
@@ -70,7 +84,8 @@ class SimulatedPublisher:
         self._left = plan.count
         self._due_s = plan.start_s
         self._lives = 0
-        self._client: Client
+        self._reliable = reliable
+        self._client: Client | ReliableClient
         self._node = network.add(plan.name, self._make, self._on_fact)
         network.attach(plan.name, plan.at)
         self._schedule_next(first=True)
@@ -78,7 +93,7 @@ class SimulatedPublisher:
     def _make(self, node: SimulatedNode) -> Node:
         # A publisher that crashed and forgot how far it had counted must not count there again, whether its
         # disk is kept or lost: a real one takes the time of its start.
-        self._client = Client(node, self._plan.at, incarnation=self._lives)
+        self._client = make_client(node, self._plan.at, self._lives, reliable=self._reliable)
         self._lives += 1
         return self._client
 
@@ -147,7 +162,13 @@ class Window:
 
 class SimulatedSubscriber:
     def __init__(
-        self, network: SimulatedNetwork, plan: PlannedSubscriber, writer: TraceWriter, tally: Tally
+        self,
+        network: SimulatedNetwork,
+        plan: PlannedSubscriber,
+        writer: TraceWriter,
+        tally: Tally,
+        *,
+        reliable: bool,
     ) -> None:
         self.failure: str | None = None
         self._schedule = network.schedule
@@ -158,7 +179,8 @@ class SimulatedSubscriber:
         self._windows: dict[str, Window] = {}
         self._current: Window | None = None
         self._count = 0
-        self._client: Client
+        self._reliable = reliable
+        self._client: Client | ReliableClient
         self._name = plan.name
         self._write_delivered = writer.delivered
         self._add_latency = tally.latency_ns.add
@@ -168,7 +190,7 @@ class SimulatedSubscriber:
             self._schedule.at(nanoseconds(step.at_s), self._change, step.topics)
 
     def _make(self, node: SimulatedNode) -> Node:
-        self._client = Client(node, self._plan.at)
+        self._client = make_client(node, self._plan.at, 0, reliable=self._reliable)
         for window in self._windows.values():  # back from a crash: the application asks again
             self._client.subscribe(window.subscription)
         return self._client
@@ -215,7 +237,8 @@ class SimulatedSubscriber:
             return
         now, position, late = self._schedule.now, self._position, fact.out_of_order
         self._position = position + 1
-        self._write_delivered(self._name, subscription, position, publication.text_id, now, late)
+        text_id = publication.text_id or str(publication.id)  # one that was on a broker's disk has lost it
+        self._write_delivered(self._name, subscription, position, text_id, now, late)
         self._add_latency(now - published_at)
         if late:
             self._tally.out_of_order += 1

@@ -176,12 +176,15 @@ class Link:
         delay_ns = self._draw_delay_ns()
         if self._reorder and self._random.random() < self._reorder:
             delay_ns += self._draw_delay_ns()
-        leaves_at = self._schedule.now
-        if self._bandwidth_mbps:
-            leaves_at = max(leaves_at, self._free_at)
-            leaves_at += round(size_bytes * BITS_TIMES_NS_PER_MBPS / self._bandwidth_mbps)
-            self._free_at = leaves_at
+        leaves_at = self._departs_at(size_bytes) if self._bandwidth_mbps else self._schedule.now
         if self.slowness != 1.0:
             delay_ns = round(delay_ns * self.slowness)
         handler = self.handlers[message.__class__]
         self._schedule.at(leaves_at + delay_ns, handler, self.source, message)
+
+    def _departs_at(self, size_bytes: int) -> int:
+        """When the last byte leaves, if the bandwidth is limited: after all that was sent before."""
+        leaves_at = max(self._schedule.now, self._free_at)
+        leaves_at += round(size_bytes * BITS_TIMES_NS_PER_MBPS / self._bandwidth_mbps)
+        self._free_at = leaves_at
+        return leaves_at

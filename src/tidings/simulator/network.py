@@ -10,6 +10,7 @@ from tidings.scenario.links import LinkSpec
 from tidings.simulator.link import Link
 from tidings.simulator.node import Emit, SimulatedNode
 from tidings.simulator.schedule import Schedule
+from tidings.simulator.streams import Connections, StreamLink
 
 
 def ignore(fact: object) -> None:
@@ -17,9 +18,15 @@ def ignore(fact: object) -> None:
 
 
 class SimulatedNetwork:
-    """Deterministic from `seed`. `spec_between(a, b)` says what the link between two nodes is like."""
+    """Deterministic from `seed`. `spec_between(a, b)` says what the link between two nodes is like.
 
-    def __init__(self, seed: int, spec_between: Callable[[str, str], LinkSpec]) -> None:
+    With `streams`, messages go over connections only (simulator/streams.py), which the nodes ask for; those
+    between clients and their brokers are there whenever they can be. Otherwise messages go as datagrams.
+    """
+
+    def __init__(
+        self, seed: int, spec_between: Callable[[str, str], LinkSpec], *, streams: bool = False
+    ) -> None:
         self.seed = seed
         self.schedule = Schedule()
         self.nodes: dict[str, SimulatedNode] = {}
@@ -32,13 +39,18 @@ class SimulatedNetwork:
         self._slowness: dict[str, list[float]] = {}
         self._crashes: dict[str, int] = {}
         self._pauses: dict[str, int] = {}
+        self._started = False
+        self.connections = Connections(seed, self.schedule, self.nodes, self.link) if streams else None
 
     def add(self, name: str, make: Callable[[SimulatedNode], Node], emit: Emit = ignore) -> SimulatedNode:
         """A node, not yet started."""
         if name in self.nodes:
             raise ValueError(f"two nodes are named {name!r}")
         random = Random(f"{self.seed}:node:{name}")
-        node = SimulatedNode(name, self.schedule, random, make, emit, self.link)
+        on_start = None
+        if self.connections is not None:
+            emit, on_start = self.connections.listening(name, emit), self._on_start
+        node = SimulatedNode(name, self.schedule, random, make, emit, self.link, on_start)
         self.nodes[name] = node
         return node
 
@@ -46,10 +58,22 @@ class SimulatedNetwork:
         """A connection between a client and its broker: both learn when it comes and goes."""
         self._attached.setdefault(broker, []).append(client)
         self._broker_of[client] = broker
+        if self.connections is not None:
+            self.connections.attach(client, broker)
 
     def start(self) -> None:
         for node in self.nodes.values():
             node.start()
+        self._started = True
+        if self.connections is not None:
+            for pair in self._broker_of.items():
+                self._settle(*pair)
+
+    def _on_start(self, name: str) -> None:
+        """A node joins the running network. Those that start again are seen to by `restart`."""
+        if self._started and name not in self._crashes:
+            for pair in self._connections(name):
+                self._settle(*pair)
 
     def run(self, until: int) -> None:
         self.schedule.run(until)
@@ -60,7 +84,8 @@ class SimulatedNetwork:
         if link is None:
             spec = self._spec_between(source, target)
             random = Random(f"{self.seed}:link:{source}>{target}")
-            link = Link(self.schedule, source, target, self.nodes[target].handlers, spec, random)
+            make = Link if self.connections is None else StreamLink
+            link = make(self.schedule, source, target, self.nodes[target].handlers, spec, random)
             self.links[source, target] = link
             self._refresh(link)
         return link
@@ -73,6 +98,8 @@ class SimulatedNetwork:
         node = self.nodes[name]
         if node.up:
             node.crash(keep_state=keep_state)
+            if self.connections is not None:
+                self.connections.crash(name)
             self._connection_lost(name)
 
     def restart(self, name: str) -> None:
@@ -83,7 +110,7 @@ class SimulatedNetwork:
             if self._pauses.get(name):
                 node.pause()
             for client, broker in self._connections(name):
-                if self.nodes[client].up and self.nodes[broker].up and self._connected(client, broker):
+                if self._can_connect(client, broker):
                     self._tell_connection(client, broker, up=True)
 
     def pause(self, name: str) -> None:
@@ -153,6 +180,20 @@ class SimulatedNetwork:
         for client, broker in self._connections(name):
             self._tell_connection(client, broker, up=False)
 
+    def _can_connect(self, client: str, broker: str) -> bool:
+        return self.nodes[client].up and self.nodes[broker].up and self._connected(client, broker)
+
+    def _settle(self, client: str, broker: str) -> None:
+        """With streams: the two have a connection exactly if they can; who gains or loses it learns so."""
+        assert self.connections is not None
+        if not self._can_connect(client, broker):
+            self.connections.disconnect(broker, client)
+        elif not self.connections.connected(client, broker):
+            self.connections.open(broker, client)
+
     def _tell_connection(self, client: str, broker: str, *, up: bool) -> None:
+        if self.connections is not None:
+            self._settle(client, broker)
+            return
         self.nodes[broker].connection(client, up)
         self.nodes[client].connection(broker, up)

@@ -36,6 +36,7 @@ class SimulatedNode:
         make: Callable[[SimulatedNode], Node],
         emit: Emit,
         find_link: Callable[[str, str], Link],
+        on_start: Callable[[str], None] | None = None,
     ) -> None:
         self.node = name
         self.random: RandomSource = random
@@ -49,6 +50,7 @@ class SimulatedNode:
         self._schedule = schedule
         self._make = make
         self._find_link = find_link
+        self._on_start = on_start
         self._timers: dict[TimerName, int] = {}
         self._timer_serial = 0
         self._held: list[tuple[Callable[[Any, Any], None], Any, Any]] = []
@@ -108,6 +110,8 @@ class SimulatedNode:
         self.protocol = self._make(self)
         self.handlers.update(self.protocol.handlers)
         self.protocol.start()
+        if self._on_start is not None:
+            self._on_start(self.node)
 
     def crash(self, *, keep_state: bool) -> None:
         self.up = False

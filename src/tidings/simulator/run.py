@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from tidings.model.errors import NotYetAvailable, ScenarioError, TraceError
 from tidings.model.event import Publication
+from tidings.model.messages import Forward
 from tidings.protocol.broker import Broker
+from tidings.protocol.guaranteed import GuaranteedBroker
 from tidings.protocol.kernel import Node
+from tidings.protocol.labels import Label
 from tidings.protocol.matching import Matcher
+from tidings.protocol.store import MemoryStore
 from tidings.scenario.expand import Plan, expand
 from tidings.scenario.schema import Scenario
-from tidings.scenario.topology import labels, neighbours, parents
+from tidings.scenario.topology import labels, neighbourhoods, neighbours, parents
 from tidings.simulator.clients import SimulatedPublisher, SimulatedSubscriber
 from tidings.simulator.faults import NS_PER_S, nanoseconds, schedule_fault
 from tidings.simulator.network import SimulatedNetwork
@@ -28,16 +32,16 @@ Progress = Callable[[float], None]
 """Told now and then which share of the virtual time has passed."""
 
 PROGRESS_STEPS = 200
+AVAILABLE_MODES = ("best-effort", "guaranteed")
 
 
 def check_available(plan: Plan) -> None:
     """NotYetAvailable where the scenario asks for what this version does not run."""
     scenario = plan.scenario
     mode = scenario.overlay.mode
-    if mode != "best-effort":
-        raise NotYetAvailable(
-            f'overlay.mode: "{mode}" is not yet available; available: "best-effort" (set mode = "best-effort")'
-        )
+    if mode not in AVAILABLE_MODES:
+        available = ", ".join(f'"{known}"' for known in AVAILABLE_MODES)
+        raise NotYetAvailable(f'overlay.mode: "{mode}" is not yet available; available: {available}')
     if scenario.ordering.servers:
         raise NotYetAvailable("ordering.servers: total and causal order are not yet available")
     for subscriber in plan.subscribers:
@@ -56,18 +60,22 @@ class Simulation:
         self.plan = plan
         self.writer = writer
         self.tally = Tally()
-        self.network = SimulatedNetwork(plan.scenario.seed, plan.links.between)
+        self.guaranteed = plan.scenario.overlay.mode == "guaranteed"
+        self.network = SimulatedNetwork(plan.scenario.seed, plan.links.between, streams=self.guaranteed)
         self.duration_ns = nanoseconds(plan.scenario.duration_s)
         self.end_ns = self.duration_ns + nanoseconds(plan.scenario.settle_s)
         self._matcher = Matcher()
+        self._lived: set[str] = set()
         self._add_brokers()
         # Subscribers first: who asks in the instant in which an event is published has asked before it.
         self._subscribers = [
-            SimulatedSubscriber(self.network, subscriber, writer, self.tally)
+            SimulatedSubscriber(self.network, subscriber, writer, self.tally, reliable=self.guaranteed)
             for subscriber in plan.subscribers
         ]
         self._publishers = [
-            SimulatedPublisher(self.network, publisher, self.duration_ns, writer, self.tally)
+            SimulatedPublisher(
+                self.network, publisher, self.duration_ns, writer, self.tally, reliable=self.guaranteed
+            )
             for publisher in plan.publishers
         ]
         for fault in plan.faults:
@@ -75,8 +83,33 @@ class Simulation:
         self._write_static_tables()
 
     def _add_brokers(self) -> None:
+        if self.guaranteed:
+            overlay = self.plan.scenario.overlay
+            for name, within in neighbourhoods(self.plan.topology, overlay.delta + 1).items():
+                self.network.add(name, self._guaranteed_maker(within[name], within))
+            return
         for name, around in neighbours(self.plan.topology).items():
             self.network.add(name, self._broker_maker(around))
+
+    def _guaranteed_maker(self, label: Label, around: Mapping[str, Label]) -> Callable[[SimulatedNode], Node]:
+        overlay = self.plan.scenario.overlay
+
+        def make(node: SimulatedNode) -> Node:
+            first = node.node not in self._lived
+            self._lived.add(node.node)
+            return GuaranteedBroker(
+                node,
+                label,
+                {peer: (at, "") for peer, at in around.items() if peer != node.node},
+                MemoryStore(node.disk.setdefault("tables", {})),
+                delta=overlay.delta,
+                incarnation=node.now + 1,
+                new=first,
+                window=overlay.window,
+                matcher=self._matcher,
+            )
+
+        return make
 
     def _broker_maker(self, around: tuple[str, ...]) -> Callable[[SimulatedNode], Node]:
         # The time of its start tells the lives of a broker apart; 0 means 'never heard of'.
@@ -154,7 +187,7 @@ class Simulation:
                 )
                 messages += traffic.messages
                 size_bytes += traffic.size_bytes
-                if kind is Publication and source in brokers and target in brokers:
+                if kind in (Publication, Forward) and source in brokers and target in brokers:
                     between_brokers += traffic.messages
         return messages, size_bytes, between_brokers
 

@@ -2,8 +2,9 @@
 
 A message is the array of its fields with its class's tag in front. Publications travel in batches,
 `[64, [event, ...]]`, and so do notifications of the same subscriptions, `[65, [subscription, ...],
-[event, ...]]`, where an event is its encoding as the publisher made it: a broker that forwards decodes the
-header and copies the rest.
+[event, ...]]`, and what the guaranteed overlay forwards (66) or is given by a client (67), with what they share
+in front. An event is its encoding as the publisher made it: a broker that forwards decodes the header and
+copies the rest.
 
 A message may be longer than its class says: items after the known fields are skipped, so that a later
 version can append fields (a `Hello` with more fields still tells its version). Bytes after the message are
@@ -23,8 +24,18 @@ from msgspec import Meta, Raw, Struct
 
 from tidings.model import messages
 from tidings.model.errors import WireError
-from tidings.model.event import MAX_EVENT_BYTES, Publication, decode_publication
-from tidings.model.messages import Message, Notify, SubscriptionId, WireMessage
+from tidings.model.event import MAX_EVENT_BYTES, Counter, Name, Publication, decode_publication
+from tidings.model.messages import (
+    Forward,
+    Ids,
+    LabelItems,
+    Message,
+    Notify,
+    Relayed,
+    Stamped,
+    SubscriptionId,
+    WireMessage,
+)
 from tidings.wire.frames import MAX_FRAME_BYTES, check_body_size
 
 MAX_EVENTS_PER_FRAME = 4096
@@ -47,17 +58,46 @@ class NotificationBatch(Struct, array_like=True, tag=65, gc=False):
     events: _Events
 
 
+class ForwardBatch(Struct, array_like=True, tag=66, gc=False):
+    origin: Name
+    label: LabelItems
+    generation: Counter
+    stamp: Counter
+    excluded: Ids
+    events: _Events
+
+
+class StampedBatch(Struct, array_like=True, tag=67, gc=False):
+    generation: Counter
+    stamp: Counter
+    events: _Events
+
+
+class RelayedBody(Struct, array_like=True, tag=68, gc=False):
+    peer: Name
+    serial: Counter
+    body: bytes
+
+
+CARRIERS = (Notify, Forward, Stamped, Relayed)
+"""Messages with an event or a message inside: these travel as the classes above."""
+
+
 def message_classes() -> tuple[type[WireMessage], ...]:
     """Every message that travels as itself, by tag."""
     found = [
         value
         for value in vars(messages).values()
-        if isinstance(value, type) and issubclass(value, WireMessage) and value not in (WireMessage, Notify)
+        if isinstance(value, type)
+        and issubclass(value, WireMessage)
+        and value not in (WireMessage, *CARRIERS)
     ]
     return tuple(sorted(found, key=lambda cls: int(cls.__struct_config__.tag or 0)))
 
 
-_Body: Any = Union[(*message_classes(), PublicationBatch, NotificationBatch)]
+_Body: Any = Union[
+    (*message_classes(), PublicationBatch, NotificationBatch, ForwardBatch, StampedBatch, RelayedBody)
+]
 _decode_body = msgspec.msgpack.Decoder(_Body).decode
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -68,7 +108,18 @@ def encode(message: Message) -> bytes:
         return encode_publications([message.raw])
     if isinstance(message, Notify):
         return encode_notifications(message.subscriptions, [message.publication.raw])
+    if isinstance(message, Forward | Stamped):
+        return _encode(batch_of(message, [message.publication.raw]))
+    if isinstance(message, Relayed):
+        return _encode(RelayedBody(message.peer, message.serial, encode(message.message)))
     return _encode(message)
+
+
+def batch_of(first: Forward | Stamped, raws: list[Raw]) -> ForwardBatch | StampedBatch:
+    """A body of encoded events that share what `first` says beside its own."""
+    if isinstance(first, Forward):
+        return ForwardBatch(first.origin, first.label, first.generation, first.stamp, first.excluded, raws)
+    return StampedBatch(first.generation, first.stamp, raws)
 
 
 def encode_publications(raws: list[Raw]) -> bytes:
@@ -96,7 +147,27 @@ def decode(body: bytes | bytearray | memoryview) -> Sequence[Message]:
         ]
     if kind is PublicationBatch:
         return _publications(message.events, len(body))
+    if kind is ForwardBatch:
+        shared = (message.origin, message.label, message.generation, message.stamp, message.excluded)
+        return [Forward(*shared, publication) for publication in _kept(message.events, len(body))]
+    if kind is StampedBatch:
+        generation, stamp = message.generation, message.stamp
+        return [Stamped(generation, stamp, publication) for publication in _kept(message.events, len(body))]
+    if kind is RelayedBody:
+        return [Relayed(message.peer, message.serial, inner) for inner in _relayed(message.body)]
     return (message,)
+
+
+def _kept(raws: list[Raw], body_bytes: int) -> list[Publication]:
+    """Publications that a broker may queue for long: they must not pin the buffer of a whole read."""
+    return _publications([raw.copy() for raw in raws], body_bytes)
+
+
+def _relayed(body: bytes) -> Sequence[Message]:
+    inner = decode(body)
+    if any(isinstance(message, Relayed) for message in inner):
+        raise WireError("not a message: a relayed message inside a relayed message")
+    return inner
 
 
 def _publications(raws: list[Raw], body_bytes: int) -> list[Publication]:
@@ -115,4 +186,11 @@ def encoded_size(message: Message) -> int:
     """How many bytes the message takes in a batch of its kind, without encoding an event for it."""
     if isinstance(message, Notify):  # first: the simulator asks for these most
         return message.publication.size_bytes + BATCH_OVERHEAD_BYTES
-    return message.size_bytes if isinstance(message, Publication) else len(_encode(message))
+    if isinstance(message, Publication):
+        return message.size_bytes
+    if isinstance(message, Forward):
+        excluded = sum(len(name) + 2 for name in message.excluded)
+        return message.publication.size_bytes + excluded + BATCH_OVERHEAD_BYTES
+    if isinstance(message, Stamped):
+        return message.publication.size_bytes + BATCH_OVERHEAD_BYTES
+    return len(encode(message))

@@ -1,0 +1,419 @@
+"""The clients of a guaranteed broker: their subscriptions, what they publish, and what they have been shown.
+
+A client's subscription hangs on a record of the subscription log. Equal subscriptions share one, and so do those
+that a complete record covers: such a one holds from the moment it is asked for, as everything it selects comes
+here anyhow. Subscriptions survive restarts of the broker, on disk. A broker that lost its disk finds its records
+with its neighbours; what comes for them is kept for a while until the clients have asked again.
+
+Publishers stamp what they publish with the position up to which this broker's log certifies it. The broker claims
+a record as known here only when all its publishers stamp accordingly (protocol/subscriptions.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from tidings.model.errors import FilterError, StoreCorrupt, StoreError, TopicError, WireError
+from tidings.model.event import Publication
+from tidings.model.messages import (
+    Attach,
+    Attached,
+    Confirm,
+    Coverage,
+    Notified,
+    PublishFailed,
+    Stamp,
+    Stamped,
+    StampTaken,
+    Status,
+    StatusRequest,
+    Subscribe,
+    Subscribed,
+    SubscribeFailed,
+    Unsubscribe,
+    Unsubscribed,
+)
+from tidings.model.subscription import Interest, make_interest
+from tidings.protocol.delivery import Delivery, Queued
+from tidings.protocol.edge import MAX_SUBSCRIPTIONS_PER_CLIENT, check_subscription
+from tidings.protocol.facts import Misbehaviour
+from tidings.protocol.kernel import Part, Port, TimerName
+from tidings.protocol.sessions import Sessions
+from tidings.protocol.store import Change, Store
+from tidings.protocol.subscription_log import Entry
+from tidings.protocol.subscriptions import Subscriptions
+from tidings.structures.cover_index import CoverIndex
+
+ORPHAN_NS = 15_000_000_000
+"""How long records are kept whose clients have not asked again since the broker lost its disk."""
+MAX_AHEAD = 1_000_000
+"""A client's sequence may jump ahead by so much; more is a mistake."""
+MAX_UNCOVERED_SHOWN = 64
+UNKNOWN_CLIENT = "?"
+"""In front of a record's id where it stands for clients that have not asked again."""
+
+
+class Held:
+    """One subscription of a client."""
+
+    __slots__ = ("accepted", "interest", "record", "shown")
+
+    def __init__(self, interest: Interest, record: str) -> None:
+        self.interest = interest
+        self.record = record
+        self.accepted = False
+        self.shown: tuple[str, ...] | None = None
+        """Whom the client was last told to be uncovered."""
+
+
+class Attachment:
+    """One client, here or away."""
+
+    __slots__ = ("attached", "incarnation", "publishes", "stamp_sent", "stamp_taken", "subscriptions")
+
+    def __init__(self) -> None:
+        self.attached = False
+        self.incarnation = 0
+        self.publishes = False
+        self.stamp_sent = self.stamp_taken = 0
+        self.subscriptions: dict[str, Held] = {}
+
+
+class StoredSubscription(msgspec.Struct, array_like=True, frozen=True):
+    client: str
+    subscription: str
+    topics: tuple[str, ...]
+    filter: str | None
+    record: str
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_stored = msgspec.msgpack.Decoder(StoredSubscription).decode
+
+
+class Attachments(Part):
+    name = "attachments"
+    handles = {
+        Attach: "on_attach",
+        StampTaken: "on_stamp_taken",
+        Stamped: "on_stamped",
+        Notified: "on_notified",
+        Subscribe: "on_subscribe",
+        Unsubscribe: "on_unsubscribe",
+        StatusRequest: "on_status_request",
+    }
+
+    def __init__(
+        self, port: Port, sessions: Sessions, subscriptions: Subscriptions, delivery: Delivery, store: Store
+    ) -> None:
+        super().__init__(port)
+        self.clients: dict[str, Attachment] = {}
+        self.describe: Callable[[], dict[str, object]] = dict
+        self._sessions = sessions
+        self._subscriptions = subscriptions
+        self._log = subscriptions.log
+        self._delivery = delivery
+        self._store = store
+        self._users: dict[str, dict[tuple[str, str], Held]] = {}
+        """Record id -> the subscriptions that hang on it."""
+        self._records: dict[Interest, str] = {}
+        """The live record of our own for an interest."""
+        self._complete = CoverIndex()
+        self._covering: dict[Interest, None] = {}
+        self._orphans: dict[str, None] = {}
+        self._held_back: list[tuple[str, Attach | Subscribe | Unsubscribe]] = []
+        self._load()
+
+    def _load(self) -> None:
+        for key, value in self._store.read("clients"):
+            try:
+                stored = _decode_stored(value)
+                interest = make_interest(stored.topics, stored.filter)
+            except (msgspec.MsgspecError, FilterError, TopicError) as error:
+                raise StoreCorrupt(f"the subscription {key!r} does not decode: {error}") from None
+            held = Held(interest, stored.record)
+            self._client(stored.client).subscriptions[stored.subscription] = held
+            self._users.setdefault(stored.record, {})[stored.client, stored.subscription] = held
+        self._find_orphans()
+
+    def _find_orphans(self) -> None:
+        """Records of ours on which nothing hangs: their clients have not asked again yet."""
+        name = self._sessions.neighbourhood.name
+        for entry in self._log:
+            if entry.record.broker == name and not entry.dead:
+                self._records[entry.interest] = entry.id
+                if entry.id not in self._users:
+                    self._orphans[entry.id] = None
+        if self._orphans:
+            self.port.set_timer((self.name, "orphans"), self.port.now + ORPHAN_NS)
+
+    def on_timer(self, name: TimerName) -> None:
+        """Clients of these that did not come back by now are not waited for any longer."""
+        orphans, self._orphans = self._orphans, {}
+        for record_id in orphans:
+            self._delivery.client_wants_no_more(UNKNOWN_CLIENT + record_id, "")
+            if not self._users.get(record_id):
+                self._end_record(record_id)
+
+    # --- Coming and going
+
+    def on_attach(self, sender: str, message: Attach) -> None:
+        if self._subscriptions.recovering:
+            self._held_back.append((sender, message))
+            return
+        client = self._client(sender)
+        client.incarnation = message.incarnation
+        client.publishes = message.publishes
+        client.stamp_sent = client.stamp_taken = self._log.position
+        self.port.send(sender, Attached(self._delivery.generation, self._log.position, self._delivery.window))
+        if not client.attached:
+            client.attached = True
+            self._delivery.client_ready(sender)
+
+    def recovered(self) -> None:
+        """The log is complete again: now clients can be served."""
+        self._find_orphans()
+        waiting, self._held_back = self._held_back, []
+        for sender, message in waiting:
+            if isinstance(message, Attach):
+                self.on_attach(sender, message)
+            elif isinstance(message, Subscribe):
+                self.on_subscribe(sender, message)
+            else:
+                self.on_unsubscribe(sender, message)
+
+    def on_link_down(self, peer: str) -> None:
+        self._held_back = [waiting for waiting in self._held_back if waiting[0] != peer]
+        client = self.clients.get(peer)
+        if client is None:
+            return
+        if client.attached:
+            client.attached = client.publishes = False
+            self._delivery.client_gone(peer)
+            self._subscriptions.claim()
+        for held in client.subscriptions.values():
+            held.shown = None
+        if not client.subscriptions:
+            del self.clients[peer]
+
+    def on_notified(self, sender: str, message: Notified) -> None:
+        if not self._delivery.client_took(sender, message.count):
+            self.port.emit(
+                Misbehaviour(sender, f"it acknowledges {message.count} notifications, it never got so many")
+            )
+
+    def _client(self, name: str) -> Attachment:
+        client = self.clients.get(name)
+        if client is None:
+            client = self.clients[name] = Attachment()
+        return client
+
+    # --- Stamps
+
+    def stamped(self) -> int:
+        """The position that all publishers here stamp with, or a later one."""
+        positions = [
+            client.stamp_taken for client in self.clients.values() if client.attached and client.publishes
+        ]
+        return min(positions, default=self._log.position)
+
+    def records_changed(self) -> None:
+        for name, client in self.clients.items():
+            if client.attached and client.publishes and client.stamp_sent == client.stamp_taken:
+                self._send_stamp(name, client)
+
+    def _send_stamp(self, name: str, client: Attachment) -> None:
+        """One stamp is on its way at a time; the next says more."""
+        if client.stamp_sent < self._log.position:
+            client.stamp_sent = self._log.position
+            self.port.send(name, Stamp(self._delivery.generation, client.stamp_sent))
+
+    def on_stamp_taken(self, sender: str, message: StampTaken) -> None:
+        client = self.clients.get(sender)
+        if client is None or message.position > client.stamp_sent:
+            return
+        client.stamp_taken = max(client.stamp_taken, message.position)
+        if client.stamp_taken == client.stamp_sent:
+            self._send_stamp(sender, client)
+        self._subscriptions.claim()
+
+    # --- Publishing
+
+    def on_stamped(self, sender: str, message: Stamped) -> None:
+        client = self.clients.get(sender)
+        if client is None or not client.attached or not client.publishes:
+            self.port.emit(Misbehaviour(sender, "it publishes without having attached as a publisher"))
+            return
+        publication = message.publication
+        reason = self._refusal(sender, message)
+        if reason is None:
+            try:
+                self._delivery.publish(sender, message.generation, message.stamp, publication)
+            except WireError as error:
+                reason = str(error)
+        if reason is not None:
+            self.port.emit(Misbehaviour(sender, reason))
+            self.port.send(sender, PublishFailed(publication.sequence, reason))
+
+    def _refusal(self, client: str, message: Stamped) -> str | None:
+        publication = message.publication
+        if publication.source != client:
+            return f"client {client!r} may not publish as {publication.source!r}"
+        if message.generation == self._delivery.generation and message.stamp > self._log.position:
+            return f"publication {publication.sequence} is stamped {message.stamp}, beyond the log's {self._log.position}"
+        flow = (self._sessions.neighbourhood.name, publication.source, publication.incarnation)
+        seen = self._delivery.seen.get(flow)
+        if seen is not None and publication.sequence > seen + MAX_AHEAD:
+            return f"publication {publication.sequence} comes after {seen}: that is too far ahead"
+        return None
+
+    def confirm(self, client: str, queued: Queued, kept: bool) -> None:
+        attachment = self.clients.get(client)
+        if attachment is not None and attachment.attached:
+            self.port.send(client, Confirm(queued.flow[2], queued.sequence, queued.sequence, kept))
+
+    # --- Subscribing
+
+    def on_subscribe(self, sender: str, message: Subscribe) -> None:
+        if self._subscriptions.recovering:
+            self._held_back.append((sender, message))
+            return
+        client = self._client(sender)
+        held = client.subscriptions.get(message.subscription)
+        try:
+            interest = check_subscription(message, None if held is None else held.interest)
+            if held is None and len(client.subscriptions) >= MAX_SUBSCRIPTIONS_PER_CLIENT:
+                raise ValueError(f"a client has at most {MAX_SUBSCRIPTIONS_PER_CLIENT} subscriptions")
+            if held is None:
+                held = self._add(sender, message, interest)
+        except (FilterError, TopicError, ValueError, StoreError) as error:
+            self.port.send(sender, SubscribeFailed(message.subscription, str(error)))
+            return
+        held.shown = None
+        self._show(sender, message.subscription, held)
+
+    def _add(self, client: str, message: Subscribe, interest: Interest) -> Held:
+        record_id = self._record_for(interest)
+        held = Held(interest, record_id)
+        topics = tuple(topic.text for topic in interest.topics)
+        stored = StoredSubscription(client, message.subscription, topics, interest.sql, record_id)
+        try:
+            self._store.write([("clients", _key(client, message.subscription), _encode(stored))])
+        except StoreError:
+            if record_id not in self._users and record_id not in self._orphans:
+                self._end_record(record_id)
+            raise
+        self._client(client).subscriptions[message.subscription] = held
+        self._users.setdefault(record_id, {})[client, message.subscription] = held
+        if record_id in self._orphans:
+            self._delivery.adopt(UNKNOWN_CLIENT + record_id, client, message.subscription)
+        return held
+
+    def _record_for(self, interest: Interest) -> str:
+        """An equal record, a complete one that covers it, or a new one."""
+        record_id = self._records.get(interest)
+        if record_id is not None:
+            return record_id
+        wider = self._complete.find(interest)
+        if wider is not None:
+            return self._records[wider]
+        record_id = self._subscriptions.next_own_id()
+        self._records[interest] = record_id
+        try:
+            self._subscriptions.add_own(record_id, interest)
+        except StoreError:
+            del self._records[interest]
+            raise
+        return record_id
+
+    def on_unsubscribe(self, sender: str, message: Unsubscribe) -> None:
+        if self._subscriptions.recovering:
+            self._held_back.append((sender, message))
+            return
+        client = self._client(sender)
+        held = client.subscriptions.get(message.subscription)
+        if held is not None:
+            changes: list[Change] = [("clients", _key(sender, message.subscription), None)]
+            try:
+                self._store.write(changes)
+            except StoreError:
+                return  # the client asks again
+            del client.subscriptions[message.subscription]
+            self._delivery.client_wants_no_more(sender, message.subscription)
+            users = self._users[held.record]
+            del users[sender, message.subscription]
+            if not users and held.record not in self._orphans:
+                self._end_record(held.record)
+        self.port.send(sender, Unsubscribed(message.subscription))
+
+    def _end_record(self, record_id: str) -> None:
+        self._users.pop(record_id, None)
+        entry = self._log.get(record_id)
+        if entry is None or entry.dead:
+            return
+        del self._records[entry.interest]
+        if entry.interest in self._covering:
+            del self._covering[entry.interest]
+            self._complete.remove(entry.interest)
+        self._subscriptions.end_own(entry)
+
+    # --- Who knows a subscription
+
+    def progressed(self, entry: Entry) -> None:
+        """One of our records is known to more brokers."""
+        if entry.cover.is_everything and entry.interest not in self._covering:
+            self._covering[entry.interest] = None
+            self._complete.add(entry.interest)
+        for (client, subscription), held in list(self._users.get(entry.id, {}).items()):
+            self._show(client, subscription, held)
+
+    def _show(self, client: str, subscription: str, held: Held) -> None:
+        """Tell the client who is uncovered, if that is news; nobody: its subscription is complete."""
+        entry = self._log.get(held.record)
+        if entry is None or not self.clients[client].attached:
+            return
+        complete = entry.cover.is_everything or (entry.closed and not entry.dead)
+        if complete:
+            if held.shown != ():
+                held.shown = ()
+                self.port.send(client, Subscribed(subscription))
+        elif self._subscriptions.is_settled(entry):
+            uncovered = tuple(self._subscriptions.uncovered(entry, MAX_UNCOVERED_SHOWN))
+            if held.shown != uncovered:
+                held.shown = uncovered
+                self.port.send(client, Coverage(subscription, uncovered))
+
+    # --- What a publication is for
+
+    def local_targets(
+        self, publication: Publication, entries: tuple[Entry, ...]
+    ) -> dict[str, tuple[str, ...]]:
+        """The clients that get it, with their subscriptions, given the records of ours that do."""
+        targets: dict[str, list[str]] = {}
+        for entry in entries:
+            if entry.id in self._orphans:
+                targets[UNKNOWN_CLIENT + entry.id] = [""]
+            for (client, subscription), held in self._users.get(entry.id, {}).items():
+                if (
+                    held.interest is entry.interest
+                    or held.interest == entry.interest
+                    or held.interest.matches(publication)
+                ):
+                    targets.setdefault(client, []).append(subscription)
+        return {client: tuple(sorted(names)) for client, names in sorted(targets.items())}
+
+    def gap_targets(self, records: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        targets: dict[str, list[str]] = {}
+        for record_id in records:
+            for client, subscription in self._users.get(record_id, {}):
+                targets.setdefault(client, []).append(subscription)
+        return {client: tuple(sorted(names)) for client, names in sorted(targets.items())}
+
+    def on_status_request(self, sender: str, message: StatusRequest) -> None:
+        self.port.send(sender, Status(msgspec.json.encode(self.describe()).decode()))
+
+
+def _key(client: str, subscription: str) -> bytes:
+    return f"{client}\0{subscription}".encode()

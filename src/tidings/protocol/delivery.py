@@ -1,0 +1,907 @@
+"""Publications of the guaranteed overlay: kept until everybody behind this broker has confirmed them.
+
+A publication is taken once, in the order of its flow (its source and the broker that took it from there), matched
+against the log as it is then, and pending for every broker that wants it, reachable or not. It goes to the
+nearest established broker on the way to each, when that session is ready, in the order in which it was taken.
+When nothing is pending any more, whoever sent it is told (overlay.md, 'Publications').
+
+Windows bound what is on its way. A sender waits while too many of its publications are not *taken*; a broker
+says that it takes them while not too many of that sender's wait here. As nothing goes back to where it came from,
+waiting follows the tree away from the sender, and ends. (Counting what is not confirmed by all subscribers instead
+would allow one window per round trip through the whole network.)
+
+What waits only for somebody who cannot be reached is *parked*: it holds up nobody, the publisher's broker has it on
+disk then, and confirms it to the publisher. Parked publications are bounded; beyond the bound their place is taken
+by a gap, of which the subscribers hear.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from tidings.model.errors import StoreCorrupt, StoreError, StoreFull, WireError
+from tidings.model.event import Publication, decode_publication
+from tidings.model.messages import Forward, ForwardGap, Message, Missed, Notify, Parked, Passed, Taken
+from tidings.protocol.facts import Misbehaviour, SpillFailed
+from tidings.protocol.kernel import Part, Port, TimerName
+from tidings.protocol.labels import Label, on_path
+from tidings.protocol.sessions import Sessions
+from tidings.protocol.store import Change, Store
+from tidings.protocol.subscription_log import Destination, Entry
+from tidings.protocol.subscriptions import Subscriptions
+
+SWEEP_NS = 250_000_000
+SLOW_NS = 1_000_000_000
+"""A client that has not taken a notification for this long counts as one that cannot be reached."""
+MAX_FLOWS = 262_144
+"""Flows that are remembered; the least recent ones are forgotten first."""
+MAX_WAITING_PER_SENDER = 1_024
+"""A sender whose publications wait here in such number, not parked, is not told that further ones are taken."""
+PARKED_MEMORY_BYTES = 16 * 1024 * 1024
+"""Parked publications of other brokers' clients go to disk beyond this; those of our own always do."""
+CLIENT = "@"
+"""In front of a client's name where brokers and clients are hops alike."""
+
+Flow = tuple[str, str, int]
+"""The publisher's broker, the source, its incarnation."""
+
+
+class SpillLimits:
+    """How much may wait for those who cannot be reached."""
+
+    __slots__ = ("entries", "size_bytes")
+
+    def __init__(self, entries: int = 100_000, size_bytes: int = 1024 * 1024 * 1024) -> None:
+        self.entries = entries
+        self.size_bytes = size_bytes
+
+
+class Queued:
+    """A publication, or a gap in the place of some, that somebody has not confirmed."""
+
+    __slots__ = (
+        "excluded",
+        "first",
+        "flow",
+        "hops",
+        "label",
+        "local",
+        "mark",
+        "message",
+        "on_disk",
+        "parked",
+        "pending",
+        "senders",
+        "sequence",
+        "serial",
+        "size_bytes",
+        "taken_at",
+    )
+
+    def __init__(self, serial: int, flow: Flow, label: Label, sequence: int, taken_at: int) -> None:
+        self.serial = serial
+        self.flow = flow
+        self.label = label
+        self.first = self.sequence = sequence
+        """`first` differs from `sequence` in a gap only."""
+        self.taken_at = taken_at
+        self.message: Forward | ForwardGap | None = None
+        """None while it is on disk only."""
+        self.size_bytes = 0
+        self.mark = 0
+        """Records of the log beyond this position do not get it, and never will."""
+        self.excluded: tuple[str, ...] = ()
+        self.pending: dict[str, str | None] = {}
+        """Who has to confirm it, with the hop that it was handed to."""
+        self.hops: dict[str, int] = {}
+        """Hops that have it or will get it, with its count there; 0: not sent yet."""
+        self.local: dict[str, tuple[str, ...]] = {}
+        """Clients with the subscriptions that it is for."""
+        self.senders: list[tuple[str, int]] = []
+        """Who sent it, with its count on their connection, or its sequence if that is a client."""
+        self.parked = False
+        self.on_disk = False
+
+
+class Outgoing:
+    """What is on its way over one session, or to one client."""
+
+    __slots__ = ("count", "parked", "sent", "taken", "waiting")
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Sent since the connection stands."""
+        self.taken = 0
+        """Of these the peer has taken so many."""
+        self.sent: dict[int, Queued] = {}
+        self.parked: set[int] = set()
+        self.waiting: deque[Queued] = deque()
+
+    def forget(self) -> None:
+        self.sent.clear()
+        self.parked.clear()
+        self.waiting.clear()
+
+
+class Incoming:
+    """What comes over one session, or from one client."""
+
+    __slots__ = ("count", "taken", "waiting")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.taken = 0
+        """What the sender was told last."""
+        self.waiting = 0
+        """Publications first taken from there that wait here and are not parked."""
+
+
+class Spilled(msgspec.Struct, array_like=True, frozen=True):
+    """A publication on disk."""
+
+    serial: int
+    origin: str
+    label: tuple[int, ...]
+    generation: int
+    stamp: int
+    mark: int
+    excluded: tuple[str, ...]
+    own: bool
+    raw: bytes
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_spilled = msgspec.msgpack.Decoder(Spilled).decode
+
+LocalTargets = Callable[[Publication, tuple[Entry, ...]], dict[str, tuple[str, ...]]]
+
+
+class Delivery(Part):
+    name = "delivery"
+    handles = {
+        Forward: "on_forward",
+        ForwardGap: "on_forward_gap",
+        Passed: "on_passed",
+        Taken: "on_taken",
+        Parked: "on_parked",
+    }
+
+    def __init__(
+        self,
+        port: Port,
+        sessions: Sessions,
+        subscriptions: Subscriptions,
+        store: Store,
+        *,
+        generation: int,
+        window: int,
+        limits: SpillLimits,
+    ) -> None:
+        super().__init__(port)
+        self.window = window
+        self.generation = generation
+        self.entries: dict[int, Queued] = {}
+        """In the order in which they were taken."""
+        self.seen: dict[Flow, int] = {}
+        self.gaps = 0
+        self.duplicates = 0
+        self.local_targets: LocalTargets = lambda publication, entries: {}
+        self.gap_targets: Callable[[Sequence[str]], dict[str, tuple[str, ...]]] = lambda records: {}
+        self.confirm_client: Callable[[str, Queued, bool], None] = lambda client, queued, kept: None
+        """(client, publication, kept): it is done, or (kept) on disk."""
+        self._name = port.node
+        self._sessions = sessions
+        self._subscriptions = subscriptions
+        self._log = subscriptions.log
+        self._store = store
+        self._limits = limits
+        self._by_id: dict[tuple[Flow, int], Queued] = {}
+        self._unparked: dict[int, Queued] = {}
+        self._parked_count = 0
+        self._parked_memory_bytes = 0
+        self._outgoing: dict[str, Outgoing] = {}
+        self._incoming: dict[str, Incoming] = {}
+        self._serial = 0
+        self._doomed: list[Change] = []
+        self._last_gaps: dict[Flow, Queued] = {}
+        self._sweeping = False
+
+    def start(self) -> None:
+        self._reload()
+
+    # --- State for operators
+
+    @property
+    def parked_count(self) -> int:
+        return self._parked_count
+
+    @property
+    def spilled_bytes(self) -> int:
+        return self._store.size_bytes("spill")
+
+    def waiting_for(self) -> dict[str, int]:
+        """How many publications each broker or client has not confirmed."""
+        counts: dict[str, int] = {}
+        for queued in self.entries.values():
+            for name in queued.pending:
+                counts[name] = counts.get(name, 0) + 1
+        return counts
+
+    # --- Sessions and clients as hops
+
+    def deactivated(self, hop: str) -> None:
+        """What went there and is not confirmed will go another way, or there again."""
+        outgoing = self._outgoing.get(hop)
+        if outgoing is None:
+            return
+        for queued in (*outgoing.sent.values(), *outgoing.waiting):
+            if queued.hops.pop(hop, None) is not None:
+                for name, chosen in queued.pending.items():
+                    if chosen == hop:
+                        queued.pending[name] = None
+        outgoing.forget()
+        if self.entries:
+            self._set_sweep()
+
+    def lost(self, hop: str) -> None:
+        self._outgoing.pop(hop, None)
+        self._incoming.pop(hop, None)
+        for queued in self.entries.values():
+            if queued.senders:
+                queued.senders = [
+                    sender for sender in queued.senders if sender[0] != hop or hop.startswith(CLIENT)
+                ]
+
+    def ready(self, peer: str) -> None:
+        """The session is synchronised: everything pending that goes this way goes now, before anything newer."""
+        frontier = self._sessions.frontier
+        for queued in self.entries.values():
+            names = [
+                name
+                for name, hop in queued.pending.items()
+                if hop is None and not name.startswith(CLIENT) and frontier(self._log.labels[name]) == peer
+            ]
+            if names:
+                self._hand_over(queued, peer, names)
+        self._pump(peer)
+
+    def client_ready(self, client: str) -> None:
+        hop = CLIENT + client
+        self._outgoing.setdefault(hop, Outgoing())
+        for queued in self.entries.values():
+            if hop in queued.pending and queued.pending[hop] is None:
+                self._hand_over(queued, hop, [hop])
+        self._pump(hop)
+
+    def client_gone(self, client: str) -> None:
+        self.deactivated(CLIENT + client)
+        self._outgoing.pop(CLIENT + client, None)
+        self._incoming.pop(CLIENT + client, None)
+
+    def client_took(self, client: str, count: int) -> bool:
+        """The client has been shown its first `count` notifications; False if it never got so many."""
+        hop = CLIENT + client
+        outgoing = self._outgoing.get(hop)
+        if outgoing is None:
+            return True
+        if count > outgoing.count:
+            return False
+        outgoing.taken = max(outgoing.taken, count)
+        done = [number for number in outgoing.sent if number <= count]
+        self._confirmed(hop, outgoing, done)
+        return True
+
+    # --- Taking a publication
+
+    def on_forward(self, sender: str, message: Forward) -> None:
+        if not self._sessions.established(sender):
+            return
+        count = self._count(sender)
+        lacking = self._subscriptions.peer_lacks(sender)
+        if lacking is None:
+            self.port.emit(Misbehaviour(sender, "it sent a publication before it synchronised"))
+            return
+        publication = message.publication
+        flow = (message.origin, publication.source, publication.incarnation)
+        if self._is_duplicate(flow, publication.sequence, sender, count):
+            return
+        try:
+            route = self._log.route(publication, message.label)
+        except WireError as error:
+            self.port.emit(Misbehaviour(sender, str(error)))
+            self.port.send(sender, Passed((count,)))
+            return
+        excluded = message.excluded
+        if lacking:
+            lacked = [entry.id for to in route for entry in to.entries if entry.id in lacking]
+            if lacked:
+                excluded = tuple(dict.fromkeys((*excluded, *lacked)))
+        queued = self._new(flow, message.label, publication.sequence)
+        queued.mark = self._log.position
+        queued.excluded = excluded
+        queued.message = message
+        queued.size_bytes = publication.size_bytes
+        queued.senders.append((sender, count))
+        self._take(queued, publication, route)
+
+    def publish(self, client: str, generation: int, stamp: int, publication: Publication) -> None:
+        """One of our own clients publishes; a stamp of a log that is lost certifies for all we know now."""
+        own = self._sessions.neighbourhood
+        flow = (own.name, publication.source, publication.incarnation)
+        hop = CLIENT + client
+        self._count(hop)
+        if self._is_duplicate(flow, publication.sequence, hop, publication.sequence):
+            return
+        route = self._log.route(publication, own.label)
+        queued = self._new(flow, own.label, publication.sequence)
+        position = self._log.position
+        queued.mark = min(stamp, position) if generation == self.generation else position
+        queued.message = Forward(own.name, own.label, generation, stamp, (), publication)
+        queued.size_bytes = publication.size_bytes
+        queued.senders.append((hop, publication.sequence))
+        self._take(queued, publication, route)
+
+    def on_forward_gap(self, sender: str, message: ForwardGap) -> None:
+        if not self._sessions.established(sender):
+            return
+        count = self._count(sender)
+        flow = (message.origin, message.source, message.incarnation)
+        if self._is_duplicate(flow, message.last, sender, count):
+            return
+        queued = self._new(flow, message.label, message.last)
+        queued.first = message.first
+        queued.message = message
+        queued.senders.append((sender, count))
+        self._set_pending_of_gap(queued, message.subscriptions)
+        self._place(queued)
+
+    def _count(self, sender: str) -> int:
+        incoming = self._incoming.get(sender)
+        if incoming is None:
+            incoming = self._incoming[sender] = Incoming()
+        incoming.count += 1
+        self._tell_taken(sender, incoming)
+        return incoming.count
+
+    def _tell_taken(self, sender: str, incoming: Incoming) -> None:
+        """Half a window at a time, while not too much of that sender's waits here."""
+        if incoming.waiting > MAX_WAITING_PER_SENDER:
+            return
+        is_client = sender.startswith(CLIENT)
+        window = self.window if is_client else self._sessions.window_of(sender)
+        if 2 * (incoming.count - incoming.taken) >= window:
+            incoming.taken = incoming.count
+            self.port.send(sender[1:] if is_client else sender, Taken(incoming.count))
+
+    def _waits(self, queued: Queued, change: int) -> None:
+        """The publication begins (1) or ends (-1) to hold up its first sender."""
+        if queued.senders:
+            sender = queued.senders[0][0]
+            incoming = self._incoming.get(sender)
+            if incoming is not None:
+                incoming.waiting = max(incoming.waiting + change, 0)
+                if change < 0:
+                    self._tell_taken(sender, incoming)
+
+    def _is_duplicate(self, flow: Flow, sequence: int, sender: str, count: int) -> bool:
+        seen = self.seen.pop(flow, 0)  # popped and set again: the least recent flow comes first
+        self.seen[flow] = max(seen, sequence)
+        if sequence > seen:
+            if len(self.seen) > MAX_FLOWS:
+                del self.seen[next(iter(self.seen))]
+            return False
+        self.duplicates += 1
+        queued = self._by_id.get((flow, sequence))
+        if queued is None:
+            self._tell_sender(sender, count, flow, sequence)
+        else:
+            if (sender, count) not in queued.senders:
+                queued.senders.append((sender, count))
+            if queued.parked:
+                self._tell_parked(queued, [(sender, count)])
+        return True
+
+    def _new(self, flow: Flow, label: Label, sequence: int) -> Queued:
+        self._serial += 1
+        return Queued(self._serial, flow, label, sequence, self.port.now)
+
+    def _take(self, queued: Queued, publication: Publication, route: tuple[Destination, ...]) -> None:
+        """Find who must get it, and send it there."""
+        self._set_pending(queued, publication, route)
+        self._place(queued)
+
+    def _set_pending(self, queued: Queued, publication: Publication, route: tuple[Destination, ...]) -> None:
+        mark, excluded = queued.mark, queued.excluded
+        for to in route:
+            entries = to.entries
+            if excluded or to.newest > mark:
+                entries = tuple(
+                    entry for entry in entries if entry.position <= mark and entry.id not in excluded
+                )
+            if not entries:
+                continue
+            if to.broker == self._name:
+                queued.local = self.local_targets(publication, entries)
+                for client in queued.local:
+                    queued.pending[CLIENT + client] = None
+            else:
+                queued.pending[to.broker] = None
+
+    def _place(self, queued: Queued) -> None:
+        if not queued.pending:
+            self._tell_senders(queued)
+            return
+        self.entries[queued.serial] = self._unparked[queued.serial] = queued
+        self._by_id[queued.flow, queued.sequence] = queued
+        self._waits(queued, 1)
+        self._assign(queued)
+        self._set_sweep()
+
+    def _assign(self, queued: Queued) -> None:
+        """Hand it to every ready hop that leads to somebody who has not got it."""
+        names_of: dict[str, list[str]] = {}
+        for name, chosen in queued.pending.items():
+            if chosen is not None:
+                continue
+            if name.startswith(CLIENT):
+                if name in self._outgoing:
+                    names_of[name] = [name]
+                continue
+            hop = self._sessions.frontier(self._log.labels[name])
+            if hop is not None and self._subscriptions.ready(hop):
+                names_of.setdefault(hop, []).append(name)
+        for hop, names in names_of.items():
+            self._hand_over(queued, hop, names)
+            self._pump(hop)
+
+    def _hand_over(self, queued: Queued, hop: str, names: list[str]) -> None:
+        for name in names:
+            queued.pending[name] = hop
+        if hop not in queued.hops:
+            queued.hops[hop] = 0
+            self._outgoing.setdefault(hop, Outgoing()).waiting.append(queued)
+
+    def _pump(self, hop: str) -> None:
+        """Send what waits for the hop while its window has room."""
+        outgoing = self._outgoing.get(hop)
+        if outgoing is None:
+            return
+        waiting = outgoing.waiting
+        while waiting and outgoing.count - outgoing.taken < self.window:
+            queued = waiting.popleft()
+            if queued.hops.get(hop) != 0:
+                continue  # confirmed or withdrawn while it waited
+            outgoing.count += 1
+            queued.hops[hop] = outgoing.count
+            outgoing.sent[outgoing.count] = queued
+            if hop.startswith(CLIENT):
+                self.port.send(hop[1:], self._notification(queued, hop[1:]))
+            else:
+                self.port.send(hop, self._message(queued))
+
+    # --- Messages
+
+    def _message(self, queued: Queued) -> Message:
+        """As it goes to another broker: what came into the log since it was taken is named as excluded."""
+        message = self._body(queued)
+        if isinstance(message, ForwardGap):
+            return message
+        excluded = queued.excluded
+        if queued.mark < self._log.position:
+            newer = [
+                entry.id
+                for to in self._log.route(message.publication, queued.label)
+                for entry in to.entries
+                if entry.position > queued.mark
+            ]
+            excluded = tuple(dict.fromkeys((*excluded, *newer)))
+        if excluded == message.excluded:
+            return message
+        return Forward(
+            message.origin, message.label, message.generation, message.stamp, excluded, message.publication
+        )
+
+    def _notification(self, queued: Queued, client: str) -> Message:
+        message = self._body(queued)
+        subscriptions = queued.local[client]
+        if isinstance(message, ForwardGap):
+            return Missed(subscriptions, message.source, message.incarnation, message.first, message.last)
+        return Notify(subscriptions, message.publication)
+
+    def _body(self, queued: Queued) -> Forward | ForwardGap:
+        if queued.message is not None:
+            return queued.message
+        raw = self._store.get("spill", _key(queued.serial))
+        if raw is None:
+            raise StoreError(
+                f"publication {queued.flow[1]}:{queued.sequence} is missing from the spill on disk"
+            )
+        spilled = _decode_spilled(raw)
+        publication = decode_publication(msgspec.Raw(spilled.raw))
+        return Forward(
+            spilled.origin, spilled.label, spilled.generation, spilled.stamp, queued.excluded, publication
+        )
+
+    # --- Confirmations
+
+    def on_passed(self, sender: str, message: Passed) -> None:
+        outgoing = self._outgoing.get(sender)
+        if outgoing is not None:
+            self._check_counts(sender, outgoing, message.counts)
+            self._confirmed(sender, outgoing, message.counts)
+
+    def on_taken(self, sender: str, message: Taken) -> None:
+        outgoing = self._outgoing.get(sender)
+        if outgoing is not None:
+            self._check_counts(sender, outgoing, (message.count,))
+            outgoing.taken = min(max(outgoing.taken, message.count), outgoing.count)
+            self._pump(sender)
+
+    def on_parked(self, sender: str, message: Parked) -> None:
+        outgoing = self._outgoing.get(sender)
+        if outgoing is None:
+            return
+        self._check_counts(sender, outgoing, message.counts)
+        outgoing.parked.update(count for count in message.counts if count in outgoing.sent)
+        self._set_sweep()
+
+    def _check_counts(self, sender: str, outgoing: Outgoing, counts: Sequence[int]) -> None:
+        unknown = [count for count in counts if not 0 < count <= outgoing.count]
+        if unknown:
+            what = f"it confirms publication {unknown[0]} of this connection, which has had {outgoing.count}"
+            self.port.emit(Misbehaviour(sender, what))
+
+    def _confirmed(self, hop: str, outgoing: Outgoing, counts: Sequence[int]) -> None:
+        for count in counts:
+            queued = outgoing.sent.pop(count, None)
+            if queued is None:
+                continue
+            outgoing.parked.discard(count)
+            del queued.hops[hop]
+            for name in [name for name, chosen in queued.pending.items() if chosen == hop]:
+                del queued.pending[name]
+            if not queued.pending:
+                self._finish(queued)
+        self._pump(hop)
+
+    def _finish(self, queued: Queued) -> None:
+        """Everybody has it."""
+        if self.entries.pop(queued.serial, None) is None:
+            return
+        if self._last_gaps.get(queued.flow) is queued:
+            del self._last_gaps[queued.flow]
+        if self._unparked.pop(queued.serial, None) is not None:
+            self._waits(queued, -1)
+        del self._by_id[queued.flow, queued.sequence]
+        self._release(queued)
+        self._tell_senders(queued)
+
+    def _release(self, queued: Queued) -> None:
+        if queued.parked:
+            self._parked_count -= 1
+            if queued.message is not None:
+                self._parked_memory_bytes -= queued.size_bytes
+        if queued.on_disk:
+            queued.on_disk = False
+            self._doomed.append(("spill", _key(queued.serial), None))
+            self._set_sweep()
+
+    def _tell_senders(self, queued: Queued) -> None:
+        for sender, count in queued.senders:
+            if sender.startswith(CLIENT):
+                self.confirm_client(sender[1:], queued, False)
+            else:
+                self.port.send(sender, Passed((count,)))
+
+    def _tell_sender(self, sender: str, count: int, flow: Flow, sequence: int) -> None:
+        if sender.startswith(CLIENT):
+            self.confirm_client(sender[1:], Queued(0, flow, (), sequence, 0), False)
+        else:
+            self.port.send(sender, Passed((count,)))
+
+    # --- Records that end
+
+    def records_changed(self, entries: Sequence[Entry]) -> None:
+        """What ends need not be delivered any more. (What is new is not owed what was taken before.)"""
+        ended = {entry.record.broker for entry in entries if entry.dead}
+        if ended:
+            for queued in list(self.entries.values()):
+                if not ended.isdisjoint(queued.pending):
+                    self._withdraw(queued, ended)
+
+    def _withdraw(self, queued: Queued, brokers: set[str]) -> None:
+        """Strike out those of the brokers that want it no more."""
+        message = self._body(queued)
+        if isinstance(message, ForwardGap):
+            wanted = {
+                entry.record.broker
+                for entry in map(self._log.get, message.subscriptions)
+                if entry is not None and not entry.dead
+            }
+        else:
+            wanted = {
+                to.broker
+                for to in self._log.route(message.publication, queued.label)
+                if any(
+                    entry.position <= queued.mark and entry.id not in queued.excluded for entry in to.entries
+                )
+            }
+        self._strike(queued, [name for name in queued.pending if name in brokers and name not in wanted])
+
+    def client_wants_no_more(self, client: str, subscription: str) -> None:
+        """A client's subscription is gone; it may have others that want the same."""
+        hop = CLIENT + client
+        for queued in list(self.entries.values()):
+            wanted = queued.local.get(client, ())
+            if hop not in queued.pending or subscription not in wanted:
+                continue
+            left = tuple(other for other in wanted if other != subscription)
+            if left:
+                queued.local[client] = left
+            elif not queued.hops.get(hop):  # what is on its way is acknowledged like anything else
+                del queued.local[client]
+                self._strike(queued, [hop])
+
+    def adopt(self, placeholder: str, client: str, subscription: str) -> None:
+        """What is kept for unknown clients is for this one, too."""
+        hop = CLIENT + client
+        for queued in self.entries.values():
+            if placeholder not in queued.local:
+                continue
+            queued.local[client] = tuple(sorted({*queued.local.get(client, ()), subscription}))
+            if hop not in queued.pending:
+                queued.pending[hop] = None
+                if hop in self._outgoing:
+                    self._hand_over(queued, hop, [hop])
+        self._pump(hop)
+
+    def _strike(self, queued: Queued, names: list[str]) -> None:
+        for name in names:
+            hop = queued.pending.pop(name)
+            if hop is not None and hop not in queued.pending.values() and queued.hops.get(hop) == 0:
+                del queued.hops[hop]
+        if names and not queued.pending:
+            hops = list(queued.hops)
+            self._drop_hops(queued)
+            self._finish(queued)
+            for hop in hops:
+                self._pump(hop)
+
+    # --- Parking
+
+    def on_timer(self, name: TimerName) -> None:
+        self._sweeping = False
+        self._sweep()
+        if self._unparked or self._doomed:
+            self._set_sweep()
+
+    def _set_sweep(self) -> None:
+        if not self._sweeping:
+            self._sweeping = True
+            self.port.set_timer((self.name, "sweep"), self.port.now + SWEEP_NS)
+
+    def _sweep(self) -> None:
+        """Park what waits only for those who cannot be reached; delete from disk what is done."""
+        old = self.port.now - SWEEP_NS
+        stuck: list[Queued] = []
+        blocked: set[Flow] = set()
+        for queued in self._unparked.values():
+            if queued.taken_at > old:
+                break
+            # In the order of each flow: a publisher's client forgets what is confirmed, and sends the rest again.
+            if queued.flow not in blocked and self._is_stuck(queued):
+                stuck.append(queued)
+            else:
+                blocked.add(queued.flow)
+        self._park(stuck)
+        if self._doomed:
+            doomed, self._doomed = self._doomed, []
+            try:
+                self._store.write(doomed)
+            except StoreError as error:
+                self._doomed = doomed + self._doomed
+                self.port.emit(SpillFailed(str(error)))
+
+    def _is_stuck(self, queued: Queued) -> bool:
+        for name, hop in queued.pending.items():
+            if hop is None:
+                if not name.startswith(CLIENT):
+                    frontier = self._sessions.frontier(self._log.labels[name])
+                    if frontier is not None:
+                        return False  # on its way to being ready
+                continue
+            count = queued.hops.get(hop, 0)
+            if hop.startswith(CLIENT):
+                if self.port.now - queued.taken_at < SLOW_NS:
+                    return False
+            elif count not in self._outgoing[hop].parked:
+                return False
+        return True
+
+    def _park(self, stuck: list[Queued]) -> None:
+        room = self._limits.entries - self._parked_count
+        kept, given_up = stuck[: max(room, 0)], stuck[max(room, 0) :]
+        to_disk: list[Queued] = []
+        room_bytes = self._limits.size_bytes - self.spilled_bytes
+        for position, queued in enumerate(kept):
+            if not isinstance(queued.message, Forward) or not self._belongs_on_disk(queued):
+                continue
+            room_bytes -= queued.size_bytes
+            if room_bytes < 0:
+                given_up = kept[position:] + given_up
+                kept = kept[:position]
+                break
+            to_disk.append(queued)
+        if to_disk and not self._spill(to_disk):
+            first = min(queued.serial for queued in to_disk)
+            given_up = [queued for queued in kept if queued.serial >= first] + given_up
+            kept = [queued for queued in kept if queued.serial < first]
+        for queued in kept:
+            self._set_parked(queued)
+        for queued in given_up:
+            self._give_up(queued)
+
+    def _belongs_on_disk(self, queued: Queued) -> bool:
+        return queued.flow[0] == self._name or self._parked_memory_bytes > PARKED_MEMORY_BYTES
+
+    def _spill(self, batch: list[Queued]) -> bool:
+        try:
+            self._store.write([("spill", _key(queued.serial), self._spilled(queued)) for queued in batch])
+        except StoreFull as error:
+            self.port.emit(SpillFailed(str(error)))
+            return False
+        for queued in batch:
+            queued.on_disk = True
+            queued.message = None
+        return True
+
+    def _spilled(self, queued: Queued) -> bytes:
+        message = queued.message
+        assert isinstance(message, Forward)
+        own = queued.flow[0] == self._name
+        excluded = queued.excluded
+        return _encode(
+            Spilled(
+                queued.serial,
+                message.origin,
+                message.label,
+                message.generation,
+                message.stamp,
+                queued.mark,
+                excluded,
+                own,
+                bytes(message.publication.raw),
+            )
+        )
+
+    def _set_parked(self, queued: Queued) -> None:
+        queued.parked = True
+        del self._unparked[queued.serial]
+        self._waits(queued, -1)
+        self._parked_count += 1
+        if queued.message is not None:
+            self._parked_memory_bytes += queued.size_bytes
+        self._tell_parked(queued, queued.senders)
+
+    def _tell_parked(self, queued: Queued, senders: Sequence[tuple[str, int]]) -> None:
+        for sender, count in senders:
+            if sender.startswith(CLIENT):
+                self.confirm_client(sender[1:], queued, True)
+            else:
+                self.port.send(sender, Parked((count,)))
+
+    # --- Beyond the bounds
+
+    def _give_up(self, queued: Queued) -> None:
+        """No room: whoever it waits for gets a gap in its place, one for as many in a row as possible."""
+        subscriptions = self._unserved(queued)
+        gap = self._last_gaps.get(queued.flow)
+        extends = (
+            gap is not None
+            and gap.serial in self.entries
+            and isinstance(gap.message, ForwardGap)
+            and gap.message.subscriptions == subscriptions
+            and gap.local == queued.local
+            and gap.pending.keys() == queued.pending.keys()
+            and not any(gap.hops.values())
+        )
+        self.gaps += 1
+        self._drop_hops(queued)
+        origin, source, incarnation = queued.flow
+        if extends and gap is not None:
+            del self.entries[queued.serial], self._unparked[queued.serial]
+            self._waits(queued, -1)
+            del self._by_id[queued.flow, queued.sequence], self._by_id[gap.flow, gap.sequence]
+            gap.sequence = queued.sequence
+        else:
+            gap = self._last_gaps[queued.flow] = queued
+            gap.size_bytes = 0
+        gap.message = ForwardGap(
+            origin, gap.label, source, incarnation, gap.first, gap.sequence, subscriptions
+        )
+        self._by_id[gap.flow, gap.sequence] = gap
+        if gap is queued:
+            self._set_parked(gap)
+            self._assign(gap)
+        senders, queued.senders = queued.senders, []
+        for sender, count in senders:
+            self._tell_sender(sender, count, queued.flow, queued.sequence)
+
+    def _drop_hops(self, queued: Queued) -> None:
+        """Take it back from hops that did not get to it; what they were sent they may still confirm, in vain."""
+        for hop, count in queued.hops.items():
+            outgoing = self._outgoing[hop]
+            outgoing.sent.pop(count, None)
+            outgoing.parked.discard(count)
+        queued.hops.clear()
+        for name in queued.pending:
+            queued.pending[name] = None
+
+    def _unserved(self, queued: Queued) -> tuple[str, ...]:
+        """The records of other brokers that it is pending for."""
+        message = self._body(queued)
+        if isinstance(message, ForwardGap):
+            return message.subscriptions
+        return tuple(
+            entry.id
+            for to in self._log.route(message.publication, queued.label)
+            if to.broker in queued.pending
+            for entry in to.entries
+            if entry.position <= queued.mark and entry.id not in queued.excluded
+        )
+
+    def _set_pending_of_gap(self, queued: Queued, subscriptions: Sequence[str]) -> None:
+        here: list[str] = []
+        own = self._sessions.neighbourhood
+        for known in subscriptions:
+            entry = self._log.get(known)
+            if entry is None or entry.dead or not on_path(own.label, queued.label, entry.record.label):
+                continue
+            if entry.record.broker == self._name:
+                here.append(known)
+            else:
+                queued.pending[entry.record.broker] = None
+        queued.local = self.gap_targets(here)
+        for client in queued.local:
+            queued.pending[CLIENT + client] = None
+
+    # --- After a restart
+
+    def _reload(self) -> None:
+        """What was confirmed to our own clients and not delivered; of others, their brokers have it still."""
+        doomed: list[Change] = []
+        for key, value in self._store.read("spill"):
+            try:
+                spilled = _decode_spilled(value)
+                publication = decode_publication(msgspec.Raw(spilled.raw))
+            except (msgspec.MsgspecError, WireError) as error:
+                raise StoreCorrupt(f"a publication in the spill does not decode: {error}") from None
+            if not spilled.own or not self._reload_own(spilled, publication):
+                doomed.append(("spill", key, None))
+        if doomed:
+            self._store.write(doomed)
+
+    def _reload_own(self, spilled: Spilled, publication: Publication) -> bool:
+        """False if nobody is left who wants it."""
+        flow = (self._name, publication.source, publication.incarnation)
+        self._serial = max(self._serial, spilled.serial)
+        self.seen[flow] = max(self.seen.get(flow, 0), publication.sequence)
+        queued = Queued(spilled.serial, flow, spilled.label, publication.sequence, self.port.now)
+        queued.mark, queued.excluded = spilled.mark, spilled.excluded
+        queued.size_bytes = publication.size_bytes
+        queued.senders.append((CLIENT + publication.source, publication.sequence))
+        self._set_pending(queued, publication, self._log.route(publication, spilled.label))
+        if not queued.pending:
+            return False
+        queued.parked = queued.on_disk = True
+        self._parked_count += 1
+        self.entries[queued.serial] = queued
+        self._by_id[flow, queued.sequence] = queued
+        return True
+
+
+def _key(serial: int) -> bytes:
+    return serial.to_bytes(8, "big")

@@ -1,0 +1,267 @@
+"""A client of a guaranteed broker: it publishes until confirmed, and is shown every event once.
+
+What is published waits here until the broker says up to which position of its log it certifies publications; the
+publication is stamped with that position when it is first sent, and sent again with the same stamp after every
+break of the connection, in order, until it is confirmed. What the broker has on disk but not yet delivered is
+kept a while longer, in case the broker loses its disk.
+
+Per subscription and source the client remembers the last sequence that it was shown: a broker that forgot in a
+crash what it had sent sends it again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from tidings.model.event import Publication, make_publication
+from tidings.model.messages import (
+    Attach,
+    Attached,
+    Confirm,
+    Coverage,
+    Missed,
+    Notified,
+    Notify,
+    PublishFailed,
+    Stamp,
+    Stamped,
+    StampTaken,
+    Taken,
+    Unsubscribed,
+)
+from tidings.model.predicates import Scalar
+from tidings.model.subscription import Subscription
+from tidings.protocol.client import CANCELLING, MAX_TRACKED_SOURCES, Held, Session
+from tidings.protocol.facts import (
+    Delivered,
+    EventsMissed,
+    PublicationConfirmed,
+    PublicationFailed,
+    SubscriptionProgress,
+)
+from tidings.protocol.kernel import Node, Port
+
+MAX_KEPT = 10_000
+"""Publications that are on the broker's disk only and kept here as well; the oldest are forgotten first."""
+
+
+Marks = dict[str, dict[tuple[str, int], int]]
+"""Subscription -> the last sequence shown, by source and incarnation."""
+
+
+class ReliableSession(Session):
+    handles = {
+        **Session.handles,
+        Attached: "on_attached",
+        Stamp: "on_stamp",
+        Taken: "on_taken",
+        Missed: "on_missed",
+        Coverage: "on_coverage",
+    }
+
+    def __init__(
+        self,
+        port: Port,
+        broker: str,
+        *,
+        incarnation: int,
+        acknowledges: bool = True,
+        marks: Marks | None = None,
+    ) -> None:
+        super().__init__(port, broker, incarnation=incarnation)
+        self._marks: Marks = {} if marks is None else marks
+        self.acknowledges = acknowledges
+        """False: whoever shows events to the application calls `acknowledge`."""
+        self._connected = False
+        self._attached = False
+        self._publishes = False
+        self._generation = 0
+        self._position = 0
+        self._window = 1
+        self._unsent: deque[Publication] = deque()
+        self._unconfirmed: dict[int, Stamped] = {}
+        self._kept: dict[int, Stamped] = {}
+        self._sent = self._taken = 0
+        """Publications on this connection, and how many of these the broker has taken."""
+        self._shown = 0
+        """Notifications on this connection."""
+        self._acknowledged = 0
+
+    @property
+    def unconfirmed(self) -> int:
+        return len(self._unsent) + len(self._unconfirmed)
+
+    # --- Publishing
+
+    def publish(
+        self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
+    ) -> Publication:
+        publication = make_publication(
+            self.port.node, self.incarnation, self.next_sequence, topic, attributes, payload, published_at
+        )
+        self.next_sequence += 1
+        self._unsent.append(publication)
+        if not self._publishes:
+            self._publishes = True
+            self._attached = False
+            if self._connected:
+                self.port.send(self.broker, Attach(self.incarnation, True))
+        self._pump()
+        return publication
+
+    def _pump(self) -> None:
+        if not self._attached or not self._publishes:
+            return
+        while self._unsent and self._sent - self._taken < self._window:
+            publication = self._unsent.popleft()
+            stamped = Stamped(self._generation, self._position, publication)
+            self._unconfirmed[publication.sequence] = stamped
+            self._send(stamped)
+
+    def _send(self, stamped: Stamped) -> None:
+        self._sent += 1
+        self.port.send(self.broker, stamped)
+
+    def on_taken(self, sender: str, message: Taken) -> None:
+        self._taken = min(max(self._taken, message.count), self._sent)
+        self._pump()
+
+    def on_attached(self, sender: str, message: Attached) -> None:
+        if self._attached:
+            return
+        self._attached = True
+        lost_its_disk = self._generation != 0 and message.generation != self._generation
+        self._generation, self._position = message.generation, message.position
+        self._window = max(message.window, 1)
+        again = dict(self._unconfirmed)
+        if lost_its_disk:
+            again |= self._kept
+        for sequence in sorted(again):
+            self._send(again[sequence])
+        self._pump()
+
+    def on_stamp(self, sender: str, message: Stamp) -> None:
+        if message.generation == self._generation:
+            self._position = max(self._position, message.position)
+            self.port.send(self.broker, StampTaken(message.position))
+
+    def on_confirm(self, sender: str, message: Confirm) -> None:
+        if message.incarnation != self.incarnation:
+            return
+        for sequence in range(message.first, message.last + 1):
+            stamped = self._unconfirmed.pop(sequence, None)
+            if stamped is not None:
+                if message.kept:
+                    self._keep(stamped)
+                self.port.emit(PublicationConfirmed(sequence, sequence))
+            elif not message.kept:
+                self._kept.pop(sequence, None)
+        self._pump()
+
+    def _keep(self, stamped: Stamped) -> None:
+        self._kept[stamped.publication.sequence] = stamped
+        if len(self._kept) > MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+
+    def on_publish_failed(self, sender: str, message: PublishFailed) -> None:
+        if self._unconfirmed.pop(message.sequence, None) is not None:
+            self.port.emit(PublicationFailed(message.sequence, message.reason))
+            self._pump()
+
+    # --- Being notified
+
+    def subscribe(self, subscription: Subscription) -> None:
+        super().subscribe(subscription)
+        self._held[subscription.id].highest = self._marks.setdefault(subscription.id, {})
+
+    def on_unsubscribed(self, sender: str, message: Unsubscribed) -> None:
+        super().on_unsubscribed(sender, message)
+        if message.subscription not in self._held:
+            self._marks.pop(message.subscription, None)
+
+    def on_notify(self, sender: str, message: Notify) -> None:
+        self._shown += 1
+        publication = message.publication
+        for subscription_id in message.subscriptions:
+            held = self._held.get(subscription_id)
+            if held is None or held.state is CANCELLING:
+                continue
+            if self._is_new(held, publication.source, publication.incarnation, publication.sequence):
+                self.port.emit(Delivered(subscription_id, publication))
+        if self.acknowledges:
+            self.acknowledge(self._shown)
+
+    def on_missed(self, sender: str, message: Missed) -> None:
+        self._shown += 1
+        for subscription_id in message.subscriptions:
+            held = self._held.get(subscription_id)
+            if held is not None and held.state is not CANCELLING:
+                self._is_new(held, message.source, message.incarnation, message.last)
+                self.port.emit(
+                    EventsMissed(
+                        subscription_id, message.source, message.incarnation, message.first, message.last
+                    )
+                )
+        if self.acknowledges:
+            self.acknowledge(self._shown)
+
+    @property
+    def shown(self) -> int:
+        """How many notifications this connection has brought; what `acknowledge` counts."""
+        return self._shown
+
+    def acknowledge(self, count: int) -> None:
+        """The application has seen the first `count` notifications of this connection."""
+        if self._connected and count > self._acknowledged:
+            self._acknowledged = count
+            self.port.send(self.broker, Notified(count))
+
+    @staticmethod
+    def _is_new(held: Held, source: str, incarnation: int, sequence: int) -> bool:
+        key = (source, incarnation)
+        highest = held.highest.pop(key, 0)  # popped and set again: the least recent source comes first
+        held.highest[key] = max(highest, sequence)
+        if len(held.highest) > MAX_TRACKED_SOURCES:
+            del held.highest[next(iter(held.highest))]
+        return sequence > highest
+
+    def on_coverage(self, sender: str, message: Coverage) -> None:
+        if message.subscription in self._held:
+            self._answered(message.subscription)
+            self.port.emit(SubscriptionProgress(message.subscription, message.uncovered))
+
+    # --- The connection
+
+    def on_link_up(self, peer: str) -> None:
+        self._connected = True
+        self._attached = False
+        self._shown = self._acknowledged = 0
+        self._sent = self._taken = 0
+        self.port.send(self.broker, Attach(self.incarnation, self._publishes))
+        super().on_link_up(peer)
+
+    def on_link_down(self, peer: str) -> None:
+        self._connected = self._attached = False
+
+
+class ReliableClient(Node):
+    """`marks` may outlive the client, so that another one goes on where it ended."""
+
+    def __init__(
+        self,
+        port: Port,
+        broker: str,
+        *,
+        incarnation: int = 0,
+        acknowledges: bool = True,
+        marks: Marks | None = None,
+    ) -> None:
+        self.session = ReliableSession(
+            port, broker, incarnation=incarnation, acknowledges=acknowledges, marks=marks
+        )
+        self.publish = self.session.publish
+        self.subscribe = self.session.subscribe
+        self.unsubscribe = self.session.unsubscribe
+        self.request_status = self.session.request_status
+        super().__init__((self.session,))

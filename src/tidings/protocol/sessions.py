@@ -1,0 +1,323 @@
+"""Sessions of the guaranteed overlay: which are wanted, established and active, and who cannot be reached.
+
+    wanted -> connected -> established -> gone -> wanted ...
+                 |             ^
+                 |  greeting   |    suspected: silent for a while; an answer to a heartbeat refutes it
+                 +-------------+
+
+Wanted are the primary neighbours and, behind each that cannot be reached, its further neighbours, up to the
+reach of delta + 1 (partitions, section IV). A session is active while nothing established lies strictly
+between. The driver opens and closes connections; silence is found here, by heartbeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tidings.model.messages import Greeting, Heartbeat, Message, Refused
+from tidings.protocol.facts import Misbehaviour, SessionUnwanted, SessionWanted
+from tidings.protocol.kernel import Part, Port, TimerName
+from tidings.protocol.labels import Label, distance, label_text
+from tidings.protocol.neighbourhood import Neighbourhood
+
+HEARTBEAT_NS = 500_000_000
+SUSPECT_NS = 1_500_000_000
+UNREACHABLE_NS = 2_500_000_000
+"""A peer that was silent for this long, and did not answer when it was suspected, cannot be reached."""
+PATIENCE_NS = 1_000_000_000
+"""A neighbour that never answered since we want it is bypassed after this long."""
+MAX_CACHED_FRONTIERS = 4_096
+
+
+class Session:
+    """What is known of one peer, connected or not."""
+
+    __slots__ = (
+        "connected",
+        "established",
+        "heard_at",
+        "incarnation",
+        "needed_there",
+        "probed",
+        "wanted_at",
+        "window",
+    )
+
+    def __init__(self) -> None:
+        self.connected = False
+        self.established = False
+        self.heard_at = 0
+        self.wanted_at = 0
+        self.incarnation = 0
+        self.window = 1
+        self.needed_there = False
+        """The peer wants the session, too."""
+        self.probed = False
+
+
+class Sessions(Part):
+    name = "sessions"
+    handles = {Greeting: "on_greeting", Heartbeat: "on_heartbeat", Refused: "on_refused"}
+
+    def __init__(
+        self,
+        port: Port,
+        neighbourhood: Neighbourhood,
+        *,
+        delta: int,
+        incarnation: int,
+        window: int,
+        address: str = "",
+    ) -> None:
+        super().__init__(port)
+        self.neighbourhood = neighbourhood
+        self.delta = delta
+        self.incarnation = incarnation
+        self.active: dict[str, None] = {}
+        self.suspicions = self.refutations = 0
+        self.on_activated: Callable[[str], None] = lambda peer: None
+        self.on_deactivated: Callable[[str], None] = lambda peer: None
+        self.on_lost: Callable[[str], None] = lambda peer: None
+        """The connection is gone: nothing that was sent on it counts."""
+        self.on_changed: Callable[[], None] = lambda: None
+        self._window = window
+        self._address = address
+        self._sessions: dict[str, Session] = {}
+        self._strangers: dict[str, None] = {}
+        """Connected, and not known as brokers: clients, or brokers that will greet us."""
+        self._wanted: dict[str, None] = {}
+        self._frontiers: dict[Label, str | None] = {}
+        self._beat_due = 0
+        self._started = False
+        self._unreported_loss = False
+
+    # --- What others ask
+
+    def established(self, peer: str) -> bool:
+        session = self._sessions.get(peer)
+        return session is not None and session.established
+
+    def window_of(self, peer: str) -> int:
+        """How many publications that peer sends ahead."""
+        session = self._sessions.get(peer)
+        return 1 if session is None else session.window
+
+    def frontier(self, target: Label) -> str | None:
+        """The nearest established broker on the path to `target`; None if there is none within reach."""
+        try:
+            return self._frontiers[target]
+        except KeyError:
+            pass
+        if len(self._frontiers) >= MAX_CACHED_FRONTIERS:
+            self._frontiers.clear()
+        nearest = next((peer for peer in self.neighbourhood.towards(target) if self.established(peer)), None)
+        self._frontiers[target] = nearest
+        return nearest
+
+    def unreachable(self) -> list[str]:
+        """The wanted brokers without an established session, nearest first."""
+        names = [peer for peer in self._wanted if not self.established(peer)]
+        own = self.neighbourhood.label
+        return sorted(names, key=lambda peer: (distance(own, self.neighbourhood.label_of(peer)), peer))
+
+    def send(self, peer: str, message: Message) -> None:
+        self.port.send(peer, message)
+
+    # --- Life
+
+    def start(self) -> None:
+        self._started = True
+        self.refresh()
+        self._set_beat()
+
+    def neighbours_changed(self) -> None:
+        """The neighbourhood has other members or addresses."""
+        for peer in [peer for peer in self._sessions if peer not in self.neighbourhood]:
+            if self._sessions[peer].established:
+                self._end(peer)
+        if self._started:
+            self.refresh()
+
+    def on_link_up(self, peer: str) -> None:
+        if peer not in self.neighbourhood:
+            self._strangers[peer] = None
+            return
+        session = self._session(peer)
+        if session.connected:
+            self._gone(peer, session)
+        self._greet(peer, session)
+
+    def _greet(self, peer: str, session: Session) -> None:
+        session.connected = True
+        session.heard_at = self.port.now
+        session.probed = False
+        own = self.neighbourhood
+        self.send(peer, Greeting(own.label, self.delta, self.incarnation, self._window, self._address))
+
+    def on_link_down(self, peer: str) -> None:
+        self._strangers.pop(peer, None)
+        session = self._sessions.get(peer)
+        if session is not None and session.connected:
+            self._gone(peer, session)
+            self.refresh()
+
+    def on_greeting(self, sender: str, message: Greeting) -> None:
+        if sender in self._strangers:
+            del self._strangers[sender]
+            self._greet(sender, self._session(sender))
+        session = self._sessions.get(sender)
+        if session is None or not session.connected or session.established:
+            return
+        reason = self._refusal(sender, message)
+        if reason is not None:
+            self.port.emit(Misbehaviour(sender, reason))
+            self.send(sender, Refused(reason))
+            self._end(sender)
+            return
+        session.heard_at = self.port.now
+        session.established = True
+        session.incarnation = message.incarnation
+        session.window = message.window
+        session.needed_there = True
+        self.refresh()
+
+    def _refusal(self, peer: str, greeting: Greeting) -> str | None:
+        """Why there can be no session with that peer; None if there can."""
+        own = self.neighbourhood
+        if greeting.delta != self.delta:
+            return (
+                f"{peer} has delta = {greeting.delta}, {own.name} has delta = {self.delta}: they must agree"
+            )
+        label = label_text(greeting.label)
+        try:
+            own.add(peer, greeting.label, greeting.address)
+        except ValueError as error:
+            return f"{own.name} cannot take {peer} with label {label}: {error}"
+        return None
+
+    def on_refused(self, sender: str, message: Refused) -> None:
+        self.port.emit(Misbehaviour(sender, f"it refused us: {message.reason}"))
+
+    def _end(self, peer: str) -> None:
+        """Close the connection; where it is wanted it is dialled again."""
+        session = self._sessions[peer]
+        self.port.emit(SessionUnwanted(peer))
+        if session.connected:
+            self._gone(peer, session)
+        if peer in self._wanted:
+            if peer in self.neighbourhood:
+                self.port.emit(SessionWanted(peer, self.neighbourhood.address_of(peer)))
+            else:
+                del self._wanted[peer]
+
+    def _gone(self, peer: str, session: Session) -> None:
+        session.connected = session.needed_there = False
+        if not session.established:
+            return
+        session.established = False
+        if peer in self.active:
+            del self.active[peer]
+            self._frontiers.clear()
+            self.on_deactivated(peer)
+        self._unreported_loss = True
+        self.on_lost(peer)
+
+    def _session(self, peer: str) -> Session:
+        session = self._sessions.get(peer)
+        if session is None:
+            session = self._sessions[peer] = Session()
+        return session
+
+    # --- Wanted and active
+
+    def refresh(self) -> None:
+        """Compute anew what is wanted and what is active, and say what changed."""
+        self._frontiers.clear()
+        self._refresh_wanted()
+        active = dict.fromkeys(self._nearest(self.neighbourhood.primary))
+        stopped = [peer for peer in self.active if peer not in active]
+        for peer in stopped:
+            del self.active[peer]
+            self.on_deactivated(peer)
+        started = [peer for peer in active if peer not in self.active]
+        self.active = active
+        for peer in started:
+            self.on_activated(peer)
+        if started or stopped or self._unreported_loss:
+            self._unreported_loss = False
+            self.on_changed()
+
+    def _nearest(self, peers: tuple[str, ...]) -> Iterator[str]:
+        """The established ones among these, and, behind each other one, the nearest established."""
+        for peer in peers:
+            if self.established(peer):
+                yield peer
+            else:
+                yield from self._nearest(self.neighbourhood.behind(peer))
+
+    def _refresh_wanted(self) -> None:
+        wanted = dict.fromkeys(self._reach_out(self.neighbourhood.primary))
+        for peer in [peer for peer in self._wanted if peer not in wanted]:
+            session = self._sessions[peer]
+            if not (session.established and session.needed_there):
+                del self._wanted[peer]
+                self.port.emit(SessionUnwanted(peer))
+        for peer in wanted:
+            if peer not in self._wanted:
+                self._wanted[peer] = None
+                session = self._session(peer)
+                session.wanted_at = self.port.now
+                self.port.emit(SessionWanted(peer, self.neighbourhood.address_of(peer)))
+
+    def _reach_out(self, peers: tuple[str, ...]) -> Iterator[str]:
+        for peer in peers:
+            yield peer
+            if self._out_of_reach(peer):
+                yield from self._reach_out(self.neighbourhood.behind(peer))
+
+    def _out_of_reach(self, peer: str) -> bool:
+        session = self._sessions.get(peer)
+        if session is None or session.established:
+            return False
+        was_there = session.incarnation > 0
+        return was_there or (peer in self._wanted and self.port.now - session.wanted_at >= PATIENCE_NS)
+
+    # --- Heartbeats
+
+    def on_heartbeat(self, sender: str, message: Heartbeat) -> None:
+        session = self._sessions.get(sender)
+        if session is None or not session.connected:
+            return
+        session.heard_at = self.port.now
+        session.needed_there = message.wanted
+        if session.probed:
+            session.probed = False
+            self.refutations += 1
+        if message.answer_wanted:
+            self.send(sender, Heartbeat(sender in self._wanted))
+
+    def on_timer(self, name: TimerName) -> None:
+        now = self.port.now
+        if now - self._beat_due > HEARTBEAT_NS:  # we were stopped: nobody can be blamed for our silence
+            for session in self._sessions.values():
+                session.heard_at = max(session.heard_at, now - SUSPECT_NS)
+        for peer, session in list(self._sessions.items()):
+            if session.connected:
+                self._beat(peer, session, now)
+        self._set_beat()
+        self.refresh()
+
+    def _beat(self, peer: str, session: Session, now: int) -> None:
+        silent_ns = now - session.heard_at
+        if silent_ns >= UNREACHABLE_NS:
+            self._end(peer)
+            return
+        suspected = silent_ns >= SUSPECT_NS
+        if suspected and not session.probed:
+            session.probed = True
+            self.suspicions += 1
+        self.send(peer, Heartbeat(peer in self._wanted, suspected))
+
+    def _set_beat(self) -> None:
+        self._beat_due = self.port.now + HEARTBEAT_NS
+        self.port.set_timer((self.name, "beat"), self._beat_due)
