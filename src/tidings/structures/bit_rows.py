@@ -20,6 +20,7 @@ WORD_BITS = 64
 ALL_ONES = np.uint64(2**64 - 1)
 # Operands as arrays: numpy takes twice as long to convert a Python number as to shift a few words by it.
 ONES: Words = np.array(ALL_ONES)
+ZERO: Words = np.array(np.uint64(0))
 WORD_SHIFT: Slots = np.array(6)
 OFFSET_MASK: Slots = np.array(63)
 _BIT: Words = np.left_shift(np.uint64(1), np.arange(WORD_BITS, dtype=np.uint64))
@@ -41,12 +42,17 @@ def set_bits(row: Words, slots: Slots) -> None:
 
 def decode(bits: Words) -> Slots:
     """The places of all one bits, counted from the first bit of the first word."""
-    return np.unpackbits(bits.view(np.uint8), bitorder="little").view(np.bool_).nonzero()[0]
+    return np.unpackbits(bits.view(np.uint8), None, None, "little").view(np.bool_).nonzero()[0]
 
 
 def bits_at(bits: Words, words: Slots, offsets: Slots) -> Flags:
     """Whether the bit at each (word, offset) is one."""
-    flags: Flags = (bits[words] & _BIT[offsets]) != 0
+    return is_bit_set(bits[words], offsets)
+
+
+def is_bit_set(words: Words, offsets: Slots) -> Flags:
+    """Whether the bit at its offset is one in each word."""
+    flags: Flags = (words & _BIT[offsets]) != ZERO
     return flags
 
 

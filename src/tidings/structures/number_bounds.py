@@ -11,7 +11,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from tidings.structures.bit_rows import Flags, Slots
+from tidings.structures.bit_rows import ZERO, Flags, Slots
 
 FEW_COLUMNS = 32
 _UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -40,7 +40,7 @@ class NumberBounds:
             return self._free.pop()
         slots, columns = self._bounds.shape
         if 2 * self._size == columns:
-            # Doubling keeps the width a power of two, which `refuted` relies on.
+            # Doubling keeps the width a power of two, which `admitted` relies on.
             wide = np.full((slots, 2 * columns), -inf)
             wide[:, :columns] = self._bounds
             self._bounds = wide
@@ -64,22 +64,22 @@ class NumberBounds:
     def clear(self, attribute: int, slot: int) -> None:
         self.set(attribute, slot, -inf, inf)
 
-    def refuted(self, values: list[tuple[int, float]], slots: Slots) -> Flags:
-        """Which of the slots reject one of the values, given as (attribute, value)."""
+    def admitted(self, values: list[tuple[int, float]], slots: Slots) -> Flags:
+        """Which of the slots reject none of the values, given as (attribute, value)."""
         columns = self._bounds.shape[1]
         if columns > FEW_COLUMNS:
             asked = [column for attribute, _ in values for column in (2 * attribute, 2 * attribute + 1)]
             limits = [limit for _, value in values for limit in (value, -value)]
-            rejected: Flags = np.logical_or.reduce(
-                self._bounds[slots[:, None], asked] > np.array(limits), axis=1
+            admitted: Flags = np.logical_and.reduce(
+                self._bounds[slots[:, None], asked] <= np.array(limits), axis=1
             )
-            return rejected
+            return admitted
         limits = [inf] * columns  # bounds that are not asked for refute nothing
         for attribute, value in values:
             limits[2 * attribute] = value
             limits[2 * attribute + 1] = -value
-        exceeded = self._bounds.take(slots, axis=0) > np.array(limits)
+        exceeded = self._bounds.take(slots, 0) > np.array(limits)
         # The flags of a slot read as one number, or as a few: much quicker than to reduce such short lines.
         packed = exceeded.view(_UNSIGNED[min(columns, 8)])
-        flags: Flags = (packed[:, 0] if columns <= 8 else np.bitwise_or.reduce(packed, axis=1)) != 0
+        flags: Flags = (packed.ravel() if columns <= 8 else np.bitwise_or.reduce(packed, axis=1)) == ZERO
         return flags

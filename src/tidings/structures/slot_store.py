@@ -22,11 +22,13 @@ from tidings.structures.bit_rows import (
     ONES,
     WORD_SHIFT,
     Flags,
+    RowView,
     Slots,
     Words,
     bit_of,
     bits_at,
     decode,
+    is_bit_set,
     not_bit_of,
     widened,
 )
@@ -69,7 +71,7 @@ class _Selection:
     __slots__ = ("bounded", "doubts", "fails", "numbers")
 
     def __init__(self) -> None:
-        self.fails: list[tuple[int, Words, Words]] = []
+        self.fails: list[RowView] = []
         self.doubts: list[Words] = []
         self.bounded: list[Words] = []
         self.numbers: list[tuple[int, float]] = []
@@ -245,30 +247,28 @@ class SlotStore:
         at, offsets = places >> WORD_SHIFT, places & OFFSET_MASK
         slots = (words[at] << WORD_SHIFT) | offsets
         if len(slots) <= FEW_SLOTS:
-            return self._settle_few(selected, slots, words, at, offsets)
+            return self._settle_few(selected, slots)
         unclear, doubtful = self._doubts(selected, words)
         in_doubt = bits_at(doubtful, at, offsets).nonzero()[0]
         if not len(in_doubt):
             return slots, NO_SLOTS
         return self._settle(selected, slots, in_doubt, bits_at(unclear, at[in_doubt], offsets[in_doubt]))
 
-    def _settle_few(
-        self, selected: _Selection, slots: Slots, words: Slots, at: Slots, offsets: Slots
-    ) -> tuple[Slots, Slots]:
-        """What `_doubts` and `_settle` do, with fewer steps, each over all slots instead of those in doubt."""
-        refuted = self._bounds.refuted(selected.numbers, slots) if selected.numbers else None
-        if not self._unclear_slots and not selected.doubts:
-            return (slots if refuted is None else slots[~refuted]), NO_SLOTS
-        unclear = self._residual[words]
-        unclear |= self._scattered[words]
-        for row in selected.doubts:
+    def _settle_few(self, selected: _Selection, slots: Slots) -> tuple[Slots, Slots]:
+        """What `_doubts` and `_settle` do, with fewer steps: bounds are asked about all slots, in doubt or not."""
+        if selected.numbers:
+            slots = slots[self._bounds.admitted(selected.numbers, slots)]
+        rows = selected.doubts
+        if self._unclear_slots:
+            rows = [*rows, self._residual, self._scattered]
+        if not rows:
+            return slots, NO_SLOTS
+        words = slots >> WORD_SHIFT
+        unclear = rows[0][words]
+        for row in rows[1:]:
             unclear |= row[words]
-        if not unclear.any():
-            return (slots if refuted is None else slots[~refuted]), NO_SLOTS
-        undecided = bits_at(unclear, at, offsets)
-        if refuted is None:
-            return slots[~undecided], slots[undecided]
-        return slots[~(undecided | refuted)], slots[undecided & ~refuted]
+        undecided = is_bit_set(unclear, slots & OFFSET_MASK)
+        return slots[~undecided], slots[undecided]
 
     def _doubts(self, selected: _Selection, words: Slots) -> tuple[Words, Words]:
         """Bits of the slots that only evaluation can decide, and of these and those that bounds can."""
@@ -290,9 +290,9 @@ class SlotStore:
         """Split off the slots in doubt that the bounds of numbers refute or leave unclear."""
         keep = np.ones(len(slots), np.bool_)
         if selected.numbers:
-            refuted = self._bounds.refuted(selected.numbers, slots[in_doubt])
-            unclear &= ~refuted
-            keep[in_doubt] = ~(refuted | unclear)
+            admitted = self._bounds.admitted(selected.numbers, slots[in_doubt])
+            unclear &= admitted
+            keep[in_doubt] = admitted & ~unclear
         else:
             keep[in_doubt] = ~unclear
         return slots[keep], slots[in_doubt[unclear]]
@@ -306,21 +306,21 @@ class SlotStore:
             if attribute is None or value is None:
                 continue
             present |= attribute.absence_bit
-            kind = type(value)
             table = attribute.table
-            domain = table.domains.get(kind)
+            domain = table.domains.get(type(value))
             row = UNASKED_ROW if domain is None else domain.row_of(value)
-            weight, head, fails, doubts = table.rows.views.get(row) or table.rows.view(row, common)
-            if weight:
-                selected.fails.append((weight, head, fails))
+            view = table.rows.views.get(row) or table.rows.view(row, common)
+            if view[0]:
+                selected.fails.append(view)
+            doubts = view[3]
             if doubts is None:
                 continue
-            bounds = attribute.bounds
-            if bounds is None or kind is bool or not isinstance(value, (int, float)) or value != value:
+            if domain is None or domain.nan_row is None or row == domain.nan_row:
                 selected.doubts.append(doubts)
             else:
+                assert attribute.bounds is not None
                 selected.bounded.append(doubts)
-                selected.numbers.append((bounds, as_double(value)))
+                selected.numbers.append((attribute.bounds, as_double(value)))  # type: ignore[arg-type]
         absent = self._absence_mask & ~present
         if absent or self._shared_mask & present:
             self._select_absences(selected, attributes, absent)
@@ -332,14 +332,14 @@ class SlotStore:
             absence = absent.bit_length() - 1
             absent ^= 1 << absence
             row = self._absences[absence]
-            selected.fails.append((0, row[: self._common_pages], row))
+            selected.fails.append((0, row[: self._common_pages], row, None))
         known = [self._attributes.get(name) for name, value in attributes.items() if value is not None]
         present = [attribute.absence for attribute in known if attribute is not None]
         for absence in dict.fromkeys(present):
             if present.count(absence) < self._absence_uses[absence]:
                 selected.doubts.append(self._absences[absence])
 
-    def _survivors(self, fails: list[tuple[int, Words, Words]], pages: list[Slots]) -> tuple[Slots, Words]:
+    def _survivors(self, fails: list[RowView], pages: list[Slots]) -> tuple[Slots, Words]:
         """The words of the common shelf and of `pages` with a slot that no row fails, and their bits."""
         common = self._common_pages
         words = np.concatenate([self._page_numbers[:common], *pages])
@@ -348,19 +348,19 @@ class SlotStore:
         narrow = len(words) >= NARROW_FROM_WORDS
         if narrow:  # after the rows where most slots fail, few words are left
             fails = sorted(fails, key=_weight, reverse=True)
-        for _, head, row in fails[:ROWS_BEFORE_NARROWING] if narrow else fails:
+        for _, head, row, _ in fails[:ROWS_BEFORE_NARROWING] if narrow else fails:
             np.bitwise_or(of_common, head, of_common)
             if pages:
                 np.bitwise_or(of_pages, row[picked], of_pages)
         alive = (failed != ONES).nonzero()[0]
         words, failed = words[alive], failed[alive]
         if narrow:
-            for _, _, row in fails[ROWS_BEFORE_NARROWING:]:
+            for _, _, row, _ in fails[ROWS_BEFORE_NARROWING:]:
                 np.bitwise_or(failed, row[words], failed)
             alive = (failed != ONES).nonzero()[0]
             words, failed = words[alive], failed[alive]
         return words, ~failed
 
 
-def _weight(row: tuple[int, Words, Words]) -> int:
+def _weight(row: RowView) -> int:
     return row[0]
