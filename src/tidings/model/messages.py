@@ -6,7 +6,7 @@ its broker.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -310,10 +310,10 @@ class Taken(WireMessage, frozen=True, gc=False, tag=59):
 
 
 class Relay(WireMessage, frozen=True, gc=False, tag=53):
-    """Please carry sessions between the sender and `peer`; or, to the peer: the sender carries one from it."""
+    """About a circuit through a common neighbour, between it and either end; `peer` is the other end."""
 
     peer: Name
-    open: bool
+    step: Literal["ask", "offer", "accept", "opened", "closed"]
     serial: Counter
 
 

@@ -230,6 +230,15 @@ class Delivery(Part):
                 counts[name] = counts.get(name, 0) + 1
         return counts
 
+    def waits_behind(self, peer: str) -> bool:
+        """Does anything wait for somebody who is reached through that peer only?"""
+        towards, frontier = self._sessions.neighbourhood.towards, self._sessions.frontier
+        names = {
+            name for queued in self.entries.values() for name, hop in queued.pending.items() if hop is None
+        }
+        labels = [self._log.labels[name] for name in names if not name.startswith(CLIENT)]
+        return any(frontier(label) is None and peer in towards(label) for label in labels)
+
     # --- Sessions and clients as hops
 
     def deactivated(self, hop: str) -> None:

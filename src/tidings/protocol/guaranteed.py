@@ -13,6 +13,7 @@ from tidings.protocol.kernel import Node, Port
 from tidings.protocol.labels import Label, label_text
 from tidings.protocol.matching import Matcher
 from tidings.protocol.neighbourhood import Neighbourhood
+from tidings.protocol.relays import RelayingPort, Relays
 from tidings.protocol.sessions import Sessions
 from tidings.protocol.store import Store
 from tidings.protocol.subscription_log import Entry, SubscriptionLog
@@ -60,6 +61,7 @@ class GuaranteedBroker(Node):
         self.name = port.node
         self.delta = delta
         self.store = store
+        port = RelayingPort(port)
         identity, recovering = self._identify(label, incarnation, new)
         self.generation = identity.generation
         self.neighbourhood = Neighbourhood(self.name, label, delta + 1)
@@ -82,8 +84,10 @@ class GuaranteedBroker(Node):
             limits=SpillLimits() if limits is None else limits,
         )
         self.attachments = Attachments(port, self.sessions, self.subscriptions, self.delivery, store)
+        self.relays = Relays(port, self.sessions, incarnation=incarnation)
         self._connect_parts()
-        super().__init__((self.sessions, self.subscriptions, self.delivery, self.attachments))
+        # Relays first: a direct connection ends a circuit before the sessions hear of it.
+        super().__init__((self.relays, self.sessions, self.subscriptions, self.delivery, self.attachments))
 
     def _identify(self, label: Label, incarnation: int, new: bool) -> tuple[Identity, bool]:
         """Who this is, and whether its disk was lost."""
@@ -116,6 +120,10 @@ class GuaranteedBroker(Node):
         sessions.on_deactivated = self._deactivated
         sessions.on_lost = self._lost
         sessions.on_changed = subscriptions.changed
+        sessions.on_beat = self.relays.consider
+        sessions.on_ended = self.relays.session_ended
+        self.relays.receive = self.receive
+        self.relays.is_needed = self._is_needed
         subscriptions.on_ready = delivery.ready
         subscriptions.on_progress = attachments.progressed
         subscriptions.on_records_changed = self._records_changed
@@ -125,6 +133,13 @@ class GuaranteedBroker(Node):
         delivery.gap_targets = attachments.gap_targets
         delivery.confirm_client = attachments.confirm
         attachments.describe = self.status
+
+    def _is_needed(self, peer: str) -> bool:
+        """Is that unreachable peer worth a circuit: does anything wait for it, or is nobody reached behind it?"""
+        around = self.neighbourhood
+        if not any(self.sessions.established(other) for other in around.behind(peer)):
+            return True
+        return self.delivery.waits_behind(peer)
 
     def _deactivated(self, peer: str) -> None:
         self.subscriptions.deactivated(peer)

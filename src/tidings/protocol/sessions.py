@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tidings.model.messages import Greeting, Heartbeat, Message, Refused
+from tidings.model.messages import Greeting, Heartbeat, Refused
 from tidings.protocol.facts import Misbehaviour, SessionUnwanted, SessionWanted
 from tidings.protocol.kernel import Part, Port, TimerName
 from tidings.protocol.labels import Label, distance, label_text
@@ -80,16 +80,24 @@ class Sessions(Part):
         self.on_lost: Callable[[str], None] = lambda peer: None
         """The connection is gone: nothing that was sent on it counts."""
         self.on_changed: Callable[[], None] = lambda: None
+        self.on_beat: Callable[[], None] = lambda: None
+        self.on_ended: Callable[[str], None] = lambda peer: None
+        """We closed the connection, or stopped wanting one."""
         self._window = window
         self._address = address
         self._sessions: dict[str, Session] = {}
         self._strangers: dict[str, None] = {}
         """Connected, and not known as brokers: clients, or brokers that will greet us."""
         self._wanted: dict[str, None] = {}
+        """What the driver was told; a session that only the other side needs stays among these."""
+        self._needed: dict[str, None] = {}
+        self._wanted_for_others: dict[str, int] = {}
+        """Peers to which we carry circuits, with the time until which they are wanted (protocol/relays.py)."""
         self._frontiers: dict[Label, str | None] = {}
         self._beat_due = 0
         self._started = False
         self._unreported_loss = False
+        self._stale = self._refreshing = False
 
     # --- What others ask
 
@@ -120,8 +128,16 @@ class Sessions(Part):
         own = self.neighbourhood.label
         return sorted(names, key=lambda peer: (distance(own, self.neighbourhood.label_of(peer)), peer))
 
-    def send(self, peer: str, message: Message) -> None:
-        self.port.send(peer, message)
+    def want_for_others(self, peer: str, until: int) -> None:
+        """Keep a session to that peer until then, whatever we need ourselves."""
+        known = peer in self._wanted_for_others
+        self._wanted_for_others[peer] = until
+        if not known:
+            self.refresh()
+
+    def unreachable_since(self, peer: str) -> int:
+        """When we lost that peer, or began to want it."""
+        return self._sessions[peer].wanted_at
 
     # --- Life
 
@@ -152,7 +168,7 @@ class Sessions(Part):
         session.heard_at = self.port.now
         session.probed = False
         own = self.neighbourhood
-        self.send(peer, Greeting(own.label, self.delta, self.incarnation, self._window, self._address))
+        self.port.send(peer, Greeting(own.label, self.delta, self.incarnation, self._window, self._address))
 
     def on_link_down(self, peer: str) -> None:
         self._strangers.pop(peer, None)
@@ -171,7 +187,7 @@ class Sessions(Part):
         reason = self._refusal(sender, message)
         if reason is not None:
             self.port.emit(Misbehaviour(sender, reason))
-            self.send(sender, Refused(reason))
+            self.port.send(sender, Refused(reason))
             self._end(sender)
             return
         session.heard_at = self.port.now
@@ -204,6 +220,7 @@ class Sessions(Part):
         self.port.emit(SessionUnwanted(peer))
         if session.connected:
             self._gone(peer, session)
+        self.on_ended(peer)
         if peer in self._wanted:
             if peer in self.neighbourhood:
                 self.port.emit(SessionWanted(peer, self.neighbourhood.address_of(peer)))
@@ -212,6 +229,7 @@ class Sessions(Part):
 
     def _gone(self, peer: str, session: Session) -> None:
         session.connected = session.needed_there = False
+        session.wanted_at = self.port.now
         if not session.established:
             return
         session.established = False
@@ -231,10 +249,26 @@ class Sessions(Part):
     # --- Wanted and active
 
     def refresh(self) -> None:
-        """Compute anew what is wanted and what is active, and say what changed."""
+        """Compute anew what is wanted and what is active, and say what changed.
+
+        What is told may bring further changes: these are looked at when all have been told of the first.
+        """
+        self._stale = True
+        if self._refreshing:
+            return
+        self._refreshing = True
+        try:
+            while self._stale:
+                self._stale = False
+                self._refresh()
+        finally:
+            self._refreshing = False
+
+    def _refresh(self) -> None:
         self._frontiers.clear()
-        self._refresh_wanted()
-        active = dict.fromkeys(self._nearest(self.neighbourhood.primary))
+        for peer in self._refresh_wanted():
+            self.on_ended(peer)
+        active = {peer: None for peer in self._nearest(self.neighbourhood.primary)}
         stopped = [peer for peer in self.active if peer not in active]
         for peer in stopped:
             del self.active[peer]
@@ -255,19 +289,31 @@ class Sessions(Part):
             else:
                 yield from self._nearest(self.neighbourhood.behind(peer))
 
-    def _refresh_wanted(self) -> None:
+    def _refresh_wanted(self) -> list[str]:
+        """Tell the driver what is wanted; returns what no longer is."""
         wanted = dict.fromkeys(self._reach_out(self.neighbourhood.primary))
+        now = self.port.now
+        self._wanted_for_others = {
+            peer: until
+            for peer, until in self._wanted_for_others.items()
+            if until > now and peer in self.neighbourhood
+        }
+        wanted.update(dict.fromkeys(self._wanted_for_others))
+        self._needed = wanted
+        ended: list[str] = []
         for peer in [peer for peer in self._wanted if peer not in wanted]:
             session = self._sessions[peer]
             if not (session.established and session.needed_there):
                 del self._wanted[peer]
                 self.port.emit(SessionUnwanted(peer))
+                ended.append(peer)
         for peer in wanted:
             if peer not in self._wanted:
                 self._wanted[peer] = None
                 session = self._session(peer)
                 session.wanted_at = self.port.now
                 self.port.emit(SessionWanted(peer, self.neighbourhood.address_of(peer)))
+        return ended
 
     def _reach_out(self, peers: tuple[str, ...]) -> Iterator[str]:
         for peer in peers:
@@ -294,7 +340,7 @@ class Sessions(Part):
             session.probed = False
             self.refutations += 1
         if message.answer_wanted:
-            self.send(sender, Heartbeat(sender in self._wanted))
+            self.port.send(sender, Heartbeat(sender in self._needed))
 
     def on_timer(self, name: TimerName) -> None:
         now = self.port.now
@@ -306,6 +352,7 @@ class Sessions(Part):
                 self._beat(peer, session, now)
         self._set_beat()
         self.refresh()
+        self.on_beat()
 
     def _beat(self, peer: str, session: Session, now: int) -> None:
         silent_ns = now - session.heard_at
@@ -316,7 +363,7 @@ class Sessions(Part):
         if suspected and not session.probed:
             session.probed = True
             self.suspicions += 1
-        self.send(peer, Heartbeat(peer in self._wanted, suspected))
+        self.port.send(peer, Heartbeat(peer in self._needed, suspected))
 
     def _set_beat(self) -> None:
         self._beat_due = self.port.now + HEARTBEAT_NS
