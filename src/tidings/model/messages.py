@@ -340,11 +340,8 @@ class Neighbour(WireMessage, frozen=True, gc=False, tag=56):
 
 class Joined(WireMessage, frozen=True, gc=False, tag=57):
     label: LabelItems
+    delta: Annotated[int, Meta(ge=0, le=32)]
     neighbours: Annotated[tuple[Neighbour, ...], Meta(max_length=65_536)]
-
-
-class Leave(WireMessage, frozen=True, gc=False, tag=58):
-    """The sender leaves for good."""
 
 
 # --- The guaranteed overlay: a client and its broker (protocol/attachments.py, reliable_client.py) --------------

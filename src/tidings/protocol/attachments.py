@@ -48,6 +48,9 @@ from tidings.structures.cover_index import CoverIndex
 
 ORPHAN_NS = 15_000_000_000
 """How long records are kept whose clients have not asked again since the broker lost its disk."""
+ABSENT_NS = 24 * 3_600 * 1_000_000_000
+"""How long the subscriptions of a client that is away are kept, and everything for them."""
+ABSENT_CHECK_NS = 600_000_000_000
 MAX_AHEAD = 1_000_000
 """A client's sequence may jump ahead by so much; more is a mistake."""
 MAX_UNCOVERED_SHOWN = 64
@@ -71,10 +74,19 @@ class Held:
 class Attachment:
     """One client, here or away."""
 
-    __slots__ = ("attached", "incarnation", "publishes", "stamp_sent", "stamp_taken", "subscriptions")
+    __slots__ = (
+        "attached",
+        "away_since",
+        "incarnation",
+        "publishes",
+        "stamp_sent",
+        "stamp_taken",
+        "subscriptions",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, now: int) -> None:
         self.attached = False
+        self.away_since = now
         self.incarnation = 0
         self.publishes = False
         self.stamp_sent = self.stamp_taken = 0
@@ -149,7 +161,24 @@ class Attachments(Part):
         if self._orphans:
             self.port.set_timer((self.name, "orphans"), self.port.now + ORPHAN_NS)
 
+    def start(self) -> None:
+        self.port.set_timer((self.name, "absent"), self.port.now + ABSENT_CHECK_NS)
+
     def on_timer(self, name: TimerName) -> None:
+        if name[1] == "absent":
+            self._end_absent()
+        else:
+            self._end_orphans()
+
+    def _end_absent(self) -> None:
+        long_ago = self.port.now - ABSENT_NS
+        for name, client in list(self.clients.items()):
+            if not client.attached and client.away_since < long_ago:
+                for subscription in list(client.subscriptions):
+                    self.on_unsubscribe(name, Unsubscribe(subscription))
+        self.port.set_timer((self.name, "absent"), self.port.now + ABSENT_CHECK_NS)
+
+    def _end_orphans(self) -> None:
         """Clients of these that did not come back by now are not waited for any longer."""
         orphans, self._orphans = self._orphans, {}
         for record_id in orphans:
@@ -191,6 +220,7 @@ class Attachments(Part):
             return
         if client.attached:
             client.attached = client.publishes = False
+            client.away_since = self.port.now
             self._delivery.client_gone(peer)
             self._subscriptions.claim()
         for held in client.subscriptions.values():
@@ -207,7 +237,7 @@ class Attachments(Part):
     def _client(self, name: str) -> Attachment:
         client = self.clients.get(name)
         if client is None:
-            client = self.clients[name] = Attachment()
+            client = self.clients[name] = Attachment(self.port.now)
         return client
 
     # --- Stamps
@@ -262,7 +292,10 @@ class Attachments(Part):
         if publication.source != client:
             return f"client {client!r} may not publish as {publication.source!r}"
         if message.generation == self._delivery.generation and message.stamp > self._log.position:
-            return f"publication {publication.sequence} is stamped {message.stamp}, beyond the log's {self._log.position}"
+            position = self._log.position
+            return (
+                f"publication {publication.sequence} is stamped {message.stamp}, beyond the log's {position}"
+            )
         flow = (self._sessions.neighbourhood.name, publication.source, publication.incarnation)
         seen = self._delivery.seen.get(flow)
         if seen is not None and publication.sequence > seen + MAX_AHEAD:
@@ -384,6 +417,25 @@ class Attachments(Part):
             if held.shown != uncovered:
                 held.shown = uncovered
                 self.port.send(client, Coverage(subscription, uncovered))
+
+    def incomplete(self) -> list[tuple[str, str, list[str]]]:
+        """(client, subscription, who does not know it yet) where that is anybody."""
+        found = []
+        for name, client in self.clients.items():
+            for subscription, held in client.subscriptions.items():
+                entry = self._log.get(held.record)
+                if entry is not None and not (entry.cover.is_everything or entry.closed):
+                    found.append(
+                        (name, subscription, self._subscriptions.uncovered(entry, MAX_UNCOVERED_SHOWN))
+                    )
+        return found
+
+    def end_all(self) -> None:
+        """This broker leaves: nothing is wanted here any more."""
+        for name, client in self.clients.items():
+            for subscription in list(client.subscriptions):
+                self.on_unsubscribe(name, Unsubscribe(subscription))
+        self._end_orphans()
 
     # --- What a publication is for
 

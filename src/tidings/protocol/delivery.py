@@ -230,6 +230,11 @@ class Delivery(Part):
                 counts[name] = counts.get(name, 0) + 1
         return counts
 
+    def hop_counts(self, hop: str) -> tuple[int, int]:
+        """How many publications that hop has and has not confirmed, and how many wait to go there."""
+        outgoing = self._outgoing.get(hop)
+        return (0, 0) if outgoing is None else (len(outgoing.sent), len(outgoing.waiting))
+
     def waits_behind(self, peer: str) -> bool:
         """Does anything wait for somebody who is reached through that peer only?"""
         towards, frontier = self._sessions.neighbourhood.towards, self._sessions.frontier

@@ -108,3 +108,19 @@ class EventsMissed(Fact, frozen=True, gc=False):
     incarnation: int
     first: int
     last: int
+
+
+class JoinAnswered(Fact, frozen=True, gc=False):
+    """To the driver of a broker that joins: start it as a guaranteed broker with this label and neighbourhood."""
+
+    label: tuple[int, ...]
+    delta: int
+    neighbours: dict[str, tuple[tuple[int, ...], str]]
+
+
+class JoinRefused(Fact, frozen=True, gc=False):
+    reason: str
+
+
+class LeftNetwork(Fact, frozen=True, gc=False):
+    """To the driver: the broker has left, nothing waits for it; it can be stopped and its data removed."""

@@ -7,19 +7,22 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tidings.model.errors import StoreCorrupt
+from tidings.model.messages import Neighbour
 from tidings.protocol.attachments import Attachments
-from tidings.protocol.delivery import Delivery, SpillLimits
+from tidings.protocol.delivery import CLIENT, Delivery, SpillLimits
 from tidings.protocol.kernel import Node, Port
 from tidings.protocol.labels import Label, label_text
 from tidings.protocol.matching import Matcher
+from tidings.protocol.membership import Membership, read_news
 from tidings.protocol.neighbourhood import Neighbourhood
 from tidings.protocol.relays import RelayingPort, Relays
 from tidings.protocol.sessions import Sessions
-from tidings.protocol.store import Store
+from tidings.protocol.store import Change, Store
 from tidings.protocol.subscription_log import Entry, SubscriptionLog
 from tidings.protocol.subscriptions import Subscriptions
 
 DEFAULT_WINDOW = 64
+MAX_STATUS_ROWS = 100
 
 
 class Identity(msgspec.Struct, array_like=True, frozen=True):
@@ -30,6 +33,8 @@ class Identity(msgspec.Struct, array_like=True, frozen=True):
     delta: int
     generation: int
     """Of its log: another one after the disk was lost."""
+    around: tuple[tuple[str, tuple[int, ...], str], ...] = ()
+    """Its neighbourhood when it started first."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -40,13 +45,14 @@ class GuaranteedBroker(Node):
     """`neighbours` has the label of every broker within delta + 1 links, and where it listens.
 
     `incarnation` grows with every start. `new` says that the network is new: a broker without anything on its
-    disk is otherwise one that lost it, and asks its neighbours for the log before it serves anybody.
+    disk is otherwise one that lost it, and asks its neighbours for the log before it serves anybody. Without a
+    label it goes on as the broker that its disk knows.
     """
 
     def __init__(
         self,
         port: Port,
-        label: Label,
+        label: Label | None,
         neighbours: Mapping[str, tuple[Label, str]],
         store: Store,
         *,
@@ -62,11 +68,11 @@ class GuaranteedBroker(Node):
         self.delta = delta
         self.store = store
         port = RelayingPort(port)
-        identity, recovering = self._identify(label, incarnation, new)
+        identity, recovering = self._identify(label, neighbours, incarnation, new)
+        label = identity.label
         self.generation = identity.generation
-        self.neighbourhood = Neighbourhood(self.name, label, delta + 1)
-        for peer, (peer_label, peer_address) in neighbours.items():
-            self.neighbourhood.add(peer, peer_label, peer_address)
+        news = read_news(store)
+        self.neighbourhood = self._make_neighbourhood(identity, neighbours, news)
         self.log = SubscriptionLog(label, store, Matcher() if matcher is None else matcher)
         self.sessions = Sessions(
             port, self.neighbourhood, delta=delta, incarnation=incarnation, window=window, address=address
@@ -84,34 +90,66 @@ class GuaranteedBroker(Node):
             limits=SpillLimits() if limits is None else limits,
         )
         self.attachments = Attachments(port, self.sessions, self.subscriptions, self.delivery, store)
+        self.membership = Membership(port, self.sessions, store, news)
         self.relays = Relays(port, self.sessions, incarnation=incarnation)
         self._connect_parts()
         # Relays first: a direct connection ends a circuit before the sessions hear of it.
-        super().__init__((self.relays, self.sessions, self.subscriptions, self.delivery, self.attachments))
+        parts = (
+            self.relays,
+            self.sessions,
+            self.subscriptions,
+            self.delivery,
+            self.attachments,
+            self.membership,
+        )
+        super().__init__(parts)
 
-    def _identify(self, label: Label, incarnation: int, new: bool) -> tuple[Identity, bool]:
+    def _identify(
+        self, label: Label | None, neighbours: Mapping[str, tuple[Label, str]], incarnation: int, new: bool
+    ) -> tuple[Identity, bool]:
         """Who this is, and whether its disk was lost."""
-        rows = self.store.read("identity")
-        if not rows:
-            identity = Identity(self.name, label, self.delta, incarnation)
-            self.store.write([("identity", b"broker", _encode(identity))])
+        rows = dict(self.store.read("identity"))
+        if b"broker" not in rows:
+            if label is None:
+                raise ValueError(f"the data of broker {self.name} have no label, and none was given")
+            around = tuple((peer, at, address) for peer, (at, address) in neighbours.items())
+            identity = Identity(self.name, label, self.delta, incarnation, around)
+            changes: list[Change] = [("identity", b"broker", _encode(identity))]
             if not new:
-                self.store.write([("identity", b"recovering", b"")])
+                changes.append(("identity", b"recovering", b""))
+            self.store.write(changes)
             return identity, not new
         try:
-            identity = _decode_identity(dict(rows)[b"broker"])
-        except (msgspec.MsgspecError, KeyError) as error:
+            identity = _decode_identity(rows[b"broker"])
+        except msgspec.MsgspecError as error:
             raise StoreCorrupt(f"the identity of the broker does not decode: {error}") from None
         for what, kept, given in (
             ("name", identity.name, self.name),
-            ("label", label_text(identity.label), label_text(label)),
+            ("label", label_text(identity.label), label_text(label or identity.label)),
             ("delta", identity.delta, self.delta),
         ):
             if kept != given:
                 raise ValueError(
                     f"the data of this broker belong to a broker with {what} {kept}, not {given}"
                 )
-        return identity, b"recovering" in dict(rows)
+        return identity, b"recovering" in rows
+
+    def _make_neighbourhood(
+        self,
+        identity: Identity,
+        neighbours: Mapping[str, tuple[Label, str]],
+        news: Mapping[str, Neighbour],
+    ) -> Neighbourhood:
+        """Those given (or, if none are, those known at the first start), and what was heard since."""
+        around = Neighbourhood(self.name, identity.label, self.delta + 1)
+        known = {peer: (at, address) for peer, at, address in identity.around}
+        for peer, (label, address) in (neighbours or known).items():
+            if peer not in news or not news[peer].gone:
+                around.add(peer, label, address)
+        for told in news.values():
+            if not told.gone:
+                around.add(told.name, tuple(told.label), told.address)
+        return around
 
     def _connect_parts(self) -> None:
         sessions, subscriptions = self.sessions, self.subscriptions
@@ -120,6 +158,11 @@ class GuaranteedBroker(Node):
         sessions.on_deactivated = self._deactivated
         sessions.on_lost = self._lost
         sessions.on_changed = subscriptions.changed
+        sessions.on_established = self.membership.established
+        sessions.on_neighbours_changed = subscriptions.neighbours_changed
+        self.membership.may_take = lambda: not subscriptions.recovering
+        self.membership.is_drained = self._is_drained
+        self.membership.end_subscriptions = attachments.end_all
         sessions.on_beat = self.relays.consider
         sessions.on_ended = self.relays.session_ended
         self.relays.receive = self.receive
@@ -157,9 +200,75 @@ class GuaranteedBroker(Node):
         self.store.write([("identity", b"recovering", None)])
         self.attachments.recovered()
 
+    def leave(self) -> None:
+        """Leave the network for good; LeftNetwork is emitted when nothing waits for this broker any more."""
+        self.membership.leave()
+
+    def _is_drained(self) -> bool:
+        return not self.delivery.entries and not any(entry.record.broker == self.name for entry in self.log)
+
     def discard(self) -> None:
         self.log.discard()
 
     def status(self) -> dict[str, object]:
-        """What `tidings status` shows."""
-        return {"broker": self.name, "mode": "guaranteed"}
+        """What `tidings status` shows: what can be reached, what is incomplete and because of whom, what waits."""
+        sessions, delivery = self.sessions, self.delivery
+        clients = self.attachments.clients.values()
+        return {
+            "broker": self.name,
+            "mode": "guaranteed",
+            "label": label_text(self.neighbourhood.label),
+            "delta": self.delta,
+            "incarnation": sessions.incarnation,
+            "recovering": self.subscriptions.recovering,
+            "records": len(self.log),
+            "clients": sum(client.attached for client in clients),
+            "subscriptions": sum(len(client.subscriptions) for client in clients),
+            "queued": len(delivery.entries),
+            "parked": delivery.parked_count,
+            "spilled_bytes": delivery.spilled_bytes,
+            "given_up": delivery.gaps,
+            "duplicates_dropped": delivery.duplicates,
+            "suspicions": sessions.suspicions,
+            "suspicions_refuted": sessions.refutations,
+            "partitions": [
+                {
+                    "partition": number,
+                    "kind": "island" if reached else "barrier",
+                    "brokers": " ".join(inside),
+                    "bypassed_to": " ".join(reached),
+                }
+                for number, inside, reached in sessions.partitions()
+            ],
+            "incomplete_subscriptions": [
+                {"client": client, "subscription": subscription, "uncovered": ", ".join(uncovered)}
+                for client, subscription, uncovered in self.attachments.incomplete()[:MAX_STATUS_ROWS]
+            ],
+            "waiting_for": [
+                {
+                    "name": name.removeprefix(CLIENT),
+                    "kind": "client" if name.startswith(CLIENT) else "broker",
+                    "publications": count,
+                }
+                for name, count in sorted(delivery.waiting_for().items())[:MAX_STATUS_ROWS]
+            ],
+            "neighbours": {peer: self._peer_status(peer) for peer in self._shown_peers()},
+        }
+
+    def _shown_peers(self) -> list[str]:
+        wanted = [*self.neighbourhood.primary, *self.sessions.active, *self.sessions.unreachable()]
+        return list(dict.fromkeys(wanted))
+
+    def _peer_status(self, peer: str) -> dict[str, object]:
+        established = self.sessions.established(peer)
+        circuit = self.relays.circuit(peer)
+        sent, waiting = self.delivery.hop_counts(peer)
+        return {
+            "label": label_text(self.neighbourhood.label_of(peer)),
+            "present": established,
+            "active": peer in self.sessions.active,
+            "ready": self.subscriptions.ready(peer),
+            "through": circuit or "",
+            "unconfirmed": sent,
+            "waiting": waiting,
+        }

@@ -126,6 +126,11 @@ class Relays(Part):
         candidates.sort(key=lambda other: (distance(around.label_of(other), label), other))
         return candidates[attempt % len(candidates)] if candidates else None
 
+    def circuit(self, peer: str) -> str | None:
+        """Through whom the session to that peer goes; None: directly, or there is none."""
+        circuit = self._circuits.get(peer)
+        return circuit.relay if circuit is not None and circuit.up else None
+
     # --- The messages
 
     def on_relay(self, sender: str, message: Relay) -> None:

@@ -7,6 +7,10 @@ kept a while longer, in case the broker loses its disk.
 
 Per subscription and source the client remembers the last sequence that it was shown: a broker that forgot in a
 crash what it had sent sends it again.
+
+A client may move to another broker. What it published and nobody is known to have got is sent again there; the
+subscribers' clients drop what they had. What still waited for it at the old broker does not come: of each source
+that goes on, the sequences that may have been among it are reported as missed.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from tidings.model.messages import (
 )
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Subscription
-from tidings.protocol.client import CANCELLING, MAX_TRACKED_SOURCES, Held, Session
+from tidings.protocol.client import CANCELLING, MAX_TRACKED_SOURCES, Held, Session, State
 from tidings.protocol.facts import (
     Delivered,
     EventsMissed,
@@ -84,6 +88,9 @@ class ReliableSession(Session):
         self._kept: dict[int, Stamped] = {}
         self._sent = self._taken = 0
         """Publications on this connection, and how many of these the broker has taken."""
+        self._kept_all = True
+        self._moved: dict[str, set[tuple[str, int]]] = {}
+        """Subscription -> sources that were heard at an earlier broker, and not at this one."""
         self._shown = 0
         """Notifications on this connection."""
         self._acknowledged = 0
@@ -163,6 +170,7 @@ class ReliableSession(Session):
         self._kept[stamped.publication.sequence] = stamped
         if len(self._kept) > MAX_KEPT:
             del self._kept[next(iter(self._kept))]
+            self._kept_all = False
 
     def on_publish_failed(self, sender: str, message: PublishFailed) -> None:
         if self._unconfirmed.pop(message.sequence, None) is not None:
@@ -187,10 +195,22 @@ class ReliableSession(Session):
             held = self._held.get(subscription_id)
             if held is None or held.state is CANCELLING:
                 continue
+            highest = held.highest.get((publication.source, publication.incarnation), 0)
             if self._is_new(held, publication.source, publication.incarnation, publication.sequence):
+                if self._moved:
+                    self._report_missed(subscription_id, publication, highest + 1)
                 self.port.emit(Delivered(subscription_id, publication))
         if self.acknowledges:
             self.acknowledge(self._shown)
+
+    def _report_missed(self, subscription_id: str, publication: Publication, first: int) -> None:
+        """The first event of a source since we moved: those in between may have waited at the old broker."""
+        source = (publication.source, publication.incarnation)
+        before = self._moved.get(subscription_id, set())
+        if source in before:
+            before.discard(source)
+            if first < publication.sequence:
+                self.port.emit(EventsMissed(subscription_id, *source, first, publication.sequence - 1))
 
     def on_missed(self, sender: str, message: Missed) -> None:
         self._shown += 1
@@ -233,6 +253,19 @@ class ReliableSession(Session):
 
     # --- The connection
 
+    @property
+    def can_move(self) -> bool:
+        """False while something that this client published is on its broker's disk only."""
+        return self._kept_all or not self._kept
+
+    def moved(self, broker: str) -> None:
+        """From now on that one is our broker; its `link_up` follows."""
+        self.broker = broker
+        for held in self._held.values():
+            if held.state is State.ACCEPTED:
+                held.state = State.REQUESTED
+            self._moved[held.subscription.id] = set(held.highest)
+
     def on_link_up(self, peer: str) -> None:
         self._connected = True
         self._attached = False
@@ -264,4 +297,5 @@ class ReliableClient(Node):
         self.subscribe = self.session.subscribe
         self.unsubscribe = self.session.unsubscribe
         self.request_status = self.session.request_status
+        self.moved = self.session.moved
         super().__init__((self.session,))

@@ -37,6 +37,7 @@ class Session:
         "established",
         "heard_at",
         "incarnation",
+        "losses",
         "needed_there",
         "probed",
         "wanted_at",
@@ -49,6 +50,8 @@ class Session:
         self.heard_at = 0
         self.wanted_at = 0
         self.incarnation = 0
+        self.losses = 0
+        """The number of our loss of it, among all our losses."""
         self.window = 1
         self.needed_there = False
         """The peer wants the session, too."""
@@ -81,10 +84,13 @@ class Sessions(Part):
         """The connection is gone: nothing that was sent on it counts."""
         self.on_changed: Callable[[], None] = lambda: None
         self.on_beat: Callable[[], None] = lambda: None
+        self.on_established: Callable[[str], None] = lambda peer: None
+        self.on_neighbours_changed: Callable[[], None] = lambda: None
+        self.has_left: Callable[[str], bool] = lambda peer: False
         self.on_ended: Callable[[str], None] = lambda peer: None
         """We closed the connection, or stopped wanting one."""
         self._window = window
-        self._address = address
+        self.address = address
         self._sessions: dict[str, Session] = {}
         self._strangers: dict[str, None] = {}
         """Connected, and not known as brokers: clients, or brokers that will greet us."""
@@ -94,6 +100,7 @@ class Sessions(Part):
         self._wanted_for_others: dict[str, int] = {}
         """Peers to which we carry circuits, with the time until which they are wanted (protocol/relays.py)."""
         self._frontiers: dict[Label, str | None] = {}
+        self._losses = 0
         self._beat_due = 0
         self._started = False
         self._unreported_loss = False
@@ -128,6 +135,30 @@ class Sessions(Part):
         own = self.neighbourhood.label
         return sorted(names, key=lambda peer: (distance(own, self.neighbourhood.label_of(peer)), peer))
 
+    def partitions(self) -> list[tuple[str, list[str], list[str]]]:
+        """What cannot be reached from here: (identifier, the brokers, the nearest ones reached behind them).
+
+        With somebody behind, it is an island to them; with nobody, a barrier (partitions, section III). The
+        identifier has this broker, its incarnation and a number that grows with every loss.
+        """
+        found = []
+        for peer in self.neighbourhood.primary:
+            if not self.established(peer) and peer in self._sessions:
+                inside: list[str] = []
+                reached: list[str] = []
+                self._explore(peer, inside, reached)
+                number = max(self._sessions[name].losses for name in inside if name in self._sessions)
+                found.append((f"{self.neighbourhood.name}/{self.incarnation}/{number}", inside, reached))
+        return found
+
+    def _explore(self, peer: str, inside: list[str], reached: list[str]) -> None:
+        if self.established(peer):
+            reached.append(peer)
+            return
+        inside.append(peer)
+        for other in self.neighbourhood.behind(peer):
+            self._explore(other, inside, reached)
+
     def want_for_others(self, peer: str, until: int) -> None:
         """Keep a session to that peer until then, whatever we need ourselves."""
         known = peer in self._wanted_for_others
@@ -153,6 +184,7 @@ class Sessions(Part):
                 self._end(peer)
         if self._started:
             self.refresh()
+        self.on_neighbours_changed()
 
     def on_link_up(self, peer: str) -> None:
         if peer not in self.neighbourhood:
@@ -168,7 +200,7 @@ class Sessions(Part):
         session.heard_at = self.port.now
         session.probed = False
         own = self.neighbourhood
-        self.port.send(peer, Greeting(own.label, self.delta, self.incarnation, self._window, self._address))
+        self.port.send(peer, Greeting(own.label, self.delta, self.incarnation, self._window, self.address))
 
     def on_link_down(self, peer: str) -> None:
         self._strangers.pop(peer, None)
@@ -195,6 +227,7 @@ class Sessions(Part):
         session.incarnation = message.incarnation
         session.window = message.window
         session.needed_there = True
+        self.on_established(sender)
         self.refresh()
 
     def _refusal(self, peer: str, greeting: Greeting) -> str | None:
@@ -205,6 +238,8 @@ class Sessions(Part):
                 f"{peer} has delta = {greeting.delta}, {own.name} has delta = {self.delta}: they must agree"
             )
         label = label_text(greeting.label)
+        if self.has_left(peer):
+            return f"{peer} has left this network"
         try:
             own.add(peer, greeting.label, greeting.address)
         except ValueError as error:
@@ -238,6 +273,8 @@ class Sessions(Part):
             self._frontiers.clear()
             self.on_deactivated(peer)
         self._unreported_loss = True
+        self._losses += 1
+        session.losses = self._losses
         self.on_lost(peer)
 
     def _session(self, peer: str) -> Session:
@@ -268,7 +305,7 @@ class Sessions(Part):
         self._frontiers.clear()
         for peer in self._refresh_wanted():
             self.on_ended(peer)
-        active = {peer: None for peer in self._nearest(self.neighbourhood.primary)}
+        active = dict.fromkeys(self._nearest(self.neighbourhood.primary))
         stopped = [peer for peer in self.active if peer not in active]
         for peer in stopped:
             del self.active[peer]

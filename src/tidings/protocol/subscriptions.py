@@ -168,6 +168,15 @@ class Subscriptions(Part):
         for entry in list(self._open.values()):
             self._report(entry)
 
+    def neighbours_changed(self) -> None:
+        """Our own place includes that of neighbours who left."""
+        if self.recovering:
+            return
+        own, stamped = self._own_region(), self.stamped()
+        for entry in list(self.log):
+            if entry.dead or entry.position <= stamped:
+                self._add_cover(entry, own)
+
     def _exchange(self, peer: str) -> Exchange:
         exchange = self._exchanges.get(peer)
         if exchange is None:

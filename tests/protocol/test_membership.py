@@ -1,0 +1,250 @@
+"""Brokers that join and leave a running network, and circuits around a failed last hop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tidings.model.event import Publication
+from tidings.model.subscription import Subscription
+from tidings.protocol.facts import Delivered, JoinAnswered, JoinRefused, LeftNetwork
+from tidings.protocol.guaranteed import GuaranteedBroker
+from tidings.protocol.kernel import Node
+from tidings.protocol.membership import JoiningBroker
+from tidings.protocol.reliable_client import ReliableClient
+from tidings.protocol.store import MemoryStore
+from tidings.scenario.links import LOCAL, LinkSpec
+from tidings.scenario.schema import ConstantDelay, NoLoss
+from tidings.scenario.topology import Topology, neighbourhoods
+from tidings.simulator.network import SimulatedNetwork
+from tidings.simulator.node import SimulatedNode
+
+S = 1_000_000_000
+BETWEEN = LinkSpec(ConstantDelay(value=10.0), NoLoss(), 0.0, 0.0, 0.0)
+
+
+class World:
+    """Brokers of a tree, and others that join it."""
+
+    def __init__(self, edges: tuple[tuple[str, str], ...], delta: int = 1) -> None:
+        names = tuple(dict.fromkeys(name for edge in edges for name in edge))
+        self.delta = delta
+        self.brokers = set(names)
+        self.network = SimulatedNetwork(1, self._spec, streams=True)
+        self.facts: dict[str, list[object]] = {}
+        self.delivered: dict[str, list[int]] = {}
+        for name, within in neighbourhoods(Topology(names, edges), delta + 1).items():
+            self._add(name, self._maker(within[name], {peer: (at, "") for peer, at in within.items()}))
+        self.network.start()
+
+    def _spec(self, a: str, b: str) -> LinkSpec:
+        return BETWEEN if a in self.brokers and b in self.brokers else LOCAL
+
+    def _add(self, name: str, make: Callable[[SimulatedNode], Node]) -> SimulatedNode:
+        facts = self.facts[name] = []
+        return self.network.add(name, make, facts.append)
+
+    def _maker(
+        self, label: tuple[int, ...], around: dict[str, tuple[tuple[int, ...], str]]
+    ) -> Callable[[SimulatedNode], Node]:
+        def make(node: SimulatedNode) -> Node:
+            others = {peer: at for peer, at in around.items() if peer != node.node}
+            store = MemoryStore(node.disk.setdefault("tables", {}))
+            return GuaranteedBroker(
+                node, label, others, store, delta=self.delta, incarnation=node.now + 1, new=node.now == 0
+            )
+
+        return make
+
+    def join(self, name: str, parent: str) -> None:
+        """As a driver does it: ask, then start with what was answered."""
+        self.brokers.add(name)
+
+        def make(node: SimulatedNode) -> Node:
+            store = MemoryStore(node.disk.setdefault("tables", {}))
+            if store.count("identity"):
+                return GuaranteedBroker(node, None, {}, store, delta=self.delta, incarnation=node.now + 1)
+            answers = [fact for fact in self.facts[name] if isinstance(fact, JoinAnswered)]
+            if answers:
+                (answer, *_) = answers
+                return GuaranteedBroker(
+                    node, answer.label, answer.neighbours, store, delta=self.delta, incarnation=node.now + 1
+                )
+            return JoiningBroker(node, parent)
+
+        self._add(name, make).start()
+        self.run(1)
+        if any(isinstance(fact, JoinAnswered) for fact in self.facts[name]):
+            self.network.crash(name, keep_state=True)
+            self.network.restart(name)
+
+    def client(self, name: str, at: str) -> ReliableClient:
+        clients: list[ReliableClient] = []
+        shown = self.delivered[name] = []
+
+        def make(node: SimulatedNode) -> Node:
+            clients.append(ReliableClient(node, at))
+            return clients[-1]
+
+        def emit(fact: object) -> None:
+            if isinstance(fact, Delivered):
+                shown.append(fact.publication.sequence)
+
+        node = self.network.add(name, make, emit)
+        self.network.attach(name, at)
+        node.start()
+        return clients[-1]
+
+    def broker(self, name: str) -> GuaranteedBroker:
+        node = self.network.nodes[name].protocol
+        assert isinstance(node, GuaranteedBroker)
+        return node
+
+    def run(self, seconds: float) -> None:
+        self.network.run(self.network.schedule.now + round(seconds * S))
+
+    def publish(self, client: ReliableClient) -> Publication:
+        return client.publish("/a", {}, b"", self.network.schedule.now)
+
+
+def test_a_broker_joins_and_serves_and_finds_its_place_again_after_a_restart() -> None:
+    world = World((("b0", "b1"), ("b1", "b2")))
+    subscriber = world.client("s", "b0")
+    subscriber.subscribe(Subscription("all", ("/a",)))
+    world.run(3)
+    world.join("b9", "b2")
+    world.run(5)
+    joined = world.broker("b9")
+    assert joined.neighbourhood.label == (0, 0, 0, 0)
+    assert set(joined.neighbourhood) == {"b1", "b2"}
+    assert "b9" in world.broker("b1").neighbourhood
+    assert "b9" not in world.broker("b0").neighbourhood
+    assert not joined.subscriptions.recovering
+    publisher = world.client("p", "b9")
+    world.publish(publisher)
+    world.run(1)
+    assert world.delivered["s"] == [1]
+    world.network.crash("b9", keep_state=True)
+    world.network.crash("b2", keep_state=True)
+    world.run(1)
+    world.network.restart("b9")
+    world.publish(publisher)
+    world.run(8)  # b2 is away: b9 knows b1, too
+    assert world.delivered["s"] == [1, 2]
+
+
+def test_a_joined_broker_is_known_to_who_was_away() -> None:
+    world = World((("b0", "b1"), ("b1", "b2"), ("b1", "b3")), delta=2)
+    world.run(2)
+    world.network.crash("b3", keep_state=True)
+    world.run(1)
+    world.join("b9", "b2")
+    world.run(3)
+    world.network.restart("b3")
+    world.run(5)
+    assert "b9" in world.broker("b3").neighbourhood
+
+
+def test_labels_and_names_are_not_given_twice() -> None:
+    world = World((("b0", "b1"),))
+    world.run(2)
+    world.join("b8", "b1")
+    world.join("b9", "b1")
+    world.run(4)
+    labels = [world.broker(name).neighbourhood.label for name in ("b8", "b9")]
+    assert labels == [(0, 0, 0), (0, 0, 1)]
+    world.broker("b9").leave()
+    world.run(4)
+    assert any(isinstance(fact, LeftNetwork) for fact in world.facts["b9"])
+    world.network.crash("b9", keep_state=False)
+    world.run(3)
+    assert "b9" not in world.broker("b1").neighbourhood
+    assert "b9" not in world.broker("b0").neighbourhood
+    world.facts["b9"].clear()
+    world.network.restart("b9")
+    world.run(3)
+    refusals = [fact.reason for fact in world.facts["b9"] if isinstance(fact, JoinRefused)]
+    assert refusals
+    assert "has left" in refusals[0]
+    world.join("b7", "b1")
+    world.run(3)
+    assert world.broker("b7").neighbourhood.label == (0, 0, 2)
+
+
+def test_only_a_broker_with_nobody_below_leaves_and_its_subscriptions_end() -> None:
+    world = World((("b0", "b1"), ("b1", "b2")))
+    subscriber = world.client("s", "b2")
+    subscriber.subscribe(Subscription("all", ("/a",)))
+    publisher = world.client("p", "b0")
+    world.run(3)
+    with pytest.raises(ValueError, match="b1 cannot leave: b2"):
+        world.broker("b1").leave()
+    world.publish(publisher)
+    world.run(1)
+    world.broker("b2").leave()
+    world.run(5)
+    assert world.delivered["s"] == [1]
+    assert any(isinstance(fact, LeftNetwork) for fact in world.facts["b2"])
+    assert len(world.broker("b0").log) == 0
+    world.network.crash("b2", keep_state=False)
+    world.publish(publisher)
+    late = world.client("t", "b0")
+    late.subscribe(Subscription("more", ("/a",)))
+    world.run(5)
+    # Complete although b2 is gone for good: its place is b1's again.
+    assert not world.broker("b0").attachments.incomplete()
+    assert not world.broker("b0").delivery.entries
+
+
+def test_a_cut_last_hop_is_bridged_by_a_common_neighbour() -> None:
+    world = World((("b0", "b1"), ("b1", "b2"), ("b1", "b3")))
+    subscriber = world.client("s", "b2")
+    subscriber.subscribe(Subscription("all", ("/a",)))
+    publisher = world.client("p", "b0")
+    world.run(3)
+
+    def cut(a: str, b: str) -> bool:
+        return {a, b} == {"b1", "b2"}
+
+    world.network.sever(cut)
+    world.run(1)
+    world.publish(publisher)
+    world.run(8)
+    assert world.delivered["s"] == [1]
+    assert world.broker("b1").relays.circuit("b2") in ("b0", "b3")
+    through = world.broker("b1").status()["neighbours"]
+    assert isinstance(through, dict)
+    assert through["b2"]["through"] in ("b0", "b3")
+    world.network.mend(cut)
+    world.run(10)
+    assert world.broker("b1").relays.circuit("b2") is None
+    world.publish(publisher)
+    world.run(1)
+    assert world.delivered["s"] == [1, 2]
+    assert not any(world.broker(name).relays.carried for name in ("b0", "b3"))
+
+
+def test_the_status_tells_islands_from_barriers_and_who_is_uncovered() -> None:
+    world = World((("b0", "b1"), ("b1", "b2"), ("b2", "b3")), delta=1)
+    world.run(2)
+    world.network.crash("b1", keep_state=True)
+    world.run(5)
+    subscriber = world.client("s", "b0")
+    subscriber.subscribe(Subscription("all", ("/a",)))
+    world.run(2)
+    status = world.broker("b0").status()
+    (partition,) = status["partitions"]  # type: ignore[misc]
+    assert (partition["kind"], partition["brokers"], partition["bypassed_to"]) == ("island", "b1", "b2")
+    (incomplete,) = status["incomplete_subscriptions"]  # type: ignore[misc]
+    assert incomplete["client"] == "s"
+    assert incomplete["uncovered"].startswith("b1")
+    world.network.crash("b2", keep_state=True)
+    world.run(6)
+    (partition,) = world.broker("b0").status()["partitions"]  # type: ignore[misc]
+    assert (partition["kind"], partition["brokers"]) == ("barrier", "b1 b2")
+    world.network.restart("b1")
+    world.network.restart("b2")
+    world.run(8)
+    status = world.broker("b0").status()
+    assert status["partitions"] == status["incomplete_subscriptions"] == []
