@@ -208,6 +208,7 @@ class Delivery(Part):
         self._doomed: list[Change] = []
         self._last_gaps: dict[Flow, Queued] = {}
         self._sweeping = False
+        self._disk_full = False
 
     def start(self) -> None:
         self._reload()
@@ -750,9 +751,10 @@ class Delivery(Part):
                 break
             to_disk.append(queued)
         if to_disk and not self._spill(to_disk):
-            first = min(queued.serial for queued in to_disk)
-            given_up = [queued for queued in kept if queued.serial >= first] + given_up
+            # A full disk gives nothing up: these hold up their publishers until there is room again.
+            first = to_disk[0].serial
             kept = [queued for queued in kept if queued.serial < first]
+            given_up = []
         for queued in kept:
             self._set_parked(queued)
         for queued in given_up:
@@ -765,8 +767,11 @@ class Delivery(Part):
         try:
             self._store.write([("spill", _key(queued.serial), self._spilled(queued)) for queued in batch])
         except StoreFull as error:
-            self.port.emit(SpillFailed(str(error)))
+            if not self._disk_full:
+                self._disk_full = True
+                self.port.emit(SpillFailed(str(error)))
             return False
+        self._disk_full = False
         for queued in batch:
             queued.on_disk = True
             queued.message = None

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 
 from tidings.model.messages import Activate, Collect, Covered, Record, Records, RecordsTaken, Sync
 from tidings.model.subscription import Interest
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.kernel import Part, Port, TimerName
-from tidings.protocol.labels import label_text, on_path, step
-from tidings.protocol.regions import Region
+from tidings.protocol.labels import Label, label_text, on_path, step
+from tidings.protocol.regions import Region, RegionWire
 from tidings.protocol.sessions import Sessions
 from tidings.protocol.subscription_log import Entry, SubscriptionLog, readable_interest
 
@@ -338,7 +339,7 @@ class Subscriptions(Part):
 
     def on_covered(self, sender: str, message: Covered) -> None:
         try:
-            region = Region.from_wire(message.region)
+            region = _from_wire(message.region)
         except ValueError as error:
             self.port.emit(Misbehaviour(sender, f"it reports a region that is none: {error}"))
             return
@@ -348,7 +349,7 @@ class Subscriptions(Part):
                 self._add_cover(entry, region)
 
     def _add_cover(self, entry: Entry, region: Region) -> None:
-        cover = entry.cover | region
+        cover = _union(entry.cover, region)
         if cover != entry.cover:
             entry.cover = cover
             self._report(entry)
@@ -360,8 +361,7 @@ class Subscriptions(Part):
             return
         for peer in self._targets(entry):
             self._report_to(peer, entry)
-        beyond = Region.branch(own.label, seen_from=step(own.label, entry.record.label))
-        if (beyond - entry.cover).is_empty:
+        if _includes(entry.cover, _branch(own.label, step(own.label, entry.record.label))):
             entry.closed = True
             self._open.pop(entry.id, None)
 
@@ -409,8 +409,7 @@ class Subscriptions(Part):
             label = own.label_of(peer)
             if peer == target or on_path(label, own.label, source) or peer in entry.senders:
                 continue
-            branch = Region.branch(label, seen_from=step(label, own.label))
-            if not (branch - entry.cover).is_empty:
+            if not _includes(entry.cover, _branch(label, step(label, own.label))):
                 return True
         return False
 
@@ -442,6 +441,29 @@ class Subscriptions(Part):
             if peer != source and exchange.linked:
                 for part in _parts(gone):
                     self.port.send(peer, Collect(tuple(part)))
+
+
+# Few regions are asked for again and again, for one record after the other.
+
+
+@lru_cache(maxsize=16_384)
+def _branch(label: Label, seen_from: Label) -> Region:
+    return Region.branch(label, seen_from=seen_from)
+
+
+@lru_cache(maxsize=16_384)
+def _includes(region: Region, part: Region) -> bool:
+    return (part - region).is_empty
+
+
+@lru_cache(maxsize=16_384)
+def _union(left: Region, right: Region) -> Region:
+    return left | right
+
+
+@lru_cache(maxsize=16_384)
+def _from_wire(wire: RegionWire) -> Region:
+    return Region.from_wire(wire)
 
 
 def _parts(ids: Sequence[str]) -> list[Sequence[str]]:
