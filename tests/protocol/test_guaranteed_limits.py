@@ -20,7 +20,6 @@ from tidings.model.messages import (
     Taken,
 )
 from tidings.model.subscription import Subscription
-from tidings.protocol.delivery import SpillLimits
 from tidings.protocol.facts import (
     Delivered,
     EventsMissed,
@@ -32,6 +31,7 @@ from tidings.protocol.facts import (
 from tidings.protocol.guaranteed import GuaranteedBroker
 from tidings.protocol.kernel import Node
 from tidings.protocol.reliable_client import ReliableClient
+from tidings.protocol.spill import SpillLimits
 from tidings.protocol.store import Change, MemoryStore
 from tidings.scenario.links import LOCAL, LinkSpec
 from tidings.simulator.network import SimulatedNetwork

@@ -36,10 +36,11 @@ from tidings.model.messages import (
     Unsubscribed,
 )
 from tidings.model.subscription import Interest, make_interest
-from tidings.protocol.delivery import Delivery, Queued
+from tidings.protocol.delivery import Delivery
 from tidings.protocol.edge import MAX_SUBSCRIPTIONS_PER_CLIENT, check_subscription
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.kernel import Part, Port, TimerName
+from tidings.protocol.queued import Queued
 from tidings.protocol.sessions import Sessions
 from tidings.protocol.store import Change, Store
 from tidings.protocol.subscription_log import Entry

@@ -17,19 +17,18 @@ by a gap, of which the subscribers hear.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 
-import msgspec
-
-from tidings.model.errors import StoreCorrupt, StoreError, StoreFull, WireError
-from tidings.model.event import Publication, decode_publication
+from tidings.model.errors import WireError
+from tidings.model.event import Publication
 from tidings.model.messages import Forward, ForwardGap, Message, Missed, Notify, Parked, Passed, Taken
 from tidings.protocol.facts import Misbehaviour, SpillFailed
 from tidings.protocol.kernel import Part, Port, TimerName
 from tidings.protocol.labels import Label, on_path
+from tidings.protocol.queued import CLIENT, Flow, Incoming, Outgoing, Queued
 from tidings.protocol.sessions import Sessions
-from tidings.protocol.store import Change, Store
+from tidings.protocol.spill import Spill, Spilled, SpillLimits
+from tidings.protocol.store import Store
 from tidings.protocol.subscription_log import Destination, Entry
 from tidings.protocol.subscriptions import Subscriptions
 
@@ -42,120 +41,6 @@ MAX_WAITING_PER_SENDER = 1_024
 """A sender whose publications wait here in such number, not parked, is not told that further ones are taken."""
 PARKED_MEMORY_BYTES = 16 * 1024 * 1024
 """Parked publications of other brokers' clients go to disk beyond this; those of our own always do."""
-CLIENT = "@"
-"""In front of a client's name where brokers and clients are hops alike."""
-
-Flow = tuple[str, str, int]
-"""The publisher's broker, the source, its incarnation."""
-
-
-class SpillLimits:
-    """How much may wait for those who cannot be reached."""
-
-    __slots__ = ("entries", "size_bytes")
-
-    def __init__(self, entries: int = 100_000, size_bytes: int = 1024 * 1024 * 1024) -> None:
-        self.entries = entries
-        self.size_bytes = size_bytes
-
-
-class Queued:
-    """A publication, or a gap in the place of some, that somebody has not confirmed."""
-
-    __slots__ = (
-        "excluded",
-        "first",
-        "flow",
-        "hops",
-        "label",
-        "local",
-        "mark",
-        "message",
-        "on_disk",
-        "parked",
-        "pending",
-        "senders",
-        "sequence",
-        "serial",
-        "size_bytes",
-        "taken_at",
-    )
-
-    def __init__(self, serial: int, flow: Flow, label: Label, sequence: int, taken_at: int) -> None:
-        self.serial = serial
-        self.flow = flow
-        self.label = label
-        self.first = self.sequence = sequence
-        """`first` differs from `sequence` in a gap only."""
-        self.taken_at = taken_at
-        self.message: Forward | ForwardGap | None = None
-        """None while it is on disk only."""
-        self.size_bytes = 0
-        self.mark = 0
-        """Records of the log beyond this position do not get it, and never will."""
-        self.excluded: tuple[str, ...] = ()
-        self.pending: dict[str, str | None] = {}
-        """Who has to confirm it, with the hop that it was handed to."""
-        self.hops: dict[str, int] = {}
-        """Hops that have it or will get it, with its count there; 0: not sent yet."""
-        self.local: dict[str, tuple[str, ...]] = {}
-        """Clients with the subscriptions that it is for."""
-        self.senders: list[tuple[str, int]] = []
-        """Who sent it, with its count on their connection, or its sequence if that is a client."""
-        self.parked = False
-        self.on_disk = False
-
-
-class Outgoing:
-    """What is on its way over one session, or to one client."""
-
-    __slots__ = ("count", "parked", "sent", "taken", "waiting")
-
-    def __init__(self) -> None:
-        self.count = 0
-        """Sent since the connection stands."""
-        self.taken = 0
-        """Of these the peer has taken so many."""
-        self.sent: dict[int, Queued] = {}
-        self.parked: set[int] = set()
-        self.waiting: deque[Queued] = deque()
-
-    def forget(self) -> None:
-        self.sent.clear()
-        self.parked.clear()
-        self.waiting.clear()
-
-
-class Incoming:
-    """What comes over one session, or from one client."""
-
-    __slots__ = ("count", "taken", "waiting")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.taken = 0
-        """What the sender was told last."""
-        self.waiting = 0
-        """Publications first taken from there that wait here and are not parked."""
-
-
-class Spilled(msgspec.Struct, array_like=True, frozen=True):
-    """A publication on disk."""
-
-    serial: int
-    origin: str
-    label: tuple[int, ...]
-    generation: int
-    stamp: int
-    mark: int
-    excluded: tuple[str, ...]
-    own: bool
-    raw: bytes
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode_spilled = msgspec.msgpack.Decoder(Spilled).decode
-
 LocalTargets = Callable[[Publication, tuple[Entry, ...]], dict[str, tuple[str, ...]]]
 
 
@@ -196,7 +81,7 @@ class Delivery(Part):
         self._sessions = sessions
         self._subscriptions = subscriptions
         self._log = subscriptions.log
-        self._store = store
+        self._spill = Spill(port.node, store, lambda reason: port.emit(SpillFailed(reason)))
         self._limits = limits
         self._by_id: dict[tuple[Flow, int], Queued] = {}
         self._unparked: dict[int, Queued] = {}
@@ -205,10 +90,8 @@ class Delivery(Part):
         self._outgoing: dict[str, Outgoing] = {}
         self._incoming: dict[str, Incoming] = {}
         self._serial = 0
-        self._doomed: list[Change] = []
         self._last_gaps: dict[Flow, Queued] = {}
         self._sweeping = False
-        self._disk_full = False
 
     def start(self) -> None:
         self._reload()
@@ -221,7 +104,7 @@ class Delivery(Part):
 
     @property
     def spilled_bytes(self) -> int:
-        return self._store.size_bytes("spill")
+        return self._spill.size_bytes
 
     def waiting_for(self) -> dict[str, int]:
         """How many publications each broker or client has not confirmed."""
@@ -501,7 +384,7 @@ class Delivery(Part):
 
     def _message(self, queued: Queued) -> Message:
         """As it goes to another broker: what came into the log since it was taken is named as excluded."""
-        message = self._body(queued)
+        message = self._spill.body(queued)
         if isinstance(message, ForwardGap):
             return message
         excluded = queued.excluded
@@ -520,25 +403,11 @@ class Delivery(Part):
         )
 
     def _notification(self, queued: Queued, client: str) -> Message:
-        message = self._body(queued)
+        message = self._spill.body(queued)
         subscriptions = queued.local[client]
         if isinstance(message, ForwardGap):
             return Missed(subscriptions, message.source, message.incarnation, message.first, message.last)
         return Notify(subscriptions, message.publication)
-
-    def _body(self, queued: Queued) -> Forward | ForwardGap:
-        if queued.message is not None:
-            return queued.message
-        raw = self._store.get("spill", _key(queued.serial))
-        if raw is None:
-            raise StoreError(
-                f"publication {queued.flow[1]}:{queued.sequence} is missing from the spill on disk"
-            )
-        spilled = _decode_spilled(raw)
-        publication = decode_publication(msgspec.Raw(spilled.raw))
-        return Forward(
-            spilled.origin, spilled.label, spilled.generation, spilled.stamp, queued.excluded, publication
-        )
 
     # --- Confirmations
 
@@ -600,8 +469,7 @@ class Delivery(Part):
             if queued.message is not None:
                 self._parked_memory_bytes -= queued.size_bytes
         if queued.on_disk:
-            queued.on_disk = False
-            self._doomed.append(("spill", _key(queued.serial), None))
+            self._spill.forget(queued)
             self._set_sweep()
 
     def _tell_senders(self, queued: Queued) -> None:
@@ -629,7 +497,7 @@ class Delivery(Part):
 
     def _withdraw(self, queued: Queued, brokers: set[str]) -> None:
         """Strike out those of the brokers that want it no more."""
-        message = self._body(queued)
+        message = self._spill.body(queued)
         if isinstance(message, ForwardGap):
             wanted = {
                 entry.record.broker
@@ -690,7 +558,7 @@ class Delivery(Part):
     def on_timer(self, name: TimerName) -> None:
         self._sweeping = False
         self._sweep()
-        if self._unparked or self._doomed:
+        if self._unparked or self._spill.has_doomed:
             self._set_sweep()
 
     def _set_sweep(self) -> None:
@@ -712,13 +580,7 @@ class Delivery(Part):
             else:
                 blocked.add(queued.flow)
         self._park(stuck)
-        if self._doomed:
-            doomed, self._doomed = self._doomed, []
-            try:
-                self._store.write(doomed)
-            except StoreError as error:
-                self._doomed = doomed + self._doomed
-                self.port.emit(SpillFailed(str(error)))
+        self._spill.sweep()
 
     def _is_stuck(self, queued: Queued) -> bool:
         for name, hop in queued.pending.items():
@@ -750,7 +612,7 @@ class Delivery(Part):
                 kept = kept[:position]
                 break
             to_disk.append(queued)
-        if to_disk and not self._spill(to_disk):
+        if to_disk and not self._spill.keep(to_disk):
             # A full disk gives nothing up: these hold up their publishers until there is room again.
             first = to_disk[0].serial
             kept = [queued for queued in kept if queued.serial < first]
@@ -762,39 +624,6 @@ class Delivery(Part):
 
     def _belongs_on_disk(self, queued: Queued) -> bool:
         return queued.flow[0] == self._name or self._parked_memory_bytes > PARKED_MEMORY_BYTES
-
-    def _spill(self, batch: list[Queued]) -> bool:
-        try:
-            self._store.write([("spill", _key(queued.serial), self._spilled(queued)) for queued in batch])
-        except StoreFull as error:
-            if not self._disk_full:
-                self._disk_full = True
-                self.port.emit(SpillFailed(str(error)))
-            return False
-        self._disk_full = False
-        for queued in batch:
-            queued.on_disk = True
-            queued.message = None
-        return True
-
-    def _spilled(self, queued: Queued) -> bytes:
-        message = queued.message
-        assert isinstance(message, Forward)
-        own = queued.flow[0] == self._name
-        excluded = queued.excluded
-        return _encode(
-            Spilled(
-                queued.serial,
-                message.origin,
-                message.label,
-                message.generation,
-                message.stamp,
-                queued.mark,
-                excluded,
-                own,
-                bytes(message.publication.raw),
-            )
-        )
 
     def _set_parked(self, queued: Queued) -> None:
         queued.parked = True
@@ -861,7 +690,7 @@ class Delivery(Part):
 
     def _unserved(self, queued: Queued) -> tuple[str, ...]:
         """The records of other brokers that it is pending for."""
-        message = self._body(queued)
+        message = self._spill.body(queued)
         if isinstance(message, ForwardGap):
             return message.subscriptions
         return tuple(
@@ -890,37 +719,24 @@ class Delivery(Part):
     # --- After a restart
 
     def _reload(self) -> None:
-        """What was confirmed to our own clients and not delivered; of others, their brokers have it still."""
-        doomed: list[Change] = []
-        for key, value in self._store.read("spill"):
-            try:
-                spilled = _decode_spilled(value)
-                publication = decode_publication(msgspec.Raw(spilled.raw))
-            except (msgspec.MsgspecError, WireError) as error:
-                raise StoreCorrupt(f"a publication in the spill does not decode: {error}") from None
-            if not spilled.own or not self._reload_own(spilled, publication):
-                doomed.append(("spill", key, None))
-        if doomed:
-            self._store.write(doomed)
+        for spilled, publication in self._spill.reload():
+            self._reload_own(spilled, publication)
+        self._spill.sweep()
 
-    def _reload_own(self, spilled: Spilled, publication: Publication) -> bool:
-        """False if nobody is left who wants it."""
+    def _reload_own(self, spilled: Spilled, publication: Publication) -> None:
         flow = (self._name, publication.source, publication.incarnation)
         self._serial = max(self._serial, spilled.serial)
         self.seen[flow] = max(self.seen.get(flow, 0), publication.sequence)
         queued = Queued(spilled.serial, flow, spilled.label, publication.sequence, self.port.now)
         queued.mark, queued.excluded = spilled.mark, spilled.excluded
         queued.size_bytes = publication.size_bytes
-        queued.senders.append((CLIENT + publication.source, publication.sequence))
+        queued.on_disk = True
         self._set_pending(queued, publication, self._log.route(publication, spilled.label))
         if not queued.pending:
-            return False
-        queued.parked = queued.on_disk = True
+            self._spill.forget(queued)
+            return
+        queued.senders.append((CLIENT + publication.source, publication.sequence))
+        queued.parked = True
         self._parked_count += 1
         self.entries[queued.serial] = queued
         self._by_id[flow, queued.sequence] = queued
-        return True
-
-
-def _key(serial: int) -> bytes:
-    return serial.to_bytes(8, "big")

@@ -9,14 +9,16 @@ import msgspec
 from tidings.model.errors import StoreCorrupt
 from tidings.model.messages import Neighbour
 from tidings.protocol.attachments import Attachments
-from tidings.protocol.delivery import CLIENT, Delivery, SpillLimits
+from tidings.protocol.delivery import Delivery
 from tidings.protocol.kernel import Node, Port
 from tidings.protocol.labels import Label, label_text
 from tidings.protocol.matching import Matcher
 from tidings.protocol.membership import Membership, read_news
 from tidings.protocol.neighbourhood import Neighbourhood
+from tidings.protocol.queued import CLIENT
 from tidings.protocol.relays import RelayingPort, Relays
 from tidings.protocol.sessions import Sessions
+from tidings.protocol.spill import SpillLimits
 from tidings.protocol.store import Change, Store
 from tidings.protocol.subscription_log import Entry, SubscriptionLog
 from tidings.protocol.subscriptions import Subscriptions
