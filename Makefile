@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup demo test check lint types contracts bench docs lock clean
+.PHONY: help setup demo test check lint types contracts bench campaign docs lock clean
 
 help:           ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 14
@@ -33,7 +33,11 @@ contracts: setup
 check: lint types contracts test ## what CI runs
 
 bench: setup    ## the benchmarks behind benchmarks/README.md
-	@for b in matching simulator live; do $(BIN)/python benchmarks/$$b.py || exit 1; done
+	@for b in matching simulator live overlay_graph overlay; do $(BIN)/python benchmarks/$$b.py || exit 1; done
+
+SEEDS ?= 0:1000000
+campaign: setup ## random runs of the guaranteed overlay on Spark: SEEDS=A:B, a million by default
+	@$(BIN)/python -m tidings.spark.campaign --seeds $(SEEDS) --out out/campaign
 
 docs: setup     ## the manual, into site/
 	@$(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
