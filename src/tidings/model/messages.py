@@ -397,6 +397,13 @@ class Missed(WireMessage, frozen=True, gc=False, tag=76):
     last: Counter
 
 
+class Baseline(WireMessage, frozen=True, gc=False, tag=78):
+    """The subscription begins behind these: (source, incarnation, sequence)."""
+
+    subscription: SubscriptionId
+    marks: Annotated[tuple[tuple[Name, Counter, Counter], ...], Meta(max_length=4096)]
+
+
 class Coverage(WireMessage, frozen=True, gc=False, tag=77):
     """Which brokers do not know the subscription yet; none: it is complete. The set only shrinks."""
 

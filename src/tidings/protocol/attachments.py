@@ -20,6 +20,7 @@ from tidings.model.event import Publication
 from tidings.model.messages import (
     Attach,
     Attached,
+    Baseline,
     Confirm,
     Coverage,
     Notified,
@@ -55,6 +56,8 @@ ABSENT_CHECK_NS = 600_000_000_000
 MAX_AHEAD = 1_000_000
 """A client's sequence may jump ahead by so much; more is a mistake."""
 MAX_UNCOVERED_SHOWN = 64
+MAX_BASELINE = 4_096
+"""Flows that a new subscription is told to begin behind; the most recent ones."""
 UNKNOWN_CLIENT = "?"
 """In front of a record's id where it stands for clients that have not asked again."""
 
@@ -62,12 +65,13 @@ UNKNOWN_CLIENT = "?"
 class Held:
     """One subscription of a client."""
 
-    __slots__ = ("accepted", "interest", "record", "shown")
+    __slots__ = ("interest", "joined", "record", "shown")
 
     def __init__(self, interest: Interest, record: str) -> None:
         self.interest = interest
         self.record = record
-        self.accepted = False
+        self.joined = False
+        """It hangs on a record that was there before, and its client may not know where it begins."""
         self.shown: tuple[str, ...] | None = None
         """Whom the client was last told to be uncovered."""
 
@@ -325,12 +329,18 @@ class Attachments(Part):
         except (FilterError, TopicError, ValueError, StoreError) as error:
             self.port.send(sender, SubscribeFailed(message.subscription, str(error)))
             return
+        if held.joined:
+            # The record brings what was taken before, if its sender or this broker restarts: this subscription
+            # is not owed that, and would not get all of it.
+            marks = tuple(self._delivery.recent_flows(MAX_BASELINE))
+            self.port.send(sender, Baseline(message.subscription, marks))
         held.shown = None
         self._show(sender, message.subscription, held)
 
     def _add(self, client: str, message: Subscribe, interest: Interest) -> Held:
         record_id = self._record_for(interest)
         held = Held(interest, record_id)
+        held.joined = record_id in self._users
         topics = tuple(topic.text for topic in interest.topics)
         stored = StoredSubscription(client, message.subscription, topics, interest.sql, record_id)
         try:
@@ -412,6 +422,7 @@ class Attachments(Part):
         if complete:
             if held.shown != ():
                 held.shown = ()
+                held.joined = False
                 self.port.send(client, Subscribed(subscription))
         elif self._subscriptions.is_settled(entry):
             uncovered = tuple(self._subscriptions.uncovered(entry, MAX_UNCOVERED_SHOWN))

@@ -119,6 +119,15 @@ class Delivery(Part):
         outgoing = self._outgoing.get(hop)
         return (0, 0) if outgoing is None else (len(outgoing.sent), len(outgoing.waiting))
 
+    def recent_flows(self, limit: int) -> list[tuple[str, int, int]]:
+        """(source, incarnation, highest sequence) of what was taken here, the most recent flows first."""
+        marks: dict[tuple[str, int], int] = {}
+        for (_, source, incarnation), sequence in reversed(self.seen.items()):
+            marks[source, incarnation] = max(marks.get((source, incarnation), 0), sequence)
+            if len(marks) == limit:
+                break
+        return [(*source, sequence) for source, sequence in marks.items()]
+
     def waits_behind(self, peer: str) -> bool:
         """Does anything wait for somebody who is reached through that peer only?"""
         towards, frontier = self._sessions.neighbourhood.towards, self._sessions.frontier

@@ -27,6 +27,8 @@ LAST_ASK_NS = 16_000_000_000
 """How long a peer is unreachable before a circuit is asked for, and the longest wait before asking again."""
 LEASE_NS = 4_000_000_000
 """How long a relay tries to reach the target."""
+UNANSWERED_NS = 1_000_000_000
+"""An ask of our own that is not answered by then gives way to one from the other end."""
 MAX_CIRCUITS_CARRIED = 1_024
 
 
@@ -38,6 +40,8 @@ class Circuit(NamedTuple):
     up: bool
     own: bool
     """We asked for it."""
+    since: int
+    """When it was asked for or opened."""
 
 
 class RelayingPort:
@@ -87,6 +91,7 @@ class Relays(Part):
         self._serial = incarnation
         self._asked: dict[tuple[str, str], int] = {}
         """As a relay: circuits that wait for the target's session or its answer."""
+        self._asked_until: dict[tuple[str, str], int] = {}
         self._attempts: dict[str, tuple[int, int]] = {}
         """Unreachable peer -> when to ask next, and how often we have."""
         self._direct: dict[str, None] = {}
@@ -107,7 +112,7 @@ class Relays(Part):
             self._attempts[peer] = (now + wait_ns, count + 1)
             if relay is not None:
                 self._serial += 1
-                self._circuits[peer] = Circuit(relay, self._serial, up=False, own=True)
+                self._circuits[peer] = Circuit(relay, self._serial, up=False, own=True, since=now)
                 self._relaying.send_directly(relay, Relay(peer, "ask", self._serial))
         self._offer_all()
 
@@ -149,6 +154,8 @@ class Relays(Part):
                 circuit = self._circuits.get(peer)
                 if circuit is not None and circuit[:2] == (sender, serial):
                     self._open(peer, circuit._replace(up=True))
+                else:
+                    self._relaying.send_directly(sender, Relay(peer, "closed", serial))
             case "closed":
                 self._on_closed(sender, peer, serial)
 
@@ -159,13 +166,19 @@ class Relays(Part):
             return
         self.carried.pop((asker, target), None)
         self._asked[asker, target] = serial
+        self._asked_until[asker, target] = self.port.now + LEASE_NS
         self._keep(asker)
         self._keep(target)
         self._offer(asker, target)
 
     def _offer_all(self) -> None:
+        now = self.port.now
+        self._asked_until = {pair: until for pair, until in self._asked_until.items() if pair in self._asked}
         for asker, target in list(self._asked):
-            self._offer(asker, target)
+            if self._asked_until[asker, target] < now:
+                self._relaying.send_directly(asker, Relay(target, "closed", self._asked.pop((asker, target))))
+            else:
+                self._offer(asker, target)
         for asker, target in list(self.carried):
             self._keep(asker)
             self._keep(target)
@@ -190,13 +203,18 @@ class Relays(Part):
             asker not in self._sessions.neighbourhood
             or asker in self._direct
             or relay not in self._direct
-            or (mine is not None and mine.own and self.port.node < asker)
+            or (mine is not None and mine.own and self.port.node < asker and not self._is_unanswered(mine))
         )
         if refused:
             self._relaying.send_directly(relay, Relay(asker, "closed", serial))
             return
+        if mine is not None and mine.own and mine.relay in self._direct:
+            self._relaying.send_directly(mine.relay, Relay(asker, "closed", mine.serial))
         self._relaying.send_directly(relay, Relay(asker, "accept", serial))
-        self._open(asker, Circuit(relay, serial, up=True, own=False))
+        self._open(asker, Circuit(relay, serial, up=True, own=False, since=self.port.now))
+
+    def _is_unanswered(self, circuit: Circuit) -> bool:
+        return not circuit.up and self.port.now - circuit.since >= UNANSWERED_NS
 
     def _open(self, peer: str, circuit: Circuit) -> None:
         self._end(peer, tell=False)

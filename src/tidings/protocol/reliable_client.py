@@ -22,6 +22,7 @@ from tidings.model.event import Publication, make_publication
 from tidings.model.messages import (
     Attach,
     Attached,
+    Baseline,
     Confirm,
     Coverage,
     Missed,
@@ -62,6 +63,7 @@ class ReliableSession(Session):
         Taken: "on_taken",
         Missed: "on_missed",
         Coverage: "on_coverage",
+        Baseline: "on_baseline",
     }
 
     def __init__(
@@ -245,6 +247,12 @@ class ReliableSession(Session):
         if len(held.highest) > MAX_TRACKED_SOURCES:
             del held.highest[next(iter(held.highest))]
         return sequence > highest
+
+    def on_baseline(self, sender: str, message: Baseline) -> None:
+        held = self._held.get(message.subscription)
+        if held is not None and held.state is State.REQUESTED:
+            for source, incarnation, sequence in message.marks:
+                self._is_new(held, source, incarnation, sequence)
 
     def on_coverage(self, sender: str, message: Coverage) -> None:
         if message.subscription in self._held:
