@@ -28,7 +28,7 @@ from tidings.model.event import Publication
 from tidings.model.messages import Activate, Records, Sync
 from tidings.protocol.attachments import Attachments
 from tidings.protocol.delivery import Delivery
-from tidings.protocol.queued import CLIENT, Flow, Outgoing, Queued
+from tidings.protocol.queued import CLIENT, Flow, Queued
 from tidings.protocol.subscription_log import Destination, Entry
 from tidings.protocol.subscriptions import Subscriptions
 
@@ -148,7 +148,7 @@ def test_figure_8_lines_39_48_a_new_session_is_sent_what_is_pending(monkeypatch:
     assert network.queues() == {}
 
     def only_note(self: Delivery, peer: str) -> None:
-        self._outgoing.setdefault(peer, Outgoing())
+        self.hops.open(peer)
         for queued in self.entries.values():
             for name, hop in queued.pending.items():
                 if hop is None and self._sessions.frontier(self._log.labels[name]) == peer:

@@ -200,4 +200,4 @@ def test_a_cut_in_the_kernel_is_a_cut(namespaces: Namespaces) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_the_kernel_loses_is_not_lost(seed: int, tmp_path: Path, namespaces: Namespaces) -> None:
-    play(scenario(seed, ("crash", "link", "link", "partition")), tmp_path, namespaces)
+    play(scenario(seed, ("crash", "pause", "link", "link", "partition")), tmp_path, namespaces)

@@ -25,7 +25,7 @@ from overlay_network import (
     wait_for_confirmations_only,
 )
 from tidings.model.messages import Attached, Forward, Passed, Record, Records, Sync
-from tidings.protocol import delivery
+from tidings.protocol import hops
 from tidings.protocol.delivery import Delivery
 from tidings.protocol.labels import on_path
 from tidings.protocol.queued import Flow, Queued
@@ -425,7 +425,7 @@ def test_confirmation_in_flight_at_failure(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_window_of_1_in_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     """One publication at a time on each session, either way, though everything waits for u, whose broker is dead."""
-    monkeypatch.setattr(delivery, "MAX_WAITING_PER_SENDER", 0)
+    monkeypatch.setattr(hops, "MAX_WAITING_PER_SENDER", 0)
 
     def play() -> OverlayNetwork:
         clients = {"p": "b0", "q": "b2", "s": "b0", "t": "b2", "u": "b3"}

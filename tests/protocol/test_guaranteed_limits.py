@@ -215,7 +215,7 @@ def test_a_full_disk_holds_the_publisher_up_and_loses_nothing() -> None:
 
 
 def test_a_sender_waits_while_too_much_of_its_own_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidings.protocol.delivery.MAX_WAITING_PER_SENDER", 4)
+    monkeypatch.setattr("tidings.protocol.hops.MAX_WAITING_PER_SENDER", 4)
     monkeypatch.setattr("tidings.protocol.delivery.SLOW_NS", 3600 * S)
     chain = Chain(window=2)
     chain.clients["s"].session.acknowledges = False  # it takes nothing

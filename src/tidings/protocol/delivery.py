@@ -23,9 +23,10 @@ from tidings.model.errors import WireError
 from tidings.model.event import Publication
 from tidings.model.messages import Forward, ForwardGap, Message, Missed, Notify, Parked, Passed, Taken
 from tidings.protocol.facts import Misbehaviour, SpillFailed
+from tidings.protocol.hops import Hops, Senders
 from tidings.protocol.kernel import Part, Port, TimerName
 from tidings.protocol.labels import Label, on_path
-from tidings.protocol.queued import CLIENT, Flow, Incoming, Outgoing, Queued
+from tidings.protocol.queued import CLIENT, Flow, Queued
 from tidings.protocol.sessions import Sessions
 from tidings.protocol.spill import Spill, Spilled, SpillLimits
 from tidings.protocol.store import Store
@@ -37,8 +38,6 @@ SLOW_NS = 1_000_000_000
 """A client that has not taken a notification for this long counts as one that cannot be reached."""
 MAX_FLOWS = 262_144
 """Flows that are remembered; the least recent ones are forgotten first."""
-MAX_WAITING_PER_SENDER = 1_024
-"""A sender whose publications wait here in such number, not parked, is not told that further ones are taken."""
 PARKED_MEMORY_BYTES = 16 * 1024 * 1024
 """Parked publications of other brokers' clients go to disk beyond this; those of our own always do."""
 LocalTargets = Callable[[Publication, tuple[Entry, ...]], dict[str, tuple[str, ...]]]
@@ -87,8 +86,8 @@ class Delivery(Part):
         self._unparked: dict[int, Queued] = {}
         self._parked_count = 0
         self._parked_memory_bytes = 0
-        self._outgoing: dict[str, Outgoing] = {}
-        self._incoming: dict[str, Incoming] = {}
+        self.hops = Hops(port, window, self._message_for)
+        self._senders = Senders(port, self._window_of)
         self._serial = 0
         self._last_gaps: dict[Flow, Queued] = {}
         self._sweeping = False
@@ -114,11 +113,6 @@ class Delivery(Part):
                 counts[name] = counts.get(name, 0) + 1
         return counts
 
-    def hop_counts(self, hop: str) -> tuple[int, int]:
-        """How many publications that hop has and has not confirmed, and how many wait to go there."""
-        outgoing = self._outgoing.get(hop)
-        return (0, 0) if outgoing is None else (len(outgoing.sent), len(outgoing.waiting))
-
     def recent_flows(self, limit: int) -> list[tuple[str, int, int]]:
         """(source, incarnation, highest sequence) of what was taken here, the most recent flows first."""
         marks: dict[tuple[str, int], int] = {}
@@ -141,26 +135,16 @@ class Delivery(Part):
 
     def deactivated(self, hop: str) -> None:
         """What went there and is not confirmed will go another way, or there again."""
-        outgoing = self._outgoing.get(hop)
-        if outgoing is None:
-            return
-        for queued in (*outgoing.sent.values(), *outgoing.waiting):
-            if queued.hops.pop(hop, None) is not None:
-                for name, chosen in queued.pending.items():
-                    if chosen == hop:
-                        queued.pending[name] = None
-        outgoing.forget()
+        self.hops.take_all_back(hop)
         if self.entries:
             self._set_sweep()
 
     def lost(self, hop: str) -> None:
-        self._outgoing.pop(hop, None)
-        self._incoming.pop(hop, None)
+        """The connection with that broker is gone: it will send again what it has not heard of."""
+        self.hops.close(hop)
+        self._senders.forget(hop)
         for queued in self.entries.values():
-            if queued.senders:
-                queued.senders = [
-                    sender for sender in queued.senders if sender[0] != hop or hop.startswith(CLIENT)
-                ]
+            queued.senders = [sender for sender in queued.senders if sender[0] != hop]
 
     def ready(self, peer: str) -> None:
         """The session is synchronised: everything pending that goes this way goes now, before anything newer."""
@@ -172,33 +156,29 @@ class Delivery(Part):
                 if hop is None and not name.startswith(CLIENT) and frontier(self._log.labels[name]) == peer
             ]
             if names:
-                self._hand_over(queued, peer, names)
-        self._pump(peer)
+                self.hops.hand_over(queued, peer, names)
+        self.hops.pump(peer)
 
     def client_ready(self, client: str) -> None:
         hop = CLIENT + client
-        self._outgoing.setdefault(hop, Outgoing())
+        self.hops.open(hop)
         for queued in self.entries.values():
             if hop in queued.pending and queued.pending[hop] is None:
-                self._hand_over(queued, hop, [hop])
-        self._pump(hop)
+                self.hops.hand_over(queued, hop, [hop])
+        self.hops.pump(hop)
 
     def client_gone(self, client: str) -> None:
         self.deactivated(CLIENT + client)
-        self._outgoing.pop(CLIENT + client, None)
-        self._incoming.pop(CLIENT + client, None)
+        self.hops.close(CLIENT + client)
+        self._senders.forget(CLIENT + client)
 
     def client_took(self, client: str, count: int) -> bool:
         """The client has been shown its first `count` notifications; False if it never got so many."""
         hop = CLIENT + client
-        outgoing = self._outgoing.get(hop)
-        if outgoing is None:
-            return True
-        if count > outgoing.count:
+        if count and not self.hops.knows(hop, count):
             return False
-        outgoing.taken = max(outgoing.taken, count)
-        done = [number for number in outgoing.sent if number <= count]
-        self._confirmed(hop, outgoing, done)
+        self._confirmed(hop, [number for number in self.hops.sent(hop) if number <= count])
+        self.hops.taken(hop, count)
         return True
 
     # --- Taking a publication
@@ -206,7 +186,7 @@ class Delivery(Part):
     def on_forward(self, sender: str, message: Forward) -> None:
         if not self._sessions.established(sender):
             return
-        count = self._count(sender)
+        count = self._senders.count(sender)
         lacking = self._subscriptions.peer_lacks(sender)
         if lacking is None:
             self.port.emit(Misbehaviour(sender, "it sent a publication before it synchronised"))
@@ -239,7 +219,7 @@ class Delivery(Part):
         own = self._sessions.neighbourhood
         flow = (own.name, publication.source, publication.incarnation)
         hop = CLIENT + client
-        self._count(hop)
+        self._senders.count(hop)
         if self._is_duplicate(flow, publication.sequence, hop, publication.sequence):
             return
         route = self._log.route(publication, own.label)
@@ -254,7 +234,7 @@ class Delivery(Part):
     def on_forward_gap(self, sender: str, message: ForwardGap) -> None:
         if not self._sessions.established(sender):
             return
-        count = self._count(sender)
+        count = self._senders.count(sender)
         flow = (message.origin, message.source, message.incarnation)
         if self._is_duplicate(flow, message.last, sender, count):
             return
@@ -264,34 +244,6 @@ class Delivery(Part):
         queued.senders.append((sender, count))
         self._set_pending_of_gap(queued, message.subscriptions)
         self._place(queued)
-
-    def _count(self, sender: str) -> int:
-        incoming = self._incoming.get(sender)
-        if incoming is None:
-            incoming = self._incoming[sender] = Incoming()
-        incoming.count += 1
-        self._tell_taken(sender, incoming)
-        return incoming.count
-
-    def _tell_taken(self, sender: str, incoming: Incoming) -> None:
-        """Half a window at a time, while not too much of that sender's waits here."""
-        if incoming.waiting > MAX_WAITING_PER_SENDER:
-            return
-        is_client = sender.startswith(CLIENT)
-        window = self.window if is_client else self._sessions.window_of(sender)
-        if 2 * (incoming.count - incoming.taken) >= window:
-            incoming.taken = incoming.count
-            self.port.send(sender[1:] if is_client else sender, Taken(incoming.count))
-
-    def _waits(self, queued: Queued, change: int) -> None:
-        """The publication begins (1) or ends (-1) to hold up its first sender."""
-        if queued.senders:
-            sender = queued.senders[0][0]
-            incoming = self._incoming.get(sender)
-            if incoming is not None:
-                incoming.waiting = max(incoming.waiting + change, 0)
-                if change < 0:
-                    self._tell_taken(sender, incoming)
 
     def _is_duplicate(self, flow: Flow, sequence: int, sender: str, count: int) -> bool:
         seen = self.seen.pop(flow, 0)  # popped and set again: the least recent flow comes first
@@ -343,7 +295,7 @@ class Delivery(Part):
             return
         self.entries[queued.serial] = self._unparked[queued.serial] = queued
         self._by_id[queued.flow, queued.sequence] = queued
-        self._waits(queued, 1)
+        self._senders.wait(queued)
         self._assign(queued)
         self._set_sweep()
 
@@ -354,42 +306,25 @@ class Delivery(Part):
             if chosen is not None:
                 continue
             if name.startswith(CLIENT):
-                if name in self._outgoing:
+                if name in self.hops:
                     names_of[name] = [name]
                 continue
             hop = self._sessions.frontier(self._log.labels[name])
             if hop is not None and self._subscriptions.ready(hop):
                 names_of.setdefault(hop, []).append(name)
         for hop, names in names_of.items():
-            self._hand_over(queued, hop, names)
-            self._pump(hop)
-
-    def _hand_over(self, queued: Queued, hop: str, names: list[str]) -> None:
-        for name in names:
-            queued.pending[name] = hop
-        if hop not in queued.hops:
-            queued.hops[hop] = 0
-            self._outgoing.setdefault(hop, Outgoing()).waiting.append(queued)
-
-    def _pump(self, hop: str) -> None:
-        """Send what waits for the hop while its window has room."""
-        outgoing = self._outgoing.get(hop)
-        if outgoing is None:
-            return
-        waiting = outgoing.waiting
-        while waiting and outgoing.count - outgoing.taken < self.window:
-            queued = waiting.popleft()
-            if queued.hops.get(hop) != 0:
-                continue  # confirmed or withdrawn while it waited
-            outgoing.count += 1
-            queued.hops[hop] = outgoing.count
-            outgoing.sent[outgoing.count] = queued
-            if hop.startswith(CLIENT):
-                self.port.send(hop[1:], self._notification(queued, hop[1:]))
-            else:
-                self.port.send(hop, self._message(queued))
+            self.hops.hand_over(queued, hop, names)
+            self.hops.pump(hop)
 
     # --- Messages
+
+    def _window_of(self, sender: str) -> int:
+        return self.window if sender.startswith(CLIENT) else self._sessions.window_of(sender)
+
+    def _message_for(self, queued: Queued, hop: str) -> Message:
+        if hop.startswith(CLIENT):
+            return self._notification(queued, hop.removeprefix(CLIENT))
+        return self._message(queued)
 
     def _message(self, queued: Queued) -> Message:
         """As it goes to another broker: what came into the log since it was taken is named as excluded."""
@@ -421,44 +356,29 @@ class Delivery(Part):
     # --- Confirmations
 
     def on_passed(self, sender: str, message: Passed) -> None:
-        outgoing = self._outgoing.get(sender)
-        if outgoing is not None:
-            self._check_counts(sender, outgoing, message.counts)
-            self._confirmed(sender, outgoing, message.counts)
+        self._check_counts(sender, message.counts)
+        self._confirmed(sender, message.counts)
 
     def on_taken(self, sender: str, message: Taken) -> None:
-        outgoing = self._outgoing.get(sender)
-        if outgoing is not None:
-            self._check_counts(sender, outgoing, (message.count,))
-            outgoing.taken = min(max(outgoing.taken, message.count), outgoing.count)
-            self._pump(sender)
+        self._check_counts(sender, (message.count,))
+        self.hops.taken(sender, message.count)
 
     def on_parked(self, sender: str, message: Parked) -> None:
-        outgoing = self._outgoing.get(sender)
-        if outgoing is None:
-            return
-        self._check_counts(sender, outgoing, message.counts)
-        outgoing.parked.update(count for count in message.counts if count in outgoing.sent)
+        self._check_counts(sender, message.counts)
+        self.hops.parked(sender, message.counts)
         self._set_sweep()
 
-    def _check_counts(self, sender: str, outgoing: Outgoing, counts: Sequence[int]) -> None:
-        unknown = [count for count in counts if not 0 < count <= outgoing.count]
+    def _check_counts(self, sender: str, counts: Sequence[int]) -> None:
+        unknown = [count for count in counts if not self.hops.knows(sender, count)]
         if unknown:
-            what = f"it confirms publication {unknown[0]} of this connection, which has had {outgoing.count}"
-            self.port.emit(Misbehaviour(sender, what))
+            self.port.emit(
+                Misbehaviour(sender, f"it confirms publication {unknown[0]}, it never got so many")
+            )
 
-    def _confirmed(self, hop: str, outgoing: Outgoing, counts: Sequence[int]) -> None:
-        for count in counts:
-            queued = outgoing.sent.pop(count, None)
-            if queued is None:
-                continue
-            outgoing.parked.discard(count)
-            del queued.hops[hop]
-            for name in [name for name, chosen in queued.pending.items() if chosen == hop]:
-                del queued.pending[name]
-            if not queued.pending:
-                self._finish(queued)
-        self._pump(hop)
+    def _confirmed(self, hop: str, counts: Sequence[int]) -> None:
+        for queued in self.hops.passed(hop, counts):
+            self._finish(queued)
+        self.hops.pump(hop)
 
     def _finish(self, queued: Queued) -> None:
         """Everybody has it."""
@@ -467,7 +387,7 @@ class Delivery(Part):
         if self._last_gaps.get(queued.flow) is queued:
             del self._last_gaps[queued.flow]
         if self._unparked.pop(queued.serial, None) is not None:
-            self._waits(queued, -1)
+            self._senders.go_on(queued)
         del self._by_id[queued.flow, queued.sequence]
         self._release(queued)
         self._tell_senders(queued)
@@ -546,9 +466,9 @@ class Delivery(Part):
             queued.local[client] = tuple(sorted({*queued.local.get(client, ()), subscription}))
             if hop not in queued.pending:
                 queued.pending[hop] = None
-                if hop in self._outgoing:
-                    self._hand_over(queued, hop, [hop])
-        self._pump(hop)
+                if hop in self.hops:
+                    self.hops.hand_over(queued, hop, [hop])
+        self.hops.pump(hop)
 
     def _strike(self, queued: Queued, names: list[str]) -> None:
         for name in names:
@@ -557,10 +477,10 @@ class Delivery(Part):
                 del queued.hops[hop]
         if names and not queued.pending:
             hops = list(queued.hops)
-            self._drop_hops(queued)
+            self.hops.take_back(queued)
             self._finish(queued)
             for hop in hops:
-                self._pump(hop)
+                self.hops.pump(hop)
 
     # --- Parking
 
@@ -599,11 +519,10 @@ class Delivery(Part):
                     if frontier is not None:
                         return False  # on its way to being ready
                 continue
-            count = queued.hops.get(hop, 0)
             if hop.startswith(CLIENT):
                 if self.port.now - queued.taken_at < SLOW_NS:
                     return False
-            elif count not in self._outgoing[hop].parked:
+            elif not self.hops.has_parked(queued, hop):
                 return False
         return True
 
@@ -637,7 +556,7 @@ class Delivery(Part):
     def _set_parked(self, queued: Queued) -> None:
         queued.parked = True
         del self._unparked[queued.serial]
-        self._waits(queued, -1)
+        self._senders.go_on(queued)
         self._parked_count += 1
         if queued.message is not None:
             self._parked_memory_bytes += queued.size_bytes
@@ -666,11 +585,11 @@ class Delivery(Part):
             and not any(gap.hops.values())
         )
         self.gaps += 1
-        self._drop_hops(queued)
+        self.hops.take_back(queued)
         origin, source, incarnation = queued.flow
         if extends and gap is not None:
             del self.entries[queued.serial], self._unparked[queued.serial]
-            self._waits(queued, -1)
+            self._senders.go_on(queued)
             del self._by_id[queued.flow, queued.sequence], self._by_id[gap.flow, gap.sequence]
             gap.sequence = queued.sequence
         else:
@@ -686,16 +605,6 @@ class Delivery(Part):
         senders, queued.senders = queued.senders, []
         for sender, count in senders:
             self._tell_sender(sender, count, queued.flow, queued.sequence)
-
-    def _drop_hops(self, queued: Queued) -> None:
-        """Take it back from hops that did not get to it; what they were sent they may still confirm, in vain."""
-        for hop, count in queued.hops.items():
-            outgoing = self._outgoing[hop]
-            outgoing.sent.pop(count, None)
-            outgoing.parked.discard(count)
-        queued.hops.clear()
-        for name in queued.pending:
-            queued.pending[name] = None
 
     def _unserved(self, queued: Queued) -> tuple[str, ...]:
         """The records of other brokers that it is pending for."""

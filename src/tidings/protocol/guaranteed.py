@@ -264,7 +264,7 @@ class GuaranteedBroker(Node):
     def _peer_status(self, peer: str) -> dict[str, object]:
         established = self.sessions.established(peer)
         circuit = self.relays.circuit(peer)
-        sent, waiting = self.delivery.hop_counts(peer)
+        sent, waiting = self.delivery.hops.counts(peer)
         return {
             "label": label_text(self.neighbourhood.label_of(peer)),
             "present": established,
