@@ -356,13 +356,17 @@ class Attachments(Part):
         return held
 
     def _record_for(self, interest: Interest) -> str:
-        """An equal record, a complete one that covers it, or a new one."""
+        """An equal record, a complete one that covers it, one that did so before a loss, or a new one."""
         record_id = self._records.get(interest)
         if record_id is not None:
             return record_id
         wider = self._complete.find(interest)
         if wider is not None:
             return self._records[wider]
+        for orphan in self._orphans:  # it may have hung there before our disk was lost
+            entry = self._log.get(orphan)
+            if entry is not None and entry.interest.covers(interest):
+                return orphan
         record_id = self._subscriptions.next_own_id()
         self._records[interest] = record_id
         try:

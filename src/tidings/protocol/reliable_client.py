@@ -81,6 +81,8 @@ class ReliableSession(Session):
         """False: whoever shows events to the application calls `acknowledge`."""
         self._connected = False
         self._attached = False
+        self._attaching = 0
+        """Attach messages that are not answered. Only the last answer says what we stamp with."""
         self._publishes = False
         self._generation = 0
         self._position = 0
@@ -115,7 +117,7 @@ class ReliableSession(Session):
             self._publishes = True
             self._attached = False
             if self._connected:
-                self.port.send(self.broker, Attach(self.incarnation, True))
+                self._attach()
         self._pump()
         return publication
 
@@ -136,8 +138,13 @@ class ReliableSession(Session):
         self._taken = min(max(self._taken, message.count), self._sent)
         self._pump()
 
+    def _attach(self) -> None:
+        self._attaching += 1
+        self.port.send(self.broker, Attach(self.incarnation, self._publishes))
+
     def on_attached(self, sender: str, message: Attached) -> None:
-        if self._attached:
+        self._attaching -= 1
+        if self._attached or self._attaching:
             return
         self._attached = True
         lost_its_disk = self._generation != 0 and message.generation != self._generation
@@ -279,7 +286,8 @@ class ReliableSession(Session):
         self._attached = False
         self._shown = self._acknowledged = 0
         self._sent = self._taken = 0
-        self.port.send(self.broker, Attach(self.incarnation, self._publishes))
+        self._attaching = 0
+        self._attach()
         super().on_link_up(peer)
 
     def on_link_down(self, peer: str) -> None:

@@ -1,0 +1,1 @@
+"""What runs on Spark. Nothing else of tidings imports pyspark."""
