@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tidings.model.errors import NotConfirmed as NotConfirmed
     from tidings.model.errors import NotYetAvailable as NotYetAvailable
     from tidings.model.errors import ScenarioError as ScenarioError
+    from tidings.model.errors import StoreError as StoreError
     from tidings.model.errors import SubscriptionRefused as SubscriptionRefused
     from tidings.model.errors import TidingsError as TidingsError
     from tidings.model.errors import TopicError as TopicError
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tidings.services.overlay import connect as connect
     from tidings.services.overlay import embedded as embedded
     from tidings.services.service import EventService as EventService
+    from tidings.services.stream import EventsMissed as EventsMissed
     from tidings.services.stream import Stream as Stream
     from tidings.structures.match_index import MatchIndex as MatchIndex
 
@@ -45,14 +47,15 @@ _HOMES = {
     "tidings.model.builder": ("col",),
     "tidings.model.errors": (
         *("AttributeValueError", "ConnectionFailed", "FilterError", "NotConfirmed", "NotYetAvailable"),
-        *("ScenarioError", "SubscriptionRefused", "TidingsError", "TopicError", "TraceError", "WireError"),
+        *("ScenarioError", "StoreError", "SubscriptionRefused", "TidingsError", "TopicError"),
+        *("TraceError", "WireError"),
     ),
     "tidings.model.event": ("Event", "EventId"),
     "tidings.model.filter": ("Filter", "Pattern"),
     "tidings.model.topics": ("TopicPattern",),
     "tidings.services.overlay": ("connect", "embedded"),
     "tidings.services.service": ("EventService",),
-    "tidings.services.stream": ("Stream",),
+    "tidings.services.stream": ("EventsMissed", "Stream"),
     "tidings.structures.match_index": ("MatchIndex",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -10,6 +10,7 @@
 
     tidings.testing.simulate(scenario, seed=7, brokers=5, delay_ms=20, loss=0.01)
 
+With `mode="guaranteed"` the brokers speak over connections, which break and come back, and lose nothing.
 Everything in `scenario` runs on an event loop whose clock is the simulator's: when all coroutines wait, the
 next message or timer of the network happens at once. One seed gives one run.
 """
@@ -27,10 +28,15 @@ from tidings.model.messages import PublishFailed
 from tidings.model.predicates import Scalar
 from tidings.protocol.broker import Broker
 from tidings.protocol.client import Client
+from tidings.protocol.guaranteed import GuaranteedBroker
+from tidings.protocol.kernel import Node
+from tidings.protocol.labels import Label
 from tidings.protocol.matching import Matcher
+from tidings.protocol.reliable_client import ReliableClient
+from tidings.protocol.store import MemoryStore
 from tidings.scenario.links import LOCAL, LinkSpec
-from tidings.scenario.schema import BernoulliLoss, ConstantDelay, NoLoss, Overlay, TreeShape
-from tidings.scenario.topology import build_topology, neighbours
+from tidings.scenario.schema import BernoulliLoss, ConstantDelay, Mode, NoLoss, Overlay, TreeShape
+from tidings.scenario.topology import build_topology, neighbourhoods, neighbours
 from tidings.services.bus import Bus
 from tidings.simulator.network import SimulatedNetwork
 from tidings.simulator.node import SimulatedNode
@@ -41,6 +47,10 @@ Result = TypeVar("Result")
 NS_PER_S = 1_000_000_000
 LONGEST_WAIT_NS = 3_600 * NS_PER_S
 """A test in which no coroutine runs and none has a timeout for this long is taken to hang."""
+MODES: tuple[Mode, ...] = ("best-effort", "guaranteed")
+LONGEST_START_NS = 10 * NS_PER_S
+GOODBYE_S = 0.001
+"""How long a guaranteed client that closes waits for its last words to arrive."""
 
 
 class TestNetwork:
@@ -48,9 +58,25 @@ class TestNetwork:
 
     __test__ = False  # not a test case, whatever pytest thinks of the name
 
-    def __init__(self, seed: int, brokers: int, delay_ms: float, loss: float, duplicate: float) -> None:
-        overlay = Overlay(mode="best-effort", shape=TreeShape(brokers=brokers))
-        self._around = neighbours(build_topology(overlay, seed))
+    def __init__(
+        self,
+        seed: int,
+        brokers: int,
+        delay_ms: float,
+        loss: float,
+        duplicate: float,
+        mode: Mode = "best-effort",
+        delta: int = 2,
+    ) -> None:
+        if mode not in MODES:
+            raise ValueError(f"mode {mode!r} is not one of {', '.join(MODES)}")
+        overlay = Overlay(mode=mode, shape=TreeShape(brokers=brokers), delta=delta)
+        topology = build_topology(overlay, seed)
+        self.guaranteed = mode == "guaranteed"
+        self._overlay = overlay
+        self._around = neighbours(topology)
+        self._labels = neighbourhoods(topology, delta + 1)
+        self._lived: set[str] = set()
         self._between = LinkSpec(
             delay_ms=ConstantDelay(value=delay_ms),
             loss=BernoulliLoss(rate=loss) if loss else NoLoss(),
@@ -58,13 +84,24 @@ class TestNetwork:
             reorder=0.0,
             bandwidth_mbps=0.0,
         )
-        self._network = SimulatedNetwork(seed, self._spec)
+        self._network = SimulatedNetwork(seed, self._spec, streams=self.guaranteed)
         self._clients = 0
         self._cuts: dict[tuple[str, str], Callable[[str, str], bool]] = {}
         self._matcher = Matcher()
         for name in self._around:
             self._network.add(name, self._make_broker)
         self._network.start()
+        self._wait_for_links()
+
+    def _wait_for_links(self) -> None:
+        """The scenario begins when the brokers have their connections: a subscription is complete then, too."""
+        schedule = self._network.schedule
+        while self._unlinked() and schedule.next_at is not None and schedule.now < LONGEST_START_NS:
+            self._network.run(schedule.next_at)
+
+    def _unlinked(self) -> bool:
+        protocols = (self._network.nodes[name].protocol for name in self._around)
+        return any(node.sessions.unreachable() for node in protocols if isinstance(node, GuaranteedBroker))
 
     @property
     def brokers(self) -> tuple[str, ...]:
@@ -84,7 +121,8 @@ class TestNetwork:
             raise ConnectionFailed(f"there is no broker {at!r}; there are {', '.join(self._around)}")
         self._clients += 1
         bus = Bus()
-        bus.connection = _SimulatedConnection(self._network, at, name or f"client-{self._clients}", bus)
+        connection = _ReliableConnection if self.guaranteed else _SimulatedConnection
+        bus.connection = connection(self._network, at, name or f"client-{self._clients}", bus)
         return bus
 
     def crash(self, broker: str, *, keep_state: bool = True) -> None:
@@ -127,8 +165,25 @@ class TestNetwork:
         if paused is not None and node.paused != paused:
             raise ValueError(f"broker {broker!r} is {'' if node.paused else 'not '}paused")
 
-    def _make_broker(self, node: SimulatedNode) -> Broker:
+    def _make_broker(self, node: SimulatedNode) -> Node:
+        if self.guaranteed:
+            return self._make_guaranteed(node, self._labels[node.node])
         return Broker(node, self._around[node.node], incarnation=node.now + 1, matcher=self._matcher)
+
+    def _make_guaranteed(self, node: SimulatedNode, labels: Mapping[str, Label]) -> GuaranteedBroker:
+        is_new = node.node not in self._lived
+        self._lived.add(node.node)
+        return GuaranteedBroker(
+            node,
+            labels[node.node],
+            {peer: (label, "") for peer, label in labels.items() if peer != node.node},
+            MemoryStore(node.disk.setdefault("tables", {})),
+            delta=self._overlay.delta,
+            incarnation=node.now + 1,
+            new=is_new,
+            window=self._overlay.window,
+            matcher=self._matcher,
+        )
 
     def _spec(self, source: str, target: str) -> LinkSpec:
         return self._between if source in self._around and target in self._around else LOCAL
@@ -164,6 +219,22 @@ class _ConnectedClient(Client):
         return publication
 
 
+class _ConnectedReliableClient(ReliableClient):
+    """A client of a guaranteed broker whose bus hears of its connection."""
+
+    def __init__(self, node: SimulatedNode, broker: str, bus: Bus) -> None:
+        super().__init__(node, broker)
+        self._bus = bus
+
+    def link_up(self, peer: str) -> None:
+        super().link_up(peer)
+        self._bus.on_connection(True, "")
+
+    def link_down(self, peer: str) -> None:
+        super().link_down(peer)
+        self._bus.on_connection(False, f"the connection to {peer} was lost")
+
+
 class _SimulatedConnection:
     """The connection of a bus to a simulated broker."""
 
@@ -173,10 +244,10 @@ class _SimulatedConnection:
         self._name = name
         self._bus = bus
         self.closed = False
-        self._client: Client | None = None
+        self._client: Client | ReliableClient | None = None
 
     @property
-    def client(self) -> Client:
+    def client(self) -> Client | ReliableClient:
         if self._client is None:
             raise ConnectionFailed("not connected")
         return self._client
@@ -191,18 +262,28 @@ class _SimulatedConnection:
         if self._name in self._network.nodes:
             raise ConnectionFailed(f"the name {self._name!r} is taken")
 
-        def make(node: SimulatedNode) -> Client:
-            self._client = _ConnectedClient(node, self._broker, self._bus, self._network.schedule)
-            return self._client
-
-        node = self._network.add(self._name, make, self._bus.on_fact)
+        node = self._network.add(self._name, self._make, self._bus.on_fact)
         self._network.attach(self._name, self._broker)
         node.start()
+
+    def _make(self, node: SimulatedNode) -> Node:
+        self._client = _ConnectedClient(node, self._broker, self._bus, self._network.schedule)
+        return self._client
 
     async def close(self) -> None:
         if self._client is not None:
             self._client = None
             self._network.crash(self._name, keep_state=False)
+
+
+class _ReliableConnection(_SimulatedConnection):
+    def _make(self, node: SimulatedNode) -> Node:
+        self._client = _ConnectedReliableClient(node, self._broker, self._bus)
+        return self._client
+
+    async def close(self) -> None:
+        await asyncio.sleep(GOODBYE_S)  # else the broker might keep what nobody wants any more
+        await super().close()
 
 
 class _VirtualSelector(selectors.SelectSelector):
@@ -249,9 +330,11 @@ def simulate(
     delay_ms: float = 10.0,
     loss: float = 0.0,
     duplicate: float = 0.0,
+    mode: Mode = "best-effort",
+    delta: int = 2,
 ) -> Result:
     """Run `scenario(network)` to its end in virtual time and return what it returns."""
-    network = TestNetwork(seed, brokers, delay_ms, loss, duplicate)
+    network = TestNetwork(seed, brokers, delay_ms, loss, duplicate, mode, delta)
 
     async def main() -> Result:
         return await scenario(network)

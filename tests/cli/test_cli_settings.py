@@ -104,10 +104,11 @@ def test_a_topology_file_is_an_overlay_and_where_it_listens(tmp_path: Path) -> N
     base_port = 9000
     transport = "udp"
     """
-    topology, up = read_topology_file(written(tmp_path, text, "net.toml"))
+    topology, overlay, up = read_topology_file(written(tmp_path, text, "net.toml"))
     assert topology.brokers == ("x", "y", "z")
     assert addresses(topology, up)["z"] == Address("127.0.0.1", 9002)
     assert up.transport == "udp"
+    assert overlay.mode == "best-effort"
 
 
 @pytest.mark.parametrize(
@@ -130,8 +131,8 @@ def test_a_topology_that_is_no_tree_is_refused(tmp_path: Path, overlay: str, com
 
 
 def test_a_mode_that_does_not_run_yet_is_said_to_be_so(tmp_path: Path) -> None:
-    path = written(tmp_path, '[overlay]\nmode = "guaranteed"\nshape = { kind = "star", brokers = 3 }')
-    with pytest.raises(NotYetAvailable, match='"guaranteed" is not yet available'):
+    path = written(tmp_path, '[overlay]\nmode = "peers"\n')
+    with pytest.raises(NotYetAvailable, match='"peers" is not yet available'):
         read_topology_file(path)
 
 

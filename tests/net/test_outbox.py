@@ -9,7 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidings.model.event import Publication, make_publication
-from tidings.model.messages import Confirm, Dropped, Message, Notify, Ping, Subscribed
+from tidings.model.messages import (
+    Confirm,
+    Dropped,
+    Forward,
+    Message,
+    Notify,
+    Passed,
+    Ping,
+    Relayed,
+    Stamped,
+    Subscribed,
+)
 from tidings.net.outbox import (
     BATCH_BYTES,
     DATAGRAM_EVENT_BYTES,
@@ -23,6 +34,8 @@ from tidings.wire.codec import MAX_EVENTS_PER_FRAME, decode
 from tidings.wire.frames import FrameReader
 
 SUBSCRIPTIONS = (("s",), ("s", "t"))
+ANSWERS = (Confirm, Passed)
+"""What may move behind events."""
 
 
 def publication(sequence: int, size_bytes: int = 10) -> Publication:
@@ -53,19 +66,36 @@ def plain(message: Message) -> Any:
         return ("publication", message.sequence)
     if isinstance(message, Notify):
         return ("notify", message.subscriptions, message.publication.sequence)
+    if isinstance(message, Forward):
+        shared = (message.origin, message.label, message.generation, message.stamp, message.excluded)
+        return ("forward", *shared, message.publication.sequence)
+    if isinstance(message, Stamped):
+        return ("stamped", message.generation, message.stamp, message.publication.sequence)
+    if isinstance(message, Relayed):
+        return ("relayed", message.peer, message.serial, plain(message.message))
     return message
+
+
+def forward(number: int, stamp: int = 1, excluded: tuple[str, ...] = ()) -> Forward:
+    return Forward("b0", (0, 1), 5, stamp, excluded, publication(number))
 
 
 @st.composite
 def sequences(draw: st.DrawFn) -> list[Message]:
-    kinds = draw(st.lists(st.sampled_from("pntcgs"), max_size=60))
+    kinds = draw(st.lists(st.sampled_from("pntcgsfxzyar"), max_size=60))
     made: list[Message] = []
     for number, kind in enumerate(kinds, start=1):
         by_kind = {
             "p": lambda n: publication(n, draw(st.sampled_from((1, 500, 20_000)))),
             "n": lambda n: Notify(SUBSCRIPTIONS[0], publication(n)),
             "t": lambda n: Notify(SUBSCRIPTIONS[1], publication(n)),
-            "c": lambda n: Confirm(draw(st.sampled_from((7, 8))), n, n),
+            "c": lambda n: Confirm(draw(st.sampled_from((7, 8))), n, n, draw(st.booleans())),
+            "f": lambda n: forward(n, draw(st.integers(1, 2))),
+            "x": lambda n: forward(n, 1, draw(st.sampled_from((("r",), ("r", "q"))))),
+            "z": lambda n: Stamped(5, draw(st.integers(1, 2)), publication(n)),
+            "y": lambda n: Relayed("b9", 3, draw(st.sampled_from((Ping(n), forward(n))))),
+            "a": lambda n: Passed((n,)),
+            "r": lambda n: Passed((n, n + 100)),
             "g": Ping,
             "s": lambda n: Subscribed(f"s{n}"),
         }
@@ -84,19 +114,28 @@ def test_order_is_kept(kind: type[Outbox]) -> None:
             if number in turns:
                 outbox.finish_turn()
         got = messages_of(outbox)
-        not_confirms = [plain(message) for message in sent if not isinstance(message, Confirm)]
-        assert [plain(message) for message in got if not isinstance(message, Confirm)] == not_confirms
+        assert [plain(message) for message in got if not isinstance(message, ANSWERS)] == [
+            plain(message) for message in sent if not isinstance(message, ANSWERS)
+        ]
         check_confirms(sent, got)
+        assert counts_of(got) == counts_of(sent)
+        for index, message in enumerate(got):
+            if isinstance(message, Ping | Subscribed):  # what was passed before it was said before it
+                assert counts_of(got[:index]) == counts_of(sent[: sent.index(message)])
 
     check()
+
+
+def counts_of(messages: list[Message]) -> list[int]:
+    return [count for message in messages if isinstance(message, Passed) for count in message.counts]
 
 
 def check_confirms(sent: list[Message], got: list[Message]) -> None:
     """The same numbers in the same order; none overtakes a message that is not an event, none comes early."""
 
-    def numbers(messages: list[Message]) -> list[tuple[int, int]]:
+    def numbers(messages: list[Message]) -> list[tuple[int, bool, int]]:
         ranges = [message for message in messages if isinstance(message, Confirm)]
-        return [(c.incarnation, number) for c in ranges for number in range(c.first, c.last + 1)]
+        return [(c.incarnation, c.kept, number) for c in ranges for number in range(c.first, c.last + 1)]
 
     assert numbers(got) == numbers(sent)
     for index, message in enumerate(got):
@@ -106,7 +145,7 @@ def check_confirms(sent: list[Message], got: list[Message]) -> None:
         elif isinstance(message, Confirm):
             ahead = {plain(m) for m in got[:index]}
             last = next(i for i, m in enumerate(sent) if isinstance(m, Confirm) and m.last == message.last)
-            assert all(plain(m) in ahead for m in sent[:last] if not isinstance(m, Confirm))
+            assert all(plain(m) in ahead for m in sent[:last] if not isinstance(m, ANSWERS))
 
 
 def test_a_turn_of_publications_is_one_body() -> None:
@@ -126,13 +165,41 @@ def test_confirmations_pass_notifications_and_become_one_range() -> None:
     assert list(decode(bodies[1])) == [Confirm(3, 1, 50)]
 
 
-@pytest.mark.parametrize(("first", "second"), [((3, 1), (3, 3)), ((3, 1), (4, 2))])
-def test_confirmations_that_do_not_meet_stay_apart(first: tuple[int, int], second: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [((3, 1, False), (3, 3, False)), ((3, 1, False), (4, 2, False)), ((3, 1, True), (3, 2, False))],
+)
+def test_confirmations_that_do_not_meet_stay_apart(
+    first: tuple[int, int, bool], second: tuple[int, int, bool]
+) -> None:
     outbox = StreamOutbox()
-    sent = [Confirm(incarnation, number, number) for incarnation, number in (first, second)]
+    sent = [Confirm(incarnation, number, number, kept) for incarnation, number, kept in (first, second)]
     for confirm in sent:
         outbox.add(confirm)
     assert messages_of(outbox) == sent
+
+
+def test_what_a_broker_forwards_is_one_body_with_what_it_has_passed() -> None:
+    outbox = StreamOutbox()
+    for number in range(1, 51):
+        outbox.add(Passed((number,)))
+        outbox.add(forward(number))
+    bodies = bodies_of(outbox)
+    assert len(bodies) == 2
+    assert list(decode(bodies[1])) == [Passed(tuple(range(1, 51)))]
+    for number in range(1, 51):
+        outbox.add(Stamped(5, 1 + number // 30, publication(number)))
+    assert len(bodies_of(outbox)) == 2
+
+
+def test_a_lossless_outbox_leaves_nothing_out() -> None:
+    outbox = StreamOutbox(Policy(1_000, drops_publications=False, drops_notifications=False))
+    for number in range(1, 301):
+        outbox.add(Notify(SUBSCRIPTIONS[0], publication(number, 5_000)))
+        outbox.add(forward(number))
+    assert outbox.overfull
+    assert len(messages_of(outbox)) == 600
+    assert outbox.dropped == 0
 
 
 def test_batches_stay_within_what_a_reader_takes() -> None:

@@ -29,7 +29,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
 SEEDS = [int(seed) for seed in os.environ.get("LIVE_SEEDS", "1").split()]
 BROKERS = 9
-DURATION_S = 10.0
+DURATION_S = 12.0
+FIRST_FAULT_S = 3.0
 SETTLE_S = 60.0
 TOPICS = ("/a", "/b", "/c")
 
@@ -38,7 +39,7 @@ def faults(random: Random, count: int, kinds: tuple[str, ...]) -> Iterator[str]:
     """Some at a time, anywhere: more than delta in a row as well."""
     names = [f"b{index}" for index in range(BROKERS)]
     for _ in range(count):
-        at_s = random.uniform(1.0, DURATION_S - 2.0)
+        at_s = random.uniform(FIRST_FAULT_S, DURATION_S - 2.0)
         until_s = min(DURATION_S, at_s + random.choice((0.3, 1.5, 4.0)))
         kind = random.choice(kinds)
         yield f'[[fault]]\nkind = "{kind}"\nat_s = {at_s:.3f}\nuntil_s = {until_s:.3f}'
@@ -82,7 +83,8 @@ def play(text: str, out: Path, stage: Stage | None = None) -> None:
     for verdict in (exactly_once(trace), fifo(trace), gap_free(trace, strict_end=True)):
         assert verdict.holds, f"{verdict}\n{summary}\n{text}"
     assert summary["published"] > 500
-    assert summary["expected"] > 500
+    assert summary["delivered"] > 500
+    assert summary["expected"] > 0
     assert summary["given_up"] == 0
     assert trace.published["confirmed_ns"].null_count == 0
     assert trace.subscribed["accepted_ns"].null_count == 0
@@ -104,6 +106,7 @@ class Namespaces(Stage):
     off gets a wrong hardware address of its peer: what is sent to it is lost on the wire, without a word.
     """
 
+    reachable = False
     PORT = 7400
     NOWHERE = "02:00:00:00:00:00"
 

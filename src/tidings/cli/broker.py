@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tidings.cli.options import Json, TlsAuthority, TokenFile, TransportName, option
+from tidings.cli.options import Json, ModeName, TlsAuthority, TokenFile, TransportName, option
 from tidings.cli.output import print_json, print_line
 
 if TYPE_CHECKING:
@@ -22,7 +21,41 @@ Listen = Annotated[
 ]
 Neighbours = Annotated[
     list[str] | None,
-    option("--neighbour", metavar="NAME=HOST:PORT", help="A broker beside this one; may be repeated."),
+    option(
+        "--neighbour",
+        metavar="NAME=HOST:PORT[@LABEL]",
+        help="A broker beside this one; may be repeated. Guaranteed: every broker within delta + 1 links.",
+    ),
+]
+Mode = Annotated[
+    ModeName | None, option("--mode", help="The same in the whole network. Default: best-effort.")
+]
+Delta = Annotated[
+    int | None,
+    option(
+        "--delta",
+        min=0,
+        max=32,
+        help="Guaranteed: how many failed brokers in a row are bypassed. Default: 2.",
+    ),
+]
+Label = Annotated[
+    str | None, option("--label", metavar="LABEL", help="Guaranteed: the path from the root, such as 0.1.")
+]
+Window = Annotated[
+    int | None,
+    option("--window", min=1, max=1_000_000, help="Guaranteed: events under way per link. Default: 1024."),
+]
+Data = Annotated[
+    Path | None,
+    option("--data", metavar="DIR", help="Guaranteed: where the broker keeps its state, as NAME.db."),
+]
+New = Annotated[
+    bool,
+    option("--new", help="Guaranteed: the network is new; else a broker without state asks its neighbours."),
+]
+Recover = Annotated[
+    bool, option("--recover", help="Guaranteed: set damaged state aside and fetch it from the neighbours.")
 ]
 Transport = Annotated[TransportName | None, option("--transport", help="udp only on loopback. Default: tcp.")]
 TlsCertificate = Annotated[
@@ -39,6 +72,13 @@ def broker(
     name: Name = None,
     listen: Listen = None,
     neighbour: Neighbours = None,
+    mode: Mode = None,
+    delta: Delta = None,
+    label: Label = None,
+    window: Window = None,
+    data: Data = None,
+    new: New = False,
+    recover: Recover = False,
     transport: Transport = None,
     tls_cert: TlsCertificate = None,
     tls_key: TlsKey = None,
@@ -56,6 +96,13 @@ def broker(
         name=name,
         listen=listen,
         neighbours=neighbour or (),
+        mode=mode,
+        delta=delta,
+        label=label,
+        window=window,
+        data=data,
+        new=new,
+        recover=recover,
         transport=transport,
         tls_cert=tls_cert,
         tls_key=tls_key,
@@ -71,12 +118,15 @@ def broker(
 
 
 async def serve(settings: BrokerSettings, *, as_json: bool, stop_on_eof: bool) -> None:
+    from tidings.cli.broker_control import obey
     from tidings.net.broker import BrokerServer
 
     server = BrokerServer(
         settings.name,
         settings.listen,
         settings.neighbours,
+        mode=settings.mode,
+        guaranteed=settings.guaranteed,
         transport=settings.transport,
         tls=settings.tls,
         token=settings.token,
@@ -84,7 +134,7 @@ async def serve(settings: BrokerSettings, *, as_json: bool, stop_on_eof: bool) -
     await server.start()
     try:
         announce(server, settings, as_json=as_json)
-        await (stdin_closed() if stop_on_eof else asyncio.Event().wait())
+        await (obey(server) if stop_on_eof else asyncio.Event().wait())
     finally:
         await server.stop()
 
@@ -98,20 +148,3 @@ def announce(server: BrokerServer, settings: BrokerSettings, *, as_json: bool) -
         print_json({"broker": server.name, "url": where, "pid": os.getpid()})
     else:
         print_line(f"{server.name} listens on {where}")
-
-
-async def stdin_closed() -> None:
-    """Until whoever started us is gone, however it went: its end of the pipe closes with it."""
-    loop = asyncio.get_running_loop()
-    closed = asyncio.Event()
-    descriptor = sys.stdin.fileno()
-
-    def readable() -> None:
-        if not os.read(descriptor, 4096):
-            closed.set()
-
-    loop.add_reader(descriptor, readable)
-    try:
-        await closed.wait()
-    finally:
-        loop.remove_reader(descriptor)

@@ -44,6 +44,11 @@ ConnectTimeout = Annotated[
 ]
 
 
+class ModeName(StrEnum):
+    BEST_EFFORT = "best-effort"
+    GUARANTEED = "guaranteed"
+
+
 class TransportName(StrEnum):
     TCP = "tcp"
     UDP = "udp"

@@ -1,36 +1,60 @@
 """Brokers as real processes of this machine: started, waited for, killed, started again, and never left behind.
 
-Each is one `tidings broker`. It holds the other end of a pipe to us, and ends when that closes: so none
-survives its parent, even one that is killed. Only processes that were started here are ever signalled.
+Each is one `tidings broker`, which ends with its stdin.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
-import signal
 import socket
 import sys
-from collections import deque
+import tempfile
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
+from tidings.cli.child_process import ChildProcess
 from tidings.model.errors import ConnectionFailed
 from tidings.net.address import Address, Transport, url
-from tidings.scenario.topology import Topology, neighbours
+from tidings.net.guaranteed import DEFAULT_DELTA, DEFAULT_WINDOW
+from tidings.protocol.labels import Label, label_text
+from tidings.scenario.topology import Topology, neighbourhoods, neighbours
 
 READY_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 5.0
-KEPT_ERROR_LINES = 20
 FREE_PORTS = range(15_000, 32_000)
 """Below the ports that systems give to outgoing connections, which could take one while its broker is down."""
 
 
-class BrokerProcess:
+class GuaranteedNetwork(NamedTuple):
+    """What all brokers of a guaranteed network share."""
+
+    delta: int = DEFAULT_DELTA
+    window: int = DEFAULT_WINDOW
+    data: Path | None = None
+    """Where they keep their state. None: in a directory that goes when the network ends."""
+
+
+class GuaranteedPlace(NamedTuple):
+    """What one broker of a guaranteed network is told besides."""
+
+    label: Label
+    reach: Mapping[str, tuple[Address, Label]]
+    """Every broker within delta + 1 links."""
+    shared: GuaranteedNetwork
+
+    def flags(self, *, new: bool) -> list[str]:
+        delta, window, data = self.shared
+        flags = ["--mode", "guaranteed", "--delta", str(delta), "--window", str(window)]
+        flags += ["--data", str(data), "--label", label_text(self.label)]
+        for name, (address, label) in self.reach.items():
+            flags += ["--neighbour", f"{name}={address}@{label_text(label)}"]
+        return [*flags, "--new"] if new else flags
+
+
+class BrokerProcess(ChildProcess):
     """One broker's process. `address` has the true port once it is started."""
 
     def __init__(
@@ -39,56 +63,30 @@ class BrokerProcess:
         address: Address,
         around: Mapping[str, Address] | None = None,
         transport: Transport = "tcp",
+        place: GuaranteedPlace | None = None,
+        *,
+        new: bool = False,
     ) -> None:
-        self.name = name
+        super().__init__(name)
         self.address = address
         self.around = dict(around or {})
+        """The brokers beside it."""
         self.transport = transport
-        self._process: asyncio.subprocess.Process | None = None
-        self._reader: asyncio.Task[None] | None = None
-        self._errors: deque[str] = deque(maxlen=KEPT_ERROR_LINES)
+        self.place = place
+        """In a guaranteed network."""
+        self.new = new
+        """The network is new. When a broker of it starts again, it is not."""
 
     @property
     def url(self) -> str:
         return url(self.address, self.transport)
 
-    @property
-    def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.returncode is None
-
-    @property
-    def last_error_line(self) -> str:
-        """The last thing that it said on stderr."""
-        return _plain(self._errors[-1]) if self._errors else ""
-
-    @property
-    def ending(self) -> str:
-        """How it ended, in words."""
-        code = None if self._process is None else self._process.returncode
-        if code is None:
-            return "still running"
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
     async def start(self) -> None:
         """Start it and wait until it listens; ConnectionFailed says why it does not."""
-        self._errors.clear()
-        self._process = process = await asyncio.create_subprocess_exec(
-            *self._command(),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={key: value for key, value in os.environ.items() if not key.startswith("TIDINGS_")},
-            start_new_session=True,  # Ctrl-C is for us; we tell them
-        )
-        assert process.stdout is not None
-        self._reader = asyncio.create_task(self._read_errors())
+        stdout = await self.spawn(self._command())
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
-                line = await process.stdout.readline()
+                line = await stdout.readline()
         except TimeoutError:
             await self.stop()
             raise ConnectionFailed(f"{self.name} did not listen within {READY_TIMEOUT_S:.0f} s") from None
@@ -97,56 +95,48 @@ class BrokerProcess:
             raise ConnectionFailed(f"{self.name} did not start: {self.last_error_line or self.ending}")
         port = json.loads(line)["url"].rpartition(":")[2]
         self.address = Address(self.address.host, int(port))
+        self.new = False
 
     def _command(self) -> list[str]:
         command = [sys.executable, "-P", "-m", "tidings.cli.main", "broker", "--json", "--stop-on-eof"]
         command += ["--name", self.name, "--listen", str(self.address), "--transport", self.transport]
+        if self.place is not None:
+            return command + self.place.flags(new=self.new)
         for name, address in self.around.items():
             command += ["--neighbour", f"{name}={address}"]
         return command
 
-    async def _read_errors(self) -> None:
-        assert self._process is not None
-        assert self._process.stderr is not None
-        async for line in self._process.stderr:
-            self._errors.append(line.decode(errors="backslashreplace").rstrip())
-
-    def kill(self) -> None:
-        """kill -9: no goodbye."""
-        self._signal(signal.SIGKILL)
-
-    async def wait(self) -> None:
-        """Until it has ended and all that it said has been read."""
-        if self._process is not None:
-            await self._process.wait()
-        if self._reader is not None:
-            await self._reader
-
-    async def stop(self) -> None:
-        """SIGTERM, and SIGKILL to who has not ended some seconds later."""
-        self._signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await self.wait()
-        except TimeoutError:
-            self.kill()
-            await self.wait()
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None and self._process.returncode is None:
-            with suppress(ProcessLookupError):
-                self._process.send_signal(number)
-
 
 class BrokerNetwork:
-    """All brokers of a topology. `async with` starts them and, whatever happens inside, ends them."""
+    """All brokers of a topology. `async with` starts them and, whatever happens inside, ends them.
+
+    Best effort, unless `guaranteed` says otherwise. A data directory without any state makes a new network.
+    """
 
     def __init__(
-        self, topology: Topology, addresses: Mapping[str, Address], *, transport: Transport = "tcp"
+        self,
+        topology: Topology,
+        addresses: Mapping[str, Address],
+        *,
+        transport: Transport = "tcp",
+        guaranteed: GuaranteedNetwork | None = None,
     ) -> None:
         self.topology = topology
+        self._own_data: tempfile.TemporaryDirectory[str] | None = None
+        if guaranteed is not None and guaranteed.data is None:
+            self._own_data = tempfile.TemporaryDirectory(prefix="tidings-")
+            guaranteed = guaranteed._replace(data=Path(self._own_data.name))
+        places = {} if guaranteed is None else _places(topology, addresses, guaranteed)
+        new = guaranteed is not None and not _has_state(guaranteed.data)
         self.brokers = {
-            name: BrokerProcess(name, addresses[name], {peer: addresses[peer] for peer in around}, transport)
+            name: BrokerProcess(
+                name,
+                addresses[name],
+                {peer: addresses[peer] for peer in around},
+                transport,
+                places.get(name),
+                new=new,
+            )
             for name, around in neighbours(topology).items()
         }
 
@@ -167,6 +157,8 @@ class BrokerNetwork:
 
     async def stop(self) -> None:
         await asyncio.gather(*(broker.stop() for broker in self.brokers.values()))
+        if self._own_data is not None:
+            self._own_data.cleanup()
 
     async def kill(self, name: str) -> None:
         """kill -9 one broker; returns once it is gone."""
@@ -187,6 +179,24 @@ class BrokerNetwork:
         await self.stop()
 
 
+def _places(
+    topology: Topology, addresses: Mapping[str, Address], shared: GuaranteedNetwork
+) -> dict[str, GuaranteedPlace]:
+    return {
+        name: GuaranteedPlace(
+            labels[name],
+            {peer: (addresses[peer], label) for peer, label in labels.items() if peer != name},
+            shared,
+        )
+        for name, labels in neighbourhoods(topology, shared.delta + 1).items()
+    }
+
+
+def _has_state(data: Path | None) -> bool:
+    """A broker that is without its state where others have theirs has lost it."""
+    return data is not None and data.is_dir() and any(data.glob("*.db"))
+
+
 def free_addresses(names: Iterable[str], host: str = "127.0.0.1") -> dict[str, Address]:
     """An address for each name that nobody listens on, by TCP or UDP, at the moment."""
     ports = iter(random.sample(FREE_PORTS, len(FREE_PORTS)))
@@ -201,11 +211,3 @@ def _is_free(host: str, port: int) -> bool:
             except OSError:
                 return False
     return True
-
-
-def _plain(line: str) -> str:
-    """What an error line of a child says, without its wrapping."""
-    try:
-        return str(json.loads(line)["error"])
-    except (ValueError, TypeError, KeyError):
-        return line.removeprefix("tidings: ")

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import typer
+from msgspec import Meta
 
-from tidings.cli.options import TransportName, read_token
+from tidings.cli.options import ModeName, TransportName, read_token
 from tidings.cli.toml_file import read_toml
 from tidings.model.errors import ConnectionFailed
 from tidings.net.address import Address, Transport, parse_address
+from tidings.net.guaranteed import DEFAULT_DELTA, DEFAULT_WINDOW, GuaranteedSettings
 from tidings.net.security import Tls
+from tidings.protocol.labels import Label, label_text, parse_label, path
+from tidings.protocol.neighbourhood import Neighbourhood
 from tidings.scenario.schema import Name, Table
 
 DEFAULT_LISTEN = "127.0.0.1:7400"
 DEFAULT_NAME = "b0"
+MAX_DELTA = 32
+MAX_WINDOW = 1_000_000
 
 
 class BrokerFile(Table, frozen=True, kw_only=True):
@@ -26,6 +32,13 @@ class BrokerFile(Table, frozen=True, kw_only=True):
     name: Name | None = None
     listen: str | None = None
     neighbours: dict[str, str] | None = None
+    mode: Literal["best-effort", "guaranteed"] | None = None
+    delta: Annotated[int, Meta(ge=0, le=MAX_DELTA)] | None = None
+    label: str | None = None
+    window: Annotated[int, Meta(ge=1, le=MAX_WINDOW)] | None = None
+    data: str | None = None
+    new: bool = False
+    recover: bool = False
     transport: Literal["tcp", "udp"] | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -39,6 +52,13 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     listen: str | None = None
     neighbours: Sequence[str] = ()
+    mode: ModeName | None = None
+    delta: int | None = None
+    label: str | None = None
+    window: int | None = None
+    data: Path | None = None
+    new: bool = False
+    recover: bool = False
     transport: TransportName | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -50,6 +70,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     listen: Address
     neighbours: dict[str, Address]
+    mode: str
+    guaranteed: GuaranteedSettings | None
     transport: Transport
     tls: Tls | None
     token: str
@@ -61,6 +83,16 @@ def broker_settings(flags: Flags, config: Path | None) -> BrokerSettings:
     beside = Path() if config is None else config.parent
     name = checked_name(flags.name or file.name or DEFAULT_NAME)
     pairs = dict(parse_neighbour(text) for text in flags.neighbours) or file.neighbours or {}
+    mode = flags.mode or ModeName(file.mode or ModeName.BEST_EFFORT)
+    transport = flags.transport or TransportName(file.transport or "tcp")
+    guaranteed = None
+    if mode is ModeName.GUARANTEED:
+        if transport is not TransportName.TCP:
+            raise typer.BadParameter("--mode guaranteed needs tcp", param_hint="--transport")
+        guaranteed = _guaranteed(name, flags, file, beside, pairs)
+        pairs = {peer: text.rpartition("@")[0] for peer, text in pairs.items()}
+    else:
+        _check_best_effort(flags, file)
     tls = Tls(
         _path(flags.tls_cert, file.tls_cert, beside),
         _path(flags.tls_key, file.tls_key, beside),
@@ -70,7 +102,9 @@ def broker_settings(flags: Flags, config: Path | None) -> BrokerSettings:
         name=name,
         listen=_address(flags.listen or file.listen or DEFAULT_LISTEN, "--listen"),
         neighbours=_neighbours(name, pairs),
-        transport=(flags.transport or TransportName(file.transport or "tcp")).value,
+        mode=mode.value,
+        guaranteed=guaranteed,
+        transport=transport.value,
         tls=tls if any(tls) else None,
         token=read_token(_path(flags.token_file, file.token_file, beside)),
     )
@@ -88,6 +122,69 @@ def parse_neighbour(text: str) -> tuple[str, str]:
     if not separator or not name or not address:
         raise typer.BadParameter(f"{text!r} is not NAME=HOST:PORT", param_hint="--neighbour")
     return name, address
+
+
+def _check_best_effort(flags: Flags, file: BrokerFile) -> None:
+    for key in ("delta", "label", "window", "data", "new", "recover"):
+        if getattr(flags, key) not in (None, False) or getattr(file, key) not in (None, False):
+            raise typer.BadParameter("it is for --mode guaranteed", param_hint=f"--{key}")
+
+
+def _guaranteed(
+    name: str, flags: Flags, file: BrokerFile, beside: Path, pairs: Mapping[str, str]
+) -> GuaranteedSettings:
+    text = flags.label or file.label
+    if text is None:
+        raise typer.BadParameter(
+            "--mode guaranteed needs the broker's place in the tree", param_hint="--label"
+        )
+    data = _path(flags.data, file.data, beside)
+    if data is None:
+        raise typer.BadParameter("--mode guaranteed needs a directory", param_hint="--data")
+    label = _label(text, "--label")
+    delta = _first(flags.delta, file.delta, DEFAULT_DELTA)
+    return GuaranteedSettings(
+        label=label,
+        labels=_labels(name, label, delta, pairs),
+        delta=delta,
+        window=_first(flags.window, file.window, DEFAULT_WINDOW),
+        data=data,
+        new=flags.new or file.new,
+        recover=flags.recover or file.recover,
+    )
+
+
+def _labels(name: str, label: Label, delta: int, pairs: Mapping[str, str]) -> dict[str, Label]:
+    """The neighbours' labels, which must be all within delta + 1 links, and none left out on the way."""
+    around = Neighbourhood(name, label, delta + 1)
+    found: dict[str, Label] = {}
+    for peer, text in pairs.items():
+        _, separator, label_part = text.rpartition("@")
+        if not separator:
+            reason = f"{peer}={text} has no label: --mode guaranteed needs NAME=HOST:PORT@LABEL"
+            raise typer.BadParameter(reason, param_hint="--neighbour")
+        found[peer] = _label(label_part, "--neighbour")
+        try:
+            around.add(peer, found[peer])
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--neighbour") from None
+    for peer, peer_label in found.items():
+        for between in path(label, peer_label)[1:-1]:
+            if around.name_of(between) is None:
+                reason = f"the broker with label {label_text(between)}, between {name} and {peer}, is missing"
+                raise typer.BadParameter(reason, param_hint="--neighbour")
+    return found
+
+
+def _label(text: str, flag: str) -> Label:
+    try:
+        return parse_label(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=flag) from None
+
+
+def _first(flag: int | None, key: int | None, default: int) -> int:
+    return flag if flag is not None else default if key is None else key
 
 
 def _neighbours(name: str, pairs: dict[str, str]) -> dict[str, Address]:

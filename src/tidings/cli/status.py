@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidings.cli.options import ClientName, ConnectTimeout, Json, TlsAuthority, TokenFile, Url, make_bus
@@ -36,23 +37,44 @@ async def fetch(bus: Bus) -> dict[str, Any]:
 
 
 def show(url: str, found: dict[str, Any]) -> None:
-    """One table of what is single, one for each list of like things."""
-    neighbours = found.get("neighbours")
-    sessions = found.get("sessions")
+    """One table of what is single, one for each collection of like things."""
     single = [(key, value) for key, value in found.items() if not isinstance(value, dict | list)]
     print_table(
         url, ("what", "value"), [(key.replace("_", " "), _shown(key, value)) for key, value in single]
     )
-    if isinstance(neighbours, dict) and neighbours:
-        print_rows("neighbours", [{"neighbour": peer, **fields} for peer, fields in neighbours.items()])
-    if isinstance(sessions, list) and sessions:
-        print_rows("sessions", sessions)
+    for key, value in found.items():
+        rows = rows_of(key, value)
+        if rows:
+            print_rows(key.replace("_", " "), rows)
+
+
+def rows_of(key: str, value: object) -> list[dict[str, Any]]:
+    """The rows of a collection: of tables by name, of tables, or of single things."""
+    if isinstance(value, Mapping):
+        heading = key.removesuffix("s")
+        return [{heading: name, **_row(fields)} for name, fields in value.items()]
+    return [_row(item) for item in value] if isinstance(value, list) else []
+
+
+def _row(item: object) -> dict[str, Any]:
+    if isinstance(item, Mapping):
+        return {key: _cell(value) for key, value in item.items()}
+    return {"value": _cell(item)}
+
+
+def _cell(value: object) -> object:
+    """What is nested deeper goes into one cell."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {_cell(inner)}" for key, inner in value.items()) or None
+    if isinstance(value, list):
+        return ", ".join(str(_cell(inner)) for inner in value) or None
+    return value
 
 
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     headings = [column.replace("_", " ") for column in columns]
-    print_table(title, headings, [[row.get(column) for column in columns] for row in rows])
+    print_table(title, headings, [[_shown(column, row.get(column)) for column in columns] for row in rows])
 
 
 def _shown(key: str, value: object) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
 from tidings.cli.toml_file import read_toml
@@ -18,6 +19,7 @@ MAX_PORT = 65_535
 MAX_PROCESSES = 200
 DEFAULT_BROKERS = 5
 BEST_EFFORT: Mode = "best-effort"
+MODES: tuple[Mode, ...] = (BEST_EFFORT, "guaranteed")
 
 
 class Up(Table, frozen=True, kw_only=True):
@@ -36,21 +38,26 @@ class TopologyFile(Table, frozen=True, kw_only=True):
     up: Up = Up()
 
 
-def read_topology_file(path: Path) -> tuple[Topology, Up]:
-    """The tree and where it listens; ScenarioError names the file and the key."""
+def read_topology_file(path: Path, mode: Mode | None = None) -> tuple[Topology, Overlay, Up]:
+    """The tree, how it works (in `mode`, if that is given) and where it listens; ScenarioError names file and key.
+
+    A file that does not name its mode means what a scenario file would: guaranteed.
+    """
     file = read_toml(path, TopologyFile)
+    if mode is not None:
+        file = msgspec.structs.replace(file, overlay=msgspec.structs.replace(file.overlay, mode=mode))
     try:
-        return make_topology(file), file.up
+        return make_topology(file), file.overlay, file.up
     except ScenarioError as error:
         raise type(error)(f"{path}: {error}") from None
 
 
 def make_topology(file: TopologyFile) -> Topology:
     check_scenario(Scenario(seed=file.seed, overlay=file.overlay))
-    if file.overlay.mode != BEST_EFFORT:
+    if file.overlay.mode not in MODES:
+        available = ", ".join(f'"{mode}"' for mode in MODES)
         raise NotYetAvailable(
-            f'overlay.mode: "{file.overlay.mode}" is not yet available; '
-            f'available: "{BEST_EFFORT}" (set mode = "{BEST_EFFORT}")'
+            f'overlay.mode: "{file.overlay.mode}" is not yet available; available: {available}'
         )
     topology = build_topology(file.overlay, file.seed)
     check_size(len(topology.brokers))

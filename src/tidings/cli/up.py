@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from tidings.cli.exits import report
-from tidings.cli.options import Json, TransportName, option
+from tidings.cli.options import Json, ModeName, Quiet, TransportName, option
 from tidings.cli.output import print_json, print_line, print_table
+from tidings.cli.up_scenario import Check, Out, ScenarioFile, Seed, up_scenario
 
 if TYPE_CHECKING:
-    from tidings.cli.processes import BrokerNetwork, BrokerProcess
+    from tidings.cli.processes import BrokerNetwork, BrokerProcess, GuaranteedNetwork
+    from tidings.scenario.schema import Mode, Overlay
 
 TopologyPath = Annotated[
     Path | None, typer.Argument(metavar="[TOPOLOGY]", help="A topology file (TOML).", show_default=False)
@@ -27,43 +29,113 @@ BasePort = Annotated[
     option("--base-port", min=1, max=65_535, help="The first port; before the file's. Default: 7400."),
 ]
 
+UpMode = Annotated[ModeName | None, option("--mode", help="Before the file's. Default: best-effort.")]
+Delta = Annotated[
+    int | None,
+    option(
+        "--delta", min=0, max=32, help="Guaranteed: failed brokers in a row that are bypassed. Default: 2."
+    ),
+]
+Data = Annotated[
+    Path | None,
+    option(
+        "--data", metavar="DIR", help="Guaranteed: where brokers keep their state. Default: until the end."
+    ),
+]
+
 
 def up(
     topology: TopologyPath = None,
     brokers: Brokers = None,
     transport: Transport = None,
     base_port: BasePort = None,
+    mode: UpMode = None,
+    delta: Delta = None,
+    data: Data = None,
+    scenario: ScenarioFile = None,
+    out: Out = None,
+    seed: Seed = None,
+    check: Check = False,
     json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Run a network of brokers as processes of this machine, until Ctrl-C."""
+    """Run a network of brokers as processes of this machine, until Ctrl-C; or a whole scenario, to its end."""
     from tidings.cli.running import Stopped, run
 
+    if scenario is not None or out is not None or seed is not None or check:
+        given = {
+            "TOPOLOGY": topology,
+            "--brokers": brokers,
+            "--transport": transport,
+            "--base-port": base_port,
+            "--mode": mode,
+            "--delta": delta,
+            "--data": data,
+        }
+        for flag, value in given.items():
+            if value is not None:
+                raise typer.BadParameter("a scenario says that itself, or has none", param_hint=flag)
+        up_scenario(scenario, out, seed, check=check, as_json=json, quiet=quiet)
+        return
     if topology is not None and brokers is not None:
         raise typer.BadParameter("the topology file says how many", param_hint="--brokers")
-    network = make_network(topology, brokers, transport, base_port)
+    where = Where(topology, brokers, transport, base_port, mode, delta, data)
+    network = make_network(where)
     try:
         run(keep_up(network, as_json=json))
     except Stopped:
         return  # the way in which it is meant to end
 
 
-def make_network(
-    path: Path | None, brokers: int | None, transport: TransportName | None, base_port: int | None
-) -> BrokerNetwork:
+class Where(NamedTuple):
+    """The flags of `up`, None where not given."""
+
+    topology: Path | None
+    brokers: int | None
+    transport: TransportName | None
+    base_port: int | None
+    mode: ModeName | None
+    delta: int | None
+    data: Path | None
+
+
+def make_network(flags: Where) -> BrokerNetwork:
     import msgspec
 
     from tidings.cli.processes import BrokerNetwork
     from tidings.cli.topology import DEFAULT_BROKERS, Up, addresses, read_topology_file, tree
+    from tidings.net.guaranteed import DEFAULT_WINDOW
+    from tidings.scenario.schema import Overlay
 
-    if path is None:
-        topology, where = tree(brokers or DEFAULT_BROKERS), Up()
+    mode: Mode | None = None if flags.mode is None else flags.mode.value
+    if flags.topology is None:
+        overlay = Overlay(mode=mode or "best-effort", window=DEFAULT_WINDOW)
+        topology, where = tree(flags.brokers or DEFAULT_BROKERS), Up()
     else:
-        topology, where = read_topology_file(path)
-    if transport is not None:
-        where = msgspec.structs.replace(where, transport=transport.value)
-    if base_port is not None:
-        where = msgspec.structs.replace(where, base_port=base_port)
-    return BrokerNetwork(topology, addresses(topology, where), transport=where.transport)
+        topology, overlay, where = read_topology_file(flags.topology, mode)
+    if flags.transport is not None:
+        where = msgspec.structs.replace(where, transport=flags.transport.value)
+    if flags.base_port is not None:
+        where = msgspec.structs.replace(where, base_port=flags.base_port)
+    guaranteed = guaranteed_network(overlay, flags, where.transport)
+    return BrokerNetwork(
+        topology, addresses(topology, where), transport=where.transport, guaranteed=guaranteed
+    )
+
+
+def guaranteed_network(overlay: Overlay, flags: Where, transport: str) -> GuaranteedNetwork | None:
+    """What its brokers share; None if the network is best effort."""
+    from tidings.cli.processes import GuaranteedNetwork
+
+    if overlay.mode != "guaranteed":
+        for flag, value in (("--delta", flags.delta), ("--data", flags.data)):
+            if value is not None:
+                raise typer.BadParameter("it is for --mode guaranteed", param_hint=flag)
+        return None
+    if transport != TransportName.TCP:
+        raise typer.BadParameter("mode guaranteed needs tcp", param_hint="--transport")
+    delta = overlay.delta if flags.delta is None else flags.delta
+    return GuaranteedNetwork(delta, overlay.window, flags.data)
 
 
 async def keep_up(network: BrokerNetwork, *, as_json: bool) -> None:

@@ -1,7 +1,8 @@
-"""A broker on real sockets: it listens, dials its neighbours, and drives the protocol's Broker.
+"""A broker on real sockets: it listens, dials its neighbours, and drives the protocol's broker.
 
-Of two neighbours the one whose name sorts lower dials, so that a link has one connection. A client is whoever
-says so in its Hello; a second connection with the same name takes the place of the first.
+Best effort: of two neighbours the one whose name sorts lower dials, so that a link has one connection.
+Guaranteed: the protocol says whom to dial, and either side may (net/guaranteed.py). A client is whoever says so in
+its Hello; a second connection with the same name takes the place of the first.
 """
 
 from __future__ import annotations
@@ -10,27 +11,40 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Protocol
 
 import msgspec
 
-from tidings.model.errors import ConnectionFailed, WireError
+from tidings.model.errors import ConnectionFailed, StoreCorrupt, StoreError, WireError
 from tidings.model.event import Publication, check_publication
 from tidings.model.messages import (
     PROTOCOL_VERSION,
+    Attach,
     Hello,
     Message,
+    Notified,
     PublishFailed,
+    Stamped,
+    StampTaken,
     Status,
     StatusRequest,
     Subscribe,
     Unsubscribe,
     Welcome,
 )
-from tidings.net.address import Address, Transport
+from tidings.net.address import Address, Transport, parse_address
 from tidings.net.dialling import explain, keep_open, open_stream
+from tidings.net.guaranteed import (
+    CROSSING,
+    GUARANTEED,
+    GuaranteedSettings,
+    Keeper,
+    check_settings,
+    crosses,
+    make_broker,
+)
 from tidings.net.handshake import BROKER, CLIENT, Identity, hello_refusal, welcome_refusal
 from tidings.net.outbox import DEFAULT_LIMIT_BYTES, Policy
 from tidings.net.port import AsyncPort
@@ -39,11 +53,16 @@ from tidings.net.session import MAX_REASON_CHARACTERS, Dial, End, Handler, Sessi
 from tidings.net.stream import StreamSession
 from tidings.net.udp import DatagramEndpoint
 from tidings.protocol.broker import Broker
-from tidings.protocol.facts import Misbehaviour
+from tidings.protocol.facts import Misbehaviour, SessionUnwanted, SessionWanted, SpillFailed
 from tidings.protocol.kernel import TimerName
+from tidings.protocol.store import Store
 
 BEST_EFFORT = "best-effort"
 MAX_STATUS_CHARACTERS = 65_536
+MAX_COMPLAINTS = 1_000
+"""So many different complaints are told once each; then they may be told again."""
+EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - listened on only with TLS and a token
+"""No addresses to dial."""
 
 log = logging.getLogger("tidings.net")
 
@@ -69,6 +88,7 @@ class BrokerServer:
         neighbours: Mapping[str, Address] | None = None,
         *,
         mode: str = BEST_EFFORT,
+        guaranteed: GuaranteedSettings | None = None,
         transport: Transport = "tcp",
         tls: Tls | None = None,
         token: str = "",
@@ -77,6 +97,8 @@ class BrokerServer:
         emit: Callable[[object], None] | None = None,
         seed: int | None = None,
     ) -> None:
+        if (mode == GUARANTEED) != (guaranteed is not None):
+            raise ValueError(f"mode {GUARANTEED!r} and its settings go together")
         self.name = name
         self.address = listen
         self.neighbours = dict(neighbours or {})
@@ -87,17 +109,31 @@ class BrokerServer:
         self._tls = tls
         self._emit = emit
         self._port = AsyncPort(name, on_timer=self._on_timer, emit=self._on_fact, seed=seed)
-        self._node: BrokerNode = Broker(
-            self._port,
-            tuple(sorted(self.neighbours)),
-            incarnation=time.time_ns() if incarnation is None else incarnation,
+        self._incarnation = time.time_ns() if incarnation is None else incarnation
+        self._guaranteed = guaranteed
+        self._store: Store | None = None
+        self._stopped = False
+        self._node: BrokerNode
+        lossy = guaranteed is None
+        if guaranteed is None:
+            neighbour_names = tuple(sorted(self.neighbours))
+            self._node = Broker(self._port, neighbour_names, incarnation=self._incarnation)
+        else:
+            check_settings(name, guaranteed, self.neighbours)
+        self._client_policy = Policy(
+            buffer_limit_bytes, drops_publications=lossy, drops_notifications=lossy, reports_drops=lossy
         )
-        self._client_policy = Policy(buffer_limit_bytes, drops_publications=True, reports_drops=True)
         self._broker_policy = Policy(
-            buffer_limit_bytes, drops_publications=mode == BEST_EFFORT, reports_drops=False
+            buffer_limit_bytes, drops_publications=lossy, drops_notifications=lossy, reports_drops=False
         )
         self._sessions: dict[Session, None] = {}
         self._diallers: list[asyncio.Task[End]] = []
+        self._link_logs: dict[str, _LinkLog] = {}
+        self._keeper = Keeper(self._open_session, self._standing, self._port.random, self._on_link_failure)
+        self._complaints: dict[tuple[str, str], None] = {}
+        self._cut: frozenset[str] = frozenset()
+        self._holes: dict[Session, str] = {}
+        """Sessions that were silenced, with the peer's name: they are aborted when the cut is healed."""
         self._server: asyncio.Server | None = None
         self._endpoint: DatagramEndpoint | None = None
         self._client_context: ssl.SSLContext | None = None
@@ -105,32 +141,80 @@ class BrokerServer:
     # --- Life
 
     async def start(self) -> None:
-        check_listening(self.address, self.transport, self._tls, self.identity.token)
-        for address in self._dialled().values():
-            check_dialling(address, self.transport, self._tls)
+        """ConnectionFailed: it cannot listen. StoreError: what it keeps on disk cannot be used."""
+        self._check()
         if self._tls is not None:
             self._client_context = client_context(self._tls)
         try:
             await self._listen()
         except OSError as error:
             raise ConnectionFailed(f"cannot listen on {self.address}: {explain(error)}") from None
-        self._node.start()
-        for peer, address in self._dialled().items():
-            self._diallers.append(asyncio.create_task(self._keep_link(peer, address)))
+        try:
+            self._start_node()
+            if self._server is not None:
+                await self._server.start_serving()
+        except BaseException:
+            await self.stop()
+            raise
+        if self._guaranteed is None:
+            for peer, address in self._dialled().items():
+                self._diallers.append(asyncio.create_task(self._keep_link(peer, address)))
+
+    def _check(self) -> None:
+        if self._guaranteed is not None and self.transport != "tcp":
+            raise ConnectionFailed(f"mode {GUARANTEED!r} needs transport tcp, not {self.transport}")
+        check_listening(self.address, self.transport, self._tls, self.identity.token)
+        dialled = self._dialled() if self._guaranteed is None else self.neighbours
+        for address in dialled.values():
+            check_dialling(address, self.transport, self._tls)
+
+    def _start_node(self) -> None:
+        settings = self._guaranteed
+        if settings is None:
+            self._node.start()
+            return
+        make = partial(
+            make_broker,
+            self._port,
+            settings,
+            self.neighbours,
+            incarnation=self._incarnation,
+            address="" if self.address.host in EVERYWHERE else str(self.address),
+        )
+        self._node, self._store = make()
+        try:
+            self._node.start()
+        except StoreCorrupt as error:
+            self._release()
+            if not settings.recover:
+                raise
+            self._node, self._store = make(damage=error)
+            self._node.start()
+
+    def _release(self) -> None:
+        """The protocol's broker is not driven any more."""
+        self._keeper.forget_all()
+        self._port.close()
+        if self._store is not None:
+            self._store.close()
+            self._store = None
 
     async def stop(self) -> None:
+        self._stopped = True
         for task in self._diallers:
             task.cancel()
         await asyncio.gather(*self._diallers, return_exceptions=True)
+        await self._keeper.stop()
         if self._server is not None:
             self._server.close()
-        sessions = list(self._sessions)
+        sessions = list(self._sessions | self._holes)
         for session in sessions:
+            session.silent = False
             session.end(End(f"{self.name} stops", refused=False))
             session.abort()
         if self._endpoint is not None:
             self._endpoint.close()
-        self._port.close()
+        self._release()
         await asyncio.gather(*(session.wait_closed() for session in sessions))
 
     def _dialled(self) -> dict[str, Address]:
@@ -147,7 +231,7 @@ class BrokerServer:
             self.address = Address(host, transport.get_extra_info("sockname")[1])
             return
         context = None if self._tls is None else server_context(self._tls)
-        self._server = await loop.create_server(self._accepted, host, port, ssl=context)
+        self._server = await loop.create_server(self._accepted, host, port, ssl=context, start_serving=False)
         self.address = Address(host, self._server.sockets[0].getsockname()[1])
 
     def _accepted(self) -> StreamSession:
@@ -160,47 +244,103 @@ class BrokerServer:
         return self._broker_policy if hello.role == BROKER else self._client_policy
 
     async def _keep_link(self, peer: str, address: Address) -> End:
+        link_log = _LinkLog(self.name, peer, address)
+        return await keep_open(lambda: self._open_session(peer, address), self._port.random, link_log)
+
+    async def _open_session(self, peer: str, address: Address) -> Session:
+        if peer in self._cut:
+            raise TimeoutError
+        check_dialling(address, self.transport, self._tls)
         hello = Hello(PROTOCOL_VERSION, self.name, BROKER, self.identity.mode, self.identity.token)
         dial = Dial(hello, peer)
+        if self._endpoint is not None:
+            session: Session = await self._endpoint.open(address, dial, self._broker_policy)
+        else:
+            session = await open_stream(self, address, dial, self._broker_policy, self._client_context)
+        return session
 
-        async def open_session() -> Session:
-            if self._endpoint is not None:
-                session: Session = await self._endpoint.open(address, dial, self._broker_policy)
-            else:
-                session = await open_stream(self, address, dial, self._broker_policy, self._client_context)
-            return session
+    def _standing(self, peer: str) -> Session | None:
+        """The session with that peer that is up."""
+        session = self._port.sessions.get(peer)
+        assert session is None or isinstance(session, Session)
+        return session
 
-        return await keep_open(open_session, self._port.random, _LinkLog(self.name, peer, address))
+    def _on_link_failure(self, peer: str, reason: str) -> None:
+        if reason == CROSSING:
+            return
+        link_log = self._link_logs.get(peer)
+        if link_log is None:
+            link_log = self._link_logs[peer] = _LinkLog(self.name, peer, self.neighbours.get(peer))
+        link_log(reason)
 
     # --- Sessions: what they ask of their host
 
     def on_hello(self, session: Session, hello: Hello) -> None:
+        if hello.node in self._cut:
+            self._silence(session, hello.node)
+            return
         reason = hello_refusal(hello, self.identity)
         if reason is not None:
             self.refusals += 1
             log.warning("%s refused %s from %s: %s", self.name, hello.node, session.address, reason)
             session.refuse(reason)
             return
+        if hello.role == BROKER and self._guaranteed is not None and not self._gives_way(hello.node):
+            session.refuse(CROSSING)
+            return
         session.outbox.policy = self._policy_for(hello)
         self._replace(hello.node, "another connection took the name")
         answer = Welcome(PROTOCOL_VERSION, self.name, self.identity.mode)
-        receive = partial(self._node.receive, hello.node)
+        receive = self._receiver(session, hello.node)
         if hello.role == BROKER:
             session.welcome(hello.node, BROKER, answer, {}, receive)
         else:
             session.welcome(hello.node, CLIENT, answer, *self._client_handlers(session, receive))
         self._stand(session)
 
+    def _gives_way(self, peer: str) -> bool:
+        """Both may dial: is the peer's connection taken? Then a dial of our own ends."""
+        now = asyncio.get_running_loop().time()
+        if self._keeper.dials(peer) and self.name < peer:
+            return False
+        if crosses(self.name, peer, self._standing(peer), now):
+            return False
+        self._keeper.give_way(peer)
+        return True
+
     def on_welcome(self, session: Session, welcome: Welcome) -> None:
         assert session.dial is not None
         expected = session.dial.expected
+        if expected in self._cut:
+            self._silence(session, expected)
+            return
         reason = welcome_refusal(welcome, self.identity, expected)
+        if reason is None and self._guaranteed is not None and self._standing(expected) is not None:
+            reason = CROSSING
         if reason is not None:
             session.refuse(reason)
             return
         self._replace(expected, "another connection took the name")
-        session.set_up(expected, BROKER, {}, partial(self._node.receive, expected))
+        session.set_up(expected, BROKER, {}, self._receiver(session, expected))
         self._stand(session)
+
+    def _receiver(self, session: Session, peer: str) -> Handler:
+        """The protocol, for what that peer sends."""
+        receive = partial(self._node.receive, peer)
+        if self._guaranteed is None:
+            return receive
+
+        def take(message: Message) -> None:
+            try:
+                receive(message)
+            except StoreError as error:
+                self._on_store_error(error)
+                session.end(End(f"{self.name} cannot write to its disk", refused=False))
+
+        return take
+
+    def _on_store_error(self, error: StoreError) -> None:
+        self._complain("store", str(error))
 
     def on_bad_frame(self, session: Session, error: WireError) -> None:
         self.bad_frames += 1
@@ -210,30 +350,81 @@ class BrokerServer:
         self._sessions.pop(session, None)
         if session.peer and self._port.sessions.get(session.peer) is session:
             del self._port.sessions[session.peer]
-            self._node.link_down(session.peer)
+            self._tell_node(self._node.link_down, session.peer)
 
     def _stand(self, session: Session) -> None:
         self._sessions[session] = None
         self._port.sessions[session.peer] = session
-        self._node.link_up(session.peer)
+        self._tell_node(self._node.link_up, session.peer)
+
+    def _tell_node(self, tell: Callable[[str], None], peer: str) -> None:
+        if self._stopped:
+            return
+        try:
+            tell(peer)
+        except StoreError as error:
+            self._on_store_error(error)
 
     def _replace(self, peer: str, reason: str) -> None:
         for session in list(self._sessions):
             if session.peer == peer and session.state is State.UP:
                 session.refuse(reason)
 
+    # --- Faults, for tests
+
+    def cut(self, peers: Collection[str]) -> None:
+        """From now on nothing passes to and from these peers, brokers or clients, and from and to no others.
+
+        Connections with them become black holes: they stand as they did, and what is sent on either side is lost
+        without a word. Connections that they open are not answered, dials to them fail. Those whom an earlier call
+        named and this one does not are healed: what is left of their connections is aborted.
+        """
+        self._cut = frozenset(peers)
+        for session, peer in list(self._holes.items()):
+            if peer not in self._cut:
+                del self._holes[session]
+                self._abort_hole(session)
+        for peer in self._cut:
+            standing = self._standing(peer)
+            if standing is not None and not standing.silent:
+                self._silence(standing, peer)
+
+    def _silence(self, session: Session, peer: str) -> None:
+        session.silence()
+        self._holes[session] = peer
+
+    @staticmethod
+    def _abort_hole(session: Session) -> None:
+        session.silent = False
+        if session.state is State.ENDED:
+            session.close_transport()
+        else:
+            session.end(End("the network was cut", refused=False))
+        session.abort()
+
     # --- What clients send
 
     def _client_handlers(self, session: Session, receive: Handler) -> tuple[dict[type, Handler], Handler]:
         """What a client may send and who takes it; it may send nothing else."""
 
+        def fail(publication: Publication, error: WireError) -> None:
+            session.send(PublishFailed(publication.sequence, str(error)[:MAX_REASON_CHARACTERS]))
+
         def take_publication(publication: Publication) -> None:
             try:
                 check_publication(publication)
             except WireError as error:
-                session.send(PublishFailed(publication.sequence, str(error)[:MAX_REASON_CHARACTERS]))
+                fail(publication, error)
             else:
                 receive(publication)
+
+        def take_stamped(message: Stamped) -> None:
+            try:
+                check_publication(message.publication)
+            except WireError as error:
+                fail(message.publication, error)
+            else:
+                receive(message)
 
         def take_status_request(message: StatusRequest) -> None:
             session.send(Status(self._status_text()))
@@ -242,23 +433,58 @@ class BrokerServer:
             session.refuse(f"a client does not send {type(message).__name__}")
 
         handlers: dict[type, Handler] = {
-            Publication: take_publication,
             Subscribe: receive,
             Unsubscribe: receive,
             StatusRequest: take_status_request,
         }
+        if self._guaranteed is None:
+            handlers[Publication] = take_publication
+        else:
+            handlers |= {Stamped: take_stamped, Attach: receive, StampTaken: receive, Notified: receive}
         return handlers, refuse
 
     # --- What the protocol says
 
     def _on_timer(self, name: TimerName) -> None:
-        self._node.timer(name)
+        try:
+            self._node.timer(name)
+        except StoreError as error:
+            self._on_store_error(error)
 
     def _on_fact(self, fact: object) -> None:
-        if isinstance(fact, Misbehaviour):
-            log.warning("%s: %s: %s", self.name, fact.peer, fact.what)
+        match fact:
+            case SessionWanted(peer=peer, address=address):
+                self._keeper.want(peer, self._dialling_address(peer, address))
+            case SessionUnwanted(peer=peer):
+                self._keeper.unwant(peer)
+                session = self._standing(peer)
+                if session is not None:  # not now: the protocol is in the middle of something
+                    asyncio.get_running_loop().call_soon(self._close_unwanted, session)
+            case Misbehaviour(peer=peer, what=what):
+                self._complain(peer, what)
+            case SpillFailed(reason=reason):
+                self._complain("store", reason)
         if self._emit is not None:
             self._emit(fact)
+
+    def _dialling_address(self, peer: str, text: str) -> Address:
+        """Where the protocol knows the peer to be; what a peer says of itself may be nonsense."""
+        try:
+            return parse_address(text)
+        except ConnectionFailed:
+            return self.neighbours.get(peer, Address(port=0))
+
+    def _close_unwanted(self, session: Session) -> None:
+        session.flush()
+        session.end(End("it is not needed any more", refused=False))
+
+    def _complain(self, about: str, what: str) -> None:
+        """To the log, once: what goes wrong goes wrong again and again."""
+        if len(self._complaints) >= MAX_COMPLAINTS:
+            self._complaints.clear()
+        if (about, what) not in self._complaints:
+            self._complaints[about, what] = None
+            log.warning("%s: %s: %s", self.name, about, what)
 
     # --- Status
 
@@ -277,8 +503,10 @@ class BrokerServer:
     def _status_text(self) -> str:
         status = self.status()
         text = msgspec.json.encode(status).decode()
-        if len(text) > MAX_STATUS_CHARACTERS:
-            status["sessions"] = len(self._sessions)
+        while len(text) > MAX_STATUS_CHARACTERS:
+            longest = max(status, key=lambda key: len(msgspec.json.encode(status[key])))
+            value = status[longest]
+            status[longest] = len(value) if isinstance(value, dict | list | tuple) else "..."
             text = msgspec.json.encode(status).decode()
         return text
 
@@ -286,8 +514,8 @@ class BrokerServer:
 class _LinkLog:
     """Logs why a link is down, once per reason and outage."""
 
-    def __init__(self, name: str, peer: str, address: Address) -> None:
-        self._what = f"{name}: link to {peer} at {address}"
+    def __init__(self, name: str, peer: str, address: Address | None) -> None:
+        self._what = f"{name}: link to {peer}" + (f" at {address}" if address else "")
         self._last = ""
 
     def __call__(self, reason: str) -> None:

@@ -1,11 +1,15 @@
-"""A client on real sockets: it drives the protocol's Client, and connects again until it is closed."""
+"""A client on real sockets: it drives the protocol's client, and connects again until it is closed.
+
+Which protocol it speaks the broker's Welcome says. Of several addresses it dials the next one in turn whenever it
+loses its broker.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -14,6 +18,7 @@ from tidings.model.event import Publication
 from tidings.model.messages import PROTOCOL_VERSION, Hello, Message, PublishFailed, Welcome
 from tidings.net.address import Address, Transport, url
 from tidings.net.dialling import CONNECT_SECONDS, explain, keep_open, open_stream
+from tidings.net.guaranteed import GUARANTEED
 from tidings.net.handshake import BROKER, CLIENT
 from tidings.net.outbox import DEFAULT_LIMIT_BYTES, Policy
 from tidings.net.port import AsyncPort
@@ -22,6 +27,9 @@ from tidings.net.session import Dial, End, Session, State
 from tidings.net.udp import DatagramEndpoint, say_goodbye
 from tidings.protocol.client import Client
 from tidings.protocol.kernel import TimerName
+from tidings.protocol.reliable_client import ReliableClient
+
+AnyClient = Client | ReliableClient
 
 CLOSE_SECONDS = 2.0
 """How long `close` waits for the broker to take what is still to be sent."""
@@ -32,11 +40,14 @@ class ClientConnection:
 
     The callbacks run inside the loop and must not block. A broker that refuses us (a wrong token, a name that
     another connection took) ends it: `on_connection(False, reason)`, and `closed` is true.
+
+    A guaranteed broker is told what the application has seen, unless `acknowledges` is False: then whoever shows
+    the events says so (`ReliableSession.acknowledge`).
     """
 
     def __init__(
         self,
-        address: Address,
+        address: Address | Sequence[Address],
         name: str,
         *,
         emit: Callable[[object], None],
@@ -47,14 +58,19 @@ class ClientConnection:
         incarnation: int | None = None,
         connect_timeout_seconds: float = CONNECT_SECONDS,
         buffer_limit_bytes: int = DEFAULT_LIMIT_BYTES,
+        acknowledges: bool = True,
         seed: int | None = None,
     ) -> None:
         self.name = name
-        self.url = url(address, transport, tls=tls is not None)
         self.broker = ""
-        """The name of the broker that answered first; the protocol knows it by this name for ever."""
+        """The broker as the protocol knows it. Best effort: the one that answered first, for ever."""
+        self.mode = ""
+        """Of the broker that answered first; no other answers later."""
         self.closed = False
-        self._address = address
+        self._addresses = (address,) if isinstance(address, Address) else tuple(address)
+        self._turn = 0
+        """Which of the addresses is dialled."""
+        self._acknowledges = acknowledges
         self._on_connection = on_connection
         self._transport = transport
         self._tls = tls
@@ -62,15 +78,25 @@ class ClientConnection:
         self._dial = Dial(Hello(PROTOCOL_VERSION, name, CLIENT, token=token))
         self._incarnation = time.time_ns() if incarnation is None else incarnation
         self._connect_timeout_seconds = connect_timeout_seconds
+        self._buffer_limit_bytes = buffer_limit_bytes
         self._policy = Policy(buffer_limit_bytes, reports_drops=False, on_unsent=self._on_unsent_publication)
         self._port = AsyncPort(name, on_timer=self._on_timer, emit=emit, seed=seed, on_unsent=self._on_unsent)
         self._session: Session | None = None
         self._endpoint: DatagramEndpoint | None = None
-        self._client: Client | None = None
+        self._client: AnyClient | None = None
         self._keeper: asyncio.Task[None] | None = None
 
     @property
-    def client(self) -> Client:
+    def _address(self) -> Address:
+        return self._addresses[self._turn % len(self._addresses)]
+
+    @property
+    def url(self) -> str:
+        """Where the broker is, or is looked for."""
+        return url(self._address, self._transport, tls=self._tls is not None)
+
+    @property
+    def client(self) -> AnyClient:
         if self._client is None:
             raise ConnectionFailed(f"not connected to {self.url}")
         return self._client
@@ -84,9 +110,21 @@ class ClientConnection:
 
     async def open(self) -> None:
         """ConnectionFailed, soon, if there is no broker that takes us."""
-        check_dialling(self._address, self._transport, self._tls)
+        for address in self._addresses:
+            check_dialling(address, self._transport, self._tls)
         if self._tls is not None:
             self._context = client_context(self._tls)
+        for left in reversed(range(len(self._addresses))):
+            try:
+                session = await self._open_first()
+                break
+            except ConnectionFailed:
+                if not left:
+                    raise
+                self._turn += 1
+        self._keeper = asyncio.create_task(self._keep(session))
+
+    async def _open_first(self) -> Session:
         try:
             async with asyncio.timeout(self._connect_timeout_seconds):
                 session = await self._open_session()
@@ -100,7 +138,7 @@ class ClientConnection:
             what = "refused us" if end.refused else "gave no session"
             reason = end.reason if end.reason == "connection refused" else f"it {what}: {end.reason}"
             raise ConnectionFailed(f"cannot reach {self.url}: {reason}")
-        self._keeper = asyncio.create_task(self._keep(session))
+        return session
 
     async def close(self) -> None:
         """End the session and stop trying; what was not sent yet is sent first."""
@@ -130,7 +168,11 @@ class ClientConnection:
         sessions = [first]
 
         async def next_session() -> Session:
-            return sessions.pop() if sessions else await self._open_session()
+            if sessions:
+                return sessions.pop()
+            if not isinstance(self._client, ReliableClient) or self._client.session.can_move:
+                self._turn += 1
+            return await self._open_session()
 
         end = await keep_open(next_session, self._port.random, lambda reason: None, gives_up=True)
         self.closed = True
@@ -163,15 +205,38 @@ class ClientConnection:
             )
             return
         first = self._client is None
-        if self._client is None:
-            self.broker = welcome.node
-            self._client = Client(self._port, self.broker, incarnation=self._incarnation)
-        session.set_up(self.broker, BROKER, {}, partial(self._client.receive, self.broker))
+        if not first and welcome.mode != self.mode:
+            session.refuse(f"{welcome.node} runs in mode {welcome.mode!r}, not {self.mode!r} as before")
+            return
+        client = self._client = self._take_broker(welcome)
+        if isinstance(client, ReliableClient):
+            session.outbox.policy = Policy(
+                self._buffer_limit_bytes, drops_publications=False, drops_notifications=False
+            )
+        session.set_up(self.broker, BROKER, {}, partial(client.receive, self.broker))
         self._session = self._port.sessions[self.broker] = session
         if first:
-            self._client.start()
-        self._client.link_up(self.broker)
+            client.start()
+        client.link_up(self.broker)
         self._on_connection(True, "")
+
+    def _take_broker(self, welcome: Welcome) -> AnyClient:
+        """The protocol's client, made for that broker or moved to it."""
+        client = self._client
+        if client is None:
+            self.broker, self.mode = welcome.node, welcome.mode
+            return self._make_client()
+        if welcome.node != self.broker and isinstance(client, ReliableClient):
+            client.moved(welcome.node)
+            self.broker = welcome.node
+        return client
+
+    def _make_client(self) -> AnyClient:
+        if self.mode != GUARANTEED:
+            return Client(self._port, self.broker, incarnation=self._incarnation)
+        return ReliableClient(
+            self._port, self.broker, incarnation=self._incarnation, acknowledges=self._acknowledges
+        )
 
     def on_bad_frame(self, session: Session, error: WireError) -> None:
         """The session ends with that reason, and so the application hears of it."""

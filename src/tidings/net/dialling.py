@@ -22,9 +22,9 @@ CONNECT_SECONDS = 5.0
 SessionType = TypeVar("SessionType", bound=Session)
 
 
-def backoff_seconds(attempt: int, jitter: float) -> float:
+def backoff_seconds(attempt: int, jitter: float, last_seconds: float = LAST_DELAY_SECONDS) -> float:
     """The wait before attempt `attempt` (from 0): doubling, bounded, spread by `jitter` in [0, 1)."""
-    longest = min(FIRST_DELAY_SECONDS * 2 ** min(attempt, 16), LAST_DELAY_SECONDS)
+    longest = min(FIRST_DELAY_SECONDS * 2 ** min(attempt, 16), last_seconds)
     return float(longest * (0.5 + jitter / 2))
 
 

@@ -13,41 +13,60 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tidings.model.errors import ConnectionFailed
 from tidings.model.messages import Message
+from tidings.net.guaranteed import DEFAULT_WINDOW
 from tidings.net.port import AsyncPort
 from tidings.protocol.broker import Broker
 from tidings.protocol.client import Client
+from tidings.protocol.facts import SessionUnwanted, SessionWanted
+from tidings.protocol.guaranteed import GuaranteedBroker
 from tidings.protocol.kernel import Node
+from tidings.protocol.labels import Label
 from tidings.protocol.matching import Matcher
+from tidings.protocol.reliable_client import ReliableClient
+from tidings.protocol.store import MemoryStore
 
 MESSAGES_PER_TURN = 1_000
 MAX_QUEUED = 1_000_000
-"""Beyond this many messages on the way, further ones are lost, as on any best-effort link."""
+"""Beyond this many messages on the way, further ones are lost, as on any best-effort link. Guaranteed brokers
+bound what is on its way themselves."""
+
+Around = Mapping[str, Sequence[str]] | Mapping[str, Mapping[str, Label]]
+AnyClient = Client | ReliableClient
 
 
 class LocalSink:
     """One direction of a link: puts messages on the network's queue."""
 
     def __init__(self, network: LocalNetwork, sender: str, receiver: str) -> None:
+        self.sender = sender
+        self.receiver = receiver
+        self.is_open = True
+        """Once False, what is on its way arrives no more."""
         self._network = network
-        self._sender = sender
-        self._receiver = receiver
 
     def send(self, message: Message) -> None:
-        self._network.enqueue(self._sender, self._receiver, message)
+        self._network.enqueue(self, message)
 
 
 class LocalNetwork:
-    """`neighbours` says who is beside whom; `brokers` are the names in order."""
+    """`neighbours` says who is beside whom; `brokers` are the names in order.
 
-    def __init__(self, neighbours: Mapping[str, Sequence[str]], *, seed: int | None = None) -> None:
+    With `delta` the brokers are guaranteed ones, and `neighbours` has for each the labels of all within delta + 1
+    links, itself included. Their connections open as they want them, and do not break.
+    """
+
+    def __init__(self, neighbours: Around, *, delta: int | None = None, seed: int | None = None) -> None:
         self.brokers = tuple(neighbours)
+        self.guaranteed = delta is not None
         self.lost = 0
         self._neighbours = neighbours
+        self._delta = delta
         self._seed = seed
         self._matcher = Matcher()
         self._nodes: dict[str, Node] = {}
         self._ports: dict[str, AsyncPort] = {}
-        self._queue: deque[tuple[str, str, Message]] = deque()
+        self._queue: deque[tuple[LocalSink, Message]] = deque()
+        self._enqueued = self._handed_over = 0
         self._lives: dict[str, int] = {}
         self._scheduled = False
         self._started = False
@@ -56,13 +75,56 @@ class LocalNetwork:
         if self._started:
             raise ConnectionFailed("the embedded network is open already")
         self._started = True
-        for name, around in self._neighbours.items():
-            port = self._add_port(name, lambda fact: None)
-            for peer in around:
-                port.sessions[peer] = LocalSink(self, name, peer)
-            self._nodes[name] = Broker(port, around, incarnation=time.time_ns(), matcher=self._matcher)
+        for name in self.brokers:
+            self._nodes[name] = self._make_broker(name)
         for name in self.brokers:
             self._nodes[name].start()
+
+    def _make_broker(self, name: str) -> Node:
+        around = self._neighbours[name]
+        if isinstance(around, Mapping):
+            return self._make_guaranteed(name, around)
+        port = self._add_port(name, lambda fact: None)
+        for peer in around:
+            port.sessions[peer] = LocalSink(self, name, peer)
+        return Broker(port, around, incarnation=time.time_ns(), matcher=self._matcher)
+
+    def _make_guaranteed(self, name: str, labels: Mapping[str, Label]) -> GuaranteedBroker:
+        assert self._delta is not None
+        return GuaranteedBroker(
+            self._add_port(name, lambda fact: self._on_wish(name, fact)),
+            labels[name],
+            {peer: (label, "") for peer, label in labels.items() if peer != name},
+            MemoryStore(),
+            delta=self._delta,
+            incarnation=time.time_ns(),
+            new=True,
+            window=DEFAULT_WINDOW,
+            matcher=self._matcher,
+        )
+
+    def _on_wish(self, name: str, fact: object) -> None:
+        """Not now: the protocol is in the middle of something."""
+        if isinstance(fact, SessionWanted):
+            asyncio.get_running_loop().call_soon(self._link, name, fact.peer)
+        elif isinstance(fact, SessionUnwanted):
+            asyncio.get_running_loop().call_soon(self._unlink, name, fact.peer)
+
+    def _link(self, a: str, b: str) -> None:
+        if self._started and b not in self._ports[a].sessions:
+            for name, peer in ((a, b), (b, a)):
+                self._ports[name].sessions[peer] = LocalSink(self, name, peer)
+            for name, peer in ((a, b), (b, a)):
+                self._nodes[name].link_up(peer)
+
+    def _unlink(self, a: str, b: str) -> None:
+        if self._started and b in self._ports[a].sessions:
+            for name, peer in ((a, b), (b, a)):
+                sink = self._ports[name].sessions.pop(peer)
+                assert isinstance(sink, LocalSink)
+                sink.is_open = False
+            for name, peer in ((a, b), (b, a)):
+                self._nodes[name].link_down(peer)
 
     def stop(self) -> None:
         self._started = False
@@ -76,10 +138,10 @@ class LocalNetwork:
 
     def status(self, broker: str) -> dict[str, object]:
         node = self._nodes[broker]
-        assert isinstance(node, Broker)
+        assert isinstance(node, Broker | GuaranteedBroker)
         return node.status()
 
-    def attach(self, name: str, broker: str, emit: Callable[[object], None]) -> tuple[Client, AsyncPort]:
+    def attach(self, name: str, broker: str, emit: Callable[[object], None]) -> tuple[AnyClient, AsyncPort]:
         """A client of that name at the broker."""
         if not self._started:
             raise ConnectionFailed("the embedded network is not open: use it inside 'async with'")
@@ -88,7 +150,8 @@ class LocalNetwork:
         port = self._add_port(name, emit)
         port.sessions[broker] = LocalSink(self, name, broker)
         self._ports[broker].sessions[name] = LocalSink(self, broker, name)
-        client = Client(port, broker, incarnation=self._incarnation(name))
+        make = ReliableClient if self.guaranteed else Client
+        client: AnyClient = make(port, broker, incarnation=self._incarnation(name))
         self._nodes[name] = client
         client.start()
         self._nodes[broker].link_up(name)
@@ -107,11 +170,24 @@ class LocalNetwork:
         self._ports[broker].sessions.pop(name, None)
         self._nodes[broker].link_down(name)
 
-    def enqueue(self, sender: str, receiver: str, message: Message) -> None:
-        if len(self._queue) >= MAX_QUEUED:
+    async def linked(self) -> None:
+        """Until the brokers have their connections: a subscription need not wait for anybody then."""
+        brokers = [node for node in self._nodes.values() if isinstance(node, GuaranteedBroker)]
+        while any(broker.sessions.unreachable() for broker in brokers):  # noqa: ASYNC110 - a few turns
+            await asyncio.sleep(0)
+
+    async def settled(self) -> None:
+        """Until all that is on its way now has arrived."""
+        last = self._enqueued
+        while self._handed_over < last and self._started:  # noqa: ASYNC110 - a few turns
+            await asyncio.sleep(0)
+
+    def enqueue(self, sink: LocalSink, message: Message) -> None:
+        if len(self._queue) >= MAX_QUEUED and not self.guaranteed:
             self.lost += 1
             return
-        self._queue.append((sender, receiver, message))
+        self._enqueued += 1
+        self._queue.append((sink, message))
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._hand_over)
@@ -122,10 +198,11 @@ class LocalNetwork:
         for _ in range(min(len(queue), MESSAGES_PER_TURN)):
             if not queue:
                 return
-            sender, receiver, message = queue.popleft()
-            node = nodes.get(receiver)
-            if node is not None:
-                node.receive(sender, message)
+            sink, message = queue.popleft()
+            self._handed_over += 1
+            node = nodes.get(sink.receiver)
+            if node is not None and sink.is_open:
+                node.receive(sink.sender, message)
         if queue and not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._hand_over)
@@ -152,10 +229,10 @@ class LocalConnection:
         self.closed = False
         self._network = network
         self._emit = emit
-        self._attached: tuple[Client, AsyncPort] | None = None
+        self._attached: tuple[AnyClient, AsyncPort] | None = None
 
     @property
-    def client(self) -> Client:
+    def client(self) -> AnyClient:
         if self._attached is None:
             raise ConnectionFailed("not connected")
         return self._attached[0]
@@ -169,5 +246,7 @@ class LocalConnection:
 
     async def close(self) -> None:
         if self._attached is not None:
+            if self._network.guaranteed:
+                await self._network.settled()  # else the broker might keep what nobody wants any more
             self._attached = None
             self._network.detach(self.name, self.broker)

@@ -1,9 +1,9 @@
 """What waits to be written to one peer: messages coalesced into frames, and bounded. No I/O happens here.
 
-Publications in a row become one batch, so do notifications of the same subscriptions in a row, and confirmed
-ranges that meet become one. Order is kept, with one exception: a `Confirm` may move behind notifications (it
-says less when it is late, and never anything false), so that a client which publishes and subscribes still
-gets batches.
+Publications in a row become one batch, so do notifications of the same subscriptions in a row, forwarded or
+stamped publications that share all but the event, and confirmed ranges that meet. Order is kept, with one
+exception: a `Confirm` or `Passed` may move behind events (it says less when it is late, and never anything false),
+so that who takes events and gets some still gets batches.
 
 Events are encoded into the outgoing buffer by the end of the turn in which they came. Until then they are
 views of what was read; a view kept longer would pin the whole read buffer behind one small event.
@@ -20,8 +20,8 @@ import msgspec
 from msgspec import Raw
 
 from tidings.model.event import Publication
-from tidings.model.messages import Confirm, Dropped, Message, Notify
-from tidings.wire.codec import NotificationBatch, PublicationBatch
+from tidings.model.messages import Confirm, Dropped, Forward, Message, Notify, Passed, Relayed, Stamped
+from tidings.wire.codec import NotificationBatch, PublicationBatch, RelayedBody, batch_of, encode
 from tidings.wire.frames import HEADER_BYTES
 
 DEFAULT_LIMIT_BYTES = 16 * 1024 * 1024
@@ -35,6 +35,11 @@ DATAGRAM_NAMES_BYTES = 5_000
 """At most what the subscriptions of one batch of notifications take beside its events."""
 DATAGRAM_MAX_BYTES = 65_507
 """The largest payload of a UDP datagram over IPv4."""
+MAX_PASSED_COUNTS = 4_096
+
+Shared = tuple[object, ...] | None
+"""What the events of one batch have in common: the subscriptions of notifications, or all of a forwarded or
+stamped publication but its event. None: they are publications as such."""
 
 _encoder = msgspec.msgpack.Encoder()
 _pack_into = struct.Struct(">I").pack_into
@@ -45,10 +50,16 @@ class Policy(NamedTuple):
 
     limit_bytes: int = DEFAULT_LIMIT_BYTES
     drops_publications: bool = True
+    drops_notifications: bool = True
     reports_drops: bool = True
     """Tell the peer with a `Dropped`, in the place of the events that are missing."""
     on_unsent: Callable[[Publication, str], None] | None = None
     """Told of each publication that was left out, and why."""
+
+    @property
+    def lossless(self) -> bool:
+        """Nothing is left out: the protocol's windows bound what waits, not this buffer."""
+        return not self.drops_publications and not self.drops_notifications
 
 
 class Outbox:
@@ -63,10 +74,14 @@ class Outbox:
         """Called at the first message of a turn; `finish_turn` ends the turn."""
         self.dropped = 0
         """Events left out since the start."""
+        self.taken_bytes = 0
+        """Handed to the transport since the start."""
         self._unreported = 0
         self._in_turn = False
-        self._subscriptions: tuple[str, ...] | None = None
-        """Of the open batch of notifications; None if it holds publications."""
+        self._shared: Shared = None
+        """Of the open batch."""
+        self._first: Forward | Stamped | None = None
+        """Of an open batch of these."""
         self._raws: list[Raw] = []
         self._raws_bytes = 0
         self._room_bytes = -1
@@ -74,6 +89,7 @@ class Outbox:
         self._confirm: Confirm | None = None
         self._confirmed_to = -1
         """Where the open confirmation has grown to."""
+        self._passed: list[int] = []
 
     @property
     def size_bytes(self) -> int:
@@ -86,25 +102,35 @@ class Outbox:
 
     def add(self, message: Message) -> None:
         kind = message.__class__
+        first: Forward | Stamped | None = None
         if kind is Notify:
             publication: Publication = message.publication  # type: ignore[union-attr]
-            subscriptions: tuple[str, ...] | None = message.subscriptions  # type: ignore[union-attr]
+            shared: Shared = message.subscriptions  # type: ignore[union-attr]
         elif kind is Publication:
-            publication, subscriptions = message, None  # type: ignore[assignment]
-        elif kind is Confirm:
-            self._add_confirm(message)  # type: ignore[arg-type]
-            return
+            publication, shared = message, None  # type: ignore[assignment]
+        elif kind is Forward or kind is Stamped:
+            first = message  # type: ignore[assignment]
+            assert first is not None
+            publication, shared = first.publication, _shared_by(first)
         else:
-            self._close_all()
-            self._store(message)
-            self._begin_turn()
+            self._add_other(message)
             return
         filled_bytes = self._raws_bytes + publication.size_bytes
-        if filled_bytes <= self._room_bytes and subscriptions == self._subscriptions:
+        if filled_bytes <= self._room_bytes and shared == self._shared:
             self._raws.append(publication.raw)
             self._raws_bytes = filled_bytes
         else:
-            self._add_to_new_batch(publication, subscriptions)
+            self._add_to_new_batch(publication, shared, first)
+
+    def _add_other(self, message: Message) -> None:
+        if isinstance(message, Confirm):
+            self._add_confirm(message)
+        elif isinstance(message, Passed):
+            self._add_passed(message)
+        else:
+            self._close_all()
+            self._store(_carried(message) if isinstance(message, Relayed) else message)
+            self._begin_turn()
 
     def finish_turn(self) -> None:
         """Encode what is still open; what was read this turn is not referred to any more."""
@@ -119,24 +145,28 @@ class Outbox:
             return None
         chunk = self.chunks.popleft()
         self.waiting_bytes -= len(chunk)
+        self.taken_bytes += len(chunk)
         return chunk
 
-    def _add_to_new_batch(self, publication: Publication, subscriptions: tuple[str, ...] | None) -> None:
+    def _add_to_new_batch(
+        self, publication: Publication, shared: Shared, first: Forward | Stamped | None = None
+    ) -> None:
         """Limits are looked at here only, once per batch."""
         self._close_batch()
-        if self.waiting_bytes >= self.policy.limit_bytes and self._drop(publication, subscriptions):
+        if self.waiting_bytes >= self.policy.limit_bytes and self._drop(publication, shared):
             return
         if self._unreported:
             self._report_drops()
-        self._subscriptions = subscriptions
+        self._shared, self._first = shared, first
         self._raws.append(publication.raw)
         self._raws_bytes = publication.size_bytes
         self._room_bytes = BATCH_BYTES
         self._begin_turn()
 
-    def _drop(self, publication: Publication, subscriptions: tuple[str, ...] | None) -> bool:
+    def _drop(self, publication: Publication, shared: Shared) -> bool:
         """The buffer is full: leave the event out if that is allowed."""
-        if subscriptions is None and not self.policy.drops_publications:
+        policy = self.policy
+        if not (policy.drops_publications if shared is None else policy.drops_notifications):
             return False
         self._leave_out(publication, f"{self.waiting_bytes} bytes wait for the peer already")
         return True
@@ -156,12 +186,23 @@ class Outbox:
 
     def _add_confirm(self, confirm: Confirm) -> None:
         held = self._confirm
-        if held is None or confirm.first != self._confirmed_to + 1 or confirm.incarnation != held.incarnation:
+        if (
+            held is None
+            or confirm.first != self._confirmed_to + 1
+            or confirm.incarnation != held.incarnation
+            or confirm.kept != held.kept
+        ):
             if held is not None:
                 self._close_all()  # the events that were added before it leave before it
             self._confirm = confirm
             self._begin_turn()
         self._confirmed_to = confirm.last
+
+    def _add_passed(self, passed: Passed) -> None:
+        if len(self._passed) >= MAX_PASSED_COUNTS:
+            self._close_all()
+        self._passed.extend(passed.counts)
+        self._begin_turn()
 
     def _begin_turn(self) -> None:
         if not self._in_turn:
@@ -171,21 +212,28 @@ class Outbox:
     def _close_all(self) -> None:
         self._close_batch()
         self._close_confirm()
+        if self._passed:
+            passed, self._passed = self._passed, []
+            self._store(Passed(tuple(passed)))
 
     def _close_batch(self) -> None:
         if self._raws:
-            raws, subscriptions = self._raws, self._subscriptions
+            raws, shared, first = self._raws, self._shared, self._first
             self._raws = []
             self._raws_bytes = 0
             self._room_bytes = -1
-            self._store(
-                PublicationBatch(raws) if subscriptions is None else NotificationBatch(subscriptions, raws)
-            )
+            self._first = None
+            if first is not None:
+                self._store(batch_of(first, raws))
+            elif shared is None:
+                self._store(PublicationBatch(raws))
+            else:
+                self._store(NotificationBatch(shared, raws))  # type: ignore[arg-type]
 
     def _close_confirm(self) -> None:
         if self._confirm is not None:
             held, self._confirm = self._confirm, None
-            self._store(Confirm(held.incarnation, held.first, self._confirmed_to))
+            self._store(Confirm(held.incarnation, held.first, self._confirmed_to, held.kept))
 
     def _store(self, body: object) -> None:
         raise NotImplementedError
@@ -215,14 +263,19 @@ class DatagramOutbox(Outbox):
         self.oversize = 0
         """Bodies that fit into no datagram, left out."""
 
-    def _add_to_new_batch(self, publication: Publication, subscriptions: tuple[str, ...] | None) -> None:
+    def _add_to_new_batch(
+        self, publication: Publication, shared: Shared, first: Forward | Stamped | None = None
+    ) -> None:
         size_bytes = publication.size_bytes
         if size_bytes > DATAGRAM_EVENT_BYTES:
             self._leave_out(
                 publication, f"the event has {size_bytes} bytes; at most {DATAGRAM_EVENT_BYTES} go over UDP"
             )
             return
-        for group in [None] if subscriptions is None else _groups(subscriptions):
+        if shared is None or first is not None:
+            super()._add_to_new_batch(publication, shared, first)
+            return
+        for group in _groups(shared):  # type: ignore[arg-type]
             super()._add_to_new_batch(publication, group)
 
     def _store(self, body: object) -> None:
@@ -232,6 +285,16 @@ class DatagramOutbox(Outbox):
             return
         self.chunks.append(datagram)
         self.waiting_bytes += len(datagram)
+
+
+def _shared_by(message: Forward | Stamped) -> Shared:
+    if isinstance(message, Forward):
+        return message.origin, message.label, message.generation, message.stamp, message.excluded
+    return message.generation, message.stamp
+
+
+def _carried(message: Relayed) -> RelayedBody:
+    return RelayedBody(message.peer, message.serial, encode(message.message))
 
 
 def _groups(subscriptions: tuple[str, ...]) -> list[tuple[str, ...]]:

@@ -25,6 +25,8 @@ HANDSHAKE_SECONDS = 5.0
 MAX_REASON_CHARACTERS = 1000
 BACKLOG_BYTES = 256 * 1024
 """`drained` waits while more than this waits to leave."""
+STALL_SECONDS = 10.0
+"""A session that may leave nothing out ends when too much waits and its peer has taken nothing for this long."""
 
 
 Handler = Callable[[Any], None]
@@ -78,6 +80,10 @@ class Session:
         self.role = ""
         self.received_bytes = 0
         self.address = ""
+        self.silent = False
+        """A fault, for tests: nothing passes any more, and nobody is told (`silence`)."""
+        self.up_at = 0.0
+        """When it came up, by the loop's clock."""
         loop = asyncio.get_running_loop()
         self.settled: asyncio.Future[None] = loop.create_future()
         """Done once the session is up or ended."""
@@ -89,6 +95,7 @@ class Session:
         self.send: Callable[[Message], None] = outbox.add
         """What is sent leaves at the end of this turn of the loop. The hottest call: straight to the outbox."""
         self._waiters: list[asyncio.Future[None]] = []
+        self._stall_timer: asyncio.TimerHandle | None = None
         self._handshake_timer = loop.call_later(HANDSHAKE_SECONDS, self._on_handshake_timeout)
 
     # --- Opening
@@ -104,6 +111,7 @@ class Session:
         self.peer = peer
         self.role = role
         self.state = State.UP
+        self.up_at = self._loop.time()
         self._handlers = {
             Ping: self._on_ping,
             Pong: self._ignore,
@@ -174,7 +182,7 @@ class Session:
             await waiter
 
     def flush(self) -> None:
-        if self.state is State.ENDED:
+        if self.state is State.ENDED or self.silent:
             return
         outbox = self.outbox
         outbox.finish_turn()
@@ -184,10 +192,32 @@ class Session:
                 break
             self.write(chunk)
         if outbox.overfull:
-            self.end(End(f"{outbox.size_bytes} bytes wait for the peer: it does not read", refused=False))
-            self.abort()
+            self._on_overfull()
         elif not self.paused:
             self._wake()
+
+    def _on_overfull(self) -> None:
+        if not self.outbox.policy.lossless:
+            self._end_unread()
+        elif self._stall_timer is None:
+            self._watch_stall()
+
+    def _watch_stall(self) -> None:
+        taken_bytes = self.outbox.taken_bytes
+        self._stall_timer = self._loop.call_later(STALL_SECONDS, self._check_stall, taken_bytes)
+
+    def _check_stall(self, taken_bytes: int) -> None:
+        self._stall_timer = None
+        if self.state is State.ENDED or not self.outbox.overfull:
+            return
+        if self.outbox.taken_bytes == taken_bytes:
+            self._end_unread()
+        else:
+            self._watch_stall()
+
+    def _end_unread(self) -> None:
+        self.end(End(f"{self.outbox.size_bytes} bytes wait for the peer: it does not read", refused=False))
+        self.abort()
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
@@ -206,6 +236,13 @@ class Session:
         self.flush()
         self.end(End(reason, refused=False))
 
+    def silence(self) -> None:
+        """Become a black hole, as behind a cut cable: the peer is told nothing, whatever happens here."""
+        self.silent = True
+        self._handlers = {}
+        self._other = self.send = self._ignore
+        self._wake()
+
     def end(self, end: End) -> None:
         """The session is over; the connection closes in its own time."""
         if self.state is State.ENDED:
@@ -213,9 +250,12 @@ class Session:
         self.state = State.ENDED
         self._handlers = {}
         self._other = self.send = self._ignore
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
         self._settle()
         self._wake()
-        self.close_transport()
+        if not self.silent:
+            self.close_transport()
         self.ended.set_result(end)
         self.host.on_ended(self, end)
 

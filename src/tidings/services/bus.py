@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from tidings.model.subscription import Subscription
 from tidings.protocol.client import Client
 from tidings.protocol.facts import (
     Delivered,
+    EventsMissed,
     NotificationsDropped,
     PublicationConfirmed,
     PublicationFailed,
@@ -25,7 +27,10 @@ from tidings.protocol.facts import (
     SubscriptionAccepted,
     SubscriptionCancelled,
     SubscriptionFailed,
+    SubscriptionProgress,
 )
+from tidings.protocol.reliable_client import ReliableClient, ReliableSession
+from tidings.services import stream
 from tidings.services.service import EventService, Notify
 
 MAX_UNCONFIRMED = 10_000
@@ -42,7 +47,7 @@ class Connection(Protocol):
     closed: bool
 
     @property
-    def client(self) -> Client: ...
+    def client(self) -> Client | ReliableClient: ...
     @property
     def now(self) -> int: ...
     async def open(self) -> None: ...
@@ -80,6 +85,68 @@ class _Batch:
             waiter.set_result(None)
 
 
+class _Pace:
+    """Which notifications of a guaranteed broker the application is done with: only those are acknowledged.
+
+    So the broker's window holds back what a slow reader has not taken.
+    """
+
+    def __init__(self, session: ReliableSession) -> None:
+        self._session = session
+        self._connection = 0
+        self._open: dict[int, int] = {}
+        """Notification -> how many streams are not done with it, in the order of their numbers."""
+        self._tickets: dict[str, deque[tuple[int, int]]] = {}
+        """Subscription -> connection and notification of what its stream holds."""
+        self._scheduled = False
+        # The session says here that it showed one more, even if that was for nobody.
+        session.acknowledges = True
+        session.acknowledge = lambda count: self._schedule()  # type: ignore[method-assign]
+
+    def begin_connection(self) -> None:
+        """Numbers start again; what an earlier connection brought is acknowledged no more."""
+        self._connection += 1
+        self._open.clear()
+
+    def begin(self, subscription: str) -> None:
+        self._tickets[subscription] = deque()
+
+    def shown(self, subscription: str) -> None:
+        tickets = self._tickets.get(subscription)
+        if tickets is not None:
+            number = self._session.shown
+            self._open[number] = self._open.get(number, 0) + 1
+            tickets.append((self._connection, number))
+
+    def taken(self, subscription: str) -> None:
+        tickets = self._tickets.get(subscription)
+        if tickets:
+            self._close(*tickets.popleft())
+
+    def end(self, subscription: str) -> None:
+        for ticket in self._tickets.pop(subscription, ()):
+            self._close(*ticket)
+
+    def _close(self, connection: int, number: int) -> None:
+        if connection != self._connection:
+            return
+        self._open[number] -= 1
+        if not self._open[number]:
+            del self._open[number]
+            self._schedule()
+
+    def _schedule(self) -> None:
+        """Once per turn of the loop: a message for each event would cost as much as the event."""
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._acknowledge)
+
+    def _acknowledge(self) -> None:
+        self._scheduled = False
+        first_open = next(iter(self._open), self._session.shown + 1)
+        ReliableSession.acknowledge(self._session, first_open - 1)
+
+
 class Bus(EventService):
     def __init__(self) -> None:
         super().__init__()
@@ -92,13 +159,29 @@ class Bus(EventService):
         self._notify: dict[str, Notify] = {}
         self._pending: dict[str, asyncio.Future[None]] = {}
         self._status: asyncio.Future[dict[str, Any]] | None = None
+        self._pace: _Pace | None = None
+        """Set where the broker is a guaranteed one."""
+        self._broker = ""
+        self._uncovered: dict[str, tuple[str, ...]] = {}
+        self._complete: dict[str, asyncio.Event] = {}
+
+    @property
+    def lossless(self) -> bool:
+        return self._pace is not None
 
     async def open(self) -> None:
         await self.connection.open()
         self._open = True
+        client = self.connection.client
+        if isinstance(client, ReliableClient):
+            self._pace = _Pace(client.session)
+            self._broker = client.session.broker
 
     async def close(self) -> None:
         if self._open:
+            if self.lossless and not self.connection.closed:
+                for subscription_id in list(self._notify):  # else the broker keeps events for nobody
+                    await self.remove_subscription(subscription_id)
             self._open = False
             self._fail_everything("the connection was closed")
             await self.connection.close()
@@ -164,16 +247,56 @@ class Bus(EventService):
 
     # --- Subscribing
 
-    async def add_subscription(self, subscription: Subscription, notify: Notify) -> None:
+    async def add_subscription(
+        self, subscription: Subscription, notify: Notify, *, paced: bool = False
+    ) -> None:
+        """On a guaranteed network it returns, too, when those who do not know it yet cannot be reached."""
         self._check_open()
         self._notify[subscription.id] = notify
+        self._complete[subscription.id] = asyncio.Event()
+        if paced and self._pace is not None:
+            self._pace.begin(subscription.id)
         try:
             await self._ask(subscription.id, lambda: self.connection.client.subscribe(subscription))
         except BaseException:
             self._notify.pop(subscription.id, None)
+            self._forget(subscription.id)
             raise
 
+    def _forget(self, subscription_id: str) -> None:
+        self._uncovered.pop(subscription_id, None)
+        complete = self._complete.pop(subscription_id, None)
+        if complete is not None:
+            complete.set()
+        if self._pace is not None:
+            self._pace.end(subscription_id)
+
+    def taken(self, subscription_id: str) -> None:
+        if self._pace is not None:
+            self._pace.taken(subscription_id)
+
+    def uncovered(self, subscription_id: str) -> tuple[str, ...]:
+        return self._uncovered.get(subscription_id, ())
+
+    async def completed(self, subscription_id: str) -> None:
+        complete = self._complete.get(subscription_id)
+        if complete is not None:
+            await complete.wait()
+        if subscription_id not in self._complete:
+            raise ConnectionFailed("the subscription has ended")
+
+    def _progress(self, subscription_id: str, uncovered: tuple[str, ...]) -> None:
+        """Who does not know it yet; once everybody did, what a broker that restarted does not know is no news."""
+        complete = self._complete.get(subscription_id)
+        if complete is not None and not complete.is_set():
+            self._uncovered[subscription_id] = uncovered
+            if not uncovered:
+                complete.set()
+        if subscription_id in self._pending:
+            self._settle(self._pending[subscription_id], None)
+
     async def remove_subscription(self, subscription_id: str) -> None:
+        self._forget(subscription_id)
         if self._notify.pop(subscription_id, None) is None or not self._open:
             return
         # Nothing is shown any more from here on; the broker hears of it when it can.
@@ -223,8 +346,13 @@ class Bus(EventService):
                 self._confirm(first, last)
             case PublicationFailed(sequence=sequence, reason=reason):
                 self._fail(sequence, reason)
-            case SubscriptionAccepted(subscription=name) if name in self._pending:
-                self._settle(self._pending[name], None)
+            case SubscriptionAccepted(subscription=name):
+                self._progress(name, ())
+            case SubscriptionProgress(subscription=name, uncovered=uncovered):
+                self._progress(name, uncovered)
+            case EventsMissed(subscription=name) if name in self.streams:
+                gap = stream.EventsMissed(fact.source, fact.incarnation, fact.first, fact.last)
+                self.streams[name].miss(gap)
             case SubscriptionFailed(subscription=name, reason=reason) if name in self._pending:
                 self._settle(self._pending[name], SubscriptionRefused(reason))
             case SubscriptionFailed(subscription=name, reason=reason):
@@ -250,15 +378,29 @@ class Bus(EventService):
             return
         if fact.out_of_order:
             event.__dict__["out_of_order"] = True
+        if self._pace is not None:
+            self._pace.shown(fact.subscription)
         notify(event)
 
     def on_connection(self, up: bool, reason: str) -> None:
-        """The driver's connection came or went. It comes back by itself; what is unconfirmed then is unsure."""
+        """The driver's connection came or went. It comes back by itself; what is unconfirmed then is unsure, or,
+        on a guaranteed network, published again."""
+        if up and self._pace is not None:
+            self._pace.begin_connection()
+            self._on_broker(self.connection.client.session.broker)
         if not up:
             log.info("connection lost: %s", reason)
-            self._fail_publications(reason)
+            if not self.lossless:
+                self._fail_publications(reason)
             if self.connection.closed:  # refused, or another took our name: it does not come back
                 self._fail_everything(reason)
+
+    def _on_broker(self, broker: str) -> None:
+        """Another broker makes our subscriptions known anew."""
+        if broker != self._broker:
+            self._broker = broker
+            for complete in self._complete.values():
+                complete.clear()
 
     def _fail_publications(self, reason: str) -> None:
         for sequence in list(self._unconfirmed):
@@ -268,8 +410,10 @@ class Bus(EventService):
         self._fail_publications(reason)
         for answered in list(self._pending.values()):
             self._settle(answered, ConnectionFailed(reason))
-        for stream in list(self.streams.values()):
-            stream.fail(ConnectionFailed(reason))
+        for subscription_id in list(self._complete):
+            self._forget(subscription_id)
+        for reader in list(self.streams.values()):
+            reader.fail(ConnectionFailed(reason))
 
     def _check_open(self) -> None:
         if not self._open:

@@ -8,10 +8,11 @@ from pathlib import Path
 from tidings.model.errors import ConnectionFailed
 from tidings.net.address import Transport, parse_address
 from tidings.net.client import ClientConnection
+from tidings.net.guaranteed import DEFAULT_DELTA, GUARANTEED
 from tidings.net.local import LocalConnection, LocalNetwork
 from tidings.net.security import Tls
-from tidings.scenario.schema import ChainShape, Overlay, RandomShape, StarShape, TreeShape
-from tidings.scenario.topology import build_topology, neighbours
+from tidings.scenario.schema import ChainShape, Mode, Overlay, RandomShape, StarShape, TreeShape
+from tidings.scenario.topology import build_topology, neighbourhoods, neighbours
 from tidings.services.bus import Bus
 
 SCHEMES: dict[str, tuple[Transport, bool]] = {
@@ -19,6 +20,7 @@ SCHEMES: dict[str, tuple[Transport, bool]] = {
     "tidings+tls": ("tcp", True),
     "tidings+udp": ("udp", False),
 }
+MODES: tuple[Mode, ...] = ("best-effort", "guaranteed")
 LATER_SCHEMES = ("nats", "mqtt", "redis", "peers")
 
 
@@ -32,16 +34,17 @@ def connect(
 ) -> Bus:
     """A bus at the broker of that URL; it connects when it is opened, as `async with connect(...) as bus`.
 
-    `name` identifies this client for ever and must be unique; without one a new name is drawn.
+    `name` identifies this client for ever and must be unique; without one a new name is drawn. With several
+    addresses, `tidings://host1:port1,host2:port2`, it goes to the next whenever it loses its broker.
     """
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in SCHEMES:
         raise ConnectionFailed(_scheme_problem(url, scheme if separator else ""))
     transport, encrypted = SCHEMES[scheme]
-    address = parse_address(rest.rstrip("/"))
+    addresses = [parse_address(text) for text in rest.rstrip("/").split(",")]
     bus = Bus()
     bus.connection = ClientConnection(
-        address,
+        addresses,
         name or client_name(),
         emit=bus.on_fact,
         on_connection=bus.on_connection,
@@ -76,6 +79,7 @@ class Embedded(Bus):
 
     async def open(self) -> None:
         self.network.start()
+        await self.network.linked()
         await super().open()
 
     async def close(self) -> None:
@@ -94,12 +98,28 @@ class Embedded(Bus):
         return bus
 
 
-def embedded(brokers: int = 5, *, shape: str = "tree", seed: int = 0) -> Embedded:
-    """A network of so many brokers in this process, as `async with embedded() as bus`: no sockets, no set-up."""
+def embedded(
+    brokers: int = 5,
+    *,
+    shape: str = "tree",
+    seed: int = 0,
+    mode: Mode = "best-effort",
+    delta: int = DEFAULT_DELTA,
+) -> Embedded:
+    """A network of so many brokers in this process, as `async with embedded() as bus`: no sockets, no set-up.
+
+    `mode` is "best-effort" or "guaranteed", then with `delta`. What a network keeps ends with it.
+    """
     shapes = {"tree": TreeShape, "random": RandomShape, "chain": ChainShape, "star": StarShape}
     if shape not in shapes:
         raise ValueError(f"shape {shape!r} is unknown; known: {', '.join(shapes)}")
+    if mode not in MODES:
+        raise ValueError(f"mode {mode!r} is not one of {', '.join(MODES)}")
     if brokers < 1:
         raise ValueError("a network has at least one broker")
-    overlay = Overlay(mode="best-effort", shape=shapes[shape](brokers=brokers))
-    return Embedded(LocalNetwork(neighbours(build_topology(overlay, seed)), seed=seed))
+    if delta < 0:
+        raise ValueError("delta is at least 0")
+    topology = build_topology(Overlay(mode=mode, shape=shapes[shape](brokers=brokers)), seed)
+    if mode == GUARANTEED:
+        return Embedded(LocalNetwork(neighbourhoods(topology, delta + 1), delta=delta, seed=seed))
+    return Embedded(LocalNetwork(neighbours(topology), seed=seed))

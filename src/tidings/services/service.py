@@ -47,11 +47,31 @@ class EventService(ABC):
         once all are confirmed."""
 
     @abstractmethod
-    async def add_subscription(self, subscription: Subscription, notify: Notify) -> None:
-        """Returns once the subscription is accepted: what is published from then on is for it."""
+    async def add_subscription(
+        self, subscription: Subscription, notify: Notify, *, paced: bool = False
+    ) -> None:
+        """Returns once the subscription is accepted: what is published from then on is for it.
+
+        `paced`: the caller says `taken` for each event when it is done with it.
+        """
 
     @abstractmethod
     async def remove_subscription(self, subscription_id: str) -> None: ...
+
+    @property
+    def lossless(self) -> bool:
+        """True: a reader that does not keep up loses nothing, and is sent no more until it has."""
+        return False
+
+    def taken(self, subscription_id: str) -> None:  # noqa: B027 - most services need not know
+        """The reader of a paced subscription is done with its next event."""
+
+    def uncovered(self, subscription_id: str) -> tuple[str, ...]:
+        """Who does not know the subscription yet, in words: what is published there is not for it."""
+        return ()
+
+    async def completed(self, subscription_id: str) -> None:  # noqa: B027 - it is, where this is all
+        """Returns once everybody knows the subscription."""
 
     @abstractmethod
     async def status(self) -> dict[str, Any]:
@@ -66,6 +86,8 @@ class EventService(ABC):
     ) -> Stream:
         """A stream of the events on these topic patterns (none: every topic) that the filter selects.
 
+        `buffer_events` bounds what waits for a slow reader, unless the service loses nothing: then it waits at
+        the broker.
         `where` is SQL, an expression made with `col`, or a `Filter`. Use it as `async with`; it is subscribed
         inside the block.
         """

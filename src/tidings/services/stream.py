@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tidings.model.errors import ConnectionFailed
 from tidings.model.event import Event
@@ -16,15 +16,28 @@ if TYPE_CHECKING:
     from tidings.services.service import EventService
 
 DEFAULT_BUFFER_EVENTS = 65_536
+MAX_GAPS = 1_000
+"""Gaps that a stream remembers, the last ones."""
 
 log = logging.getLogger("tidings")
+
+
+class EventsMissed(NamedTuple):
+    """The network could not keep these events of a source any longer; not all of them need have been for us."""
+
+    source: str
+    incarnation: int
+    first: int
+    last: int
 
 
 class Stream:
     """`async with` subscribes and unsubscribes; inside, `async for` gives the events.
 
     At most `buffer_events` wait here. Beyond that the newest are left out, counted in `dropped` and reported
-    once in the log: a slow reader loses its own events and holds up nobody.
+    once in the log: a slow reader loses its own events and holds up nobody. Where the network is guaranteed
+    nothing is left out here: what a slow reader has not taken waits at its broker. If that cannot keep it any
+    longer, `gaps` has what is missing, and `missed` counts it.
     """
 
     def __init__(self, service: EventService, subscription: Subscription, buffer_events: int) -> None:
@@ -32,6 +45,9 @@ class Stream:
             raise ValueError("buffer_events must be at least 1")
         self.subscription = subscription
         self.dropped = 0
+        self.gaps: deque[EventsMissed] = deque(maxlen=MAX_GAPS)
+        self.missed = 0
+        """Events in all gaps there ever were."""
         self._service = service
         self._limit = buffer_events
         self._events: deque[Event] = deque()
@@ -46,7 +62,7 @@ class Stream:
 
     def push(self, event: Event) -> None:
         """Called by the service."""
-        if len(self._events) >= self._limit:
+        if len(self._events) >= self._limit and not self._service.lossless:
             if not self.dropped:
                 log.warning(
                     "subscription %s does not keep up: events beyond %d are left out (see Stream.dropped)",
@@ -58,6 +74,26 @@ class Stream:
         self._events.append(event)
         self._wake()
 
+    def miss(self, gap: EventsMissed) -> None:
+        """Called by the service: these events will never come."""
+        if not self.missed:
+            log.warning(
+                "subscription %s misses events of %s: they could not be kept any longer (see Stream.gaps)",
+                self.subscription.id,
+                gap.source,
+            )
+        self.gaps.append(gap)
+        self.missed += gap.last - gap.first + 1
+
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """Who does not know this subscription yet because it cannot be reached; empty: it is complete."""
+        return self._service.uncovered(self.subscription.id)
+
+    async def completed(self) -> None:
+        """Returns once the whole network knows this subscription; ConnectionFailed if that cannot be any more."""
+        await self._service.completed(self.subscription.id)
+
     def fail(self, error: Exception) -> None:
         """No more events will come; what waits is still given."""
         self._failure = error
@@ -66,7 +102,7 @@ class Stream:
     async def get(self, timeout_s: float | None = None) -> Event:
         """The next event; TimeoutError if none comes in time, ConnectionFailed if none can come any more."""
         if self._events:
-            return self._events.popleft()
+            return self._take()
         try:
             async with asyncio.timeout(timeout_s):
                 return await self.__anext__()
@@ -87,14 +123,23 @@ class Stream:
                 await self._waiter
             finally:
                 self._waiter = None
-        return self._events.popleft()
+        return self._take()
+
+    def _take(self) -> Event:
+        event = self._events.popleft()
+        self._service.taken(self.subscription.id)
+        return event
 
     async def __aenter__(self) -> Self:
         if self._entered:
             raise ValueError("a stream is used once: subscribe again for another")
         self._entered = True
-        await self._service.add_subscription(self.subscription, self.push)
-        self._service.streams[self.subscription.id] = self
+        self._service.streams[self.subscription.id] = self  # events may come before the answer
+        try:
+            await self._service.add_subscription(self.subscription, self.push, paced=True)
+        except BaseException:
+            self._service.streams.pop(self.subscription.id, None)
+            raise
         return self
 
     async def __aexit__(

@@ -1,0 +1,83 @@
+"""The flags `--scenario`, `--out`, `--seed` and `--check` of `tidings up`, and what it prints for them."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidings.cli.exits import ExitCode
+from tidings.cli.options import option
+from tidings.cli.output import json_line, print_line, print_table, progress_bar
+from tidings.cli.sim import INT64, load, show_verdicts, verdicts
+
+ScenarioFile = Annotated[
+    Path | None,
+    option("--scenario", metavar="FILE", help="Run a scenario file in wall time, write its trace, end."),
+]
+Out = Annotated[
+    Path | None, option("--out", "-o", metavar="DIR", help="With --scenario: where the trace goes.")
+]
+Seed = Annotated[
+    int | None, option("--seed", metavar="N", **INT64, help="With --scenario: instead of the file's seed.")
+]
+Check = Annotated[
+    bool, option("--check/--no-check", help="With --scenario: check the trace against what was promised.")
+]
+
+
+def up_scenario(
+    path: Path | None, out: Path | None, seed: int | None, *, check: bool, as_json: bool, quiet: bool
+) -> None:
+    """Run the scenario; write DIR/*.parquet and DIR/summary.json."""
+    from tidings.cli.running import run
+    from tidings.cli.scenario_run import run_live
+
+    if path is None:
+        raise typer.BadParameter("is for --scenario", param_hint=lone_flag(out, seed, check=check))
+    if out is None:
+        raise typer.BadParameter("--scenario needs a directory for the trace", param_hint="--out")
+    scenario = load(path, seed)
+    with progress_bar(path.name, quiet=quiet) as progress:
+        summary = run(run_live(scenario, out, progress, partial(notice, as_json=as_json)))
+    if as_json:
+        print_line((out / "summary.json").read_text(encoding="utf-8").rstrip("\n"))
+    else:
+        print_summary(path.name, summary, out)
+    if check and not show_verdicts(verdicts(out), as_json=as_json):
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def lone_flag(out: Path | None, seed: int | None, *, check: bool) -> str:
+    return "--out" if out is not None else "--seed" if seed is not None else "--check" if check else ""
+
+
+def notice(text: str, *, as_json: bool) -> None:
+    """On stderr, as what `--json` prints is the summary alone."""
+    sys.stderr.write((json_line({"notice": text}) if as_json else f"tidings: {text}") + "\n")
+
+
+def print_summary(title: str, summary: dict[str, Any], out: Path) -> None:
+    latency = summary["latency_ms"]
+    rows = [
+        ("seed, mode", f"{summary['seed']}, {summary['mode']}"),
+        ("brokers", summary["brokers"]),
+        ("published", summary["published"]),
+        ("expected", summary["expected"]),
+        ("delivered", summary["delivered"]),
+        ("delivery ratio", f"{summary['delivery_ratio']:.4%}"),
+        ("duplicates", summary["duplicates"]),
+        ("out of order", summary["out_of_order"]),
+        (
+            "latency",
+            " / ".join(f"{latency[key]:.1f}" for key in ("p50", "p99", "max")) + " ms (p50 / p99 / max)",
+        ),
+        ("settled", f"{summary['settled_s']:.1f} s after the last fault and the last event"),
+        ("time", f"{summary['virtual_s']:.1f} s of the scenario in {summary['wall_s']:.1f} s"),
+        ("trace hash", summary["trace_sha256"]),
+        ("written to", out),
+    ]
+    print_table(title, ("what", "value"), rows)

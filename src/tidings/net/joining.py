@@ -1,0 +1,76 @@
+"""A broker that joins a running network: it asks an existing one for a place below it (protocol/membership.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+from tidings.model.errors import ConnectionFailed, WireError
+from tidings.model.messages import PROTOCOL_VERSION, Hello, Join, Joined, Message, Refused, Welcome
+from tidings.net.address import Address
+from tidings.net.dialling import CONNECT_SECONDS, explain, open_stream
+from tidings.net.handshake import BROKER, Identity, welcome_refusal
+from tidings.net.outbox import Policy
+from tidings.net.session import Dial, End, Session
+
+ANSWER_SECONDS = 10.0
+
+
+async def ask_to_join(
+    us: Identity, listen: Address, parent: Address, context: ssl.SSLContext | None
+) -> Joined:
+    """The place that the broker at `parent` gives us; ConnectionFailed says why there is none."""
+    asking = _Asking(us)
+    dial = Dial(Hello(PROTOCOL_VERSION, us.name, BROKER, us.mode, us.token))
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            session = await open_stream(asking, parent, dial, Policy(drops_publications=False), context)
+    except OSError as error:
+        raise ConnectionFailed(f"cannot join at {parent}: {explain(error)}") from None
+    try:
+        if not session.ended.done():
+            session.send(Join(str(listen)))
+        async with asyncio.timeout(ANSWER_SECONDS):
+            answer = await asking.answer
+    except TimeoutError:
+        raise ConnectionFailed(f"cannot join at {parent}: no answer in time") from None
+    finally:
+        session.end(End("joined", refused=False))
+    if isinstance(answer, str):
+        raise ConnectionFailed(f"cannot join at {parent}: {answer}")
+    return answer
+
+
+class _Asking:
+    """Hosts the one session over which we ask."""
+
+    def __init__(self, us: Identity) -> None:
+        self.answer: asyncio.Future[Joined | str] = asyncio.get_running_loop().create_future()
+        self._us = us
+
+    def on_hello(self, session: Session, hello: Hello) -> None:
+        session.refuse("we only ask for a place")
+
+    def on_welcome(self, session: Session, welcome: Welcome) -> None:
+        reason = welcome_refusal(welcome, self._us, welcome.node)
+        if reason is not None:
+            session.refuse(reason)
+            self._settle(reason)
+            return
+        session.set_up(welcome.node, BROKER, {}, self._take)
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Joined):
+            self._settle(message)
+        elif isinstance(message, Refused):
+            self._settle(message.reason)
+
+    def on_bad_frame(self, session: Session, error: WireError) -> None:
+        self._settle(str(error))
+
+    def on_ended(self, session: Session, end: End) -> None:
+        self._settle(end.reason)
+
+    def _settle(self, answer: Joined | str) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
