@@ -574,7 +574,7 @@ class Growth(NamedTuple):
 
 
 def growth(scale: float) -> Iterator[Growth]:
-    count, doublings = round(1000 * scale), 3 if scale == 1 else 1
+    count, doublings = round(1000 * scale), 2 if scale == 1 else 1
     rows = [growth_point("publications", count << doubling, 20) for doubling in range(doublings + 1)]
     yield from with_ratios(rows, lambda row: row.publication_us)
     rows = [growth_point("subscriptions", count, 20 << doubling) for doubling in range(doublings + 1)]

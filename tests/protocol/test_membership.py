@@ -8,7 +8,14 @@ import pytest
 
 from tidings.model.event import Publication
 from tidings.model.subscription import Subscription
-from tidings.protocol.facts import Delivered, JoinAnswered, JoinRefused, LeftNetwork
+from tidings.protocol.facts import (
+    Delivered,
+    JoinAnswered,
+    JoinRefused,
+    LeftNetwork,
+    SubscriptionAccepted,
+    SubscriptionProgress,
+)
 from tidings.protocol.guaranteed import GuaranteedBroker
 from tidings.protocol.kernel import Node
 from tidings.protocol.membership import JoiningBroker
@@ -248,3 +255,70 @@ def test_the_status_tells_islands_from_barriers_and_who_is_uncovered() -> None:
     world.run(8)
     status = world.broker("b0").status()
     assert status["partitions"] == status["incomplete_subscriptions"] == []
+
+
+def test_who_is_uncovered_is_told_also_by_those_far_away() -> None:
+    world = World((("b0", "b1"), ("b1", "b2"), ("b2", "b3"), ("b3", "b4")), delta=1)
+    world.run(2)
+    world.network.crash("b4", keep_state=True)
+    world.run(5)
+    progress: list[object] = []
+    subscriber = world.client("s", "b0")
+    world.network.nodes["s"].emit = progress.append
+    subscriber.subscribe(Subscription("all", ("/a",)))
+    world.run(2)
+    (incomplete,) = world.broker("b0").attachments.incomplete()
+    assert incomplete == ("s", "all", ["0.0.0.0.0 and below"])
+    (told,) = [fact for fact in progress if isinstance(fact, SubscriptionProgress)]
+    assert told.uncovered == ("0.0.0.0.0 and below",)
+    world.network.restart("b4")
+    world.run(5)
+    assert not world.broker("b0").attachments.incomplete()
+    assert any(isinstance(fact, SubscriptionAccepted) for fact in progress)
+
+
+def test_a_client_that_starts_anew_goes_on_with_an_equal_subscription_and_replaces_another() -> None:
+    world = World((("b0", "b1"),))
+    subscriber = world.client("s", "b1")
+    subscriber.subscribe(Subscription("one", ("/a",)))
+    subscriber.subscribe(Subscription("two", ("/b",)))
+    publisher = world.client("p", "b0")
+    world.run(2)
+    world.network.crash("s", keep_state=False)
+    world.publish(publisher)
+    world.run(1)
+    attachments = world.broker("b1").attachments
+    node = world.network.nodes["s"]
+    again: list[ReliableClient] = []
+
+    def make(node: SimulatedNode) -> Node:
+        again.append(ReliableClient(node, "b1", incarnation=9))
+        return again[-1]
+
+    node._make = make
+    world.network.restart("s")
+    again[0].subscribe(Subscription("one", ("/a",)))
+    again[0].subscribe(Subscription("two", ("/c",)))
+    world.run(3)
+    assert world.delivered["s"] == [1]
+    assert sorted(attachments.clients["s"].subscriptions) == ["one", "two"]
+    texts = sorted(held.interest.text for held in attachments.clients["s"].subscriptions.values())
+    assert texts == ["/a", "/c"]
+
+
+def test_subscriptions_of_a_nameless_client_are_not_kept_long() -> None:
+    world = World((("b0", "b1"),))
+    named = world.client("named", "b1")
+    nameless = world.client("nameless", "b1")
+    nameless.session._lasting = False
+    for client in (named, nameless):
+        client.subscribe(Subscription("one", (f"/{client.session.port.node}",)))
+    world.run(2)
+    nameless.session.on_link_up("b1")  # attaches again, as nameless
+    world.run(1)
+    world.network.crash("named", keep_state=True)
+    world.network.crash("nameless", keep_state=True)
+    world.run(120)
+    attachments = world.broker("b1").attachments
+    assert list(attachments.clients["named"].subscriptions) == ["one"]
+    assert not attachments.clients["nameless"].subscriptions

@@ -57,6 +57,17 @@ New = Annotated[
 Recover = Annotated[
     bool, option("--recover", help="Guaranteed: set damaged state aside and fetch it from the neighbours.")
 ]
+JoinAt = Annotated[
+    str | None,
+    option(
+        "--join",
+        metavar="HOST:PORT",
+        help="Guaranteed: get a place in the tree below the broker there, once.",
+    ),
+]
+Leave = Annotated[
+    bool, option("--leave", help="Guaranteed: leave the network for good, remove the data, and end.")
+]
 Transport = Annotated[TransportName | None, option("--transport", help="udp only on loopback. Default: tcp.")]
 TlsCertificate = Annotated[
     Path | None, option("--tls-cert", help="Certificate (PEM); needed beyond loopback.")
@@ -79,6 +90,8 @@ def broker(
     data: Data = None,
     new: New = False,
     recover: Recover = False,
+    join: JoinAt = None,
+    leave: Leave = False,
     transport: Transport = None,
     tls_cert: TlsCertificate = None,
     tls_key: TlsKey = None,
@@ -103,6 +116,7 @@ def broker(
         data=data,
         new=new,
         recover=recover,
+        join=join,
         transport=transport,
         tls_cert=tls_cert,
         tls_key=tls_key,
@@ -112,16 +126,53 @@ def broker(
     settings = broker_settings(flags, config)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        run(serve(settings, as_json=json, stop_on_eof=stop_on_eof))
+        if leave:
+            run(leave_network(settings, as_json=json))
+        else:
+            run(serve(settings, as_json=json, stop_on_eof=stop_on_eof))
     except Stopped:
         return  # the way in which a broker is meant to end
 
 
+async def leave_network(settings: BrokerSettings, *, as_json: bool) -> None:
+    """Start the broker once more, let it leave, and remove what it kept."""
+    import typer
+
+    from tidings.net.guaranteed import store_path
+
+    if settings.guaranteed is None or settings.guaranteed.data is None:
+        raise typer.BadParameter("it is for --mode guaranteed", param_hint="--leave")
+    server = make_server(settings)
+    await server.start()
+    try:
+        await server.leave()
+    finally:
+        await server.stop()
+    path = store_path(settings.guaranteed.data, settings.name)
+    for suffix in ("", "-wal", ".lock"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    if as_json:
+        print_json({"broker": server.name, "left": True})
+    else:
+        print_line(f"{server.name} has left the network")
+
+
 async def serve(settings: BrokerSettings, *, as_json: bool, stop_on_eof: bool) -> None:
     from tidings.cli.broker_control import obey
+
+    server = make_server(settings)
+    await server.start()
+    try:
+        announce(server, settings, as_json=as_json)
+        await (obey(server) if stop_on_eof else asyncio.Event().wait())
+    finally:
+        await server.stop()
+
+
+def make_server(settings: BrokerSettings) -> BrokerServer:
     from tidings.net.broker import BrokerServer
 
-    server = BrokerServer(
+    return BrokerServer(
         settings.name,
         settings.listen,
         settings.neighbours,
@@ -131,12 +182,6 @@ async def serve(settings: BrokerSettings, *, as_json: bool, stop_on_eof: bool) -
         tls=settings.tls,
         token=settings.token,
     )
-    await server.start()
-    try:
-        announce(server, settings, as_json=as_json)
-        await (obey(server) if stop_on_eof else asyncio.Event().wait())
-    finally:
-        await server.stop()
 
 
 def announce(server: BrokerServer, settings: BrokerSettings, *, as_json: bool) -> None:

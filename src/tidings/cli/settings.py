@@ -14,7 +14,7 @@ from tidings.cli.options import ModeName, TransportName, read_token
 from tidings.cli.toml_file import read_toml
 from tidings.model.errors import ConnectionFailed
 from tidings.net.address import Address, Transport, parse_address
-from tidings.net.guaranteed import DEFAULT_DELTA, DEFAULT_WINDOW, GuaranteedSettings
+from tidings.net.guaranteed import DEFAULT_DELTA, DEFAULT_WINDOW, GuaranteedSettings, store_path
 from tidings.net.security import Tls
 from tidings.protocol.labels import Label, label_text, parse_label, path
 from tidings.protocol.neighbourhood import Neighbourhood
@@ -39,6 +39,7 @@ class BrokerFile(Table, frozen=True, kw_only=True):
     data: str | None = None
     new: bool = False
     recover: bool = False
+    join: str | None = None
     transport: Literal["tcp", "udp"] | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -59,6 +60,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     data: Path | None = None
     new: bool = False
     recover: bool = False
+    join: str | None = None
     transport: TransportName | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -125,7 +127,7 @@ def parse_neighbour(text: str) -> tuple[str, str]:
 
 
 def _check_best_effort(flags: Flags, file: BrokerFile) -> None:
-    for key in ("delta", "label", "window", "data", "new", "recover"):
+    for key in ("delta", "label", "window", "data", "new", "recover", "join"):
         if getattr(flags, key) not in (None, False) or getattr(file, key) not in (None, False):
             raise typer.BadParameter("it is for --mode guaranteed", param_hint=f"--{key}")
 
@@ -134,24 +136,35 @@ def _guaranteed(
     name: str, flags: Flags, file: BrokerFile, beside: Path, pairs: Mapping[str, str]
 ) -> GuaranteedSettings:
     text = flags.label or file.label
-    if text is None:
-        raise typer.BadParameter(
-            "--mode guaranteed needs the broker's place in the tree", param_hint="--label"
-        )
+    join = flags.join or file.join
+    if text is not None and join is not None:
+        raise typer.BadParameter("a broker that joins is given its label", param_hint="--join")
     data = _path(flags.data, file.data, beside)
     if data is None:
         raise typer.BadParameter("--mode guaranteed needs a directory", param_hint="--data")
-    label = _label(text, "--label")
+    label = None if text is None else _label(text, "--label")
     delta = _first(flags.delta, file.delta, DEFAULT_DELTA)
+    if label is None:
+        _check_joining(name, data, join, pairs)
     return GuaranteedSettings(
         label=label,
-        labels=_labels(name, label, delta, pairs),
+        labels={} if label is None else _labels(name, label, delta, pairs),
+        join=None if join is None else _address(join, "--join"),
         delta=delta,
         window=_first(flags.window, file.window, DEFAULT_WINDOW),
         data=data,
         new=flags.new or file.new,
         recover=flags.recover or file.recover,
     )
+
+
+def _check_joining(name: str, data: Path, join: str | None, pairs: Mapping[str, str]) -> None:
+    """Without a label a broker joins, or has joined before: then its data know its place."""
+    if pairs:
+        raise typer.BadParameter("a broker without --label learns its neighbours", param_hint="--neighbour")
+    if join is None and not store_path(data, name).exists():
+        reason = "--mode guaranteed needs the broker's place in the tree, or --join HOST:PORT"
+        raise typer.BadParameter(reason, param_hint="--label")
 
 
 def _labels(name: str, label: Label, delta: int, pairs: Mapping[str, str]) -> dict[str, Label]:

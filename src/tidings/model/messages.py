@@ -352,6 +352,8 @@ class Attach(WireMessage, frozen=True, gc=False, tag=70):
 
     incarnation: Counter
     publishes: bool
+    lasting: bool = True
+    """False: nobody will come back under this name, its subscriptions need not be kept long while it is away."""
 
 
 class Attached(WireMessage, frozen=True, gc=False, tag=71):

@@ -44,6 +44,7 @@ from tidings.net.guaranteed import (
     check_settings,
     crosses,
     make_broker,
+    settled_settings,
 )
 from tidings.net.handshake import BROKER, CLIENT, Identity, hello_refusal, welcome_refusal
 from tidings.net.outbox import DEFAULT_LIMIT_BYTES, Policy
@@ -53,7 +54,8 @@ from tidings.net.session import MAX_REASON_CHARACTERS, Dial, End, Handler, Sessi
 from tidings.net.stream import StreamSession
 from tidings.net.udp import DatagramEndpoint
 from tidings.protocol.broker import Broker
-from tidings.protocol.facts import Misbehaviour, SessionUnwanted, SessionWanted, SpillFailed
+from tidings.protocol.facts import LeftNetwork, Misbehaviour, SessionUnwanted, SessionWanted, SpillFailed
+from tidings.protocol.guaranteed import GuaranteedBroker
 from tidings.protocol.kernel import TimerName
 from tidings.protocol.store import Store
 
@@ -103,7 +105,7 @@ class BrokerServer:
         self.address = listen
         self.neighbours = dict(neighbours or {})
         self.transport = transport
-        self.identity = Identity(name, mode, self.neighbours.keys(), token)
+        self.identity = Identity(name, mode, self.neighbours.keys(), token, open=guaranteed is not None)
         self.bad_frames = 0
         self.refusals = 0
         self._tls = tls
@@ -130,6 +132,7 @@ class BrokerServer:
         self._diallers: list[asyncio.Task[End]] = []
         self._link_logs: dict[str, _LinkLog] = {}
         self._keeper = Keeper(self._open_session, self._standing, self._port.random, self._on_link_failure)
+        self._left: asyncio.Future[None] | None = None
         self._complaints: dict[tuple[str, str], None] = {}
         self._cut: frozenset[str] = frozenset()
         self._holes: dict[Session, str] = {}
@@ -150,6 +153,10 @@ class BrokerServer:
         except OSError as error:
             raise ConnectionFailed(f"cannot listen on {self.address}: {explain(error)}") from None
         try:
+            if self._guaranteed is not None:
+                self._guaranteed, self.neighbours = await settled_settings(
+                    self.identity, self._guaranteed, self.neighbours, self.address, self._client_context
+                )
             self._start_node()
             if self._server is not None:
                 await self._server.start_serving()
@@ -216,6 +223,21 @@ class BrokerServer:
             self._endpoint.close()
         self._release()
         await asyncio.gather(*(session.wait_closed() for session in sessions))
+
+    async def leave(self) -> None:
+        """Leave the network for good; returns when nothing waits for this broker any more. Then `stop` it.
+
+        ConnectionFailed if it cannot leave. What it kept on disk is of no use afterwards.
+        """
+        if not isinstance(self._node, GuaranteedBroker):
+            raise ConnectionFailed(f"{self.name} runs best effort: just stop it")
+        self._left = asyncio.get_running_loop().create_future()
+        try:
+            self._node.leave()
+        except ValueError as error:
+            raise ConnectionFailed(str(error)) from None
+        await self._left
+        await asyncio.gather(*(session.drained(below_bytes=0) for session in self._sessions))
 
     def _dialled(self) -> dict[str, Address]:
         """The neighbours that we dial; the others dial us."""
@@ -460,6 +482,8 @@ class BrokerServer:
                 session = self._standing(peer)
                 if session is not None:  # not now: the protocol is in the middle of something
                     asyncio.get_running_loop().call_soon(self._close_unwanted, session)
+            case LeftNetwork() if self._left is not None and not self._left.done():
+                self._left.set_result(None)
             case Misbehaviour(peer=peer, what=what):
                 self._complain(peer, what)
             case SpillFailed(reason=reason):

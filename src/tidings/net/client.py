@@ -59,6 +59,7 @@ class ClientConnection:
         connect_timeout_seconds: float = CONNECT_SECONDS,
         buffer_limit_bytes: int = DEFAULT_LIMIT_BYTES,
         acknowledges: bool = True,
+        lasting: bool = True,
         seed: int | None = None,
     ) -> None:
         self.name = name
@@ -71,6 +72,7 @@ class ClientConnection:
         self._turn = 0
         """Which of the addresses is dialled."""
         self._acknowledges = acknowledges
+        self._lasting = lasting
         self._on_connection = on_connection
         self._transport = transport
         self._tls = tls
@@ -235,7 +237,11 @@ class ClientConnection:
         if self.mode != GUARANTEED:
             return Client(self._port, self.broker, incarnation=self._incarnation)
         return ReliableClient(
-            self._port, self.broker, incarnation=self._incarnation, acknowledges=self._acknowledges
+            self._port,
+            self.broker,
+            incarnation=self._incarnation,
+            acknowledges=self._acknowledges,
+            lasting=self._lasting,
         )
 
     def on_bad_frame(self, session: Session, error: WireError) -> None:

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
 from tidings.model.errors import ConnectionFailed, StoreCorrupt, StoreError
-from tidings.net.address import Address
+from tidings.net.address import Address, parse_address
 from tidings.net.dialling import backoff_seconds, explain
 from tidings.net.disk_store import DiskStore, set_aside
+from tidings.net.handshake import Identity
+from tidings.net.joining import ask_to_join
 from tidings.net.session import Session
 from tidings.protocol.spill import SpillLimits
-from tidings.protocol.guaranteed import GuaranteedBroker
+from tidings.protocol.guaranteed import GuaranteedBroker, read_identity
+from tidings.protocol.guaranteed import Identity as StoredIdentity
 from tidings.protocol.kernel import Port, RandomSource
 from tidings.protocol.labels import Label
 from tidings.protocol.store import MemoryStore, Store
@@ -41,7 +45,8 @@ log = logging.getLogger("tidings.net")
 class GuaranteedSettings(NamedTuple):
     """Of one broker. `labels` has every broker within delta + 1 links, and `neighbours` their addresses."""
 
-    label: Label
+    label: Label | None
+    """None: the broker joins, or goes on as the one that its disk knows."""
     labels: Mapping[str, Label]
     delta: int = DEFAULT_DELTA
     window: int = DEFAULT_WINDOW
@@ -51,6 +56,8 @@ class GuaranteedSettings(NamedTuple):
     new: bool = False
     """The network is new: a broker without a store is not one that lost it."""
     limits: SpillLimits | None = None
+    join: Address | None = None
+    """The broker below which this one gets its place when it starts for the first time."""
     recover: bool = False
     """A damaged store is set aside, and its content fetched from the neighbours."""
 
@@ -68,6 +75,42 @@ def open_store(name: str, settings: GuaranteedSettings) -> Store:
     except OSError as error:
         raise StoreError(f"cannot use {settings.data}: {error.strerror or error}") from None
     return DiskStore(store_path(settings.data, name))
+
+
+async def settled_settings(
+    us: Identity,
+    settings: GuaranteedSettings,
+    neighbours: Mapping[str, Address],
+    listen: Address,
+    context: ssl.SSLContext | None,
+) -> tuple[GuaranteedSettings, dict[str, Address]]:
+    """The settings with a place in the tree: as given, as on disk, or as the broker that is asked says."""
+    if settings.label is not None:
+        return settings, dict(neighbours)
+    identity = _identity_on_disk(us.node, settings)
+    if identity is not None:
+        return settings._replace(delta=identity.delta), {}
+    if settings.join is None:
+        raise StoreError(f"{us.node} has no place in the tree: give it a label, or a broker to join")
+    place = await ask_to_join(us, listen, settings.join, context)
+    labels = {told.name: tuple(told.label) for told in place.neighbours}
+    addresses = {told.name: parse_address(told.address) for told in place.neighbours}
+    return settings._replace(label=tuple(place.label), labels=labels, delta=place.delta), addresses
+
+
+def _identity_on_disk(name: str, settings: GuaranteedSettings) -> StoredIdentity | None:
+    """None if there is none, or if it is damaged and to be fetched again: the same place is given once more."""
+    try:
+        store = open_store(name, settings)
+    except StoreCorrupt as error:
+        if not settings.recover or settings.data is None:
+            raise
+        log.warning("%s: %s; it is kept as %s", name, error, set_aside(store_path(settings.data, name)))
+        return None
+    try:
+        return read_identity(store)
+    finally:
+        store.close()
 
 
 def make_broker(

@@ -18,6 +18,8 @@ class Identity(NamedTuple):
     mode: str
     neighbours: Collection[str]
     token: str
+    open: bool = False
+    """Brokers that are no neighbours may speak with us: they join, or the protocol refuses them."""
 
 
 def hello_refusal(hello: Hello, us: Identity) -> str | None:
@@ -33,7 +35,7 @@ def hello_refusal(hello: Hello, us: Identity) -> str | None:
         return f"the role {hello.role!r} is not known here"
     if hello.node == us.node:
         return f"two brokers are named {us.node}"
-    if hello.node not in us.neighbours:
+    if hello.node not in us.neighbours and not us.open:
         return f"{hello.node} is not a neighbour of {us.node}"
     return _mode_refusal(hello.mode, us)
 

@@ -21,7 +21,7 @@ async def ask_to_join(
 ) -> Joined:
     """The place that the broker at `parent` gives us; ConnectionFailed says why there is none."""
     asking = _Asking(us)
-    dial = Dial(Hello(PROTOCOL_VERSION, us.name, BROKER, us.mode, us.token))
+    dial = Dial(Hello(PROTOCOL_VERSION, us.node, BROKER, us.mode, us.token))
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             session = await open_stream(asking, parent, dial, Policy(drops_publications=False), context)

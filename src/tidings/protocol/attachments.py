@@ -52,7 +52,9 @@ ORPHAN_NS = 15_000_000_000
 """How long records are kept whose clients have not asked again since the broker lost its disk."""
 ABSENT_NS = 24 * 3_600 * 1_000_000_000
 """How long the subscriptions of a client that is away are kept, and everything for them."""
-ABSENT_CHECK_NS = 600_000_000_000
+SHORT_ABSENT_NS = 60_000_000_000
+"""The same for a client whose name nobody will use again."""
+ABSENT_CHECK_NS = 15_000_000_000
 MAX_AHEAD = 1_000_000
 """A client's sequence may jump ahead by so much; more is a mistake."""
 MAX_UNCOVERED_SHOWN = 64
@@ -65,11 +67,13 @@ UNKNOWN_CLIENT = "?"
 class Held:
     """One subscription of a client."""
 
-    __slots__ = ("interest", "joined", "record", "shown")
+    __slots__ = ("incarnation", "interest", "joined", "record", "shown")
 
     def __init__(self, interest: Interest, record: str) -> None:
         self.interest = interest
         self.record = record
+        self.incarnation = 0
+        """Of the client that asked last."""
         self.joined = False
         """It hangs on a record that was there before, and its client may not know where it begins."""
         self.shown: tuple[str, ...] | None = None
@@ -83,6 +87,7 @@ class Attachment:
         "attached",
         "away_since",
         "incarnation",
+        "lasting",
         "publishes",
         "stamp_sent",
         "stamp_taken",
@@ -93,6 +98,7 @@ class Attachment:
         self.attached = False
         self.away_since = now
         self.incarnation = 0
+        self.lasting = True
         self.publishes = False
         self.stamp_sent = self.stamp_taken = 0
         self.subscriptions: dict[str, Held] = {}
@@ -176,9 +182,9 @@ class Attachments(Part):
             self._end_orphans()
 
     def _end_absent(self) -> None:
-        long_ago = self.port.now - ABSENT_NS
         for name, client in list(self.clients.items()):
-            if not client.attached and client.away_since < long_ago:
+            limit_ns = ABSENT_NS if client.lasting else SHORT_ABSENT_NS
+            if not client.attached and self.port.now - client.away_since > limit_ns:
                 for subscription in list(client.subscriptions):
                     self.on_unsubscribe(name, Unsubscribe(subscription))
         self.port.set_timer((self.name, "absent"), self.port.now + ABSENT_CHECK_NS)
@@ -200,6 +206,7 @@ class Attachments(Part):
         client = self._client(sender)
         client.incarnation = message.incarnation
         client.publishes = message.publishes
+        client.lasting = message.lasting
         client.stamp_sent = client.stamp_taken = self._log.position
         self.port.send(sender, Attached(self._delivery.generation, self._log.position, self._delivery.window))
         if not client.attached:
@@ -321,6 +328,8 @@ class Attachments(Part):
         client = self._client(sender)
         held = client.subscriptions.get(message.subscription)
         try:
+            if held is not None and held.incarnation < client.incarnation:
+                held = self._take_over(sender, message, held)
             interest = check_subscription(message, None if held is None else held.interest)
             if held is None and len(client.subscriptions) >= MAX_SUBSCRIPTIONS_PER_CLIENT:
                 raise ValueError(f"a client has at most {MAX_SUBSCRIPTIONS_PER_CLIENT} subscriptions")
@@ -329,6 +338,7 @@ class Attachments(Part):
         except (FilterError, TopicError, ValueError, StoreError) as error:
             self.port.send(sender, SubscribeFailed(message.subscription, str(error)))
             return
+        held.incarnation = client.incarnation
         if held.joined:
             # The record brings what was taken before, if its sender or this broker restarts: this subscription
             # is not owed that, and would not get all of it.
@@ -336,6 +346,13 @@ class Attachments(Part):
             self.port.send(sender, Baseline(message.subscription, marks))
         held.shown = None
         self._show(sender, message.subscription, held)
+
+    def _take_over(self, client: str, message: Subscribe, held: Held) -> Held | None:
+        """A client of that name has started anew: it goes on with an equal subscription, and replaces another."""
+        if held.interest == check_subscription(message, None):
+            return held
+        self._remove(client, message.subscription, held)
+        return None
 
     def _add(self, client: str, message: Subscribe, interest: Interest) -> Held:
         record_id = self._record_for(interest)
@@ -380,21 +397,23 @@ class Attachments(Part):
         if self._subscriptions.recovering:
             self._held_back.append((sender, message))
             return
-        client = self._client(sender)
-        held = client.subscriptions.get(message.subscription)
+        held = self._client(sender).subscriptions.get(message.subscription)
         if held is not None:
-            changes: list[Change] = [("clients", _key(sender, message.subscription), None)]
             try:
-                self._store.write(changes)
+                self._remove(sender, message.subscription, held)
             except StoreError:
                 return  # the client asks again
-            del client.subscriptions[message.subscription]
-            self._delivery.client_wants_no_more(sender, message.subscription)
-            users = self._users[held.record]
-            del users[sender, message.subscription]
-            if not users and held.record not in self._orphans:
-                self._end_record(held.record)
         self.port.send(sender, Unsubscribed(message.subscription))
+
+    def _remove(self, client: str, subscription: str, held: Held) -> None:
+        changes: list[Change] = [("clients", _key(client, subscription), None)]
+        self._store.write(changes)
+        del self.clients[client].subscriptions[subscription]
+        self._delivery.client_wants_no_more(client, subscription)
+        users = self._users[held.record]
+        del users[client, subscription]
+        if not users and held.record not in self._orphans:
+            self._end_record(held.record)
 
     def _end_record(self, record_id: str) -> None:
         self._users.pop(record_id, None)

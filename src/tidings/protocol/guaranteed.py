@@ -43,6 +43,17 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_identity = msgspec.msgpack.Decoder(Identity).decode
 
 
+def read_identity(store: Store) -> Identity | None:
+    """Whose store it is; None if it is nobody's yet."""
+    row = store.get("identity", b"broker")
+    if row is None:
+        return None
+    try:
+        return _decode_identity(row)
+    except msgspec.MsgspecError as error:
+        raise StoreCorrupt(f"the identity of the broker does not decode: {error}") from None
+
+
 class GuaranteedBroker(Node):
     """`neighbours` has the label of every broker within delta + 1 links, and where it listens.
 
@@ -110,8 +121,8 @@ class GuaranteedBroker(Node):
         self, label: Label | None, neighbours: Mapping[str, tuple[Label, str]], incarnation: int, new: bool
     ) -> tuple[Identity, bool]:
         """Who this is, and whether its disk was lost."""
-        rows = dict(self.store.read("identity"))
-        if b"broker" not in rows:
+        identity = read_identity(self.store)
+        if identity is None:
             if label is None:
                 raise ValueError(f"the data of broker {self.name} have no label, and none was given")
             around = tuple((peer, at, address) for peer, (at, address) in neighbours.items())
@@ -121,10 +132,6 @@ class GuaranteedBroker(Node):
                 changes.append(("identity", b"recovering", b""))
             self.store.write(changes)
             return identity, not new
-        try:
-            identity = _decode_identity(rows[b"broker"])
-        except msgspec.MsgspecError as error:
-            raise StoreCorrupt(f"the identity of the broker does not decode: {error}") from None
         for what, kept, given in (
             ("name", identity.name, self.name),
             ("label", label_text(identity.label), label_text(label or identity.label)),
@@ -134,7 +141,7 @@ class GuaranteedBroker(Node):
                 raise ValueError(
                     f"the data of this broker belong to a broker with {what} {kept}, not {given}"
                 )
-        return identity, b"recovering" in rows
+        return identity, self.store.get("identity", b"recovering") is not None
 
     def _make_neighbourhood(
         self,

@@ -159,7 +159,8 @@ class Membership(Part):
             self._set_check()
 
     def on_timer(self, name: TimerName) -> None:
-        if not self.is_drained():
+        reached = [peer for peer in self._around.primary if self._sessions.established(peer)]
+        if not self.is_drained() or (self._around.primary and not reached):
             self._set_check()
             return
         gone = Neighbour(self._around.name, self._around.label, "", True)

@@ -73,9 +73,11 @@ class ReliableSession(Session):
         *,
         incarnation: int,
         acknowledges: bool = True,
+        lasting: bool = True,
         marks: Marks | None = None,
     ) -> None:
         super().__init__(port, broker, incarnation=incarnation)
+        self._lasting = lasting
         self._marks: Marks = {} if marks is None else marks
         self.acknowledges = acknowledges
         """False: whoever shows events to the application calls `acknowledge`."""
@@ -140,7 +142,7 @@ class ReliableSession(Session):
 
     def _attach(self) -> None:
         self._attaching += 1
-        self.port.send(self.broker, Attach(self.incarnation, self._publishes))
+        self.port.send(self.broker, Attach(self.incarnation, self._publishes, self._lasting))
 
     def on_attached(self, sender: str, message: Attached) -> None:
         self._attaching -= 1
@@ -295,7 +297,8 @@ class ReliableSession(Session):
 
 
 class ReliableClient(Node):
-    """`marks` may outlive the client, so that another one goes on where it ended."""
+    """`marks` may outlive the client, so that another one goes on where it ended. A client that is not `lasting` has
+    a name that nobody will use again: while it is away its subscriptions are kept for a minute, not for a day."""
 
     def __init__(
         self,
@@ -304,10 +307,11 @@ class ReliableClient(Node):
         *,
         incarnation: int = 0,
         acknowledges: bool = True,
+        lasting: bool = True,
         marks: Marks | None = None,
     ) -> None:
         self.session = ReliableSession(
-            port, broker, incarnation=incarnation, acknowledges=acknowledges, marks=marks
+            port, broker, incarnation=incarnation, acknowledges=acknowledges, lasting=lasting, marks=marks
         )
         self.publish = self.session.publish
         self.subscribe = self.session.subscribe

@@ -35,7 +35,7 @@ COLLECTED = b"\0"
 class Entry:
     """One record, and what is known of who has it (protocol/coverage.py)."""
 
-    __slots__ = ("closed", "cover", "interest", "position", "record", "reported", "senders")
+    __slots__ = ("closed", "cover", "heard", "interest", "position", "record", "reported", "senders")
 
     def __init__(self, record: Record, interest: Interest, position: int) -> None:
         self.record = record
@@ -46,6 +46,8 @@ class Entry:
         """Nothing can be added to `cover` that anybody waits for here."""
         self.senders: dict[str, None] = {}
         self.reported: dict[str, Region] = {}
+        self.heard: dict[str, None] = {}
+        """Who has reported: they wait for nobody alive, so that we need not wait for them."""
 
     @property
     def id(self) -> str:
@@ -59,6 +61,7 @@ class Entry:
         self.cover = Region.nothing()
         self.closed = False
         self.reported = {}
+        self.heard = {}
 
 
 class Destination:

@@ -346,7 +346,16 @@ class Subscriptions(Part):
         for known in message.ids:
             entry = self.log.get(known)
             if entry is not None and entry.dead == message.dead:
-                self._add_cover(entry, region)
+                self._hear(sender, entry, region)
+
+    def _hear(self, sender: str, entry: Entry, region: Region) -> None:
+        first = sender not in entry.heard
+        if first and not entry.closed:
+            entry.heard[sender] = None
+        cover = _union(entry.cover, region)
+        if cover != entry.cover or (first and not entry.closed):
+            entry.cover = cover
+            self._report(entry)
 
     def _add_cover(self, entry: Entry, region: Region) -> None:
         cover = _union(entry.cover, region)
@@ -363,6 +372,7 @@ class Subscriptions(Part):
             self._report_to(peer, entry)
         if _includes(entry.cover, _branch(own.label, step(own.label, entry.record.label))):
             entry.closed = True
+            entry.heard = {}
             self._open.pop(entry.id, None)
 
     def _report_own(self, entry: Entry) -> None:
@@ -402,12 +412,14 @@ class Subscriptions(Part):
         )
 
     def _waits_for_peers(self, entry: Entry, target: str | None) -> bool:
-        """Is there a live session away from the source whose branch has not been reported whole?"""
+        """Is there a live session away from the source that has not reported, and whose branch nobody has whole?"""
         own = self._sessions.neighbourhood
         source = entry.record.label
         for peer in self._sessions.active:
             label = own.label_of(peer)
-            if peer == target or on_path(label, own.label, source) or peer in entry.senders:
+            if peer == target or peer in entry.senders or peer in entry.heard:
+                continue
+            if on_path(label, own.label, source):
                 continue
             if not _includes(entry.cover, _branch(label, step(label, own.label))):
                 return True

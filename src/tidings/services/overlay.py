@@ -52,6 +52,7 @@ def connect(
         tls=Tls(authority=tls_ca) if encrypted else None,
         token=token,
         incarnation=None if name else 0,  # a name that was never used before has no earlier life
+        lasting=name is not None,
         connect_timeout_seconds=timeout_s,
     )
     return bus
