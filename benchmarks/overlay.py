@@ -453,7 +453,7 @@ class Figure10(NamedTuple):
 
 
 def figure_10(scale: float, *, full: bool) -> Iterator[Figure10]:
-    brokers, rounds = (500, 4 if full else 2) if scale == 1 else (80, 1)
+    brokers, rounds = (500, 4 if full else 2) if scale == 1 else (60, 1)
     for degree in (3, 7) if full else (3,):
         for delta in range(4):
             yield figure_10_point(brokers, degree, delta, rounds=rounds)

@@ -652,3 +652,55 @@ def test_a_subscription_tells_who_does_not_know_it_yet() -> None:
             await network.stop(name)
 
     play(main)
+
+
+def joiner(network: Network, name: str, data: Path, join: Address | None, **options: Any) -> BrokerServer:
+    network.addresses |= free_addresses([name])
+    settings = GuaranteedSettings(None, {}, data=data, join=join, **options)
+    return BrokerServer(name, network.addresses[name], mode="guaranteed", guaranteed=settings)
+
+
+def test_a_broker_joins_a_running_network_comes_back_to_its_place_and_leaves(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Network(chain(3), tmp_path / "net") as network, network.user("reader", "b0") as reader:
+            await reader.subscribe("all", "/a/**")
+            server = joiner(network, "b9", tmp_path / "b9", network.addresses["b2"])
+            await server.start()
+            assert node(server).neighbourhood.label == (0, 0, 0, 0)
+            assert node(server).delta == 1
+            async with network.user("writer", "b9") as writer:
+                for number in range(5):
+                    writer.publish(number)
+                await until(lambda: reader.numbers == [0, 1, 2, 3, 4])
+                await server.stop()
+                for number in range(5, 10):
+                    writer.publish(number)
+                server = joiner(network, "b9", tmp_path / "b9", None)
+                server.address = writer.connection._addresses[0]
+                await server.start()
+                assert node(server).neighbourhood.label == (0, 0, 0, 0)
+                await until(lambda: reader.numbers == list(range(10)))
+            await server.leave()
+            await server.stop()
+            await until(lambda: "b9" not in node(network["b2"]).neighbourhood)
+            again = joiner(network, "b9", tmp_path / "again", network.addresses["b2"])
+            with pytest.raises(ConnectionFailed, match="has left this network"):
+                await again.start()
+
+    play(main)
+
+
+def test_who_cannot_join_hears_why(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Network(chain(2), tmp_path / "net") as network:
+            with pytest.raises(ConnectionFailed, match="cannot join at .*: there is a broker named b0 at 0"):
+                await joiner(network, "b0", tmp_path / "x", network.addresses["b1"]).start()
+            nobody = free_addresses(["x"])["x"]
+            with pytest.raises(ConnectionFailed, match="cannot join at .*: connection refused"):
+                await joiner(network, "b8", tmp_path / "y", nobody).start()
+            with pytest.raises(StoreError, match="has no place in the tree"):
+                await joiner(network, "b8", tmp_path / "z", None).start()
+            with pytest.raises(ConnectionFailed, match="b0 cannot leave: b1"):
+                await network["b0"].leave()
+
+    play(main)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tidings.protocol import sessions
 from tidings.trace.reader import Trace
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "overlay.py"
@@ -42,6 +43,12 @@ def test_without_bypassing_most_is_cut_off_and_still_comes_in_the_end() -> None:
     assert point.delivered <= point.bound < 60.0
     assert point.certified == 100.0
     assert point.guarantees_hold
+
+
+def test_failures_that_nobody_notices_are_seen_by_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "UNREACHABLE_NS", 10**15)
+    point = overlay.figure_10_point(60, 3, 2)
+    assert point.delivered < point.bound - MARGIN_PERCENT
 
 
 def small_trace(delivered_s: dict[str, float]) -> Trace:
