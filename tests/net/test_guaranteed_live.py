@@ -693,10 +693,10 @@ def test_a_broker_joins_a_running_network_comes_back_to_its_place_and_leaves(tmp
 def test_who_cannot_join_hears_why(tmp_path: Path) -> None:
     async def main() -> None:
         async with Network(chain(2), tmp_path / "net") as network:
-            with pytest.raises(ConnectionFailed, match="cannot join at .*: there is a broker named b0 at 0"):
+            with pytest.raises(ConnectionFailed, match=r"cannot join at .*: there is a broker named b0 at 0"):
                 await joiner(network, "b0", tmp_path / "x", network.addresses["b1"]).start()
             nobody = free_addresses(["x"])["x"]
-            with pytest.raises(ConnectionFailed, match="cannot join at .*: connection refused"):
+            with pytest.raises(ConnectionFailed, match=r"cannot join at .*: connection refused"):
                 await joiner(network, "b8", tmp_path / "y", nobody).start()
             with pytest.raises(StoreError, match="has no place in the tree"):
                 await joiner(network, "b8", tmp_path / "z", None).start()

@@ -23,15 +23,18 @@ overlay = importlib.util.module_from_spec(_spec)
 sys.modules[_spec.name] = overlay
 _spec.loader.exec_module(overlay)
 
+SEED = 27
+"""Four brokers in a row fail, so that even with delta 3 somebody is cut off."""
 MARGIN_PERCENT = 1.0
 """A path that breaks or heals in the last moment."""
 
 
 @pytest.mark.parametrize("delta", [2, 3])
 def test_figure_10_everything_within_reach_is_delivered_during_the_failures(delta: int) -> None:
-    point = overlay.figure_10_point(60, 3, delta)
+    point = overlay.figure_10_point(60, 3, delta, seed=SEED)
     assert point.failed == 10
     assert point.pairs > 500
+    assert 90.0 < point.bound < 100.0
     assert point.bound - MARGIN_PERCENT <= point.delivered <= point.bound
     assert point.certified == 100.0
     assert point.guarantees_hold
@@ -39,7 +42,7 @@ def test_figure_10_everything_within_reach_is_delivered_during_the_failures(delt
 
 def test_without_bypassing_most_is_cut_off_and_still_comes_in_the_end() -> None:
     """The same failures with delta 0: the measurement sees the difference that delta makes."""
-    point = overlay.figure_10_point(60, 3, 0)
+    point = overlay.figure_10_point(60, 3, 0, seed=SEED)
     assert point.delivered <= point.bound < 60.0
     assert point.certified == 100.0
     assert point.guarantees_hold
@@ -47,7 +50,7 @@ def test_without_bypassing_most_is_cut_off_and_still_comes_in_the_end() -> None:
 
 def test_failures_that_nobody_notices_are_seen_by_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "UNREACHABLE_NS", 10**15)
-    point = overlay.figure_10_point(60, 3, 2)
+    point = overlay.figure_10_point(60, 3, 2, seed=SEED)
     assert point.delivered < point.bound - MARGIN_PERCENT
 
 

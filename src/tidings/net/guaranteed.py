@@ -22,11 +22,11 @@ from tidings.net.disk_store import DiskStore, set_aside
 from tidings.net.handshake import Identity
 from tidings.net.joining import ask_to_join
 from tidings.net.session import Session
-from tidings.protocol.spill import SpillLimits
 from tidings.protocol.guaranteed import GuaranteedBroker, read_identity
 from tidings.protocol.guaranteed import Identity as StoredIdentity
 from tidings.protocol.kernel import Port, RandomSource
 from tidings.protocol.labels import Label
+from tidings.protocol.spill import SpillLimits
 from tidings.protocol.store import MemoryStore, Store
 
 GUARANTEED = "guaranteed"
