@@ -75,7 +75,7 @@ def test_the_file_has_the_same_keys_and_flags_go_before_it(tmp_path: Path) -> No
         encoding="utf-8",
     )
     found = broker_settings(Flags(), path).guaranteed
-    assert found == GuaranteedSettings((0, 0), {"b0": (0,)}, 0, 5, tmp_path / "state", True, None, True)
+    assert found == GuaranteedSettings((0, 0), {"b0": (0,)}, 0, 5, tmp_path / "state", new=True, recover=True)
     found = broker_settings(Flags(delta=1, window=6, data=Path("there")), path).guaranteed
     assert found is not None
     assert (found.delta, found.window, found.data) == (1, 6, Path("there"))
@@ -84,7 +84,10 @@ def test_the_file_has_the_same_keys_and_flags_go_before_it(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("given", "flag", "words"),
     [
-        (flags(label=None), "--label", "place in the tree"),
+        (flags(label=None), "--neighbour", "learns its neighbours"),
+        (flags(label=None, neighbours=[]), "--label", "place in the tree"),
+        (flags(join="127.0.0.1:1"), "--join", "is given its label"),
+        (flags(label=None, neighbours=[], join="nowhere:x"), "--join", "port"),
         (flags(label="1"), "--label", "not a label"),
         (flags(data=None), "--data", "directory"),
         (flags(neighbours=["b0=127.0.0.1:1"]), "--neighbour", "NAME=HOST:PORT@LABEL"),

@@ -6,7 +6,7 @@ import tracemalloc
 from collections.abc import Sequence
 from contextlib import suppress
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
@@ -49,6 +49,8 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(values_of(get_args(hint)[0]), min_size=least, max_size=5).map(tuple)
     if get_origin(hint) in (UnionType, Union):
         return st.one_of([values_of(arm) for arm in get_args(hint)])
+    if get_origin(hint) is Literal:
+        return st.sampled_from(get_args(hint))
     if isinstance(hint, type) and issubclass(hint, WireMessage):
         return messages_of(hint)
     by_type: dict[Any, st.SearchStrategy[Any]] = {
