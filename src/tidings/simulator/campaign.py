@@ -25,6 +25,7 @@ from tidings.scenario.expand import expand
 from tidings.scenario.load import parse_scenario
 from tidings.simulator.faults import NS_PER_S
 from tidings.simulator.invariants import InvariantError, OverlayMonitor, unsettled
+from tidings.simulator.newcomers import schedule_newcomers
 from tidings.simulator.run import Simulation
 from tidings.trace.checkers import exactly_once, fifo, gap_free
 from tidings.trace.reader import Trace
@@ -36,6 +37,8 @@ CHECK_NS = NS_PER_S // 4
 SETTLE_S = 60.0
 """A healed network is at rest within this long, or never."""
 SEEDS_PER_BLOCK = 20
+NEWCOMERS_EVERY = 4
+"""In one run of so many brokers join while it lasts."""
 TOPICS = ("/a", "/b", "/c")
 FILTERS = ("x > 2", "x > 6", "x = 3", "x IN (1, 4, 7)", "x BETWEEN 2 AND 5", "NOT x < 5", "x > 2 OR y = 'u'")
 
@@ -405,6 +408,10 @@ def run_seed(seed: int, monitor: bool = True) -> CampaignResult:
     writer = MemoryWriter()
     simulation = Simulation(expand(parse_scenario(random_scenario(seed))), writer)
     watch = OverlayMonitor(simulation.network) if monitor else None
+    if seed % NEWCOMERS_EVERY == 1:
+        schedule_newcomers(
+            simulation, Random(f"{seed}:newcomers"), watch.watch if watch is not None else lambda node: None
+        )
     collecting = gc.isenabled()
     gc.disable()  # as `Simulation.run` does, and for its reason
     try:

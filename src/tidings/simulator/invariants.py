@@ -143,7 +143,11 @@ class OverlayMonitor:
         self._notified: dict[tuple[str, str, str, int], int] = {}
         """Client, subscription, source and incarnation -> the last sequence that it was notified of."""
         for node in network.nodes.values():
-            node._make = self._watching(node._make)
+            self.watch(node)
+
+    def watch(self, node: SimulatedNode) -> None:
+        """Also for a node that comes later, before it starts."""
+        node._make = self._watching(node._make)
 
     @property
     def _now(self) -> int:
@@ -391,7 +395,9 @@ class OverlayMonitor:
             )
         watch.covers[key] = cover
         for name, other in self._watches.items():
-            if other.label in cover and name not in self._forgetful and not other.knows(entry.id):
+            if name in self._forgetful or other.broker.subscriptions.recovering:
+                continue  # a newcomer gets what its parent has before it serves anybody
+            if other.label in cover and not other.knows(entry.id):
                 raise self._fail(
                     5, f"{broker.name} counts {name} as covered for {entry.id}, which is not in its log"
                 )
