@@ -97,7 +97,7 @@ def test_a_violated_guarantee_is_told_and_is_exit_code_1(
     scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = Verdict("fifo", False, 2, [Witness("s sees p:2 before p:1")])
-    monkeypatch.setattr("tidings.cli.sim.verdicts", lambda out: [Verdict("exactly_once", True, 0), broken])
+    monkeypatch.setattr("tidings.cli.sim.verdicts", lambda *run: [Verdict("exactly_once", True, 0), broken])
     code = run(["sim", str(scenario), "--out", str(tmp_path / "out"), "--check", "--quiet"])
     assert code == 1
     assert "fifo: 2 violations, first: s sees p:2 before p:1" in capsys.readouterr().out

@@ -43,11 +43,10 @@ from tidings.scenario.schema import (
     Scenario,
     SlowFault,
 )
-from tidings.scenario.topology import labels, parents
 from tidings.services.bus import Bus
 from tidings.services.overlay import connect
 from tidings.simulator.faults import NS_PER_S, nanoseconds
-from tidings.simulator.run import check_available
+from tidings.simulator.run import check_available, write_nodes
 from tidings.trace.metrics import Latency, metrics
 from tidings.trace.reader import Trace
 from tidings.trace.writer import TraceWriter
@@ -145,7 +144,7 @@ class Conductor:
                 await self._cast.leave()
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None  # the others are its consequences
-        self._write_nodes()
+        write_nodes(self.plan, self.writer)
 
     def _make_cast(self, tasks: asyncio.TaskGroup) -> Cast:
         brokers = {
@@ -274,15 +273,6 @@ class Conductor:
         self._progress(max(0.0, min(1.0, self._now / (self.duration_ns + self.settle_ns))))
 
     # --- What else is in the trace
-
-    def _write_nodes(self) -> None:
-        plan, writer = self.plan, self.writer
-        parent_of, label_of = parents(plan.topology), labels(plan.topology)
-        for name in plan.topology.brokers:
-            writer.nodes(name, "broker", parent_of[name], label_of[name], plan.sites.get(name))
-        for kind, clients in (("publisher", plan.publishers), ("subscriber", plan.subscribers)):
-            for client in clients:
-                writer.nodes(client.name, kind, client.at, None, plan.sites.get(client.name))
 
     async def _write_traffic(self) -> None:
         """What brokers have received over the connections that stand at the end: that is what they count."""

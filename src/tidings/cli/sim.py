@@ -43,8 +43,13 @@ def sim(
     if json:
         print_line((out / "summary.json").read_text(encoding="utf-8").rstrip("\n"))
     else:
-        print_summary(scenario.name, summary, out)
-    if check and not show_verdicts(verdicts(out), as_json=json):
+        how: list[tuple[str, object]] = [
+            ("messages", f"{summary['messages']:,} ({summary['bytes']:,} bytes)"),
+            ("overhead", f"{summary['overhead']:.2f} messages between brokers per event"),
+            ("time", f"{summary['virtual_s']:g} s simulated in {summary['wall_s']:g} s"),
+        ]
+        print_summary(scenario.name, summary, out, how)
+    if check and not show_verdicts(verdicts(loaded, out), as_json=json):
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
@@ -62,7 +67,8 @@ def load(path: Path, seed: int | None) -> Scenario:
     return scenario
 
 
-def print_summary(title: str, summary: dict[str, Any], out: Path) -> None:
+def print_summary(title: str, summary: dict[str, Any], out: Path, how: list[tuple[str, object]]) -> None:
+    """`how` is what only this kind of run has to tell."""
     latency = summary["latency_ms"]
     rows = [
         ("seed, mode", f"{summary['seed']}, {summary['mode']}"),
@@ -77,21 +83,31 @@ def print_summary(title: str, summary: dict[str, Any], out: Path) -> None:
             "latency",
             " / ".join(f"{latency[key]:.1f}" for key in ("p50", "p99", "max")) + " ms (p50 / p99 / max)",
         ),
-        ("messages", f"{summary['messages']:,} ({summary['bytes']:,} bytes)"),
-        ("overhead", f"{summary['overhead']:.2f} messages between brokers per event"),
-        ("time", f"{summary['virtual_s']:g} s simulated in {summary['wall_s']:g} s"),
+        *how,
         ("trace hash", summary["trace_sha256"]),
         ("written to", out),
     ]
     print_table(title, ("what", "value"), rows)
 
 
-def verdicts(out: Path) -> list[Verdict]:
-    """What the checkers say of the trace in `out`, for everything that its subscriptions asked for."""
-    from tidings.trace.checkers import check_all
+def verdicts(scenario: Scenario, out: Path) -> list[Verdict]:
+    """What the checkers say of the trace in `out`, for what its subscriptions asked for and the mode promises."""
+    from tidings.trace.checkers import check_all, gap_free, promised
     from tidings.trace.reader import Trace
 
-    return check_all(Trace.read(out))
+    trace = Trace.read(out)
+    if scenario.overlay.mode != "guaranteed":
+        return check_all(trace)
+    found = check_all(trace, dict.fromkeys(("exactly_once", "fifo", *promised(trace))))
+    # What a publisher had not got confirmed when it was killed went with it.
+    return [*found, gap_free(trace, confirmed_only=kills_publishers(scenario))]
+
+
+def kills_publishers(scenario: Scenario) -> bool:
+    from tidings.scenario.schema import CrashFault
+
+    publishers = {publisher.name for publisher in scenario.publishers}
+    return any(isinstance(fault, CrashFault) and publishers & {*fault.nodes} for fault in scenario.faults)
 
 
 def show_verdicts(found: list[Verdict], *, as_json: bool) -> bool:

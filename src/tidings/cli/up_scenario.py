@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from tidings.cli.exits import ExitCode
 from tidings.cli.options import option
-from tidings.cli.output import json_line, print_line, print_table, progress_bar
-from tidings.cli.sim import INT64, load, show_verdicts, verdicts
+from tidings.cli.output import json_line, print_line, progress_bar
+from tidings.cli.sim import INT64, load, print_summary, show_verdicts, verdicts
 
 ScenarioFile = Annotated[
     Path | None,
@@ -46,8 +46,12 @@ def up_scenario(
     if as_json:
         print_line((out / "summary.json").read_text(encoding="utf-8").rstrip("\n"))
     else:
-        print_summary(path.name, summary, out)
-    if check and not show_verdicts(verdicts(out), as_json=as_json):
+        how: list[tuple[str, object]] = [
+            ("settled", f"{summary['settled_s']:.1f} s after the last fault and the last event"),
+            ("time", f"{summary['virtual_s']:.1f} s of the scenario in {summary['wall_s']:.1f} s"),
+        ]
+        print_summary(path.name, summary, out, how)
+    if check and not show_verdicts(verdicts(scenario, out), as_json=as_json):
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
@@ -58,26 +62,3 @@ def lone_flag(out: Path | None, seed: int | None, *, check: bool) -> str:
 def notice(text: str, *, as_json: bool) -> None:
     """On stderr, as what `--json` prints is the summary alone."""
     sys.stderr.write((json_line({"notice": text}) if as_json else f"tidings: {text}") + "\n")
-
-
-def print_summary(title: str, summary: dict[str, Any], out: Path) -> None:
-    latency = summary["latency_ms"]
-    rows = [
-        ("seed, mode", f"{summary['seed']}, {summary['mode']}"),
-        ("brokers", summary["brokers"]),
-        ("published", summary["published"]),
-        ("expected", summary["expected"]),
-        ("delivered", summary["delivered"]),
-        ("delivery ratio", f"{summary['delivery_ratio']:.4%}"),
-        ("duplicates", summary["duplicates"]),
-        ("out of order", summary["out_of_order"]),
-        (
-            "latency",
-            " / ".join(f"{latency[key]:.1f}" for key in ("p50", "p99", "max")) + " ms (p50 / p99 / max)",
-        ),
-        ("settled", f"{summary['settled_s']:.1f} s after the last fault and the last event"),
-        ("time", f"{summary['virtual_s']:.1f} s of the scenario in {summary['wall_s']:.1f} s"),
-        ("trace hash", summary["trace_sha256"]),
-        ("written to", out),
-    ]
-    print_table(title, ("what", "value"), rows)

@@ -116,15 +116,9 @@ class Simulation:
         return lambda node: Broker(node, around, incarnation=node.now + 1, matcher=self._matcher)
 
     def _write_static_tables(self) -> None:
-        plan, writer = self.plan, self.writer
-        parent_of, label_of = parents(plan.topology), labels(plan.topology)
-        for name in plan.topology.brokers:
-            writer.nodes(name, "broker", parent_of[name], label_of[name], plan.sites.get(name))
-        for kind, clients in (("publisher", plan.publishers), ("subscriber", plan.subscribers)):
-            for client in clients:
-                writer.nodes(client.name, kind, client.at, None, plan.sites.get(client.name))
-        for fault in plan.faults:
-            writer.faults(fault.kind, fault.target, nanoseconds(fault.at_s), nanoseconds(fault.until_s))
+        write_nodes(self.plan, self.writer)
+        for fault in self.plan.faults:
+            self.writer.faults(fault.kind, fault.target, nanoseconds(fault.at_s), nanoseconds(fault.until_s))
 
     def run(self, progress: Progress | None = None) -> None:
         # What a run allocates is freed by reference counts; walking it all again and again would cost more.
@@ -190,6 +184,16 @@ class Simulation:
                 if kind in (Publication, Forward) and source in brokers and target in brokers:
                     between_brokers += traffic.messages
         return messages, size_bytes, between_brokers
+
+
+def write_nodes(plan: Plan, writer: TraceWriter) -> None:
+    """The table of nodes, for simulated and live runs."""
+    parent_of, label_of = parents(plan.topology), labels(plan.topology)
+    for name in plan.topology.brokers:
+        writer.nodes(name, "broker", parent_of[name], label_of[name], plan.sites.get(name))
+    for kind, clients in (("publisher", plan.publishers), ("subscriber", plan.subscribers)):
+        for client in clients:
+            writer.nodes(client.name, kind, client.at, None, plan.sites.get(client.name))
 
 
 def snake_case(name: str) -> str:
