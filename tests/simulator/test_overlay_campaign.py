@@ -23,15 +23,15 @@ from tidings.scenario.load import parse_scenario
 from tidings.scenario.schema import CrashFault
 from tidings.simulator.campaign import (
     CampaignResult,
-    MemoryWriter,
     blocks,
     main,
     parse_seeds,
-    random_scenario,
     replay_command,
     run_seed,
 )
 from tidings.simulator.invariants import OverlayMonitor
+from tidings.simulator.memory_trace import MemoryWriter
+from tidings.simulator.random_scenarios import random_scenario
 from tidings.simulator.run import Simulation, run_scenario
 from tidings.trace.reader import Trace
 from tidings.trace.tables import TABLES
