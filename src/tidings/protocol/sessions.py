@@ -221,6 +221,8 @@ class Sessions(Part):
             self.port.emit(Misbehaviour(sender, reason))
             self.port.send(sender, Refused(reason))
             self._end(sender)
+            if sender not in self.neighbourhood:
+                del self._sessions[sender]
             return
         session.heard_at = self.port.now
         session.established = True
