@@ -25,7 +25,7 @@ from tidings.scenario.schema import (
     NormalDelay,
     UniformDelay,
 )
-from tidings.simulator.channels import delay_sampler, loss_sampler
+from tidings.scenario.channels import delay_sampler, loss_sampler
 from tidings.simulator.link import Link
 from tidings.simulator.schedule import Schedule
 from tidings.wire.codec import encoded_size

@@ -117,6 +117,11 @@ class Event(Struct, array_like=True, dict=True):
         """True if a later event of the same source was shown before."""
         return "out_of_order" in self.__dict__
 
+    @property
+    def recovered_by(self) -> str | None:
+        """Which recovery algorithm brought the event, where it was lost on its way; None: none was needed."""
+        return self.__dict__.get("recovered_by")
+
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_attributes = msgspec.msgpack.Decoder(AttributeMap).decode
@@ -199,6 +204,24 @@ def decode_publication(raw: Raw | bytes) -> Publication:
     # A longer array would have filled what is ours alone.
     publication.decoded = publication.selection = publication.selection_token = None
     publication.text_id = ""
+    return publication
+
+
+def rebuild_publication(
+    source: str,
+    incarnation: int,
+    sequence: int,
+    topic: str,
+    published_at: int,
+    packed_attributes: bytes,
+    payload: bytes,
+) -> Publication:
+    """The publication of an event that came in parts, checked; WireError if no publisher may send it."""
+    fields = (source, incarnation, sequence, topic, published_at, Raw(packed_attributes), payload)
+    publication = decode_publication(Raw(_encode(fields)))
+    if len(memoryview(publication.packed_attributes)) != len(packed_attributes):
+        raise WireError(f"event {publication.id}: its attributes are not one map")
+    check_publication(publication)
     return publication
 
 

@@ -89,6 +89,8 @@ class Settled(WireMessage, frozen=True, gc=False, tag=13):
 
     key: Key
     serial: Counter = 0
+    numbers: Annotated[tuple[tuple[Name, Counter, Counter], ...], Meta(max_length=4096)] = ()
+    """Epidemic mode: how far each origin behind me has counted this pattern: (origin, epoch, number)."""
 
 
 class TableSent(WireMessage, frozen=True, gc=False, tag=14):
@@ -165,6 +167,8 @@ class Notify(WireMessage, frozen=True, gc=False, tag=27):
 
     subscriptions: tuple[str, ...]
     publication: Publication
+    by: str = ""
+    """Which recovery algorithm brought the event; empty: none was needed."""
 
 
 class Dropped(WireMessage, frozen=True, gc=False, tag=28):

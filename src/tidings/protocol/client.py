@@ -48,6 +48,8 @@ from tidings.protocol.links import retry_delay_ns
 from tidings.structures.recent_ids import RecentIds
 
 MAX_TRACKED_SOURCES = 65_536
+RECENT_EVENTS = 4_096
+"""Of one source: a copy of an event that is further behind is taken for a repetition."""
 
 
 class State(StrEnum):
@@ -90,7 +92,7 @@ class Session(Part):
         self.broker = broker
         self.incarnation = incarnation
         self.next_sequence = 1
-        self._recent = RecentIds()
+        self._recent = RecentIds(RECENT_EVENTS)
         self._held: dict[str, Held] = {}
         self._unanswered: dict[str, Held] = {}
         self._attempt = 0
@@ -134,7 +136,7 @@ class Session(Part):
             if held is None or held.state is CANCELLING:
                 continue  # on its way when we unsubscribed
             late = held.fifo and self._is_late(held, publication)
-            self.port.emit(Delivered(subscription_id, publication, late))
+            self.port.emit(Delivered(subscription_id, publication, late, message.by))
 
     def on_confirm(self, sender: str, message: Confirm) -> None:
         if message.incarnation == self.incarnation:

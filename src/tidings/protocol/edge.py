@@ -45,6 +45,8 @@ class Edge(Part):
         self._unaccepted: dict[tuple[str, str], None] = {}
         self.describe: Callable[[], dict[str, object]] = dict
         """What this broker says of itself."""
+        self.on_accepted: Callable[[Interest], None] = lambda interest: None
+        """Told before the clients are."""
         forwarding.on_settled = self._on_settled
 
     @property
@@ -96,6 +98,7 @@ class Edge(Part):
         self._forwarding.interest_lost(interest)
 
     def _on_settled(self, interest: Interest) -> None:
+        self.on_accepted(interest)
         for client, subscription in self._table.subscriptions(interest):
             if (client, subscription) in self._unaccepted:
                 del self._unaccepted[client, subscription]

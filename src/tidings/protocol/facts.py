@@ -19,6 +19,7 @@ class Delivered(Fact, frozen=True, gc=False):
     subscription: str
     publication: Publication
     out_of_order: bool = False
+    recovered_by: str = ""
 
 
 class SubscriptionAccepted(Fact, frozen=True, gc=False):
@@ -124,3 +125,10 @@ class JoinRefused(Fact, frozen=True, gc=False):
 
 class LeftNetwork(Fact, frozen=True, gc=False):
     """To the driver: the broker has left, nothing waits for it; it can be stopped and its data removed."""
+
+
+class BrokerKnown(Fact, frozen=True, gc=False):
+    """To the driver: messages for that broker go to this address from now on."""
+
+    broker: str
+    address: str

@@ -26,7 +26,7 @@ from tidings.model.messages import (
 from tidings.model.subscription import Interest, make_interest
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.kernel import Part, Port, TimerName
-from tidings.protocol.links import Link, changes, retry_delay_ns
+from tidings.protocol.links import LAST_RETRY_NS, Link, Numbers, changes, retry_delay_ns
 from tidings.protocol.routing import RoutingTable
 
 ABSENT_AFTER_NS = 3_000_000_000
@@ -38,15 +38,29 @@ class Forwarding(Part):
     handles = {LinkOpen: "on_link_open", Changes: "on_changes", ChangesTaken: "on_changes_taken"}
 
     def __init__(
-        self, port: Port, neighbours: Sequence[str], table: RoutingTable, *, incarnation: int
+        self,
+        port: Port,
+        neighbours: Sequence[str],
+        table: RoutingTable,
+        *,
+        incarnation: int,
+        covering: bool = True,
+        absent_after_ns: int = ABSENT_AFTER_NS,
+        longest_retry_ns: int = LAST_RETRY_NS,
     ) -> None:
+        """Without `covering` every broker learns of every interest. Where links lose, more patience is needed."""
         super().__init__(port)
+        self._absent_after_ns = absent_after_ns
+        self._longest_retry_ns = longest_retry_ns
         self.incarnation = incarnation
-        self.links = {peer: Link(peer) for peer in neighbours}
+        self.links = {peer: Link(peer, covering=covering) for peer in neighbours}
         self._table = table
         self._waiting: dict[Interest, None] = {}
         self.on_settled: Callable[[Interest], None] = lambda interest: None
         """Called when an interest of local subscriptions is settled everywhere."""
+        self.numbers_of: Callable[[Interest], Numbers] = lambda interest: ()
+        """What to say, with 'settled', of how far origins have counted the interest (epidemic mode)."""
+        self.on_numbers: Callable[[Interest, Numbers], None] = lambda interest, numbers: None
 
     # --- What the edge asks for
 
@@ -69,7 +83,7 @@ class Forwarding(Part):
     def start(self) -> None:
         for link in self.links.values():
             self._open(link)
-        self.port.set_timer((self.name, "absent"), self.port.now + ABSENT_AFTER_NS)
+        self.port.set_timer((self.name, "absent"), self.port.now + self._absent_after_ns)
 
     def on_link_up(self, peer: str) -> None:
         link = self.links.get(peer)
@@ -103,7 +117,7 @@ class Forwarding(Part):
 
     def _open(self, link: Link) -> None:
         self.port.send(link.peer, LinkOpen(self.incarnation, link.heard, True))
-        delay_ns = retry_delay_ns(link.open_attempt)
+        delay_ns = retry_delay_ns(link.open_attempt, self._longest_retry_ns)
         link.open_attempt += 1
         self.port.set_timer((self.name, "open", link.peer), self.port.now + delay_ns)
 
@@ -176,7 +190,7 @@ class Forwarding(Part):
     def _send_batch(self, link: Link) -> None:
         assert link.stream.in_flight is not None
         self.port.send(link.peer, changes(self.incarnation, link, link.stream.in_flight))
-        delay_ns = retry_delay_ns(link.stream.attempt)
+        delay_ns = retry_delay_ns(link.stream.attempt, self._longest_retry_ns)
         self.port.set_timer((self.name, "repeat", link.peer), self.port.now + delay_ns)
 
     # --- What a neighbour said
@@ -238,6 +252,7 @@ class Forwarding(Part):
         interest = link.by_key.get(change.key)
         if interest is not None and link.sent[interest] == change.serial:
             link.settled[interest] = None
+            self.on_numbers(interest, change.numbers)
             self._check_settled(interest)
             for covered in tuple(link.covering.get(interest, ())):
                 self._check_settled(covered)
@@ -264,7 +279,7 @@ class Forwarding(Part):
         for link in self.links.values():
             if (unsettled is None or unsettled is link) and interest in link.owed:
                 for key, serial in link.owed.pop(interest).items():
-                    link.stream.settled(key, serial)
+                    link.stream.settled(key, serial, self.numbers_of(interest))
         if unsettled is None and interest in self._waiting:
             del self._waiting[interest]
             self.on_settled(interest)

@@ -11,6 +11,9 @@ from tidings.model.messages import AddInterest, Change, Changes, RemoveInterest,
 from tidings.model.subscription import Interest
 from tidings.structures.cover_index import CoverIndex
 
+Numbers = tuple[tuple[str, int, int], ...]
+"""(origin, epoch, number)"""
+
 MAX_BATCH_CHANGES = 256
 MAX_BATCH_BYTES = 32 * 1024
 
@@ -18,9 +21,9 @@ FIRST_RETRY_NS = 250_000_000
 LAST_RETRY_NS = 8_000_000_000
 
 
-def retry_delay_ns(attempt: int) -> int:
+def retry_delay_ns(attempt: int, longest_ns: int = LAST_RETRY_NS) -> int:
     """The wait before repetition number `attempt` (from 0): doubling, bounded."""
-    return min(FIRST_RETRY_NS << min(attempt, 8), LAST_RETRY_NS)
+    return min(FIRST_RETRY_NS << min(attempt, 8), longest_ns)
 
 
 class ChangeStream:
@@ -53,8 +56,8 @@ class ChangeStream:
         if self._pending.pop(("add", interest.key), None) is None:
             self._pending["remove", interest.key] = RemoveInterest(interest.key)
 
-    def settled(self, key: bytes, serial: int) -> None:
-        self._pending["settled", key] = Settled(key, serial)
+    def settled(self, key: bytes, serial: int, numbers: Numbers = ()) -> None:
+        self._pending["settled", key] = Settled(key, serial, numbers)
 
     def table_sent(self) -> None:
         self._pending["table", b""] = TableSent()
@@ -91,14 +94,17 @@ class ChangeStream:
 def _size(change: Change) -> int:
     if isinstance(change, AddInterest):
         return 32 + sum(len(topic) * 4 for topic in change.topics) + 4 * len(change.filter or "")
+    if isinstance(change, Settled):
+        return 32 + 48 * len(change.numbers)
     return 32
 
 
 class Link:
     """One neighbour: what we know of it, what we sent it, what it sent us."""
 
-    def __init__(self, peer: str) -> None:
+    def __init__(self, peer: str, *, covering: bool = True) -> None:
         self.peer = peer
+        self._covering = covering
         self.present = True
         """False once the driver said that it is gone, or it never answered: nobody waits for it then."""
         self.heard = 0
@@ -138,7 +144,7 @@ class Link:
 
     def forward(self, interest: Interest) -> None:
         """Make the peer send us what matches: nothing to do if it does so already for a wider interest."""
-        cover = self.covers.find(interest)
+        cover = self.covers.find(interest) if self._covering else None
         if cover is not None:
             self.covered[interest] = cover
             self.covering.setdefault(cover, {})[interest] = None
@@ -146,7 +152,8 @@ class Link:
         self.serial += 1
         self.sent[interest] = self.serial
         self.by_key[interest.key] = interest
-        self.covers.add(interest)
+        if self._covering:
+            self.covers.add(interest)
         self.stream.add(interest, self.serial)
 
     def withdraw(self, interest: Interest) -> tuple[Interest, ...]:
@@ -159,7 +166,8 @@ class Link:
             del self.covering[cover][interest]
             return ()
         del self.sent[interest], self.by_key[interest.key]
-        self.covers.remove(interest)
+        if self._covering:
+            self.covers.remove(interest)
         self.settled.pop(interest, None)
         dependants = tuple(self.covering.pop(interest, ()))
         for dependant in dependants:

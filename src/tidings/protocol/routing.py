@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tidings.model.subscription import Interest
@@ -39,6 +39,10 @@ class RoutingTable:
         self._entries: dict[Interest, Entry] = {}
         self.routes: dict[Selection, Route] = {}
         """Routes computed since the last change; `route` fills it."""
+        self.on_held: Callable[[Interest, bool], None] = lambda interest, held: None
+        """Told when an interest comes into the table and when it leaves it."""
+        self.on_local: Callable[[Interest, bool], None] = lambda interest, held: None
+        """Told when the first local subscription has an interest and when the last is gone."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -55,11 +59,18 @@ class RoutingTable:
         self._tidy(interest)
 
     def add_subscription(self, interest: Interest, client: str, subscription: str) -> None:
-        self._entry(interest).subscriptions[client, subscription] = None
+        subscriptions = self._entry(interest).subscriptions
+        first = not subscriptions
+        subscriptions[client, subscription] = None
         self.routes.clear()
+        if first:
+            self.on_local(interest, True)
 
     def remove_subscription(self, interest: Interest, client: str, subscription: str) -> None:
-        self._entries[interest].subscriptions.pop((client, subscription), None)
+        subscriptions = self._entries[interest].subscriptions
+        subscriptions.pop((client, subscription), None)
+        if not subscriptions:
+            self.on_local(interest, False)
         self._tidy(interest)
 
     def wanted_by_others(self, interest: Interest, neighbour: str) -> bool:
@@ -68,6 +79,11 @@ class RoutingTable:
         if entry is None:
             return False
         return bool(entry.subscriptions) or any(other != neighbour for other in entry.neighbours)
+
+    def neighbours(self, interest: Interest) -> tuple[str, ...]:
+        """Those behind whom somebody has the interest."""
+        entry = self._entries.get(interest)
+        return () if entry is None else tuple(sorted(entry.neighbours))
 
     def subscriptions(self, interest: Interest) -> tuple[tuple[str, str], ...]:
         entry = self._entries.get(interest)
@@ -106,6 +122,7 @@ class RoutingTable:
         entry = self._entries.get(interest)
         if entry is None:
             entry = self._entries[self._matcher.hold(interest)] = Entry()
+            self.on_held(interest, True)
         return entry
 
     def _tidy(self, interest: Interest) -> None:
@@ -113,3 +130,4 @@ class RoutingTable:
         if self._entries[interest].empty:
             del self._entries[interest]
             self._matcher.release(interest)
+            self.on_held(interest, False)

@@ -158,9 +158,14 @@ class Recovery(Table, frozen=True, kw_only=True):
     interval_ms: PositiveMilliseconds = 1000.0
     window: Annotated[float, Meta(gt=0, le=1)] = 0.25
     pull: Literal["advertise", "solicit"] = "solicit"
+    push: Literal["event", "digest"] = "event"
+    routing: Literal["direct", "tree"] = "direct"
+    rounds: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    adaptive: bool = False
     redundancy: Annotated[int, Meta(ge=0, le=128)] = 0
     block_bytes: Annotated[int, Meta(ge=1, le=65_507)] = 1472
     buffer_events: Annotated[int, Meta(ge=1, le=2**31)] = 1500
+    cache_policy: Literal["fifo", "foreign-first", "random"] = "fifo"
     forward_probability: Share = 0.5
 
 

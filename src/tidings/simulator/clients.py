@@ -69,8 +69,10 @@ class SimulatedPublisher:
         tally: Tally,
         *,
         reliable: bool,
+        blocks: int = 1,
     ) -> None:
         random = Random(f"{network.seed}:publisher:{plan.name}")
+        self._blocks = blocks
         self._schedule = network.schedule
         self._plan = plan
         self._end_ns = end_ns
@@ -123,7 +125,7 @@ class SimulatedPublisher:
             self._writer.published(
                 publication.text_id, source, sequence, topic, attributes, len(self._payload), now
             )
-            self._tally.publish(publication)
+            self._tally.publish(publication, self._blocks)
         if self._left is not None:
             self._left -= 1
         self._schedule_next(first=False)
@@ -238,7 +240,10 @@ class SimulatedSubscriber:
         now, position, late = self._schedule.now, self._position, fact.out_of_order
         self._position = position + 1
         text_id = publication.text_id or str(publication.id)  # one that was on a broker's disk has lost it
-        self._write_delivered(self._name, subscription, position, text_id, now, late)
+        by = fact.recovered_by or None
+        self._write_delivered(self._name, subscription, position, text_id, now, late, by)
+        if by is not None:
+            self._tally.recovered += 1
         self._add_latency(now - published_at)
         if late:
             self._tally.out_of_order += 1

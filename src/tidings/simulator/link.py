@@ -7,9 +7,9 @@ from random import Random
 
 from tidings.model.event import Publication
 from tidings.model.messages import Message, Notify
+from tidings.scenario.channels import delay_sampler, loss_sampler
 from tidings.scenario.links import LinkSpec
 from tidings.scenario.schema import ConstantDelay
-from tidings.simulator.channels import delay_sampler, loss_sampler
 from tidings.simulator.schedule import Schedule
 from tidings.wire.codec import BATCH_OVERHEAD_BYTES, encoded_size
 

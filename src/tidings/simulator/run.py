@@ -12,14 +12,27 @@ from typing import Any
 from tidings.model.errors import NotYetAvailable, ScenarioError, TraceError
 from tidings.model.event import Publication
 from tidings.model.messages import Forward
+from tidings.model.recovery_messages import (
+    Ask,
+    Carried,
+    Fragment,
+    HighWater,
+    HighWaterTaken,
+    LinkCount,
+    Offer,
+    Solicit,
+)
 from tidings.protocol.broker import Broker
+from tidings.protocol.epidemic import EpidemicBroker
 from tidings.protocol.guaranteed import GuaranteedBroker
 from tidings.protocol.kernel import Node
-from tidings.protocol.labels import Label
+from tidings.protocol.labels import Label, parse_label
 from tidings.protocol.matching import Matcher
+from tidings.protocol.recovery.blocks import plan as plan_blocks
+from tidings.protocol.recovery.settings import RecoverySettings
 from tidings.protocol.store import MemoryStore
 from tidings.scenario.expand import Plan, expand
-from tidings.scenario.schema import Scenario
+from tidings.scenario.schema import Recovery, Scenario
 from tidings.scenario.topology import labels, neighbourhoods, neighbours, parents
 from tidings.simulator.clients import SimulatedPublisher, SimulatedSubscriber
 from tidings.simulator.faults import NS_PER_S, nanoseconds, schedule_fault
@@ -32,7 +45,10 @@ Progress = Callable[[float], None]
 """Told now and then which share of the virtual time has passed."""
 
 PROGRESS_STEPS = 200
-AVAILABLE_MODES = ("best-effort", "guaranteed")
+AVAILABLE_MODES = ("best-effort", "guaranteed", "epidemic")
+DATA = (Publication, Forward, Carried, Fragment)
+"""Messages that carry an event or a block of one."""
+GOSSIP = (Offer, Ask, Solicit, HighWater, HighWaterTaken, LinkCount)
 
 
 def check_available(plan: Plan) -> None:
@@ -66,6 +82,8 @@ class Simulation:
         self.end_ns = self.duration_ns + nanoseconds(plan.scenario.settle_s)
         self._matcher = Matcher()
         self._lived: set[str] = set()
+        self.epidemic_brokers: list[EpidemicBroker] = []
+        """Every life of every broker, for what they counted."""
         self._add_brokers()
         # Subscribers first: who asks in the instant in which an event is published has asked before it.
         self._subscribers = [
@@ -74,7 +92,13 @@ class Simulation:
         ]
         self._publishers = [
             SimulatedPublisher(
-                self.network, publisher, self.duration_ns, writer, self.tally, reliable=self.guaranteed
+                self.network,
+                publisher,
+                self.duration_ns,
+                writer,
+                self.tally,
+                reliable=self.guaranteed,
+                blocks=self._blocks(publisher.size_bytes),
             )
             for publisher in plan.publishers
         ]
@@ -82,7 +106,16 @@ class Simulation:
             schedule_fault(self.network, fault)
         self._write_static_tables()
 
+    def _blocks(self, payload_bytes: int) -> int:
+        """How many blocks an event is cut into; the overhead is relative to those."""
+        if self.plan.scenario.overlay.mode != "epidemic":
+            return 1
+        return sum(plan_blocks(payload_bytes, self.plan.scenario.recovery.block_bytes))
+
     def _add_brokers(self) -> None:
+        if self.plan.scenario.overlay.mode == "epidemic":
+            self._add_epidemic_brokers()
+            return
         if self.guaranteed:
             overlay = self.plan.scenario.overlay
             for name, within in neighbourhoods(self.plan.topology, overlay.delta + 1).items():
@@ -90,6 +123,24 @@ class Simulation:
             return
         for name, around in neighbours(self.plan.topology).items():
             self.network.add(name, self._broker_maker(around))
+
+    def _add_epidemic_brokers(self) -> None:
+        settings = recovery_settings(self.plan.scenario.recovery)
+        label_of = labels(self.plan.topology)
+        for name, around in neighbours(self.plan.topology).items():
+            self.network.add(name, self._epidemic_maker(around, settings, parse_label(label_of[name])))
+
+    def _epidemic_maker(
+        self, around: tuple[str, ...], settings: RecoverySettings, label: Label
+    ) -> Callable[[SimulatedNode], Node]:
+        def make(node: SimulatedNode) -> Node:
+            broker = EpidemicBroker(
+                node, around, settings, incarnation=node.now + 1, label=label, matcher=self._matcher
+            )
+            self.epidemic_brokers.append(broker)
+            return broker
+
+        return make
 
     def _guaranteed_maker(self, label: Label, around: Mapping[str, Label]) -> Callable[[SimulatedNode], Node]:
         overlay = self.plan.scenario.overlay
@@ -141,7 +192,7 @@ class Simulation:
         """Writes the rest of the trace; returns the summary without the wall time."""
         for subscriber in self._subscribers:
             subscriber.count()
-        messages, size_bytes, between_brokers = self._write_traffic()
+        messages, size_bytes, data, gossip = self._write_traffic()
         self.writer.close()
         tally = self.tally
         return {
@@ -155,9 +206,9 @@ class Simulation:
             "duplicates": tally.duplicates,
             "out_of_order": tally.out_of_order,
             "latency_ms": latency_ms(tally),
-            "overhead": between_brokers / tally.published if tally.published else 0.0,
-            "gossip_messages": 0,
-            "utility": {"push": None, "pull": None},
+            "overhead": (data + gossip) / tally.blocks if tally.blocks else 0.0,
+            "gossip_messages": gossip + self._recovered_messages(),
+            "utility": self._utility(),
             "messages": messages,
             "bytes": size_bytes,
             "steps": self.network.schedule.steps,
@@ -165,9 +216,22 @@ class Simulation:
             "trace_sha256": self.writer.sha256,
         }
 
-    def _write_traffic(self) -> tuple[int, int, int]:
-        """All messages, all bytes, and the publications between brokers."""
-        messages = size_bytes = between_brokers = 0
+    def _recovered_messages(self) -> int:
+        """Events and blocks that were sent by gossip, not by the tree."""
+        return sum(broker.gossip.sent for broker in self.epidemic_brokers)
+
+    def _utility(self) -> dict[str, float | None]:
+        """The share of pushes that brought something new, and of pull calls that were answered."""
+        brokers = [broker.gossip for broker in self.epidemic_brokers]
+        pushes, pulls = sum(part.pushes for part in brokers), sum(part.pulls for part in brokers)
+        return {
+            "push": sum(part.useful_pushes for part in brokers) / pushes if pushes else None,
+            "pull": sum(part.useful_pulls for part in brokers) / pulls if pulls else None,
+        }
+
+    def _write_traffic(self) -> tuple[int, int, int, int]:
+        """All messages, all bytes; between brokers, the messages with events or blocks, and those of gossip."""
+        messages = size_bytes = data = gossip = 0
         brokers = frozenset(self.plan.topology.brokers)
         for (source, target), link in sorted(self.network.links.items()):
             for kind, traffic in sorted(link.traffic().items(), key=lambda item: item[0].__name__):
@@ -181,9 +245,16 @@ class Simulation:
                 )
                 messages += traffic.messages
                 size_bytes += traffic.size_bytes
-                if kind in (Publication, Forward) and source in brokers and target in brokers:
-                    between_brokers += traffic.messages
-        return messages, size_bytes, between_brokers
+                if source in brokers and target in brokers:
+                    data += traffic.messages if kind in DATA else 0
+                    gossip += traffic.messages if kind in GOSSIP else 0
+        return messages, size_bytes, data, gossip
+
+
+def recovery_settings(table: Recovery) -> RecoverySettings:
+    """What the scenario says about recovery, as the protocol takes it."""
+    keys = {name: getattr(table, name) for name in table.__struct_fields__ if name != "interval_ms"}
+    return RecoverySettings(interval_ns=round(table.interval_ms * 1_000_000), **keys)
 
 
 def write_nodes(plan: Plan, writer: TraceWriter) -> None:

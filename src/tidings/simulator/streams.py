@@ -20,8 +20,8 @@ from random import Random
 
 from tidings.model.messages import Message
 from tidings.protocol.facts import SessionUnwanted, SessionWanted
+from tidings.scenario.channels import NS_PER_MS
 from tidings.scenario.links import LinkSpec
-from tidings.simulator.channels import NS_PER_MS
 from tidings.simulator.link import Handlers, Link
 from tidings.simulator.node import Emit, SimulatedNode
 from tidings.simulator.schedule import Schedule

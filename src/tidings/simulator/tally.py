@@ -15,6 +15,9 @@ from tidings.structures.interest_index import InterestIndex
 class Tally:
     def __init__(self) -> None:
         self.published = 0
+        self.blocks = 0
+        """What was published, in blocks."""
+        self.recovered = 0
         self.delivered = 0
         self.expected = 0
         self.expected_delivered = 0
@@ -26,8 +29,9 @@ class Tally:
         self._holders: dict[Interest, int] = {}
         self._index: InterestIndex[Interest] = InterestIndex()
 
-    def publish(self, publication: Publication) -> None:
+    def publish(self, publication: Publication, blocks: int = 1) -> None:
         self.published += 1
+        self.blocks += blocks
         if self._coming:
             self._count_from(publication.published_at)
         holders = self._holders

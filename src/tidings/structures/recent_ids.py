@@ -50,6 +50,14 @@ class RecentIds:
             return True
         return self._late(window, -ahead)
 
+    def seen(self, source: str, incarnation: int, sequence: int) -> bool:
+        """Would `first_time` say no?"""
+        window = self._windows.get((source, incarnation) if incarnation else source)
+        if window is None:
+            return False
+        behind = window[0] - sequence
+        return behind >= 0 and (behind >= self._width or bool(window[1] >> behind & 1))
+
     def forget(self, source: str, incarnation: int) -> None:
         """Drop what is known of a source that is gone for good."""
         self._windows.pop((source, incarnation) if incarnation else source, None)

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Union
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from tidings.model import messages
+from tidings.model import messages, recovery_messages
 from tidings.model.errors import WireError
 from tidings.model.event import MAX_EVENT_BYTES, Counter, Name, Publication, decode_publication
 from tidings.model.messages import (
@@ -36,6 +36,7 @@ from tidings.model.messages import (
     SubscriptionId,
     WireMessage,
 )
+from tidings.model.recovery_messages import Carried, Fragment, PatternNumbers, Route, Way
 from tidings.wire.frames import MAX_FRAME_BYTES, check_body_size
 
 MAX_EVENTS_PER_FRAME = 4096
@@ -56,6 +57,7 @@ class PublicationBatch(Struct, array_like=True, tag=64, gc=False):
 class NotificationBatch(Struct, array_like=True, tag=65, gc=False):
     subscriptions: _Subscriptions
     events: _Events
+    by: Way = ""
 
 
 class ForwardBatch(Struct, array_like=True, tag=66, gc=False):
@@ -79,7 +81,15 @@ class RelayedBody(Struct, array_like=True, tag=68, gc=False):
     body: bytes
 
 
-CARRIERS = (Notify, Forward, Stamped, Relayed)
+class CarriedEvent(Struct, array_like=True, tag=69, gc=False):
+    origin: Name
+    numbers: PatternNumbers
+    route: Route
+    by: Way
+    event: Raw
+
+
+CARRIERS = (Notify, Forward, Stamped, Relayed, Carried)
 """Messages with an event or a message inside: these travel as the classes above."""
 
 
@@ -87,16 +97,25 @@ def message_classes() -> tuple[type[WireMessage], ...]:
     """Every message that travels as itself, by tag."""
     found = [
         value
-        for value in vars(messages).values()
+        for module in (messages, recovery_messages)
+        for value in vars(module).values()
         if isinstance(value, type)
         and issubclass(value, WireMessage)
         and value not in (WireMessage, *CARRIERS)
     ]
-    return tuple(sorted(found, key=lambda cls: int(cls.__struct_config__.tag or 0)))
+    return tuple(sorted(dict.fromkeys(found), key=lambda cls: int(cls.__struct_config__.tag or 0)))
 
 
 _Body: Any = Union[
-    (*message_classes(), PublicationBatch, NotificationBatch, ForwardBatch, StampedBatch, RelayedBody)
+    (
+        *message_classes(),
+        PublicationBatch,
+        NotificationBatch,
+        ForwardBatch,
+        StampedBatch,
+        RelayedBody,
+        CarriedEvent,
+    )
 ]
 _decode_body = msgspec.msgpack.Decoder(_Body).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -107,9 +126,12 @@ def encode(message: Message) -> bytes:
     if isinstance(message, Publication):
         return encode_publications([message.raw])
     if isinstance(message, Notify):
-        return encode_notifications(message.subscriptions, [message.publication.raw])
+        return encode_notifications(message.subscriptions, [message.publication.raw], message.by)
     if isinstance(message, Forward | Stamped):
         return _encode(batch_of(message, [message.publication.raw]))
+    if isinstance(message, Carried):
+        header = (message.origin, message.numbers, message.route, message.by)
+        return _encode(CarriedEvent(*header, message.publication.raw))
     if isinstance(message, Relayed):
         return _encode(RelayedBody(message.peer, message.serial, encode(message.message)))
     return _encode(message)
@@ -127,9 +149,9 @@ def encode_publications(raws: list[Raw]) -> bytes:
     return _encode(PublicationBatch(raws))
 
 
-def encode_notifications(subscriptions: tuple[str, ...], raws: list[Raw]) -> bytes:
+def encode_notifications(subscriptions: tuple[str, ...], raws: list[Raw], by: str = "") -> bytes:
     """A body of encoded events for the same subscriptions, in their order."""
-    return _encode(NotificationBatch(subscriptions, raws))
+    return _encode(NotificationBatch(subscriptions, raws, by))
 
 
 def decode(body: bytes | bytearray | memoryview) -> Sequence[Message]:
@@ -141,9 +163,9 @@ def decode(body: bytes | bytearray | memoryview) -> Sequence[Message]:
         raise WireError(f"not a message: {error or type(error).__name__}") from None
     kind = message.__class__
     if kind is NotificationBatch:
-        subscriptions = message.subscriptions
+        subscriptions, by = message.subscriptions, message.by
         return [
-            Notify(subscriptions, publication) for publication in _publications(message.events, len(body))
+            Notify(subscriptions, publication, by) for publication in _publications(message.events, len(body))
         ]
     if kind is PublicationBatch:
         return _publications(message.events, len(body))
@@ -153,6 +175,9 @@ def decode(body: bytes | bytearray | memoryview) -> Sequence[Message]:
     if kind is StampedBatch:
         generation, stamp = message.generation, message.stamp
         return [Stamped(generation, stamp, publication) for publication in _kept(message.events, len(body))]
+    if kind is CarriedEvent:
+        header = (message.origin, message.numbers, message.route, message.by)
+        return [Carried(*header, _kept([message.event], len(body))[0])]
     if kind is RelayedBody:
         return [Relayed(message.peer, message.serial, inner) for inner in _relayed(message.body)]
     return (message,)
@@ -193,4 +218,14 @@ def encoded_size(message: Message) -> int:
         return message.publication.size_bytes + excluded + BATCH_OVERHEAD_BYTES
     if isinstance(message, Stamped):
         return message.publication.size_bytes + BATCH_OVERHEAD_BYTES
+    if isinstance(message, Carried):
+        return message.publication.size_bytes + _header_bytes(message)
+    if isinstance(message, Fragment):
+        attributes = len(message.attributes) + len(message.topic) + len(message.source)
+        return len(message.data) + len(message.coefficients) + attributes + 48 + _header_bytes(message)
     return len(encode(message))
+
+
+def _header_bytes(message: Carried | Fragment) -> int:
+    """About what recovery adds to an event or a block: this is asked for every one of them."""
+    return 8 + len(message.origin) + 24 * len(message.numbers) + 8 * len(message.route)

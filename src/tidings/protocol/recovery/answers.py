@@ -1,0 +1,162 @@
+"""Serving others from the cache: answers to an Ask or a Solicit, within bounds.
+
+A request names ranges, and may name absurd ones: the cost is bounded by the cache and by the answers that are left in
+this round, never by the request. Who asks again for what was just sent to it is not answered twice: requests may be
+replayed, or cross with the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from tidings.model.recovery_messages import Carried, Fragment, IdRanges, Lack, Lost, Want
+from tidings.protocol.kernel import Port
+from tidings.protocol.recovery.blocks import Assembly
+from tidings.protocol.recovery.budget import Budget, data_bytes
+from tidings.protocol.recovery.cache import Cached
+from tidings.protocol.recovery.holdings import Holdings
+from tidings.protocol.recovery.settings import RecoverySettings
+from tidings.structures.range_set import RangeSet
+
+MAX_REMEMBERED = 16_384
+
+Identity = tuple[str, int, int]
+
+
+class Answers:
+    def __init__(self, port: Port, settings: RecoverySettings, holdings: Holdings, budget: Budget) -> None:
+        self._port = port
+        self._settings = settings
+        self._holdings = holdings
+        self._budget = budget
+        self._left = settings.answers_per_round
+        self._answered: dict[tuple[str, Identity], int] = {}
+        """(who, which event) -> when"""
+        self.answered = self.messages_sent = 0
+        self.refused = 0
+        """Not answered because the round's answers were used up or the budget was."""
+
+    def begin_round(self) -> None:
+        self._left = self._settings.answers_per_round
+
+    def answer_ids(self, to: str, events: Sequence[IdRanges], by: str) -> int:
+        sent = 0
+        for source, incarnation, ranges in events:
+            for first, last in ranges:
+                for entry in self._holdings.cache.id_range(source, incarnation, first, last):
+                    if self._left <= 0:
+                        self.refused += 1
+                        return sent
+                    sent += self._send_event(to, entry, by)
+                sent += self._answer_incomplete(to, source, incarnation, first, last, by)
+        return sent
+
+    def _answer_incomplete(
+        self, to: str, source: str, incarnation: int, first: int, last: int, by: str
+    ) -> int:
+        """What is here of events that are not complete: it was advertised, too."""
+        sent = 0
+        for sequence in range(first, min(last, first + self._left) + 1):
+            assembly = self._holdings.assemblies.get(source, incarnation, sequence)
+            if assembly is not None:
+                sent += self._send_blocks(to, assembly, by, None)
+        return sent
+
+    def answer_lost(self, to: str, lost: Sequence[Lost], by: str) -> tuple[int, tuple[Lost, ...]]:
+        """How many events were sent, and what is left for others to serve (recovery, epidemic 1)."""
+        sent, rest = 0, []
+        for origin, pattern, epoch, ranges in lost:
+            left = RangeSet((first, last + 1) for first, last in ranges)
+            for entry, number in self._found(origin, pattern, epoch, ranges):
+                if self._left <= 0:
+                    self.refused += 1
+                    break
+                sent += self._send_event(to, entry, by)
+                left.remove(number, number + 1)
+            if left:
+                rest.append((origin, pattern, epoch, tuple((start, stop - 1) for start, stop in left)))
+        return sent, tuple(rest)
+
+    def answer_partial(self, to: str, wants: Sequence[Want], by: str) -> tuple[int, tuple[Want, ...]]:
+        sent, rest = 0, []
+        for want in wants:
+            source, incarnation, sequence, lacks = want
+            entry = self._holdings.cache.get(source, incarnation, sequence)
+            assembly = self._holdings.assemblies.get(source, incarnation, sequence)
+            if self._left > 0 and entry is not None:
+                sent += self._send_event(to, entry, by, lacks)
+            else:
+                if self._left > 0 and assembly is not None:
+                    sent += self._send_blocks(to, assembly, by, lacks)
+                rest.append(want)
+        return sent, tuple(rest)
+
+    def _found(
+        self, origin: str, pattern: bytes, epoch: int, ranges: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[Cached, int]]:
+        for first, last in ranges:
+            for entry in self._holdings.cache.find_range(origin, pattern, epoch, first, last):
+                for listed, _, number in entry.numbers:
+                    if listed == pattern:
+                        yield entry, number
+
+    def _send_event(self, to: str, entry: Cached, by: str, lacks: Sequence[Lack] | None = None) -> int:
+        publication = entry.publication
+        identity = publication.source, publication.incarnation, publication.sequence
+        return (
+            0 if self._just_sent(to, identity) else self._send(to, identity, self.messages(entry, by, lacks))
+        )
+
+    def _send_blocks(self, to: str, assembly: Assembly, by: str, lacks: Sequence[Lack] | None) -> int:
+        if self._just_sent(to, assembly.id):
+            return 0
+        redundancy = self._settings.redundancy
+        messages = assembly.fragments(self._port.random, redundancy=redundancy, lacks=lacks, route=(), by=by)
+        return self._send(to, assembly.id, messages)
+
+    def _just_sent(self, to: str, identity: Identity) -> bool:
+        sent_at = self._answered.get((to, identity))
+        return sent_at is not None and self._port.now - sent_at < self._settings.grace_ns
+
+    def _send(self, to: str, identity: Identity, messages: Sequence[Carried | Fragment]) -> int:
+        if not messages:
+            return 0
+        if not self._budget.spend(sum(map(data_bytes, messages))):
+            self.refused += 1
+            return 0
+        key = to, identity
+        if len(self._answered) >= MAX_REMEMBERED:
+            del self._answered[next(iter(self._answered))]
+        self._answered.pop(key, None)
+        self._answered[key] = self._port.now
+        self._left -= 1
+        self.answered += 1
+        self.messages_sent += len(messages)
+        for message in messages:
+            self._port.send(to, message)
+        return 1
+
+    def pushed_block(self, assembly: Assembly, message: Fragment, by: str) -> Fragment:
+        """What is pushed when a block comes: itself, or with coding a fresh combination of what is here."""
+        if message.coefficients or self._settings.redundancy:
+            fresh = assembly.recoded(message.generation, self._port.random, route=(), by=by)
+            if fresh is not None:
+                return fresh
+        return replace(message, route=(), by=by)
+
+    def messages(
+        self, entry: Cached, by: str, lacks: Sequence[Lack] | None = None
+    ) -> Sequence[Carried | Fragment]:
+        """The event as it is sent to one broker: whole if it fits, in blocks otherwise."""
+        settings = self._settings
+        carried = Carried(entry.origin, entry.numbers, (), by, entry.publication)
+        if entry.publication.size_bytes <= settings.block_bytes:
+            return (carried,)
+        whole = Assembly.of(carried, settings.block_bytes)
+        if whole.blocks <= 1:
+            return (carried,)
+        return whole.fragments(
+            self._port.random, redundancy=settings.redundancy, lacks=lacks, route=(), by=by
+        )

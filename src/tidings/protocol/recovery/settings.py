@@ -1,0 +1,106 @@
+"""What can be configured about recovery, and the bounds that keep it harmless.
+
+`algorithm = "auto"` is for people: 3PG with a soliciting pull, partners by weight, an interval that adapts, and two
+redundant blocks for large events. Everything else is for experiments and follows the papers to the letter.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+Algorithm = Literal["none", "push", "subscriber-pull", "publisher-pull", "combined", "push+pull", "auto"]
+Strategy = Literal["random", "wdpg", "wrpg", "pgw"]
+Weights = Literal["topology", "loss"]
+CachePolicy = Literal["fifo", "foreign-first", "random"]
+
+AUTO_REDUNDANCY = 2
+LISTED_NS = 1_000_000_000
+"""An event is advertised in so many rounds that they last this long: else pull stalls (recovery, polarized 8)."""
+
+
+class RecoverySettings(Struct, frozen=True, kw_only=True):
+    algorithm: Algorithm = "auto"
+    selection: Strategy = "random"
+    weights: Weights = "topology"
+    fanout: int = 3
+    interval_ns: int = 1_000_000_000
+    window: float = 0.25
+    """The share of brokers that push in 3PG, top of the tree first; the deepest share in PGW."""
+    pull: Literal["advertise", "solicit"] = "solicit"
+    push: Literal["event", "digest"] = "event"
+    """The event itself when it comes (polarized), or a digest of the cache every round (epidemic, 4.1)."""
+    routing: Literal["direct", "tree"] = "direct"
+    """Digests go to brokers that are chosen, or along the tree towards subscribers (epidemic, section 4)."""
+    rounds: int = 0
+    """In how many rounds an event is advertised; 0: as many as make a second."""
+    redundancy: int = 0
+    block_bytes: int = 1_200
+    buffer_events: int = 1_500
+    cache_policy: CachePolicy = "fifo"
+    forward_probability: float = 0.5
+    adaptive: bool = False
+    """Rounds come up to eight times as often while there is something to recover (epidemic, section 5)."""
+
+    # Bounds; what happens at each is said where it is kept.
+    buffer_bytes: int = 64 * 1024 * 1024
+    assembly_bytes: int = 64 * 1024 * 1024
+    assembly_bytes_per_sender: int = 16 * 1024 * 1024
+    max_lost: int = 16_384
+    max_streams: int = 65_536
+    max_attempts: int = 30
+    max_age_ns: int = 120_000_000_000
+    gossip_bytes_per_s: int = 8 * 1024 * 1024
+    answers_per_round: int = 256
+
+    @property
+    def grace_ns(self) -> int:
+        """How long a gap may be mere reordering."""
+        return min(max(self.interval_ns // 10, 20_000_000), 200_000_000)
+
+    @property
+    def retry_ns(self) -> int:
+        """How long an answer is waited for, at first."""
+        return max(self.interval_ns // 2, 2 * self.grace_ns)
+
+    @property
+    def listed_rounds(self) -> int:
+        return self.rounds or max(1, -(-LISTED_NS // self.interval_ns))
+
+    @property
+    def pushes_events(self) -> bool:
+        return self.algorithm == "push+pull" or (self.algorithm == "push" and self.push == "event")
+
+    @property
+    def pushes_digests(self) -> bool:
+        return self.algorithm == "push" and self.push == "digest"
+
+    @property
+    def advertises(self) -> bool:
+        return self.algorithm in ("push+pull", "subscriber-pull") and self.pull == "advertise"
+
+    @property
+    def solicits(self) -> bool:
+        """Asks for what is missing, and so must notice what is."""
+        if self.algorithm in ("publisher-pull", "combined"):
+            return True
+        return self.algorithm in ("push+pull", "subscriber-pull") and self.pull == "solicit"
+
+    @property
+    def records_routes(self) -> bool:
+        return self.algorithm in ("publisher-pull", "combined")
+
+    def resolved(self) -> RecoverySettings:
+        """With what "auto" stands for in its place."""
+        if self.algorithm != "auto":
+            return self
+        return replace(
+            self,
+            algorithm="push+pull",
+            pull="solicit",
+            routing="direct",
+            adaptive=True,
+            redundancy=max(self.redundancy, AUTO_REDUNDANCY),
+        )

@@ -1,0 +1,248 @@
+"""The cache of events against a list of them that is searched from end to end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from tidings.model.event import make_publication
+from tidings.model.recovery_messages import PatternNumbers
+from tidings.protocol.recovery import cache as cache_module
+from tidings.protocol.recovery.cache import Cached, EventCache
+from tidings.protocol.recovery.settings import CachePolicy
+from tidings.structures.range_set import RangeSet
+
+A, B, C = b"pattern-a", b"pattern-b", b"pattern-c"
+ABSURD = 2**63 - 1
+SMALL_BYTES = make_publication("s", 0, 0, "/t", {}, b"", 0).size_bytes
+
+
+def entry_of(
+    source: str = "s",
+    incarnation: int = 0,
+    sequence: int = 0,
+    numbers: PatternNumbers = (),
+    *,
+    origin: str = "o",
+    own: bool = True,
+    payload_bytes: int = 0,
+) -> Cached:
+    publication = make_publication(source, incarnation, sequence, "/t", {}, b"x" * payload_bytes, 0)
+    return Cached(publication, origin, numbers, (), own)
+
+
+class CacheTwin:
+    """A list, the oldest first."""
+
+    def __init__(self, max_events: int, max_bytes: int, policy: CachePolicy) -> None:
+        self.max_events, self.max_bytes, self.policy = max_events, max_bytes, policy
+        self.entries: list[Cached] = []
+        self.evicted = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(entry.publication.size_bytes for entry in self.entries)
+
+    @property
+    def overfull(self) -> bool:
+        return len(self.entries) > self.max_events or self.size_bytes > self.max_bytes
+
+    def add(self, entry: Cached, cache: EventCache) -> None:
+        """What leaves at random is taken from the cache, once it is clear that it may leave."""
+        known = [other.identity for other in self.entries]
+        if entry.identity not in known and entry.publication.size_bytes <= self.max_bytes:
+            self.entries.append(entry)
+        if self.policy == "random":
+            self.follow(cache)
+        while self.overfull:
+            self.leave(self.first_to_leave())
+
+    def first_to_leave(self) -> Cached:
+        foreign = [entry for entry in self.entries if not entry.own]
+        return (foreign if foreign and self.policy == "foreign-first" else self.entries)[0]
+
+    def follow(self, cache: EventCache) -> None:
+        gone = [entry for entry in self.entries if cache.get(*entry.identity) is not entry]
+        while gone:
+            assert self.overfull, "nothing leaves without need"
+            quarter = self.entries[: max(1, len(self.entries) // 4)]
+            # Who may leave still may when others have left, so the order is ours to choose: the largest last,
+            # since without it the cache need not have been overfull.
+            may_leave = [entry for entry in gone if any(entry is other for other in quarter)]
+            assert may_leave, "only the oldest quarter leaves"
+            leaving = min(may_leave, key=lambda entry: entry.publication.size_bytes)
+            gone = [entry for entry in gone if entry is not leaving]
+            self.leave(leaving)
+        assert not self.overfull
+
+    def leave(self, leaving: Cached) -> None:
+        self.entries = [entry for entry in self.entries if entry is not leaving]
+        self.evicted += 1
+
+    def numbered(self, origin: str, pattern: bytes, epoch: int) -> dict[int, Cached]:
+        return {
+            number: entry
+            for entry in self.entries
+            for listed, when, number in entry.numbers
+            if (entry.origin, listed, when) == (origin, pattern, epoch)
+        }
+
+    def ids(self, pattern: bytes | None) -> dict[tuple[str, int], RangeSet]:
+        found: dict[tuple[str, int], RangeSet] = {}
+        for entry in self.entries:
+            if pattern is None or any(listed == pattern for listed, _, _ in entry.numbers):
+                source, incarnation, sequence = entry.identity
+                found.setdefault((source, incarnation), RangeSet()).add(sequence)
+        return found
+
+
+# Numbers follow from the identity, as an origin gives them: no two events have the same.
+identities = st.tuples(st.sampled_from("st"), st.integers(0, 1), st.integers(0, 12))
+listings = st.lists(st.tuples(st.sampled_from([A, B]), st.integers(1, 2)), max_size=3, unique=True)
+additions = st.tuples(identities, listings, st.booleans(), st.sampled_from([0, 0, 0, 40, 300]))
+limits = st.tuples(st.integers(0, 12), st.sampled_from([SMALL_BYTES, 200, 500, 10_000]))
+policies: st.SearchStrategy[CachePolicy] = st.sampled_from(["fifo", "foreign-first", "random"])
+windows = st.tuples(st.integers(-2, 40), st.one_of(st.integers(-2, 40), st.just(ABSURD)))
+Addition = tuple[tuple[str, int, int], list[tuple[bytes, int]], bool, int]
+
+
+def made(addition: Addition) -> Cached:
+    (source, incarnation, sequence), listing, own, payload_bytes = addition
+    number = 2 * sequence + incarnation
+    numbers = tuple((pattern, epoch, number) for pattern, epoch in listing)
+    return entry_of(
+        source, incarnation, sequence, numbers, origin=f"o{source}", own=own, payload_bytes=payload_bytes
+    )
+
+
+def assert_like_the_twin(
+    limit: tuple[int, int], policy: CachePolicy, added: list[Addition], window: tuple[int, int]
+) -> None:
+    cache, twin = EventCache(*limit, policy, Random(1)), CacheTwin(*limit, policy)
+    for addition in added:
+        entry = made(addition)
+        cache.add(entry)
+        twin.add(entry, cache)
+        assert (len(cache), cache.size_bytes, cache.evicted) == (
+            len(twin.entries),
+            twin.size_bytes,
+            twin.evicted,
+        )
+        for pattern in (None, A, B, C):
+            assert cache.ids(pattern) == twin.ids(pattern)
+        assert sorted(cache.patterns()) == [pattern for pattern in (A, B) if twin.ids(pattern)]
+        for source in ("s", "t"):
+            assert_same_lookups(cache, twin, source, window)
+
+
+def assert_same_lookups(cache: EventCache, twin: CacheTwin, source: str, window: tuple[int, int]) -> None:
+    first, last = window
+    for incarnation in (0, 1):
+        held = {entry.identity: entry for entry in twin.entries}
+        for sequence in range(13):
+            assert cache.get(source, incarnation, sequence) is held.get((source, incarnation, sequence))
+        expected = [held[key] for key in sorted(held) if key[:2] == (source, incarnation)]
+        assert list(cache.id_range(source, incarnation, first, last)) == [
+            entry for entry in expected if first <= entry.publication.sequence <= last
+        ]
+    for pattern, epoch in ((A, 1), (A, 2), (B, 1), (C, 1)):
+        numbered = twin.numbered(f"o{source}", pattern, epoch)
+        for number in range(-1, 27):
+            assert cache.find(f"o{source}", pattern, epoch, number) is numbered.get(number)
+        assert list(cache.find_range(f"o{source}", pattern, epoch, first, last)) == [
+            numbered[number] for number in sorted(numbered) if first <= number <= last
+        ]
+
+
+@given(limits, policies, st.lists(additions, max_size=30), windows)
+@settings(max_examples=300, deadline=None)
+def test_it_is_a_list_of_events(
+    limit: tuple[int, int], policy: CachePolicy, added: list[Addition], window: tuple[int, int]
+) -> None:
+    assert_like_the_twin(limit, policy, added, window)
+
+
+def forgets_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EventCache, "_unnumber", lambda *arguments: None)
+
+
+def leaves_from_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At random, but of all events."""
+
+    def next_of_all(self: Any) -> Cached:
+        self._oldest.extend(self._others)
+        self._others.clear()
+        return self._oldest.pop(self._random.randrange(len(self._oldest)))  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(cache_module._OldestQuarter, "next", next_of_all)
+
+
+def takes_own_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        cache_module._ForeignFirst, "next", lambda self: (self._own or self._foreign).popleft()
+    )
+
+
+@pytest.mark.parametrize("plant", [forgets_no_index, leaves_from_anywhere, takes_own_first])
+def test_the_twin_finds_planted_bugs(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    hunt = settings(
+        max_examples=1000, deadline=None, database=None, derandomize=True, phases=[Phase.generate]
+    )
+    with pytest.raises(AssertionError):
+        hunt(given(limits, policies, st.lists(additions, max_size=30), windows)(assert_like_the_twin))()
+
+
+def test_a_foreign_event_does_not_displace_an_own_one() -> None:
+    cache = EventCache(2, 10_000, "foreign-first", Random(1))
+    for sequence, own in enumerate((True, False, True, False)):
+        cache.add(entry_of(sequence=sequence, own=own))
+    assert cache.ids() == {("s", 0): RangeSet([(0, 1), (2, 3)])}
+    cache.add(entry_of(sequence=4))
+    assert cache.ids() == {("s", 0): RangeSet([(2, 3), (4, 5)])}
+    assert cache.evicted == 3
+
+
+def test_of_the_oldest_quarter_all_are_as_likely_to_leave() -> None:
+    """Two caches that saw the same keep different events; here, 4,000 of them."""
+    entries = [entry_of(sequence=sequence) for sequence in range(17)]
+    gone: Counter[int] = Counter()
+    random = Random(7)
+    for _ in range(4_000):
+        cache = EventCache(16, 10_000, "random", random)
+        for entry in entries:
+            cache.add(entry)
+        gone.update(sequence for sequence in range(17) if cache.get("s", 0, sequence) is None)
+    assert sorted(gone) == [0, 1, 2, 3]
+    assert all(850 < times < 1150 for times in gone.values())
+
+
+def test_an_event_larger_than_the_cache_is_not_kept_and_displaces_nothing() -> None:
+    cache = EventCache(10, 100, "fifo", Random(1))
+    cache.add(entry_of(sequence=1))
+    cache.add(entry_of(sequence=2, payload_bytes=100))
+    assert (len(cache), cache.evicted, cache.size_bytes) == (1, 0, SMALL_BYTES)
+
+
+def test_the_first_of_two_events_that_claim_one_number_is_found() -> None:
+    """Only a broken origin numbers so; both can be found by their identities and leave without a trace."""
+    first = entry_of("s", 0, 1, ((A, 1, 5), (A, 1, 5), (A, 2, 5)))
+    second = entry_of("t", 0, 1, ((A, 1, 5),))
+    cache = EventCache(2, 10_000, "fifo", Random(1))
+    cache.add(first)
+    cache.add(second)
+    assert list(cache.find_range("o", A, 1, 0, ABSURD)) == [first]
+    assert cache.ids(A) == {("s", 0): RangeSet([(1, 2)]), ("t", 0): RangeSet([(1, 2)])}
+    for sequence in (2, 3):
+        cache.add(entry_of("s", 0, sequence))
+    assert (cache.find("o", A, 1, 5), cache.ids(A), list(cache.patterns())) == (None, {}, [])
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(ValueError, match="'newest' is none of"):
+        EventCache(1, 1, "newest", Random(1))  # type: ignore[arg-type]
