@@ -19,6 +19,9 @@ from typing import Any, Self, TypeVar
 
 from tidings.model.event import Event, EventId
 from tidings.model.predicates import Scalar
+from tidings.net.guaranteed import DEFAULT_DELTA
+from tidings.protocol.recovery.settings import RecoverySettings
+from tidings.scenario.schema import Mode
 from tidings.services import overlay
 from tidings.services.bus import Bus
 from tidings.services.stream import DEFAULT_BUFFER_EVENTS, Stream
@@ -158,6 +161,18 @@ def connect(
     return SyncBus(overlay.connect(url, name=name, token=token, tls_ca=tls_ca, timeout_s=timeout_s))
 
 
-def embedded(brokers: int = 5, *, shape: str = "tree", seed: int = 0) -> SyncBus:
+def embedded(
+    brokers: int = 5,
+    *,
+    shape: str = "tree",
+    seed: int = 0,
+    mode: Mode = "best-effort",
+    delta: int = DEFAULT_DELTA,
+    recovery: str | RecoverySettings = overlay.AUTO,
+    loss: float = 0.0,
+) -> SyncBus:
     """As `tidings.embedded`."""
-    return SyncBus(overlay.embedded(brokers, shape=shape, seed=seed))
+    bus = overlay.embedded(
+        brokers, shape=shape, seed=seed, mode=mode, delta=delta, recovery=recovery, loss=loss
+    )
+    return SyncBus(bus)

@@ -10,7 +10,8 @@
 
     tidings.testing.simulate(scenario, seed=7, brokers=5, delay_ms=20, loss=0.01)
 
-With `mode="guaranteed"` the brokers speak over connections, which break and come back, and lose nothing.
+With `mode="guaranteed"` the brokers speak over connections, which break and come back, and lose nothing; with
+`mode="epidemic"` they repair by gossip what is lost.
 Everything in `scenario` runs on an event loop whose clock is the simulator's: when all coroutines wait, the
 next message or timer of the network happens at once. One seed gives one run.
 """
@@ -28,16 +29,19 @@ from tidings.model.messages import PublishFailed
 from tidings.model.predicates import Scalar
 from tidings.protocol.broker import Broker
 from tidings.protocol.client import Client
+from tidings.protocol.epidemic import EpidemicBroker
 from tidings.protocol.guaranteed import GuaranteedBroker
 from tidings.protocol.kernel import Node
-from tidings.protocol.labels import Label
+from tidings.protocol.labels import Label, parse_label
 from tidings.protocol.matching import Matcher
+from tidings.protocol.recovery.settings import RecoverySettings
 from tidings.protocol.reliable_client import ReliableClient
 from tidings.protocol.store import MemoryStore
 from tidings.scenario.links import LOCAL, LinkSpec
 from tidings.scenario.schema import BernoulliLoss, ConstantDelay, Mode, NoLoss, Overlay, TreeShape
-from tidings.scenario.topology import build_topology, neighbourhoods, neighbours
+from tidings.scenario.topology import build_topology, labels, neighbourhoods, neighbours
 from tidings.services.bus import Bus
+from tidings.services.overlay import AUTO, check_loss, recovery_of
 from tidings.simulator.network import SimulatedNetwork
 from tidings.simulator.node import SimulatedNode
 from tidings.simulator.schedule import Schedule
@@ -47,7 +51,7 @@ Result = TypeVar("Result")
 NS_PER_S = 1_000_000_000
 LONGEST_WAIT_NS = 3_600 * NS_PER_S
 """A test in which no coroutine runs and none has a timeout for this long is taken to hang."""
-MODES: tuple[Mode, ...] = ("best-effort", "guaranteed")
+MODES: tuple[Mode, ...] = ("best-effort", "guaranteed", "epidemic")
 LONGEST_START_NS = 10 * NS_PER_S
 GOODBYE_S = 0.001
 """How long a guaranteed client that closes waits for its last words to arrive."""
@@ -67,15 +71,19 @@ class TestNetwork:
         duplicate: float,
         mode: Mode = "best-effort",
         delta: int = 2,
+        recovery: str | RecoverySettings = AUTO,
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"mode {mode!r} is not one of {', '.join(MODES)}")
+        check_loss(loss)
+        self._recovery = recovery_of(recovery, mode)
         overlay = Overlay(mode=mode, shape=TreeShape(brokers=brokers), delta=delta)
         topology = build_topology(overlay, seed)
         self.guaranteed = mode == "guaranteed"
         self._overlay = overlay
         self._around = neighbours(topology)
         self._labels = neighbourhoods(topology, delta + 1)
+        self._label_of = {name: parse_label(text) for name, text in labels(topology).items()}
         self._lived: set[str] = set()
         self._between = LinkSpec(
             delay_ms=ConstantDelay(value=delay_ms),
@@ -168,7 +176,19 @@ class TestNetwork:
     def _make_broker(self, node: SimulatedNode) -> Node:
         if self.guaranteed:
             return self._make_guaranteed(node, self._labels[node.node])
+        if self._overlay.mode == "epidemic":
+            return self._make_epidemic(node)
         return Broker(node, self._around[node.node], incarnation=node.now + 1, matcher=self._matcher)
+
+    def _make_epidemic(self, node: SimulatedNode) -> EpidemicBroker:
+        return EpidemicBroker(
+            node,
+            self._around[node.node],
+            self._recovery,
+            incarnation=node.now + 1,
+            label=self._label_of[node.node],
+            matcher=self._matcher,
+        )
 
     def _make_guaranteed(self, node: SimulatedNode, labels: Mapping[str, Label]) -> GuaranteedBroker:
         is_new = node.node not in self._lived
@@ -332,9 +352,13 @@ def simulate(
     duplicate: float = 0.0,
     mode: Mode = "best-effort",
     delta: int = 2,
+    recovery: str | RecoverySettings = AUTO,
 ) -> Result:
-    """Run `scenario(network)` to its end in virtual time and return what it returns."""
-    network = TestNetwork(seed, brokers, delay_ms, loss, duplicate, mode, delta)
+    """Run `scenario(network)` to its end in virtual time and return what it returns.
+
+    `recovery` says how the brokers of mode "epidemic" repair what is lost: an algorithm, or settings.
+    """
+    network = TestNetwork(seed, brokers, delay_ms, loss, duplicate, mode, delta, recovery)
 
     async def main() -> Result:
         return await scenario(network)

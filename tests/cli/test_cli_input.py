@@ -37,7 +37,7 @@ def refused(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> N
         (HEAD + CLIENTS + '[[publisher]]\nname = "p"\nat = "b0"', ["'p'"]),
         (HEAD + CLIENTS + 'filter = "size >> 10"', ["subscriber[0].filter", "position"]),
         (HEAD + CLIENTS.replace('"b0"', '"b0"\nattributes = { x = { kind = "decimal" } }'), ["'decimal'"]),
-        ('[overlay]\nmode = "epidemic"\n' + CLIENTS, ['"epidemic" is not yet available']),
+        ('[overlay]\nmode = "peers"\n', ['"peers" is not yet available']),
         ("seed = ", ["not valid TOML"]),
     ],
     ids=["key", "cycle", "parts", "twice", "filter", "attribute type", "mode", "toml"],

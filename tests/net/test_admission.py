@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from live_network import TRANSPORTS, User, until
+from live_network import TRANSPORTS, EpidemicBrokers, User, until
 from tidings.model.errors import ConnectionFailed
 from tidings.net.address import Address, Transport
 from tidings.net.broker import BrokerServer
 from tidings.net.security import Tls
+from tidings.protocol.recovery.settings import RecoverySettings
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -63,7 +64,7 @@ def test_the_name_goes_to_the_later_client_and_the_first_stays_away() -> None:
     play(main)
 
 
-@pytest.mark.parametrize(("field", "value"), [("mode", "epidemic"), ("token", "x"), ("name", "b7")])
+@pytest.mark.parametrize(("field", "value"), [("mode", "peers"), ("token", "x"), ("name", "b7")])
 def test_brokers_that_do_not_belong_together_stay_apart(field: str, value: str) -> None:
     async def main() -> None:
         b2 = BrokerServer("b2", neighbours={"b1": Address(port=1)}, token="t")
@@ -154,6 +155,26 @@ def self_signed(folder: Path, host: str = "127.0.0.1") -> Tls:
     )
     (folder / "key.pem").write_bytes(secret)
     return Tls(folder / "cert.pem", folder / "key.pem", folder / "cert.pem")
+
+
+def test_clients_of_epidemic_brokers_over_tls(tmp_path: Path) -> None:
+    tls = self_signed(tmp_path / "ours")
+
+    async def main() -> None:
+        trusting = Tls(authority=tls.authority)
+        async with EpidemicBrokers((None, 0), RecoverySettings(), tls=tls, token="t") as brokers:
+            async with (
+                User(brokers[1].address, "reader", tls=trusting, token="t") as reader,
+                User(brokers[0].address, "writer", tls=trusting, token="t") as writer,
+            ):
+                await reader.subscribe("all", "/a/**")
+                for number in range(50):
+                    writer.publish(number)
+                await until(lambda: sorted(reader.numbers) == list(range(50)))
+            with pytest.raises(ConnectionFailed, match=r"refused us: wrong or missing token"):
+                await User(brokers[0].address, "c", tls=trusting).connection.open()
+
+    play(main)
 
 
 def test_brokers_and_clients_over_tls(tmp_path: Path) -> None:

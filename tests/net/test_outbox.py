@@ -21,6 +21,7 @@ from tidings.model.messages import (
     Stamped,
     Subscribed,
 )
+from tidings.model.recovery_messages import Carried, Fragment
 from tidings.net.outbox import (
     BATCH_BYTES,
     DATAGRAM_EVENT_BYTES,
@@ -30,7 +31,7 @@ from tidings.net.outbox import (
     Policy,
     StreamOutbox,
 )
-from tidings.wire.codec import MAX_EVENTS_PER_FRAME, decode
+from tidings.wire.codec import MAX_EVENTS_PER_FRAME, decode, encode
 from tidings.wire.frames import FrameReader
 
 SUBSCRIPTIONS = (("s",), ("s", "t"))
@@ -65,7 +66,14 @@ def plain(message: Message) -> Any:
     if isinstance(message, Publication):
         return ("publication", message.sequence)
     if isinstance(message, Notify):
-        return ("notify", message.subscriptions, message.publication.sequence)
+        return (
+            "notify",
+            message.subscriptions,
+            message.publication.sequence,
+            *([message.by] if message.by else []),
+        )
+    if isinstance(message, Carried):
+        return ("carried", message.origin, message.numbers, message.by, message.publication.sequence)
     if isinstance(message, Forward):
         shared = (message.origin, message.label, message.generation, message.stamp, message.excluded)
         return ("forward", *shared, message.publication.sequence)
@@ -76,19 +84,32 @@ def plain(message: Message) -> Any:
     return message
 
 
+def carried(number: int, by: str = "", size_bytes: int = 10) -> Carried:
+    return Carried("b0", ((b"8 bytes.", 3, number),), (), by, publication(number, size_bytes))
+
+
+def fragment(number: int, attributes: bytes = b"\x80") -> Fragment:
+    header = ("p", 0, number, "/a", 0, attributes, 2_000, b"8 bytes.", 1_000)
+    return Fragment("b0", (), (), "", *header, 0, b"", 1, bytes(1_000), 0)
+
+
 def forward(number: int, stamp: int = 1, excluded: tuple[str, ...] = ()) -> Forward:
     return Forward("b0", (0, 1), 5, stamp, excluded, publication(number))
 
 
 @st.composite
 def sequences(draw: st.DrawFn) -> list[Message]:
-    kinds = draw(st.lists(st.sampled_from("pntcgsfxzyar"), max_size=60))
+    kinds = draw(st.lists(st.sampled_from("pntbkcgsfxzyar"), max_size=60))
     made: list[Message] = []
     for number, kind in enumerate(kinds, start=1):
         by_kind = {
             "p": lambda n: publication(n, draw(st.sampled_from((1, 500, 20_000)))),
             "n": lambda n: Notify(SUBSCRIPTIONS[0], publication(n)),
             "t": lambda n: Notify(SUBSCRIPTIONS[1], publication(n)),
+            "b": lambda n: Notify(
+                SUBSCRIPTIONS[0], publication(n), draw(st.sampled_from(("push", "combined")))
+            ),
+            "k": lambda n: carried(n, draw(st.sampled_from(("", "push")))),
             "c": lambda n: Confirm(draw(st.sampled_from((7, 8))), n, n, draw(st.booleans())),
             "f": lambda n: forward(n, draw(st.integers(1, 2))),
             "x": lambda n: forward(n, 1, draw(st.sampled_from((("r",), ("r", "q"))))),
@@ -333,3 +354,60 @@ def test_events_do_not_pin_the_buffer_they_were_read_from() -> None:
         outbox.finish_turn()
     assert outbox._raws == []
     assert sum(map(len, outbox.chunks)) == outbox.size_bytes
+
+
+# --- What was recovered, and what recovery carries
+
+
+@pytest.mark.parametrize("kind", [StreamOutbox, DatagramOutbox])
+def test_notifications_share_a_batch_if_they_came_the_same_way(kind: type[Outbox]) -> None:
+    outbox = kind()
+    for number, by in enumerate(("", "", "push", "push", "push", "combined", "", "")):
+        outbox.add(Notify(("s", "t"), publication(number), by))
+    bodies = bodies_of(outbox)
+    batches = [[plain(message)[2:] for message in decode(body)] for body in bodies]
+    assert batches == [
+        [(0,), (1,)],
+        [(2, "push"), (3, "push"), (4, "push")],
+        [(5, "combined")],
+        [(6,), (7,)],
+    ]
+    assert bodies[1] != bodies[0]
+
+
+def test_many_recovered_subscriptions_leave_room_for_the_event_in_a_datagram() -> None:
+    outbox = DatagramOutbox()
+    names = tuple(f"subscription {number} {'x' * 200}" for number in range(100))
+    outbox.add(Notify(names, publication(1, DATAGRAM_EVENT_BYTES - 100), "push"))
+    got = messages_of(outbox)
+    assert len(got) > 1
+    assert all(isinstance(message, Notify) and message.by == "push" for message in got)
+    assert tuple(name for message in got for name in message.subscriptions) == names  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("message", [carried(1), carried(2, "push", 3_000), fragment(3)])
+def test_what_recovery_carries_is_encoded_as_the_codec_does(message: Message) -> None:
+    outbox = DatagramOutbox()
+    outbox.add(message)
+    assert bodies_of(outbox) == [encode(message)]
+
+
+def test_what_fits_into_no_datagram_is_counted_and_stops_nothing() -> None:
+    outbox = DatagramOutbox()
+    outbox.add(fragment(1, bytes(DATAGRAM_MAX_BYTES)))
+    outbox.add(carried(2, "", DATAGRAM_MAX_BYTES))
+    outbox.add(carried(3))
+    assert [plain(message)[-1] for message in messages_of(outbox)] == [3]
+    assert outbox.oversize == 2
+
+
+def test_events_and_blocks_are_left_out_where_too_much_waits_and_words_are_not() -> None:
+    outbox = DatagramOutbox(Policy(limit_bytes=5_000))
+    for number in range(20):
+        outbox.add(carried(number, "", 1_000) if number % 2 else fragment(number))
+    outbox.add(Ping(1))
+    assert outbox.size_bytes < 7_000
+    assert outbox.dropped > 10
+    got = messages_of(outbox)
+    assert len(got) + outbox.dropped == 21
+    assert got[-1] == Ping(1)

@@ -12,6 +12,7 @@ import pytest
 
 from tidings.model.event import make_publication
 from tidings.model.messages import Message, Unsubscribe
+from tidings.scenario.channels import delay_sampler, loss_sampler
 from tidings.scenario.links import LinkSpec
 from tidings.scenario.schema import (
     BernoulliLoss,
@@ -25,7 +26,6 @@ from tidings.scenario.schema import (
     NormalDelay,
     UniformDelay,
 )
-from tidings.scenario.channels import delay_sampler, loss_sampler
 from tidings.simulator.link import Link
 from tidings.simulator.schedule import Schedule
 from tidings.wire.codec import encoded_size

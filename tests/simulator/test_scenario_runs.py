@@ -390,7 +390,7 @@ subscribe_at_s = 2.0
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ('[overlay]\nmode = "epidemic"\n', "overlay.mode"),
+        ('[overlay]\nmode = "peers"\n', "overlay.mode"),
         ('[overlay]\nmode = "peers"\n', "overlay.mode"),
         (TREE + '[[subscriber]]\nname = "s"\nat = "b0"\norder = "total"\n', "'s'"),
         (TREE + '[[subscriber]]\nname = "s"\nat = "b0"\norder = "causal"\n', "'s'"),

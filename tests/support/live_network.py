@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from tidings.model.subscription import Subscription
 from tidings.net.address import Address, Transport
+from tidings.net.broker import BrokerServer
 from tidings.net.client import ClientConnection
+from tidings.net.epidemic import EpidemicSettings
 from tidings.protocol.facts import Delivered, PublicationConfirmed, SubscriptionAccepted
+from tidings.protocol.labels import Label
+from tidings.protocol.recovery.settings import RecoverySettings
+from tidings.scenario.schema import Loss
 
 TRANSPORTS: tuple[Transport, ...] = ("tcp", "udp")
 
@@ -50,13 +56,96 @@ class User:
         return [fact.publication.event().attributes["number"] for fact in facts]
 
     @property
+    def recovered_by(self) -> list[str]:
+        """How events came that were lost on their way."""
+        facts = [fact for fact in self.facts if isinstance(fact, Delivered)]
+        return [fact.recovered_by for fact in facts if fact.recovered_by]
+
+    @property
     def confirmed(self) -> int:
         facts = [fact for fact in self.facts if isinstance(fact, PublicationConfirmed)]
         return sum(fact.last - fact.first + 1 for fact in facts)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+async def until(
+    condition: Callable[[], bool],
+    seconds: float = 15.0,
+    what: Callable[[], object] = lambda: "it did not come to pass in time",
+) -> None:
+    """`what` describes how things are if they never come to be so."""
     ends_at = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < ends_at, "it did not come to pass in time"
+        assert time.monotonic() < ends_at, what()
         await asyncio.sleep(0.005)
+
+
+class EpidemicBrokers:
+    """Epidemic brokers `b0`, `b1`, ... of this process, over real sockets. `parents` has each one's parent's number.
+
+    Of two neighbours the one with the lower name dials: started from the last to the first, all know whom to dial.
+    """
+
+    def __init__(
+        self,
+        parents: Sequence[int | None],
+        recovery: RecoverySettings,
+        *,
+        loss: Loss | None = None,
+        labelled: bool = True,
+        **options: Any,
+    ) -> None:
+        self.servers: list[BrokerServer] = []
+        self._parents = parents
+        self._recovery = recovery
+        self._loss = loss
+        self._labelled = labelled
+        self._options = options
+
+    def __getitem__(self, number: int) -> BrokerServer:
+        return self.servers[number]
+
+    def label(self, number: int) -> Label:
+        parent = self._parents[number]
+        if parent is None:
+            return (0,)
+        return (*self.label(parent), self._parents[:number].count(parent))
+
+    def settings(self, number: int) -> EpidemicSettings:
+        label = self.label(number) if self._labelled or self._parents[number] is None else None
+        return EpidemicSettings(self._recovery, label, self._loss, seed=7)
+
+    async def __aenter__(self) -> EpidemicBrokers:
+        addresses: dict[str, Address] = {}
+        for number in reversed(range(len(self._parents))):
+            around = [child for child, parent in enumerate(self._parents) if parent == number]
+            parent = self._parents[number]
+            around += [] if parent is None else [parent]
+            neighbours = {f"b{peer}": addresses.get(f"b{peer}", Address(port=1)) for peer in around}
+            server = BrokerServer(
+                f"b{number}",
+                neighbours=neighbours,
+                mode="epidemic",
+                epidemic=self.settings(number),
+                **self._options,
+            )
+            await server.start()
+            addresses[server.name] = server.address
+            self.servers.insert(0, server)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for server in self.servers:
+            await server.stop()
+
+    async def acquainted(self) -> None:
+        """Until every broker knows where every other one is."""
+        others = len(self.servers) - 1
+        await until(
+            lambda: all(len(known_to(server)) == others for server in self.servers),
+            what=lambda: {server.name: known_to(server) for server in self.servers},
+        )
+
+
+def known_to(server: BrokerServer) -> list[str]:
+    """Whom the broker can reach."""
+    return sorted({*server.neighbours, *server._port.others})

@@ -8,7 +8,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tidings.cli.options import Json, ModeName, TlsAuthority, TokenFile, TransportName, option
+from tidings.cli.options import (
+    Json,
+    ModeName,
+    RecoveryName,
+    TlsAuthority,
+    TokenFile,
+    TransportName,
+    option,
+)
 from tidings.cli.output import print_json, print_line
 
 if TYPE_CHECKING:
@@ -40,7 +48,12 @@ Delta = Annotated[
     ),
 ]
 Label = Annotated[
-    str | None, option("--label", metavar="LABEL", help="Guaranteed: the path from the root, such as 0.1.")
+    str | None,
+    option(
+        "--label",
+        metavar="LABEL",
+        help="Guaranteed, epidemic: the path from the root, such as 0.1. Epidemic: it asks for one without.",
+    ),
 ]
 Window = Annotated[
     int | None,
@@ -68,6 +81,21 @@ JoinAt = Annotated[
 Leave = Annotated[
     bool, option("--leave", help="Guaranteed: leave the network for good, remove the data, and end.")
 ]
+Recovery = Annotated[
+    RecoveryName | None,
+    option("--recovery", help="Epidemic: how what was lost is recovered. Default: auto."),
+]
+RecoveryJson = Annotated[
+    str | None, option("--recovery-settings", hidden=True, help="All of RecoverySettings, as JSON.")
+]
+LossText = Annotated[
+    str | None,
+    option(
+        "--loss",
+        metavar="RATE[:BURST]",
+        help="Epidemic, for tests: lose this share of what is sent to brokers, in bursts of so many.",
+    ),
+]
 Transport = Annotated[TransportName | None, option("--transport", help="udp only on loopback. Default: tcp.")]
 TlsCertificate = Annotated[
     Path | None, option("--tls-cert", help="Certificate (PEM); needed beyond loopback.")
@@ -92,6 +120,9 @@ def broker(
     recover: Recover = False,
     join: JoinAt = None,
     leave: Leave = False,
+    recovery: Recovery = None,
+    recovery_settings: RecoveryJson = None,
+    loss: LossText = None,
     transport: Transport = None,
     tls_cert: TlsCertificate = None,
     tls_key: TlsKey = None,
@@ -117,6 +148,9 @@ def broker(
         new=new,
         recover=recover,
         join=join,
+        recovery=recovery,
+        recovery_settings=recovery_settings,
+        loss=loss,
         transport=transport,
         tls_cert=tls_cert,
         tls_key=tls_key,
@@ -178,6 +212,7 @@ def make_server(settings: BrokerSettings) -> BrokerServer:
         settings.neighbours,
         mode=settings.mode,
         guaranteed=settings.guaranteed,
+        epidemic=settings.epidemic,
         transport=settings.transport,
         tls=settings.tls,
         token=settings.token,

@@ -47,6 +47,17 @@ ConnectTimeout = Annotated[
 class ModeName(StrEnum):
     BEST_EFFORT = "best-effort"
     GUARANTEED = "guaranteed"
+    EPIDEMIC = "epidemic"
+
+
+class RecoveryName(StrEnum):
+    AUTO = "auto"
+    NONE = "none"
+    PUSH = "push"
+    SUBSCRIBER_PULL = "subscriber-pull"
+    PUBLISHER_PULL = "publisher-pull"
+    COMBINED = "combined"
+    PUSH_PULL = "push+pull"
 
 
 class TransportName(StrEnum):

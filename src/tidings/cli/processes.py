@@ -16,12 +16,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+import msgspec
+
 from tidings.cli.child_process import ChildProcess
+from tidings.cli.loss import loss_text
 from tidings.model.errors import ConnectionFailed
 from tidings.net.address import Address, Transport, url
 from tidings.net.guaranteed import DEFAULT_DELTA, DEFAULT_WINDOW
 from tidings.protocol.labels import Label, label_text
-from tidings.scenario.topology import Topology, neighbourhoods, neighbours
+from tidings.protocol.recovery.settings import RecoverySettings
+from tidings.scenario.schema import Loss
+from tidings.scenario.topology import Topology, labels, neighbourhoods, neighbours
 
 READY_TIMEOUT_S = 30.0
 FREE_PORTS = range(15_000, 32_000)
@@ -54,6 +59,33 @@ class GuaranteedPlace(NamedTuple):
         return [*flags, "--new"] if new else flags
 
 
+class EpidemicNetwork(NamedTuple):
+    """What all brokers of an epidemic network share."""
+
+    recovery: RecoverySettings
+    loss: Loss | None = None
+    """What they say to each other is lost like this, on purpose."""
+
+
+class EpidemicPlace(NamedTuple):
+    """What one broker of an epidemic network is told besides."""
+
+    label: str
+    around: Mapping[str, Address]
+    shared: EpidemicNetwork
+
+    def flags(self, *, new: bool) -> list[str]:
+        """`new` or not: it keeps nothing."""
+        recovery, loss = self.shared
+        flags = ["--mode", "epidemic", "--label", self.label]
+        flags += ["--recovery-settings", msgspec.json.encode(recovery).decode()]
+        if loss is not None:
+            flags += ["--loss", loss_text(loss)]
+        for name, address in self.around.items():
+            flags += ["--neighbour", f"{name}={address}"]
+        return flags
+
+
 class BrokerProcess(ChildProcess):
     """One broker's process. `address` has the true port once it is started."""
 
@@ -63,7 +95,7 @@ class BrokerProcess(ChildProcess):
         address: Address,
         around: Mapping[str, Address] | None = None,
         transport: Transport = "tcp",
-        place: GuaranteedPlace | None = None,
+        place: GuaranteedPlace | EpidemicPlace | None = None,
         *,
         new: bool = False,
     ) -> None:
@@ -73,7 +105,7 @@ class BrokerProcess(ChildProcess):
         """The brokers beside it."""
         self.transport = transport
         self.place = place
-        """In a guaranteed network."""
+        """In a network that is not best effort."""
         self.new = new
         """The network is new. When a broker of it starts again, it is not."""
 
@@ -110,7 +142,8 @@ class BrokerProcess(ChildProcess):
 class BrokerNetwork:
     """All brokers of a topology. `async with` starts them and, whatever happens inside, ends them.
 
-    Best effort, unless `guaranteed` says otherwise. A data directory without any state makes a new network.
+    Best effort, unless `guaranteed` or `epidemic` says otherwise. A data directory without any state makes a new
+    network.
     """
 
     def __init__(
@@ -120,13 +153,18 @@ class BrokerNetwork:
         *,
         transport: Transport = "tcp",
         guaranteed: GuaranteedNetwork | None = None,
+        epidemic: EpidemicNetwork | None = None,
     ) -> None:
         self.topology = topology
         self._own_data: tempfile.TemporaryDirectory[str] | None = None
         if guaranteed is not None and guaranteed.data is None:
             self._own_data = tempfile.TemporaryDirectory(prefix="tidings-")
             guaranteed = guaranteed._replace(data=Path(self._own_data.name))
-        places = {} if guaranteed is None else _places(topology, addresses, guaranteed)
+        places: Mapping[str, GuaranteedPlace | EpidemicPlace] = {}
+        if guaranteed is not None:
+            places = _places(topology, addresses, guaranteed)
+        elif epidemic is not None:
+            places = _epidemic_places(topology, addresses, epidemic)
         new = guaranteed is not None and not _has_state(guaranteed.data)
         self.brokers = {
             name: BrokerProcess(
@@ -189,6 +227,16 @@ def _places(
             shared,
         )
         for name, labels in neighbourhoods(topology, shared.delta + 1).items()
+    }
+
+
+def _epidemic_places(
+    topology: Topology, addresses: Mapping[str, Address], shared: EpidemicNetwork
+) -> dict[str, EpidemicPlace]:
+    label_of = labels(topology)
+    return {
+        name: EpidemicPlace(label_of[name], {peer: addresses[peer] for peer in around}, shared)
+        for name, around in neighbours(topology).items()
     }
 
 

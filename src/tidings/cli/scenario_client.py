@@ -264,6 +264,7 @@ class LiveSubscriber(LiveClient):
                 published_ns,
                 self.go.now,
                 fact.out_of_order,
+                fact.recovered_by,
             )
         )
 

@@ -147,6 +147,7 @@ class Delivered(Fact, frozen=True, gc=False):
     published_ns: int
     at_ns: int
     out_of_order: bool
+    recovered_by: str = ""
 
 
 class Missed(Fact, frozen=True, gc=False):

@@ -180,7 +180,13 @@ class Ledger:
         subscriber = self.subscribers[fact.subscriber]
         event_id = f"{fact.source}:{fact.sequence}"
         self._writer.delivered(
-            fact.subscriber, fact.subscription, subscriber.position, event_id, fact.at_ns, fact.out_of_order
+            fact.subscriber,
+            fact.subscription,
+            subscriber.position,
+            event_id,
+            fact.at_ns,
+            fact.out_of_order,
+            fact.recovered_by or None,
         )
         subscriber.position += 1
         marks = subscriber.marks.setdefault(fact.subscription, {})

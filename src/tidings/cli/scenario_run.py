@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from tidings.cli.output import Progress
-from tidings.cli.processes import BrokerNetwork, BrokerProcess, GuaranteedNetwork
+from tidings.cli.processes import BrokerNetwork, BrokerProcess, EpidemicNetwork, GuaranteedNetwork
 from tidings.cli.scenario_cast import (
     BrokerMember,
     Cast,
@@ -46,7 +46,7 @@ from tidings.scenario.schema import (
 from tidings.services.bus import Bus
 from tidings.services.overlay import connect
 from tidings.simulator.faults import NS_PER_S, nanoseconds
-from tidings.simulator.run import check_available, write_nodes
+from tidings.simulator.run import check_available, recovery_settings, write_nodes
 from tidings.trace.metrics import Latency, metrics
 from tidings.trace.reader import Trace
 from tidings.trace.writer import TraceWriter
@@ -93,7 +93,9 @@ def _link_keys(scenario: Scenario) -> Iterator[tuple[str, bool]]:
     tables: list[tuple[str, Any]] = [("network", scenario.network)]
     tables += [(f"link[{index}]", link) for index, link in enumerate(scenario.links)]
     for name, table in tables:
-        yield f"{name}.loss", not isinstance(table.loss, NoLoss | None)
+        # Epidemic brokers lose what they send to any other broker: the same for all links.
+        possible = name == "network" and scenario.overlay.mode == "epidemic"
+        yield f"{name}.loss", not possible and not isinstance(table.loss, NoLoss | None)
         yield f"{name}.duplicate", bool(table.duplicate)
         yield f"{name}.reorder", bool(table.reorder)
         yield f"{name}.bandwidth_mbps", bool(table.bandwidth_mbps)
@@ -129,7 +131,17 @@ class Conductor:
     def _make_network(self) -> BrokerNetwork:
         topology, overlay = self.plan.topology, self.plan.scenario.overlay
         shared = GuaranteedNetwork(overlay.delta, overlay.window, self._data) if self.guaranteed else None
-        return BrokerNetwork(topology, self._stage.addresses(topology.brokers), guaranteed=shared)
+        addresses = self._stage.addresses(topology.brokers)
+        return BrokerNetwork(topology, addresses, guaranteed=shared, epidemic=self._epidemic_network())
+
+    def _epidemic_network(self) -> EpidemicNetwork | None:
+        scenario = self.plan.scenario
+        if scenario.overlay.mode != "epidemic":
+            return None
+        loss = scenario.network.loss
+        return EpidemicNetwork(
+            recovery_settings(scenario.recovery), None if isinstance(loss, NoLoss) else loss
+        )
 
     async def run(self) -> None:
         """The whole course; the trace is complete then, but for its closing."""

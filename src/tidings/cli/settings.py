@@ -10,20 +10,30 @@ import msgspec
 import typer
 from msgspec import Meta
 
-from tidings.cli.options import ModeName, TransportName, read_token
+from tidings.cli.loss import parse_loss
+from tidings.cli.options import ModeName, RecoveryName, TransportName, read_token
 from tidings.cli.toml_file import read_toml
 from tidings.model.errors import ConnectionFailed
 from tidings.net.address import Address, Transport, parse_address
+from tidings.net.epidemic import EpidemicSettings
 from tidings.net.guaranteed import DEFAULT_DELTA, DEFAULT_WINDOW, GuaranteedSettings, store_path
 from tidings.net.security import Tls
 from tidings.protocol.labels import Label, label_text, parse_label, path
 from tidings.protocol.neighbourhood import Neighbourhood
+from tidings.protocol.recovery.settings import Algorithm, RecoverySettings
 from tidings.scenario.schema import Name, Table
 
 DEFAULT_LISTEN = "127.0.0.1:7400"
 DEFAULT_NAME = "b0"
 MAX_DELTA = 32
 MAX_WINDOW = 1_000_000
+
+FLAGS_OF_MODES: Mapping[str, tuple[ModeName, ...]] = {
+    **dict.fromkeys(("delta", "window", "data", "new", "recover", "join"), (ModeName.GUARANTEED,)),
+    "label": (ModeName.GUARANTEED, ModeName.EPIDEMIC),
+    **dict.fromkeys(("recovery", "recovery_settings", "loss"), (ModeName.EPIDEMIC,)),
+}
+"""What only some modes have a use for."""
 
 
 class BrokerFile(Table, frozen=True, kw_only=True):
@@ -32,7 +42,7 @@ class BrokerFile(Table, frozen=True, kw_only=True):
     name: Name | None = None
     listen: str | None = None
     neighbours: dict[str, str] | None = None
-    mode: Literal["best-effort", "guaranteed"] | None = None
+    mode: Literal["best-effort", "guaranteed", "epidemic"] | None = None
     delta: Annotated[int, Meta(ge=0, le=MAX_DELTA)] | None = None
     label: str | None = None
     window: Annotated[int, Meta(ge=1, le=MAX_WINDOW)] | None = None
@@ -40,6 +50,8 @@ class BrokerFile(Table, frozen=True, kw_only=True):
     new: bool = False
     recover: bool = False
     join: str | None = None
+    recovery: Algorithm | None = None
+    loss: str | int | float | None = None
     transport: Literal["tcp", "udp"] | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -61,6 +73,10 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     new: bool = False
     recover: bool = False
     join: str | None = None
+    recovery: RecoveryName | None = None
+    recovery_settings: str | None = None
+    """All of it, as JSON: from whoever starts brokers for a scenario."""
+    loss: str | None = None
     transport: TransportName | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -74,6 +90,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     neighbours: dict[str, Address]
     mode: str
     guaranteed: GuaranteedSettings | None
+    epidemic: EpidemicSettings | None
     transport: Transport
     tls: Tls | None
     token: str
@@ -87,14 +104,11 @@ def broker_settings(flags: Flags, config: Path | None) -> BrokerSettings:
     pairs = dict(parse_neighbour(text) for text in flags.neighbours) or file.neighbours or {}
     mode = flags.mode or ModeName(file.mode or ModeName.BEST_EFFORT)
     transport = flags.transport or TransportName(file.transport or "tcp")
+    _check_flags(mode, transport, flags, file)
     guaranteed = None
     if mode is ModeName.GUARANTEED:
-        if transport is not TransportName.TCP:
-            raise typer.BadParameter("--mode guaranteed needs tcp", param_hint="--transport")
         guaranteed = _guaranteed(name, flags, file, beside, pairs)
         pairs = {peer: text.rpartition("@")[0] for peer, text in pairs.items()}
-    else:
-        _check_best_effort(flags, file)
     tls = Tls(
         _path(flags.tls_cert, file.tls_cert, beside),
         _path(flags.tls_key, file.tls_key, beside),
@@ -106,6 +120,7 @@ def broker_settings(flags: Flags, config: Path | None) -> BrokerSettings:
         neighbours=_neighbours(name, pairs),
         mode=mode.value,
         guaranteed=guaranteed,
+        epidemic=_epidemic(flags, file) if mode is ModeName.EPIDEMIC else None,
         transport=transport.value,
         tls=tls if any(tls) else None,
         token=read_token(_path(flags.token_file, file.token_file, beside)),
@@ -126,10 +141,42 @@ def parse_neighbour(text: str) -> tuple[str, str]:
     return name, address
 
 
-def _check_best_effort(flags: Flags, file: BrokerFile) -> None:
-    for key in ("delta", "label", "window", "data", "new", "recover", "join"):
-        if getattr(flags, key) not in (None, False) or getattr(file, key) not in (None, False):
-            raise typer.BadParameter("it is for --mode guaranteed", param_hint=f"--{key}")
+def _check_flags(mode: ModeName, transport: TransportName, flags: Flags, file: BrokerFile) -> None:
+    """Nothing is given that means nothing in that mode."""
+    for key, modes in FLAGS_OF_MODES.items():
+        given = (getattr(flags, key), getattr(file, key, None))
+        if mode not in modes and any(value not in (None, False) for value in given):
+            raise typer.BadParameter(f"it is for --mode {' or '.join(modes)}", param_hint=_flag(key))
+    if mode is not ModeName.BEST_EFFORT and transport is not TransportName.TCP:
+        reason = f"--mode {mode} needs tcp"
+        if mode is ModeName.EPIDEMIC:
+            reason += " for clients; its brokers speak udp"
+        raise typer.BadParameter(reason, param_hint="--transport")
+
+
+def _flag(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
+
+
+def _epidemic(flags: Flags, file: BrokerFile) -> EpidemicSettings:
+    label = flags.label or file.label
+    loss = file.loss if flags.loss is None else flags.loss
+    return EpidemicSettings(
+        recovery=_recovery(flags, file),
+        label=None if label is None else _label(label, "--label"),
+        loss=None if loss is None else parse_loss(str(loss)),
+    )
+
+
+def _recovery(flags: Flags, file: BrokerFile) -> RecoverySettings:
+    if flags.recovery_settings is not None:
+        try:
+            return msgspec.json.decode(flags.recovery_settings, type=RecoverySettings)
+        except msgspec.MsgspecError as error:
+            raise typer.BadParameter(str(error), param_hint="--recovery-settings") from None
+    if flags.recovery is not None:
+        return RecoverySettings(algorithm=flags.recovery.value)
+    return RecoverySettings(algorithm=file.recovery or "auto")
 
 
 def _guaranteed(

@@ -151,6 +151,8 @@ class Printer:
         }
         if event.out_of_order:
             fields["out_of_order"] = True
+        if event.recovered_by is not None:
+            fields["recovered_by"] = event.recovered_by
         if self.payload is PayloadForm.HEX:
             fields["payload_hex"] = event.payload.hex()
         elif self.payload is PayloadForm.TEXT:

@@ -12,14 +12,14 @@ from tidings.cli.toml_file import read_toml
 from tidings.model.errors import NotYetAvailable, ScenarioError
 from tidings.net.address import Address
 from tidings.scenario.check import check_scenario
-from tidings.scenario.schema import Mode, Overlay, Scenario, Table, TreeShape
+from tidings.scenario.schema import Mode, Overlay, Recovery, Scenario, Table, TreeShape
 from tidings.scenario.topology import Topology, build_topology
 
 MAX_PORT = 65_535
 MAX_PROCESSES = 200
 DEFAULT_BROKERS = 5
 BEST_EFFORT: Mode = "best-effort"
-MODES: tuple[Mode, ...] = (BEST_EFFORT, "guaranteed")
+MODES: tuple[Mode, ...] = (BEST_EFFORT, "guaranteed", "epidemic")
 
 
 class Up(Table, frozen=True, kw_only=True):
@@ -28,13 +28,16 @@ class Up(Table, frozen=True, kw_only=True):
     host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
     base_port: Annotated[int, Meta(ge=1, le=MAX_PORT)] = 7400
     transport: Literal["tcp", "udp"] = "tcp"
+    loss: str | int | float | None = None
+    """Epidemic, for tests: RATE[:BURST] of what brokers say to each other is lost."""
 
 
 class TopologyFile(Table, frozen=True, kw_only=True):
-    """`seed` matters to random shapes alone."""
+    """`seed` matters to random shapes alone, `recovery` to mode epidemic."""
 
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 7
     overlay: Overlay = Overlay()
+    recovery: Recovery | None = None
     up: Up = Up()
 
 
@@ -43,11 +46,17 @@ def read_topology_file(path: Path, mode: Mode | None = None) -> tuple[Topology, 
 
     A file that does not name its mode means what a scenario file would: guaranteed.
     """
+    topology, file = read_network_file(path, mode)
+    return topology, file.overlay, file.up
+
+
+def read_network_file(path: Path, mode: Mode | None = None) -> tuple[Topology, TopologyFile]:
+    """As `read_topology_file`, with all that the file says."""
     file = read_toml(path, TopologyFile)
     if mode is not None:
         file = msgspec.structs.replace(file, overlay=msgspec.structs.replace(file.overlay, mode=mode))
     try:
-        return make_topology(file), file.overlay, file.up
+        return make_topology(file), file
     except ScenarioError as error:
         raise type(error)(f"{path}: {error}") from None
 

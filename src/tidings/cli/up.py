@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from tidings.cli.exits import report
-from tidings.cli.options import Json, ModeName, Quiet, TransportName, option
+from tidings.cli.options import Json, ModeName, Quiet, RecoveryName, TransportName, option
 from tidings.cli.output import print_json, print_line, print_table
 from tidings.cli.up_scenario import Check, Out, ScenarioFile, Seed, up_scenario
 
 if TYPE_CHECKING:
-    from tidings.cli.processes import BrokerNetwork, BrokerProcess, GuaranteedNetwork
+    from tidings.cli.processes import BrokerNetwork, BrokerProcess, EpidemicNetwork, GuaranteedNetwork
+    from tidings.cli.topology import TopologyFile
+    from tidings.protocol.recovery.settings import RecoverySettings
     from tidings.scenario.schema import Mode, Overlay
 
 TopologyPath = Annotated[
@@ -43,6 +45,19 @@ Data = Annotated[
     ),
 ]
 
+Recovery = Annotated[
+    RecoveryName | None,
+    option("--recovery", help="Epidemic: how what was lost is recovered; before the file's. Default: auto."),
+]
+LossText = Annotated[
+    str | None,
+    option(
+        "--loss",
+        metavar="RATE[:BURST]",
+        help="Epidemic, for tests: lose this share of what brokers send to each other; before the file's.",
+    ),
+]
+
 
 def up(
     topology: TopologyPath = None,
@@ -52,6 +67,8 @@ def up(
     mode: UpMode = None,
     delta: Delta = None,
     data: Data = None,
+    recovery: Recovery = None,
+    loss: LossText = None,
     scenario: ScenarioFile = None,
     out: Out = None,
     seed: Seed = None,
@@ -71,6 +88,8 @@ def up(
             "--mode": mode,
             "--delta": delta,
             "--data": data,
+            "--recovery": recovery,
+            "--loss": loss,
         }
         for flag, value in given.items():
             if value is not None:
@@ -79,7 +98,7 @@ def up(
         return
     if topology is not None and brokers is not None:
         raise typer.BadParameter("the topology file says how many", param_hint="--brokers")
-    where = Where(topology, brokers, transport, base_port, mode, delta, data)
+    where = Where(topology, brokers, transport, base_port, mode, delta, data, recovery, loss)
     network = make_network(where)
     try:
         run(keep_up(network, as_json=json))
@@ -97,34 +116,42 @@ class Where(NamedTuple):
     mode: ModeName | None
     delta: int | None
     data: Path | None
+    recovery: RecoveryName | None = None
+    loss: str | None = None
 
 
 def make_network(flags: Where) -> BrokerNetwork:
     import msgspec
 
     from tidings.cli.processes import BrokerNetwork
-    from tidings.cli.topology import DEFAULT_BROKERS, Up, addresses, read_topology_file, tree
+    from tidings.cli.topology import DEFAULT_BROKERS, TopologyFile, addresses, read_network_file, tree
     from tidings.net.guaranteed import DEFAULT_WINDOW
     from tidings.scenario.schema import Overlay
 
     mode: Mode | None = None if flags.mode is None else flags.mode.value
     if flags.topology is None:
-        overlay = Overlay(mode=mode or "best-effort", window=DEFAULT_WINDOW)
-        topology, where = tree(flags.brokers or DEFAULT_BROKERS), Up()
+        file = TopologyFile(overlay=Overlay(mode=mode or "best-effort", window=DEFAULT_WINDOW))
+        topology = tree(flags.brokers or DEFAULT_BROKERS)
     else:
-        topology, overlay, where = read_topology_file(flags.topology, mode)
+        topology, file = read_network_file(flags.topology, mode)
+    where = file.up
     if flags.transport is not None:
         where = msgspec.structs.replace(where, transport=flags.transport.value)
     if flags.base_port is not None:
         where = msgspec.structs.replace(where, base_port=flags.base_port)
-    guaranteed = guaranteed_network(overlay, flags, where.transport)
+    if file.overlay.mode != "best-effort" and where.transport != "tcp":
+        raise typer.BadParameter(f"mode {file.overlay.mode} needs tcp", param_hint="--transport")
     return BrokerNetwork(
-        topology, addresses(topology, where), transport=where.transport, guaranteed=guaranteed
+        topology,
+        addresses(topology, where),
+        transport=where.transport,
+        guaranteed=guaranteed_network(file.overlay, flags),
+        epidemic=epidemic_network(file, flags),
     )
 
 
-def guaranteed_network(overlay: Overlay, flags: Where, transport: str) -> GuaranteedNetwork | None:
-    """What its brokers share; None if the network is best effort."""
+def guaranteed_network(overlay: Overlay, flags: Where) -> GuaranteedNetwork | None:
+    """What its brokers share; None if the network is of another mode."""
     from tidings.cli.processes import GuaranteedNetwork
 
     if overlay.mode != "guaranteed":
@@ -132,10 +159,36 @@ def guaranteed_network(overlay: Overlay, flags: Where, transport: str) -> Guaran
             if value is not None:
                 raise typer.BadParameter("it is for --mode guaranteed", param_hint=flag)
         return None
-    if transport != TransportName.TCP:
-        raise typer.BadParameter("mode guaranteed needs tcp", param_hint="--transport")
     delta = overlay.delta if flags.delta is None else flags.delta
     return GuaranteedNetwork(delta, overlay.window, flags.data)
+
+
+def epidemic_network(file: TopologyFile, flags: Where) -> EpidemicNetwork | None:
+    """What its brokers share; None if the network is of another mode."""
+    from tidings.cli.loss import parse_loss
+    from tidings.cli.processes import EpidemicNetwork
+
+    loss = file.up.loss if flags.loss is None else flags.loss
+    if file.overlay.mode != "epidemic":
+        for flag, value in (("--recovery", flags.recovery or file.recovery), ("--loss", loss)):
+            if value is not None:
+                raise typer.BadParameter("it is for --mode epidemic", param_hint=flag)
+        return None
+    return EpidemicNetwork(recovery_of(file, flags), None if loss is None else parse_loss(str(loss)))
+
+
+def recovery_of(file: TopologyFile, flags: Where) -> RecoverySettings:
+    """The file's table; the flag goes before its algorithm."""
+    from msgspec.structs import replace
+
+    from tidings.protocol.recovery.settings import RecoverySettings
+
+    settings = RecoverySettings()
+    if file.recovery is not None:
+        from tidings.simulator.run import recovery_settings
+
+        settings = recovery_settings(file.recovery)
+    return settings if flags.recovery is None else replace(settings, algorithm=flags.recovery.value)
 
 
 async def keep_up(network: BrokerNetwork, *, as_json: bool) -> None:

@@ -20,6 +20,10 @@ Topics = Annotated[tuple[Annotated[str, Meta(max_length=1024)], ...], Meta(max_l
 SubscriptionId = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
+PatternCount = tuple[Annotated[bytes, Meta(min_length=8, max_length=16)], Name, Counter, Counter]
+"""(pattern, origin, epoch, number)"""
+
+
 class WireMessage(Struct, array_like=True, frozen=True, gc=False):
     """Base of all messages but publications."""
 
@@ -89,8 +93,8 @@ class Settled(WireMessage, frozen=True, gc=False, tag=13):
 
     key: Key
     serial: Counter = 0
-    numbers: Annotated[tuple[tuple[Name, Counter, Counter], ...], Meta(max_length=4096)] = ()
-    """Epidemic mode: how far each origin behind me has counted this pattern: (origin, epoch, number)."""
+    numbers: Annotated[tuple[PatternCount, ...], Meta(max_length=4096)] = ()
+    """Epidemic mode: how far origins behind me have counted the interest's patterns."""
 
 
 class TableSent(WireMessage, frozen=True, gc=False, tag=14):

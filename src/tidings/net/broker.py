@@ -1,8 +1,9 @@
 """A broker on real sockets: it listens, dials its neighbours, and drives the protocol's broker.
 
 Best effort: of two neighbours the one whose name sorts lower dials, so that a link has one connection.
-Guaranteed: the protocol says whom to dial, and either side may (net/guaranteed.py). A client is whoever says so in
-its Hello; a second connection with the same name takes the place of the first.
+Guaranteed: the protocol says whom to dial, and either side may (net/guaranteed.py). Epidemic: as best effort, but
+brokers speak by datagrams, with anybody, and clients by streams, on one port number (net/epidemic.py). A client is
+whoever says so in its Hello; a second connection with the same name takes the place of the first.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -36,6 +38,7 @@ from tidings.model.messages import (
 )
 from tidings.net.address import Address, Transport, parse_address
 from tidings.net.dialling import explain, keep_open, open_stream
+from tidings.net.epidemic import EPIDEMIC, EpidemicSettings, Post, unpinned
 from tidings.net.guaranteed import (
     CROSSING,
     GUARANTEED,
@@ -47,14 +50,23 @@ from tidings.net.guaranteed import (
     settled_settings,
 )
 from tidings.net.handshake import BROKER, CLIENT, Identity, hello_refusal, welcome_refusal
+from tidings.net.lossy import LossyLinks
 from tidings.net.outbox import DEFAULT_LIMIT_BYTES, Policy
 from tidings.net.port import AsyncPort
 from tidings.net.security import Tls, check_dialling, check_listening, client_context, server_context
 from tidings.net.session import MAX_REASON_CHARACTERS, Dial, End, Handler, Session, State
 from tidings.net.stream import StreamSession
-from tidings.net.udp import DatagramEndpoint
+from tidings.net.udp import DatagramEndpoint, DatagramSession, Peer
 from tidings.protocol.broker import Broker
-from tidings.protocol.facts import LeftNetwork, Misbehaviour, SessionUnwanted, SessionWanted, SpillFailed
+from tidings.protocol.epidemic import EpidemicBroker
+from tidings.protocol.facts import (
+    BrokerKnown,
+    LeftNetwork,
+    Misbehaviour,
+    SessionUnwanted,
+    SessionWanted,
+    SpillFailed,
+)
 from tidings.protocol.guaranteed import GuaranteedBroker
 from tidings.protocol.kernel import TimerName
 from tidings.protocol.store import Store
@@ -63,6 +75,8 @@ BEST_EFFORT = "best-effort"
 MAX_STATUS_CHARACTERS = 65_536
 MAX_COMPLAINTS = 1_000
 """So many different complaints are told once each; then they may be told again."""
+PORT_ATTEMPTS = 50
+"""A port that is to be free for streams and for datagrams is found after so many, or there is none."""
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - listened on only with TLS and a token
 """No addresses to dial."""
 
@@ -91,6 +105,7 @@ class BrokerServer:
         *,
         mode: str = BEST_EFFORT,
         guaranteed: GuaranteedSettings | None = None,
+        epidemic: EpidemicSettings | None = None,
         transport: Transport = "tcp",
         tls: Tls | None = None,
         token: str = "",
@@ -99,8 +114,9 @@ class BrokerServer:
         emit: Callable[[object], None] | None = None,
         seed: int | None = None,
     ) -> None:
-        if (mode == GUARANTEED) != (guaranteed is not None):
-            raise ValueError(f"mode {GUARANTEED!r} and its settings go together")
+        for its_mode, settings in ((GUARANTEED, guaranteed), (EPIDEMIC, epidemic)):
+            if (mode == its_mode) != (settings is not None):
+                raise ValueError(f"mode {its_mode!r} and its settings go together")
         self.name = name
         self.address = listen
         self.neighbours = dict(neighbours or {})
@@ -113,15 +129,17 @@ class BrokerServer:
         self._port = AsyncPort(name, on_timer=self._on_timer, emit=self._on_fact, seed=seed)
         self._incarnation = time.time_ns() if incarnation is None else incarnation
         self._guaranteed = guaranteed
+        self._epidemic = epidemic
+        self._post: Post | None = None
+        self._lossy: LossyLinks | None = None
         self._store: Store | None = None
         self._stopped = False
         self._node: BrokerNode
         lossy = guaranteed is None
-        if guaranteed is None:
-            neighbour_names = tuple(sorted(self.neighbours))
-            self._node = Broker(self._port, neighbour_names, incarnation=self._incarnation)
-        else:
+        if guaranteed is not None:
             check_settings(name, guaranteed, self.neighbours)
+        elif epidemic is None:  # one in mode epidemic tells the others where it listens
+            self._node = Broker(self._port, self._neighbour_names, incarnation=self._incarnation)
         self._client_policy = Policy(
             buffer_limit_bytes, drops_publications=lossy, drops_notifications=lossy, reports_drops=lossy
         )
@@ -166,16 +184,40 @@ class BrokerServer:
         if self._guaranteed is None:
             for peer, address in self._dialled().items():
                 self._diallers.append(asyncio.create_task(self._keep_link(peer, address)))
+            await self._begin_anew()
+
+    async def _begin_anew(self) -> None:
+        """Datagrams: the neighbours that dial us cannot see that we were gone for a moment."""
+        for peer, address in sorted(self.neighbours.items()):
+            if self._endpoint is not None and peer < self.name:
+                with suppress(OSError):
+                    await self._endpoint.begin_anew(address)
+
+    @property
+    def _neighbour_names(self) -> tuple[str, ...]:
+        return tuple(sorted(self.neighbours))
 
     def _check(self) -> None:
-        if self._guaranteed is not None and self.transport != "tcp":
-            raise ConnectionFailed(f"mode {GUARANTEED!r} needs transport tcp, not {self.transport}")
+        mode = self.identity.mode
+        if mode != BEST_EFFORT and self.transport != "tcp":
+            raise ConnectionFailed(f"mode {mode!r} needs transport tcp, not {self.transport}")
         check_listening(self.address, self.transport, self._tls, self.identity.token)
+        if self._epidemic is not None:
+            check_listening(self.address, "udp", None, self.identity.token)
         dialled = self._dialled() if self._guaranteed is None else self.neighbours
         for address in dialled.values():
+            self._check_dialling(address)
+
+    def _check_dialling(self, address: Address) -> None:
+        if self._epidemic is None:
             check_dialling(address, self.transport, self._tls)
+        else:
+            check_dialling(address, "udp", None)
 
     def _start_node(self) -> None:
+        if self._epidemic is not None:
+            self._start_epidemic(self._epidemic)
+            return
         settings = self._guaranteed
         if settings is None:
             self._node.start()
@@ -197,6 +239,20 @@ class BrokerServer:
                 raise
             self._node, self._store = make(damage=error)
             self._node.start()
+
+    def _start_epidemic(self, settings: EpidemicSettings) -> None:
+        assert self._endpoint is not None
+        node = self._node = EpidemicBroker(
+            self._port,
+            self._neighbour_names,
+            settings.recovery,
+            incarnation=self._incarnation,
+            label=settings.label,
+            address=str(self._endpoint.address),
+        )
+        self._post = Post(self._endpoint, self.neighbours.keys(), node.receive)
+        self._port.others = self._post.boxes
+        node.start()
 
     def _release(self) -> None:
         """The protocol's broker is not driven any more."""
@@ -230,7 +286,7 @@ class BrokerServer:
         ConnectionFailed if it cannot leave. What it kept on disk is of no use afterwards.
         """
         if not isinstance(self._node, GuaranteedBroker):
-            raise ConnectionFailed(f"{self.name} runs best effort: just stop it")
+            raise ConnectionFailed(f"{self.name} runs in mode {self.identity.mode}: just stop it")
         self._left = asyncio.get_running_loop().create_future()
         try:
             self._node.leave()
@@ -244,17 +300,51 @@ class BrokerServer:
         return {peer: address for peer, address in sorted(self.neighbours.items()) if self.name < peer}
 
     async def _listen(self) -> None:
-        loop = asyncio.get_running_loop()
         host, port = self.address
-        if self.transport == "udp":
-            transport, self._endpoint = await loop.create_datagram_endpoint(
-                lambda: DatagramEndpoint(self, self._policy_for), local_addr=(host, port)
-            )
-            self.address = Address(host, transport.get_extra_info("sockname")[1])
-            return
+        if self._epidemic is not None:
+            port = await self._listen_to_both(self._epidemic)
+        elif self.transport == "udp":
+            port = (await self._listen_to_datagrams(host, port)).address.port
+        else:
+            _, port = await self._listen_to_streams(host, port)
+        self.address = Address(host, port)
+
+    async def _listen_to_both(self, settings: EpidemicSettings) -> int:
+        """Streams and datagrams on one port number; if any will do, on one that is free for both."""
+        host, wanted = self.address
+        for attempt in range(PORT_ATTEMPTS):
+            bound_host, port = await self._listen_to_streams(host, wanted)
+            try:
+                endpoint = await self._listen_to_datagrams(bound_host, port)
+                break
+            except OSError:
+                assert self._server is not None
+                self._server.close()
+                self._server = None
+                if wanted or attempt == PORT_ATTEMPTS - 1:
+                    raise
+        if settings.loss is not None:
+            self._lossy = LossyLinks(settings.loss, settings.seed)
+            endpoint.loses = partial(self._loses, self._lossy)
+        return port
+
+    def _loses(self, links: LossyLinks, peer: Peer) -> bool:
+        return links.loses(f"{self.name}>{peer[0]}:{peer[1]}")
+
+    async def _listen_to_streams(self, host: str, port: int) -> tuple[str, int]:
+        """Where it listens, in numbers."""
         context = None if self._tls is None else server_context(self._tls)
-        self._server = await loop.create_server(self._accepted, host, port, ssl=context, start_serving=False)
-        self.address = Address(host, self._server.sockets[0].getsockname()[1])
+        self._server = await asyncio.get_running_loop().create_server(
+            self._accepted, host, port, ssl=context, start_serving=False
+        )
+        bound_host, bound_port = self._server.sockets[0].getsockname()[:2]
+        return bound_host, bound_port
+
+    async def _listen_to_datagrams(self, host: str, port: int) -> DatagramEndpoint:
+        _, self._endpoint = await asyncio.get_running_loop().create_datagram_endpoint(
+            lambda: DatagramEndpoint(self, self._policy_for), local_addr=(host, port)
+        )
+        return self._endpoint
 
     def _accepted(self) -> StreamSession:
         """Who it is comes with the Hello; until then it is a client as far as limits go."""
@@ -272,7 +362,7 @@ class BrokerServer:
     async def _open_session(self, peer: str, address: Address) -> Session:
         if peer in self._cut:
             raise TimeoutError
-        check_dialling(address, self.transport, self._tls)
+        self._check_dialling(address)
         hello = Hello(PROTOCOL_VERSION, self.name, BROKER, self.identity.mode, self.identity.token)
         dial = Dial(hello, peer)
         if self._endpoint is not None:
@@ -298,10 +388,14 @@ class BrokerServer:
     # --- Sessions: what they ask of their host
 
     def on_hello(self, session: Session, hello: Hello) -> None:
+        if self._epidemic is not None and self._post is None:
+            return  # too early: a Hello by datagram is repeated
         if hello.node in self._cut:
             self._silence(session, hello.node)
             return
         reason = hello_refusal(hello, self.identity)
+        if reason is None and self._post is not None:
+            reason = self._post.refusal(hello, by_datagram=isinstance(session, DatagramSession))
         if reason is not None:
             self.refusals += 1
             log.warning("%s refused %s from %s: %s", self.name, hello.node, session.address, reason)
@@ -402,6 +496,8 @@ class BrokerServer:
         named and this one does not are healed: what is left of their connections is aborted.
         """
         self._cut = frozenset(peers)
+        if self._post is not None:
+            self._post.cut = self._cut
         for session, peer in list(self._holes.items()):
             if peer not in self._cut:
                 del self._holes[session]
@@ -438,7 +534,7 @@ class BrokerServer:
             except WireError as error:
                 fail(publication, error)
             else:
-                receive(publication)
+                receive(publication if self._epidemic is None else unpinned(publication))
 
         def take_stamped(message: Stamped) -> None:
             try:
@@ -482,6 +578,8 @@ class BrokerServer:
                 session = self._standing(peer)
                 if session is not None:  # not now: the protocol is in the middle of something
                     asyncio.get_running_loop().call_soon(self._close_unwanted, session)
+            case BrokerKnown(broker=broker, address=address) if self._post is not None:
+                self._post.learn(broker, address)
             case LeftNetwork() if self._left is not None and not self._left.done():
                 self._left.set_result(None)
             case Misbehaviour(peer=peer, what=what):
@@ -514,7 +612,7 @@ class BrokerServer:
 
     def status(self) -> dict[str, object]:
         """The protocol's status and the sockets'."""
-        return {
+        status = {
             **self._node.status(),
             "address": str(self.address),
             "transport": self.transport if self._tls is None else "tls",
@@ -523,6 +621,11 @@ class BrokerServer:
             "unsent": self._port.unsent,
             "sessions": [session.status() for session in self._sessions],
         }
+        if self._post is not None:
+            status["datagrams"] = self._post.status()
+        if self._lossy is not None:
+            status["lost_on_purpose"] = self._lossy.lost
+        return status
 
     def _status_text(self) -> str:
         status = self.status()

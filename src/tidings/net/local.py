@@ -10,20 +10,25 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from tidings.model.errors import ConnectionFailed
 from tidings.model.messages import Message
 from tidings.net.guaranteed import DEFAULT_WINDOW
+from tidings.net.lossy import LossyLinks
 from tidings.net.port import AsyncPort
 from tidings.protocol.broker import Broker
 from tidings.protocol.client import Client
-from tidings.protocol.facts import SessionUnwanted, SessionWanted
+from tidings.protocol.epidemic import EpidemicBroker
+from tidings.protocol.facts import BrokerKnown, SessionUnwanted, SessionWanted
 from tidings.protocol.guaranteed import GuaranteedBroker
 from tidings.protocol.kernel import Node
 from tidings.protocol.labels import Label
 from tidings.protocol.matching import Matcher
+from tidings.protocol.recovery.settings import RecoverySettings
 from tidings.protocol.reliable_client import ReliableClient
 from tidings.protocol.store import MemoryStore
+from tidings.scenario.schema import Loss
 
 MESSAGES_PER_TURN = 1_000
 MAX_QUEUED = 1_000_000
@@ -48,17 +53,49 @@ class LocalSink:
         self._network.enqueue(self, message)
 
 
+class LossySink(LocalSink):
+    """One direction of a link between brokers that loses messages on purpose."""
+
+    def __init__(self, network: LocalNetwork, sender: str, receiver: str, links: LossyLinks) -> None:
+        super().__init__(network, sender, receiver)
+        self._links = links
+        self._link = f"{sender}>{receiver}"
+
+    def send(self, message: Message) -> None:
+        if not self._links.loses(self._link):
+            super().send(message)
+
+
+class LocalEpidemic(NamedTuple):
+    """What the brokers of an epidemic network share, and their labels; what they say to each other gets lost."""
+
+    recovery: RecoverySettings
+    labels: Mapping[str, Label]
+    loss: Loss | None = None
+
+
 class LocalNetwork:
     """`neighbours` says who is beside whom; `brokers` are the names in order.
 
     With `delta` the brokers are guaranteed ones, and `neighbours` has for each the labels of all within delta + 1
-    links, itself included. Their connections open as they want them, and do not break.
+    links, itself included. Their connections open as they want them, and do not break. With `epidemic` they repair by
+    gossip what is lost between them.
     """
 
-    def __init__(self, neighbours: Around, *, delta: int | None = None, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        neighbours: Around,
+        *,
+        delta: int | None = None,
+        epidemic: LocalEpidemic | None = None,
+        seed: int | None = None,
+    ) -> None:
         self.brokers = tuple(neighbours)
         self.guaranteed = delta is not None
         self.lost = 0
+        self._epidemic = epidemic
+        loss = None if epidemic is None else epidemic.loss
+        self._lossy = None if loss is None else LossyLinks(loss, seed)
         self._neighbours = neighbours
         self._delta = delta
         self._seed = seed
@@ -84,9 +121,19 @@ class LocalNetwork:
         around = self._neighbours[name]
         if isinstance(around, Mapping):
             return self._make_guaranteed(name, around)
-        port = self._add_port(name, lambda fact: None)
+        port = self._add_port(name, lambda fact: self._on_known(name, fact))
         for peer in around:
-            port.sessions[peer] = LocalSink(self, name, peer)
+            port.sessions[peer] = self._sink(name, peer)
+        if self._epidemic is not None:
+            return EpidemicBroker(
+                port,
+                around,
+                self._epidemic.recovery,
+                incarnation=time.time_ns(),
+                label=self._epidemic.labels[name],
+                address=name,  # where others reach it
+                matcher=self._matcher,
+            )
         return Broker(port, around, incarnation=time.time_ns(), matcher=self._matcher)
 
     def _make_guaranteed(self, name: str, labels: Mapping[str, Label]) -> GuaranteedBroker:
@@ -102,6 +149,16 @@ class LocalNetwork:
             window=DEFAULT_WINDOW,
             matcher=self._matcher,
         )
+
+    def _sink(self, sender: str, receiver: str) -> LocalSink:
+        if self._lossy is None:
+            return LocalSink(self, sender, receiver)
+        return LossySink(self, sender, receiver, self._lossy)
+
+    def _on_known(self, name: str, fact: object) -> None:
+        """Gossip goes to any broker."""
+        if isinstance(fact, BrokerKnown) and fact.broker in self._neighbours:
+            self._ports[name].sessions.setdefault(fact.broker, self._sink(name, fact.broker))
 
     def _on_wish(self, name: str, fact: object) -> None:
         """Not now: the protocol is in the middle of something."""
@@ -138,7 +195,7 @@ class LocalNetwork:
 
     def status(self, broker: str) -> dict[str, object]:
         node = self._nodes[broker]
-        assert isinstance(node, Broker | GuaranteedBroker)
+        assert isinstance(node, Broker | GuaranteedBroker | EpidemicBroker)
         return node.status()
 
     def attach(self, name: str, broker: str, emit: Callable[[object], None]) -> tuple[AnyClient, AsyncPort]:

@@ -21,7 +21,15 @@ from msgspec import Raw
 
 from tidings.model.event import Publication
 from tidings.model.messages import Confirm, Dropped, Forward, Message, Notify, Passed, Relayed, Stamped
-from tidings.wire.codec import NotificationBatch, PublicationBatch, RelayedBody, batch_of, encode
+from tidings.model.recovery_messages import Carried, Fragment
+from tidings.wire.codec import (
+    CarriedEvent,
+    NotificationBatch,
+    PublicationBatch,
+    RelayedBody,
+    batch_of,
+    encode,
+)
 from tidings.wire.frames import HEADER_BYTES
 
 DEFAULT_LIMIT_BYTES = 16 * 1024 * 1024
@@ -38,11 +46,18 @@ DATAGRAM_MAX_BYTES = 65_507
 MAX_PASSED_COUNTS = 4_096
 
 Shared = tuple[object, ...] | None
-"""What the events of one batch have in common: the subscriptions of notifications, or all of a forwarded or
-stamped publication but its event. None: they are publications as such."""
+"""What the events of one batch have in common: the subscriptions of notifications (with how they were recovered, if
+they were), or all of a forwarded or stamped publication but its event. None: they are publications as such."""
 
 _encoder = msgspec.msgpack.Encoder()
 _pack_into = struct.Struct(">I").pack_into
+
+
+class Recovered(NamedTuple):
+    """What notifications share that a recovery algorithm brought about; equal to no subscriptions alone."""
+
+    subscriptions: tuple[str, ...]
+    by: str
 
 
 class Policy(NamedTuple):
@@ -106,6 +121,8 @@ class Outbox:
         if kind is Notify:
             publication: Publication = message.publication  # type: ignore[union-attr]
             shared: Shared = message.subscriptions  # type: ignore[union-attr]
+            if message.by:  # type: ignore[union-attr]
+                shared = Recovered(message.subscriptions, message.by)  # type: ignore[union-attr]
         elif kind is Publication:
             publication, shared = message, None  # type: ignore[assignment]
         elif kind is Forward or kind is Stamped:
@@ -129,7 +146,7 @@ class Outbox:
             self._add_passed(message)
         else:
             self._close_all()
-            self._store(_carried(message) if isinstance(message, Relayed) else message)
+            self._store(_body(message))
             self._begin_turn()
 
     def finish_turn(self) -> None:
@@ -227,6 +244,8 @@ class Outbox:
                 self._store(batch_of(first, raws))
             elif shared is None:
                 self._store(PublicationBatch(raws))
+            elif isinstance(shared, Recovered):
+                self._store(NotificationBatch(shared.subscriptions, raws, shared.by))
             else:
                 self._store(NotificationBatch(shared, raws))  # type: ignore[arg-type]
 
@@ -275,8 +294,15 @@ class DatagramOutbox(Outbox):
         if shared is None or first is not None:
             super()._add_to_new_batch(publication, shared, first)
             return
-        for group in _groups(shared):  # type: ignore[arg-type]
+        for group in _groups(shared):
             super()._add_to_new_batch(publication, group)
+
+    def _add_other(self, message: Message) -> None:
+        """Events and blocks that brokers repair by gossip are left out where too much waits."""
+        if isinstance(message, Carried | Fragment) and self.waiting_bytes >= self.policy.limit_bytes:
+            self.dropped += 1
+        else:
+            super()._add_other(message)
 
     def _store(self, body: object) -> None:
         datagram = _encoder.encode(body)
@@ -293,16 +319,28 @@ def _shared_by(message: Forward | Stamped) -> Shared:
     return message.generation, message.stamp
 
 
-def _carried(message: Relayed) -> RelayedBody:
-    return RelayedBody(message.peer, message.serial, encode(message.message))
+def _body(message: Message) -> object:
+    """As it travels: what carries an event or a message does so in its encoding."""
+    if isinstance(message, Carried):
+        header = (message.origin, message.numbers, message.route, message.by)
+        return CarriedEvent(*header, message.publication.raw)
+    if isinstance(message, Relayed):
+        return RelayedBody(message.peer, message.serial, encode(message.message))
+    return message
 
 
-def _groups(subscriptions: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """The subscriptions in groups whose names leave room for the largest event; mostly it is one group."""
+def _groups(shared: tuple[object, ...]) -> list[tuple[object, ...]]:
+    """What notifications share, split so that the names leave room for the largest event; mostly it is one group."""
+    if isinstance(shared, Recovered):
+        return [Recovered(group, shared.by) for group in _name_groups(shared.subscriptions)]
+    return list(_name_groups(shared))  # type: ignore[arg-type]
+
+
+def _name_groups(subscriptions: tuple[str, ...]) -> list[tuple[str, ...]]:
     if (
         len(subscriptions) == 1
         or sum(len(name.encode()) + 3 for name in subscriptions) <= DATAGRAM_NAMES_BYTES
     ):
         return [subscriptions]
     half = len(subscriptions) // 2
-    return _groups(subscriptions[:half]) + _groups(subscriptions[half:])
+    return _name_groups(subscriptions[:half]) + _name_groups(subscriptions[half:])

@@ -9,7 +9,7 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -42,6 +42,8 @@ class AsyncPort:
         self.random: RandomSource = random.Random(secrets.randbits(64) if seed is None else seed)
         self.emit = emit
         self.sessions: dict[str, Sink] = {}
+        self.others: Mapping[str, Sink] = {}
+        """Peers that are reached without a session."""
         self.unsent = 0
         self._on_timer = on_timer
         self._on_unsent = on_unsent
@@ -54,7 +56,7 @@ class AsyncPort:
         return self._zero_ns + time.monotonic_ns()
 
     def send(self, to: str, message: Message) -> None:
-        session = self.sessions.get(to)
+        session = self.sessions.get(to) or self.others.get(to)
         if session is not None:
             session.send(message)
             return

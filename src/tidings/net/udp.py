@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from tidings.model.errors import WireError
-from tidings.model.messages import Hello, Ping, Refused, Welcome
+from tidings.model.messages import Hello, Message, Ping, Refused, Welcome
 from tidings.net.address import Address
 from tidings.net.dialling import settled
 from tidings.net.outbox import DatagramOutbox, Policy
 from tidings.net.session import Dial, End, Handler, Host, Session, State
-from tidings.wire.codec import decode
+from tidings.wire.codec import decode, encode
 
 HELLO_SECONDS = 0.2
 PING_SECONDS = 1.0
@@ -65,6 +65,11 @@ class DatagramSession(Session):
         self._datagrams += 1
         self.take_body(data)
 
+    def _take_first(self, message: Message) -> None:
+        """What comes before the Welcome overtook it, or the Welcome was lost: our Hello is repeated."""
+        if self.dial is None or isinstance(message, Welcome | Refused):
+            super()._take_first(message)
+
     def _on_hello_again(self, message: Hello) -> None:
         """Our Welcome was lost; or the peer said more since its Hello, and so this is its next life."""
         self._repeated_hellos += 1
@@ -111,7 +116,11 @@ class DatagramEndpoint(asyncio.DatagramProtocol):
     def __init__(self, host: Host, policy_for: Callable[[Hello], Policy]) -> None:
         self.paused = False
         self.strangers = 0
-        """Datagrams from addresses without a session that were no Hello."""
+        """Datagrams from addresses without a session that were no Hello, and that nobody else took."""
+        self.take_sessionless: Callable[[Peer, bytes], bool] = lambda peer, datagram: False
+        """Asked first what to make of a datagram from an address without a session; True: it was taken."""
+        self.loses: Callable[[Peer], bool] | None = None
+        """A fault, for tests: asked for every datagram that leaves whether it is lost."""
         self.transport: asyncio.DatagramTransport | None = None
         self._host = host
         self._policy_for = policy_for
@@ -133,17 +142,39 @@ class DatagramEndpoint(asyncio.DatagramProtocol):
         self._sessions[peer] = session
         self._host.on_hello(session, hello)
 
+    async def begin_anew(self, address: Address) -> None:
+        """Who is there may have a session with an earlier life of ours: so it dials again at once, not after a silence.
+
+        Nothing is repeated: if this is lost, the silence tells.
+        """
+        peer = await self._resolve(address)
+        if peer not in self._sessions:
+            self.write(encode(Refused("there is no session: it has just started")), peer)
+
     def forget(self, peer: Peer, session: DatagramSession) -> None:
         if self._sessions.get(peer) is session:
             del self._sessions[peer]
 
     def write(self, chunk: bytes | bytearray, peer: Peer) -> None:
+        if self.loses is not None and self.loses(peer):
+            return
         if self.transport is not None and not self.transport.is_closing():
             self.transport.sendto(chunk, None if self._remote else peer)
 
     def close(self) -> None:
         if self.transport is not None:
             self.transport.close()
+
+    @property
+    def address(self) -> Address:
+        """Where it listens, in numbers."""
+        assert self.transport is not None
+        return Address(*self.transport.get_extra_info("sockname")[:2])
+
+    @property
+    def is_ipv6(self) -> bool:
+        assert self.transport is not None
+        return bool(self.transport.get_extra_info("socket").family == socket.AF_INET6)
 
     async def _resolve(self, address: Address) -> Peer:
         """The socket address as the kernel will report it for what comes from there."""
@@ -166,6 +197,8 @@ class DatagramEndpoint(asyncio.DatagramProtocol):
         session = self._sessions.get(addr)
         if session is not None:
             session.datagram_received(data)
+            return
+        if self.take_sessionless(addr, data):
             return
         try:
             first = decode(data)[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidings.model.messages import PatternCount
 from tidings.model.recovery_messages import PatternNumbers
 from tidings.model.subscription import Interest
 from tidings.protocol.edge import Edge
@@ -17,17 +18,19 @@ from tidings.protocol.labels import Label, label_text
 from tidings.protocol.links import Numbers
 from tidings.protocol.matching import Matcher
 from tidings.protocol.recovery.circle import Circle
-from tidings.protocol.recovery.counted import Counted
+from tidings.protocol.recovery.counted import Count, Counted
 from tidings.protocol.recovery.directory import Directory
 from tidings.protocol.recovery.gossip import Gossip
 from tidings.protocol.recovery.high_water import HighWaters
 from tidings.protocol.recovery.holdings import Holdings
 from tidings.protocol.recovery.link_loss import LinkLoss
 from tidings.protocol.recovery.numbering import Numbering
+from tidings.protocol.recovery.patterns import Patterns
 from tidings.protocol.recovery.settings import RecoverySettings
 from tidings.protocol.recovery.tree import EpidemicTree
 from tidings.protocol.routing import RoutingTable
 
+MAX_SETTLED_NUMBERS = 1_024
 ABSENT_AFTER_NS = 15_000_000_000
 LONGEST_RETRY_NS = 1_000_000_000
 """Links lose, and in bursts: a neighbour that does not answer is asked more often, and given up later."""
@@ -54,6 +57,7 @@ class EpidemicBroker(Node):
         self.settings = settings
         self.table = RoutingTable(matcher, port)
         self.numbering = Numbering()
+        self.patterns = Patterns(port, self.table, self.numbering)
         self.counted = Counted()
         self.holdings = Holdings(port, settings)
         self.forwarding = Forwarding(
@@ -74,8 +78,7 @@ class EpidemicBroker(Node):
         self.high_waters = HighWaters(
             port,
             neighbours,
-            self.table,
-            self.numbering,
+            self.patterns,
             interval_ns=settings.interval_ns,
             enabled=settings.solicits,
         )
@@ -85,15 +88,12 @@ class EpidemicBroker(Node):
             self.table,
             matcher,
             settings,
-            self.numbering,
+            self.patterns,
             self.holdings,
             self.link_loss,
         )
-        self.gossip = Gossip(
-            port, neighbours, self.table, settings, self.numbering, self.holdings, self.circle
-        )
+        self.gossip = Gossip(port, neighbours, settings, self.patterns, self.holdings, self.circle)
         self._port = port
-        self._local: dict[Interest, bytes] = {}
         self._connect()
         super().__init__(
             (
@@ -110,8 +110,10 @@ class EpidemicBroker(Node):
     def _connect(self) -> None:
         self.edge.describe = self.status
         self.edge.on_accepted = self._on_accepted
-        self.table.on_held = self._on_held
-        self.table.on_local = self._on_local
+        self.patterns.on_installed = self.counted.open
+        self.patterns.on_removed = self.counted.close
+        self.patterns.on_unsubscribed = self._on_unsubscribed
+        self.patterns.on_local = self._on_local_patterns
         self.forwarding.numbers_of = self._numbers_of
         self.forwarding.on_numbers = self._on_numbers
         self.directory.on_entry = lambda entry: self.circle.changed()
@@ -129,47 +131,37 @@ class EpidemicBroker(Node):
 
     # --- Interests come and go
 
-    def _on_held(self, interest: Interest, held: bool) -> None:
-        if held:
-            self.numbering.installed(interest, self._port.now)
-            pattern = self.numbering.pattern_id(interest)
-            assert pattern is not None
-            self.counted.open(pattern)
-            return
-        pattern = self.numbering.pattern_id(interest)
-        self.numbering.removed(interest)
-        if pattern is not None:
-            self.counted.close(pattern)
+    def _on_unsubscribed(self, pattern: bytes) -> None:
+        self.holdings.losses.unwatch(pattern)
 
-    def _on_local(self, interest: Interest, held: bool) -> None:
-        pattern = self.numbering.pattern_id(interest)
-        assert pattern is not None
-        if held:
-            self._local[interest] = pattern
-        else:
-            del self._local[interest]
-            self.holdings.losses.unwatch(pattern)
-        self.directory.set_patterns(list(self._local.values()))
+    def _on_local_patterns(self) -> None:
+        self.directory.set_patterns(self.patterns.local_ids())
 
     def _on_accepted(self, interest: Interest) -> None:
         """From here on our clients are owed what matches: what is counted above these numbers."""
-        pattern = self.numbering.pattern_id(interest)
-        if pattern is not None and self.settings.solicits:
-            self.holdings.losses.watch(pattern, self.counted.counts(pattern))
+        if self.settings.solicits:
+            for pattern in self.patterns.ids(interest):
+                self.holdings.losses.watch(pattern, self._counts(pattern))
 
     # --- How far origins have counted
 
     def _numbers_of(self, interest: Interest) -> Numbers:
-        pattern, current = self.numbering.pattern_id(interest), self.numbering.current(interest)
-        if pattern is None:
+        if not self.settings.solicits:
             return ()
-        mine = () if current is None or current[1] == 0 else ((self.name, *current),)
-        return (*mine, *self.counted.counts(pattern))
+        numbers: list[PatternCount] = []
+        for pattern in self.patterns.ids(interest):
+            numbers += [(pattern, *count) for count in self._counts(pattern)]
+        return tuple(numbers[:MAX_SETTLED_NUMBERS])
+
+    def _counts(self, pattern: bytes) -> tuple[Count, ...]:
+        """By all origins, ourselves among them."""
+        mine = self.patterns.current(pattern)
+        counted = self.counted.counts(pattern)
+        return counted if mine is None or mine[1] == 0 else ((self.name, *mine), *counted)
 
     def _on_numbers(self, interest: Interest, numbers: Numbers) -> None:
-        pattern = self.numbering.pattern_id(interest)
-        if pattern is not None:
-            self.counted.told(pattern, numbers)
+        for pattern, origin, epoch, number in numbers:
+            self.counted.saw(origin, ((pattern, epoch, number),))
 
     def _on_event_numbers(self, origin: str, numbers: PatternNumbers, via: str) -> None:
         if origin != self.name:

@@ -7,12 +7,19 @@ backlog towards a neighbour that is away is bounded by the table, not by time.
 
 from __future__ import annotations
 
-from tidings.model.messages import AddInterest, Change, Changes, RemoveInterest, Settled, TableSent
+from tidings.model.messages import (
+    AddInterest,
+    Change,
+    Changes,
+    PatternCount,
+    RemoveInterest,
+    Settled,
+    TableSent,
+)
 from tidings.model.subscription import Interest
 from tidings.structures.cover_index import CoverIndex
 
-Numbers = tuple[tuple[str, int, int], ...]
-"""(origin, epoch, number)"""
+Numbers = tuple[PatternCount, ...]
 
 MAX_BATCH_CHANGES = 256
 MAX_BATCH_BYTES = 32 * 1024
@@ -95,7 +102,7 @@ def _size(change: Change) -> int:
     if isinstance(change, AddInterest):
         return 32 + sum(len(topic) * 4 for topic in change.topics) + 4 * len(change.filter or "")
     if isinstance(change, Settled):
-        return 32 + 48 * len(change.numbers)
+        return 32 + 64 * len(change.numbers)
     return 32
 
 

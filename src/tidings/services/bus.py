@@ -378,6 +378,8 @@ class Bus(EventService):
             return
         if fact.out_of_order:
             event.__dict__["out_of_order"] = True
+        if fact.recovered_by:
+            event.__dict__["recovered_by"] = fact.recovered_by
         if self._pace is not None:
             self._pace.shown(fact.subscription)
         notify(event)

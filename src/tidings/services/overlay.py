@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
+from typing import get_args
 
 from tidings.model.errors import ConnectionFailed
 from tidings.net.address import Transport, parse_address
 from tidings.net.client import ClientConnection
+from tidings.net.epidemic import EPIDEMIC
 from tidings.net.guaranteed import DEFAULT_DELTA, GUARANTEED
-from tidings.net.local import LocalConnection, LocalNetwork
+from tidings.net.local import LocalConnection, LocalEpidemic, LocalNetwork
 from tidings.net.security import Tls
-from tidings.scenario.schema import ChainShape, Mode, Overlay, RandomShape, StarShape, TreeShape
-from tidings.scenario.topology import build_topology, neighbourhoods, neighbours
+from tidings.protocol.labels import parse_label
+from tidings.protocol.recovery.settings import Algorithm, RecoverySettings
+from tidings.scenario.schema import (
+    BernoulliLoss,
+    ChainShape,
+    Mode,
+    Overlay,
+    RandomShape,
+    StarShape,
+    TreeShape,
+)
+from tidings.scenario.topology import Topology, build_topology, labels, neighbourhoods, neighbours
 from tidings.services.bus import Bus
 
 SCHEMES: dict[str, tuple[Transport, bool]] = {
@@ -20,7 +32,9 @@ SCHEMES: dict[str, tuple[Transport, bool]] = {
     "tidings+tls": ("tcp", True),
     "tidings+udp": ("udp", False),
 }
-MODES: tuple[Mode, ...] = ("best-effort", "guaranteed")
+MODES: tuple[Mode, ...] = ("best-effort", "guaranteed", "epidemic")
+ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
+AUTO = "auto"
 LATER_SCHEMES = ("nats", "mqtt", "redis", "peers")
 
 
@@ -106,10 +120,14 @@ def embedded(
     seed: int = 0,
     mode: Mode = "best-effort",
     delta: int = DEFAULT_DELTA,
+    recovery: str | RecoverySettings = AUTO,
+    loss: float = 0.0,
 ) -> Embedded:
     """A network of so many brokers in this process, as `async with embedded() as bus`: no sockets, no set-up.
 
-    `mode` is "best-effort" or "guaranteed", then with `delta`. What a network keeps ends with it.
+    `mode` is "best-effort"; or "guaranteed", then with `delta`; or "epidemic", which repairs by gossip what is lost:
+    `recovery` says how, and `loss` is the share of the messages between brokers that gets lost, on purpose. What a
+    network keeps ends with it.
     """
     shapes = {"tree": TreeShape, "random": RandomShape, "chain": ChainShape, "star": StarShape}
     if shape not in shapes:
@@ -120,7 +138,35 @@ def embedded(
         raise ValueError("a network has at least one broker")
     if delta < 0:
         raise ValueError("delta is at least 0")
+    settings = recovery_of(recovery, mode)
+    check_loss(loss)
+    if loss and mode != EPIDEMIC:
+        raise ValueError(f"loss is for mode {EPIDEMIC!r}, not {mode!r}")
     topology = build_topology(Overlay(mode=mode, shape=shapes[shape](brokers=brokers)), seed)
     if mode == GUARANTEED:
         return Embedded(LocalNetwork(neighbourhoods(topology, delta + 1), delta=delta, seed=seed))
+    if mode == EPIDEMIC:
+        epidemic = _epidemic(topology, settings, loss)
+        return Embedded(LocalNetwork(neighbours(topology), epidemic=epidemic, seed=seed))
     return Embedded(LocalNetwork(neighbours(topology), seed=seed))
+
+
+def _epidemic(topology: Topology, settings: RecoverySettings, loss: float) -> LocalEpidemic:
+    label_of = {name: parse_label(text) for name, text in labels(topology).items()}
+    return LocalEpidemic(settings, label_of, BernoulliLoss(rate=loss) if loss else None)
+
+
+def recovery_of(recovery: str | RecoverySettings, mode: Mode) -> RecoverySettings:
+    """The settings, of which a name is the algorithm; ValueError if it is unknown, or the mode recovers nothing."""
+    if recovery != AUTO and mode != EPIDEMIC:
+        raise ValueError(f"recovery is for mode {EPIDEMIC!r}, not {mode!r}")
+    if isinstance(recovery, RecoverySettings):
+        return recovery
+    if recovery not in ALGORITHMS:
+        raise ValueError(f"recovery {recovery!r} is not one of {', '.join(ALGORITHMS)}, nor RecoverySettings")
+    return RecoverySettings(algorithm=recovery)  # type: ignore[arg-type]
+
+
+def check_loss(loss: float) -> None:
+    if not 0 <= loss < 1:
+        raise ValueError(f"loss is a share of at least 0 and below 1, not {loss}")

@@ -7,8 +7,6 @@ nobody asks for those of long ago (recovery, epidemic 7; the paper takes the fir
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from tidings.model.recovery_messages import PatternNumbers
 
 MAX_ORIGINS = 512
@@ -31,10 +29,6 @@ class Counted:
 
     def saw(self, origin: str, numbers: PatternNumbers) -> None:
         for pattern, epoch, number in numbers:
-            self._raise(pattern, origin, (epoch, number))
-
-    def told(self, pattern: bytes, counts: Iterable[Count]) -> None:
-        for origin, epoch, number in counts:
             self._raise(pattern, origin, (epoch, number))
 
     def counts(self, pattern: bytes) -> tuple[Count, ...]:

@@ -46,9 +46,9 @@ ENVELOPE_BYTES = 8
 GATHER_NS = 20_000_000
 """Changes within this time go into one Announce."""
 ASK_NS = 1_000_000_000
-FIRST_DIGEST_NS = 2_000_000_000
+FIRST_DIGEST_NS = 500_000_000
 LAST_DIGEST_NS = 16_000_000_000
-MIN_ANSWER_NS = 1_000_000_000
+MIN_ANSWER_NS = 250_000_000
 """A neighbour's digests are answered no more often: an answer is far larger than a digest."""
 MAX_STRETCH = 2_000
 MAX_BURST = 64

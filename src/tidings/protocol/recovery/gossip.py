@@ -24,10 +24,9 @@ from tidings.protocol.recovery.budget import Budget, data_bytes
 from tidings.protocol.recovery.cache import Cached
 from tidings.protocol.recovery.circle import Circle
 from tidings.protocol.recovery.holdings import RECEIVED_WINDOW, Holdings
-from tidings.protocol.recovery.numbering import Numbering
+from tidings.protocol.recovery.patterns import Patterns
 from tidings.protocol.recovery.pulls import DIGEST_BYTES, SUBSCRIBER_PULL, Pulls, closed, fit, want
 from tidings.protocol.recovery.settings import RecoverySettings
-from tidings.protocol.routing import RoutingTable
 from tidings.structures.digest_cutter import DigestCutter
 from tidings.structures.range_set import RangeSet
 from tidings.structures.recent_ids import RecentIds
@@ -52,23 +51,21 @@ class Gossip(Part):
         self,
         port: Port,
         neighbours: Sequence[str],
-        table: RoutingTable,
         settings: RecoverySettings,
-        numbering: Numbering,
+        patterns: Patterns,
         holdings: Holdings,
         circle: Circle,
     ) -> None:
         super().__init__(port)
         self.pushes = self.useful_pushes = self.pulls = self.useful_pulls = self.pushed = 0
         self._neighbours = frozenset(neighbours)
-        self._table = table
         self._settings = settings
-        self._numbering = numbering
+        self._patterns = patterns
         self._holdings = holdings
         self._circle = circle
         self.budget = Budget(port, settings.gossip_bytes_per_s)
         self.answers = Answers(port, settings, holdings, self.budget)
-        self.asking = Pulls(port, settings, holdings, circle, self._send, self._send_towards)
+        self.asking = Pulls(port, settings, patterns, holdings, circle, self._send, self._send_towards)
         self._interval_ns = settings.interval_ns
         self._busy = False
         """Something was recovered or asked for since the last round."""
@@ -209,7 +206,7 @@ class Gossip(Part):
             self.port.emit(Misbehaviour(sender, "it passed on an offer of nobody we know"))
             return
         self.pulls += 1
-        subscribed = not message.pattern or self._subscribed(message.pattern)
+        subscribed = not message.pattern or self._patterns.subscribed(message.pattern)
         ask = self._missing(message) if subscribed else None
         if ask is not None:
             self.useful_pulls += 1
@@ -272,7 +269,7 @@ class Gossip(Part):
             self._walk_on(sender, onward, message.route[0])
         elif message.pattern:
             onward = Solicit(to, message.pattern, (), lost, partial, message.by)
-            self._pass_on(sender, message.pattern, self._subscribed(message.pattern), onward)
+            self._pass_on(sender, message.pattern, self._patterns.subscribed(message.pattern), onward)
 
     def _walk_on(self, sender: str, onward: Solicit, hop: str) -> None:
         """Along a route; a forged one leads to brokers we know, or nowhere, and gets shorter at every step."""
@@ -281,15 +278,9 @@ class Gossip(Part):
 
     # --- Along the tree
 
-    def _subscribed(self, pattern: bytes) -> bool:
-        interest = self._numbering.interest(pattern)
-        return interest is not None and bool(self._table.subscriptions(interest))
-
     def _send_towards(self, pattern: bytes, message: Offer | Solicit, *, but: str = "") -> None:
         """To some of the neighbours behind whom the pattern is subscribed to, never back (epidemic 3)."""
-        interest = self._numbering.interest(pattern)
-        hops = () if interest is None else self._table.neighbours(interest)
-        open_hops = [hop for hop in hops if hop != but]
+        open_hops = [hop for hop in self._patterns.hops(pattern) if hop != but]
         for hop in self.port.random.sample(open_hops, min(self._settings.fanout, len(open_hops))):
             self._send(hop, message)
 

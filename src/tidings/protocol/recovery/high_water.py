@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 from tidings.model.recovery_messages import MAX_NUMBERS, HighWater, HighWaterTaken, PatternNumbers
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.kernel import Part, Port, TimerName
-from tidings.protocol.recovery.numbering import Numbering
-from tidings.protocol.routing import RoutingTable
+from tidings.protocol.recovery.patterns import Patterns
 
 MAX_FRESH = 65_536
 """Counts that are told on at a time; more are not, and the losses at their ends are noticed at the next event."""
@@ -52,8 +51,7 @@ class HighWaters(Part):
         self,
         port: Port,
         neighbours: Iterable[str],
-        table: RoutingTable,
-        numbering: Numbering,
+        patterns: Patterns,
         *,
         interval_ns: int,
         enabled: bool,
@@ -61,8 +59,7 @@ class HighWaters(Part):
         super().__init__(port)
         self.on_told: Told = lambda origin, numbers: None
         self._neighbours = frozenset(neighbours)
-        self._table = table
-        self._numbering = numbering
+        self._patterns = patterns
         self._interval_ns = interval_ns
         self._enabled = enabled
         self._fresh: dict[tuple[str, bytes], Fresh] = {}
@@ -70,16 +67,24 @@ class HighWaters(Part):
 
     def raised(self, origin: str, numbers: PatternNumbers, via: str) -> None:
         """An event with these numbers was published here or came by the tree, `via` that neighbour or client."""
-        if not self._enabled:
-            return
-        for pattern, epoch, number in numbers:
-            fresh = self._fresh.get((origin, pattern))
-            if fresh is None:
-                if len(self._fresh) >= MAX_FRESH:
-                    continue
-                fresh = self._fresh[origin, pattern] = Fresh()
-            if (epoch, number) > (fresh.epoch, fresh.number):
-                fresh.raise_to(epoch, number, via)
+        if self._enabled:
+            for pattern, epoch, number in numbers:
+                self._raise(origin, pattern, epoch, number, via)
+            self._keep_running()
+
+    def _raise(self, origin: str, pattern: bytes, epoch: int, number: int, via: str) -> Fresh | None:
+        """The count, if that is news."""
+        fresh = self._fresh.get((origin, pattern))
+        if fresh is None:
+            if len(self._fresh) >= MAX_FRESH:
+                return None
+            fresh = self._fresh[origin, pattern] = Fresh()
+        if (epoch, number) <= (fresh.epoch, fresh.number):
+            return None
+        fresh.raise_to(epoch, number, via)
+        return fresh
+
+    def _keep_running(self) -> None:
         if self._fresh and not self._running:
             self._running = True
             self.port.set_timer((self.name, "tell"), self.port.now + self._interval_ns)
@@ -91,18 +96,18 @@ class HighWaters(Part):
                 fresh.raised = False
             elif fresh.next_at <= self.port.now and not self._tell(origin, pattern, fresh, entries):
                 del self._fresh[origin, pattern]
+        self._send(entries)
+        self._running = False
+        self._keep_running()
+
+    def _send(self, entries: Entries) -> None:
         for (hop, origin), numbers in sorted(entries.items()):
             for start in range(0, len(numbers), MAX_NUMBERS):
                 self.port.send(hop, HighWater(origin, tuple(numbers[start : start + MAX_NUMBERS])))
-        self._running = bool(self._fresh)
-        if self._running:
-            self.port.set_timer((self.name, "tell"), self.port.now + self._interval_ns)
 
     def _tell(self, origin: str, pattern: bytes, fresh: Fresh, entries: Entries) -> bool:
         """Puts the count into `entries` for all who lack it; False if there is nobody, or not in reach."""
-        interest = self._numbering.interest(pattern)
-        hops = () if interest is None else self._table.neighbours(interest)
-        waiting = [hop for hop in hops if hop != fresh.via and hop not in fresh.taken]
+        waiting = [hop for hop in self._patterns.hops(pattern) if hop != fresh.via and hop not in fresh.taken]
         for hop in waiting:
             entries.setdefault((hop, origin), []).append((pattern, fresh.epoch, fresh.number))
         fresh.attempts += 1
@@ -115,8 +120,17 @@ class HighWaters(Part):
             self.port.emit(Misbehaviour(sender, "it is no neighbour and told how far an origin has counted"))
             return
         self.port.send(sender, HighWaterTaken(message.origin, message.numbers))
-        self.raised(message.origin, message.numbers, sender)
         self.on_told(message.origin, message.numbers)
+        if not self._enabled:
+            return
+        entries: Entries = {}
+        for pattern, epoch, number in message.numbers:
+            fresh = self._raise(message.origin, pattern, epoch, number, sender)
+            if fresh is not None:  # the stream is at rest: no need to wait for its next event
+                fresh.raised = False
+                self._tell(message.origin, pattern, fresh, entries)
+        self._send(entries)
+        self._keep_running()
 
     def on_high_water_taken(self, sender: str, message: HighWaterTaken) -> None:
         for pattern, epoch, number in message.numbers:

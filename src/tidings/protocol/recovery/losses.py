@@ -24,7 +24,7 @@ from tidings.model.recovery_messages import PatternNumbers, Range
 from tidings.structures.range_set import RangeSet
 
 BLIND = 64
-MAX_DOUBLINGS = 4
+MAX_DOUBLINGS = 3
 
 StreamKey = tuple[str, bytes, int]
 """(origin, pattern, epoch)"""

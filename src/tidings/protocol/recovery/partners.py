@@ -44,12 +44,12 @@ def loss_weight(x: Label, y: Label, rates: Mapping[Label, float], *, by_tree: bo
 
 
 def may_push(mine: Label, labels: Sequence[Label], window: float) -> bool:
-    """Is `mine` in the share `window` of the labels, those at the top of the tree first, then by label?
+    """Is `mine` in the share `window` of the labels, the top of the tree first, those of equal depth spread over it?
 
     The paper calls the window once the brokers that may not push; its results fit only those that may.
     """
-    place = len(mine), mine
-    before = sum((len(label), label) < place for label in labels)
+    place = len(mine), mine[-1], mine  # by the last digit first: not all of one subtree
+    before = sum((len(label), label[-1], label) < place for label in labels)
     return before < window * len(labels) - ROUNDING
 
 

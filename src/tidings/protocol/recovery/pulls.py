@@ -14,6 +14,7 @@ from tidings.protocol.recovery.blocks import Assembly
 from tidings.protocol.recovery.cache import Cached
 from tidings.protocol.recovery.circle import Circle
 from tidings.protocol.recovery.holdings import Holdings, LostKey
+from tidings.protocol.recovery.patterns import Patterns
 from tidings.protocol.recovery.settings import RecoverySettings
 from tidings.structures.digest_cutter import DigestCutter
 from tidings.structures.range_set import RangeSet
@@ -21,13 +22,13 @@ from tidings.structures.range_set import RangeSet
 DIGEST_BYTES = 1_200
 """So a digest fits into one datagram."""
 MAX_ROUTES = 4_096
+STRAIGHT = 0.2
+"""How often a publisher pull does not take the route."""
 
 SUBSCRIBER_PULL, PUBLISHER_PULL = "subscriber-pull", "publisher-pull"
 
 Send = Callable[[str, Solicit], None]
 SendTowards = Callable[[bytes, Solicit], None]
-Missing = tuple[Mapping[LostKey, RangeSet], Sequence[Assembly]]
-"""What is lost altogether, and what is incomplete."""
 
 
 class Pulls:
@@ -37,6 +38,7 @@ class Pulls:
         self,
         port: Port,
         settings: RecoverySettings,
+        patterns: Patterns,
         holdings: Holdings,
         circle: Circle,
         send: Send,
@@ -44,6 +46,7 @@ class Pulls:
     ) -> None:
         self._port = port
         self._settings = settings
+        self._patterns = patterns
         self._holdings = holdings
         self._circle = circle
         self._send = send
@@ -61,7 +64,12 @@ class Pulls:
 
     def ask(self) -> bool:
         """One round; False if nothing is missing, and nobody was asked."""
-        missing = self._holdings.lost(), self._holdings.incomplete()
+        wanted = [
+            assembly
+            for assembly in self._holdings.incomplete()  # some are here only to be combined and passed on
+            if any(map(self._patterns.subscribed, _patterns(assembly)))
+        ]
+        missing = self._holdings.lost(), wanted
         if not any(missing):
             return False
         algorithm: str = self._settings.algorithm
@@ -80,7 +88,9 @@ class Pulls:
         origin = self._port.random.choice(list(origins))
         mine = {key: ranges for key, ranges in lost.items() if key[0] == origin}
         partial = [assembly for assembly in incomplete if assembly.origin == origin]
-        route = self._routes.get(origin, (origin,))  # straight to it where no route is known (epidemic 12)
+        route = self._routes.get(origin)
+        if route is None or self._port.random.random() < STRAIGHT:
+            route = (origin,)  # no route is known, or the known one may be broken by now (epidemic 12)
         lost_digest, wants = self._digest(mine, partial)
         self._send(route[0], Solicit(self._port.node, b"", route[1:], lost_digest, wants, PUBLISHER_PULL))
 
@@ -114,9 +124,15 @@ class Pulls:
             self._send(partner, Solicit(self._port.node, b"", (), lost_digest, wants, SUBSCRIBER_PULL))
 
     def _partners(self, patterns: tuple[bytes, ...], origin: str) -> list[str]:
-        """With an adaptive interval one at a time: who does not answer is soon followed by another."""
-        count = 1 if self._settings.adaptive else self._settings.fanout
-        return self._circle.choose(patterns, count, pulling=True, also=origin)
+        """With an adaptive interval one at a time: who does not answer is soon followed by another.
+
+        Then by a coin the origin is asked, as in the combined pull: what was lost near it few others have.
+        """
+        if not self._settings.adaptive:
+            return self._circle.choose(patterns, self._settings.fanout, pulling=True, also=origin)
+        if self._circle.known(origin) and self._port.random.random() < 0.5:
+            return [origin]
+        return self._circle.choose(patterns, 1, pulling=True, also=origin)
 
     def _digest(
         self, lost: Mapping[LostKey, RangeSet], incomplete: Sequence[Assembly]

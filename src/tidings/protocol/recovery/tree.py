@@ -25,7 +25,7 @@ from tidings.protocol.recovery.blocks import MAX_INLINE_ATTRIBUTES_BYTES, Assemb
 from tidings.protocol.recovery.cache import Cached
 from tidings.protocol.recovery.holdings import Holdings
 from tidings.protocol.recovery.link_loss import LinkLoss
-from tidings.protocol.recovery.numbering import Numbering
+from tidings.protocol.recovery.patterns import Patterns
 from tidings.protocol.recovery.settings import RecoverySettings
 from tidings.protocol.routing import Route, RoutingTable
 from tidings.structures.recent_ids import RecentIds
@@ -81,7 +81,7 @@ class EpidemicTree(Part):
         table: RoutingTable,
         matcher: Matcher,
         settings: RecoverySettings,
-        numbering: Numbering,
+        patterns: Patterns,
         holdings: Holdings,
         link_loss: LinkLoss,
     ) -> None:
@@ -101,7 +101,7 @@ class EpidemicTree(Part):
         self._table = table
         self._matcher = matcher
         self._settings = settings
-        self._numbering = numbering
+        self._patterns = patterns
         self._holdings = holdings
         self._link_loss = link_loss
         self._published = RecentIds()
@@ -128,8 +128,7 @@ class EpidemicTree(Part):
         route = self._route(client, publication)
         if route is None:
             return
-        interests = self._matcher.select(publication).interests
-        numbers = self._numbering.count(interests)
+        numbers = self._patterns.number(publication, self._matcher.select(publication))
         self.on_numbers(self.port.node, numbers, client)
         origin = self.port.node
         carried = Carried(

@@ -1,0 +1,432 @@
+"""Epidemic brokers from the command line: their flags, their processes, and scenarios in wall time."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from command import tidings
+from tidings.cli import scenario_facts as words
+from tidings.cli.loss import loss_text, parse_loss
+from tidings.cli.options import ModeName, RecoveryName, TransportName
+from tidings.cli.processes import _is_free
+from tidings.cli.scenario_ledger import Ledger
+from tidings.cli.scenario_run import check_wall_time
+from tidings.cli.settings import Flags, broker_settings
+from tidings.cli.status import rows_of, show
+from tidings.cli.sub import PayloadForm, Printer
+from tidings.cli.up import Where, make_network
+from tidings.model.errors import ScenarioError
+from tidings.model.event import Event
+from tidings.net.address import Address
+from tidings.net.epidemic import EpidemicSettings
+from tidings.protocol.recovery.settings import RecoverySettings
+from tidings.scenario.expand import Plan, expand
+from tidings.scenario.load import parse_scenario
+from tidings.scenario.schema import BernoulliLoss, GilbertLoss
+from tidings.services.overlay import ALGORITHMS
+from tidings.trace.checkers import check_all
+from tidings.trace.reader import Trace
+from tidings.trace.writer import TraceWriter
+
+PATIENCE_S = 60
+Started = subprocess.Popen[str]
+Start = Callable[..., Started]
+
+
+def flags(**changes: object) -> Flags:
+    given: dict[str, object] = {"mode": ModeName.EPIDEMIC, "neighbours": ["b1=127.0.0.1:1"]}
+    return Flags(**(given | changes))  # type: ignore[arg-type]
+
+
+def where(**changes: object) -> Where:
+    return Where(**(dict.fromkeys(Where._fields) | {"mode": ModeName.EPIDEMIC} | changes))  # type: ignore[arg-type]
+
+
+# --- Loss as it is written
+
+
+@pytest.mark.parametrize(
+    ("text", "loss"),
+    [
+        ("0", None),
+        ("0:5", None),
+        ("0.1", BernoulliLoss(rate=0.1)),
+        (".5", BernoulliLoss(rate=0.5)),
+        ("1e-3", BernoulliLoss(rate=0.001)),
+        ("0.1:3", GilbertLoss(rate=0.1, burst=3.0)),
+        ("0.5:1", GilbertLoss(rate=0.5, burst=1.0)),
+    ],
+)
+def test_a_loss_is_a_rate_and_perhaps_bursts(text: str, loss: object) -> None:
+    assert parse_loss(text) == loss
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "RATE:BURST"),
+        ("much", "'much'"),
+        ("nan", "RATE:BURST"),
+        ("inf", "RATE:BURST"),
+        ("0.1:", "RATE:BURST"),
+        ("0.1:2:3", "RATE:BURST"),
+        ("1", "below 1"),
+        ("-0.1", "at least 0"),
+        ("0.1:0.5", "at least 1"),
+        ("0.1:1e10", "burst"),
+        ("0.6:1", "at most 0.5"),
+    ],
+)
+def test_a_loss_that_is_none_is_refused(text: str, part: str) -> None:
+    with pytest.raises(typer.BadParameter) as caught:
+        parse_loss(text)
+    assert caught.value.param_hint == "--loss"
+    assert part in str(caught.value)
+
+
+@given(
+    st.one_of(
+        st.builds(BernoulliLoss, rate=st.floats(1e-9, 0.999)),
+        st.builds(GilbertLoss, rate=st.floats(1e-9, 0.5), burst=st.floats(1, 1e9)),
+    )
+)
+def test_a_loss_is_read_back_as_it_was_written(loss: BernoulliLoss | GilbertLoss) -> None:
+    assert parse_loss(loss_text(loss)) == loss
+
+
+# --- Settings of a broker
+
+
+def test_flags_make_the_settings_of_an_epidemic_broker() -> None:
+    found = broker_settings(flags(label="0.1", recovery=RecoveryName.COMBINED, loss="0.1:3"), None)
+    assert (found.mode, found.transport) == ("epidemic", "tcp")
+    assert found.neighbours == {"b1": Address("127.0.0.1", 1)}
+    assert found.epidemic == EpidemicSettings(
+        RecoverySettings(algorithm="combined"), (0, 1), GilbertLoss(rate=0.1, burst=3)
+    )
+
+
+def test_defaults_of_an_epidemic_broker() -> None:
+    assert broker_settings(flags(), None).epidemic == EpidemicSettings()
+    assert broker_settings(Flags(), None).epidemic is None
+
+
+def test_the_names_of_the_flag_are_the_protocols() -> None:
+    assert sorted(RecoveryName) == sorted(ALGORITHMS)
+
+
+def test_the_file_has_the_same_keys_and_flags_go_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text('mode = "epidemic"\nlabel = "0.2"\nrecovery = "push"\nloss = 0.25', encoding="utf-8")
+    found = broker_settings(Flags(), path).epidemic
+    assert found == EpidemicSettings(RecoverySettings(algorithm="push"), (0, 2), BernoulliLoss(rate=0.25))
+    given = Flags(label="0.3", recovery=RecoveryName.NONE, loss="0")
+    assert broker_settings(given, path).epidemic == EpidemicSettings(
+        RecoverySettings(algorithm="none"), (0, 3)
+    )
+    path.write_text('mode = "epidemic"\nloss = "0.25:2"', encoding="utf-8")
+    found = broker_settings(Flags(), path).epidemic
+    assert found == EpidemicSettings(loss=GilbertLoss(rate=0.25, burst=2))
+    path.write_text('mode = "epidemic"\nrecovery = "pusch"', encoding="utf-8")
+    with pytest.raises(ScenarioError, match="did you mean 'push'"):
+        broker_settings(Flags(), path)
+
+
+def test_all_settings_of_recovery_can_be_handed_over() -> None:
+    settings = RecoverySettings(algorithm="push", fanout=9, interval_ns=5, adaptive=True, window=0.5)
+    found = broker_settings(flags(recovery_settings=msgspec.json.encode(settings).decode()), None).epidemic
+    assert found is not None
+    assert found.recovery == settings
+
+
+@pytest.mark.parametrize(
+    ("given", "flag", "part"),
+    [
+        (flags(transport=TransportName.UDP), "--transport", "its brokers speak udp"),
+        (flags(label="1"), "--label", "not a label"),
+        (flags(loss="2"), "--loss", "below 1"),
+        (flags(recovery_settings="{"), "--recovery-settings", ""),
+        (flags(recovery_settings='{"algorithm": "x"}'), "--recovery-settings", "'x'"),
+        (flags(delta=1), "--delta", "--mode guaranteed"),
+        (flags(data=Path()), "--data", "--mode guaranteed"),
+        (flags(join="127.0.0.1:1"), "--join", "--mode guaranteed"),
+        (flags(neighbours=["b1=127.0.0.1:1@0"]), "--neighbour", "port"),
+        (Flags(recovery=RecoveryName.PUSH), "--recovery", "--mode epidemic"),
+        (Flags(loss="0.1"), "--loss", "--mode epidemic"),
+        (Flags(label="0"), "--label", "guaranteed or epidemic"),
+        (Flags(mode=ModeName.GUARANTEED, loss="0.1"), "--loss", "--mode epidemic"),
+        (Flags(recovery_settings="{}"), "--recovery-settings", "--mode epidemic"),
+    ],
+)
+def test_a_flag_that_cannot_be_used_is_named(given: Flags, flag: str, part: str) -> None:
+    with pytest.raises(typer.BadParameter) as caught:
+        broker_settings(given, None)
+    assert caught.value.param_hint == flag
+    assert part in str(caught.value)
+
+
+def test_a_file_that_names_what_is_of_another_mode(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text("loss = 0.25", encoding="utf-8")
+    with pytest.raises(typer.BadParameter, match="--mode epidemic"):
+        broker_settings(Flags(), path)
+
+
+def test_the_environment_is_read_as_the_flags_are() -> None:
+    done = tidings("broker", TIDINGS_BROKER_MODE="epidemic", TIDINGS_BROKER_LOSS="7")
+    assert done.returncode == 2
+    assert "--loss" in done.stderr
+
+
+# --- A network of them
+
+
+def settings_in(command: list[str]) -> RecoverySettings:
+    text = command[command.index("--recovery-settings") + 1]
+    return msgspec.json.decode(text, type=RecoverySettings)
+
+
+def test_up_tells_its_brokers_their_labels_and_what_they_share() -> None:
+    network = make_network(where(brokers=3, recovery=RecoveryName.COMBINED, loss="0.1:3"))
+    command = network["b2"]._command()
+    assert command[command.index("--mode") + 1] == "epidemic"
+    assert command[command.index("--label") + 1] == "0.1"
+    assert command[command.index("--loss") + 1] == "0.1:3"
+    assert settings_in(command) == RecoverySettings(algorithm="combined")
+    assert f"b0={network['b0'].address}" in command
+    assert "--loss" not in make_network(where(brokers=3))["b0"]._command()
+
+
+def test_a_topology_file_says_how_to_recover(tmp_path: Path) -> None:
+    path = tmp_path / "net.toml"
+    text = '[overlay]\nmode = "epidemic"\nedges = [["x", "y"]]\n[recovery]\nalgorithm = "push"\nfanout = 7\n'
+    path.write_text(text + "[up]\nloss = 0.2\n", encoding="utf-8")
+    command = make_network(where(topology=path, mode=None))["x"]._command()
+    found = settings_in(command)
+    assert (found.algorithm, found.fanout) == ("push", 7)
+    assert command[command.index("--loss") + 1] == "0.2"
+    given = where(topology=path, mode=None, recovery=RecoveryName.NONE, loss="0")
+    command = make_network(given)["x"]._command()
+    found = settings_in(command)
+    assert (found.algorithm, found.fanout) == ("none", 7)
+    assert "--loss" not in command
+
+
+@pytest.mark.parametrize(
+    ("given", "flag"),
+    [
+        (where(transport=TransportName.UDP), "--transport"),
+        (where(delta=1), "--delta"),
+        (where(data=Path()), "--data"),
+        (where(loss="x"), "--loss"),
+        (where(mode=None, loss="0.1"), "--loss"),
+        (where(mode=ModeName.GUARANTEED, recovery=RecoveryName.PUSH), "--recovery"),
+    ],
+)
+def test_a_flag_of_up_that_cannot_be_used_is_named(given: Where, flag: str) -> None:
+    with pytest.raises(typer.BadParameter) as caught:
+        make_network(given)
+    assert caught.value.param_hint == flag
+
+
+# --- What is shown
+
+
+def test_an_event_shows_how_it_was_recovered() -> None:
+    printer = Printer(PayloadForm.TEXT, as_json=True)
+    event = Event("p", 0, 1, "/t", 0, {}, b"")
+    assert "recovered_by" not in printer._fields(event)
+    event.__dict__["recovered_by"] = "push"
+    assert printer._fields(event)["recovered_by"] == "push"
+
+
+def test_status_shows_recovery_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
+    status = {"broker": "b0", "recovery": {"algorithm": "push+pull", "lost_now": 3}}
+    assert rows_of("recovery", status["recovery"]) == [
+        {"recovery": "algorithm", "value": "push+pull"},
+        {"recovery": "lost_now", "value": 3},
+    ]
+    show("tidings://x", status)
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("recovery", "algorithm", "push+pull", "lost_now"))
+
+
+# --- Scenarios
+
+
+EPIDEMIC = """
+[overlay]
+mode = "epidemic"
+shape = { kind = "chain", brokers = 3 }
+"""
+
+
+def plan_of(text: str) -> Plan:
+    return expand(parse_scenario(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[network]\nloss = { kind = "bernoulli", rate = 0.1 }',
+        '[network]\nloss = { kind = "gilbert", rate = 0.1, burst = 3 }',
+        '[[fault]]\nkind = "link"\nbetween = ["b0", "b1"]\nat_s = 1',
+        '[[fault]]\nkind = "crash"\nnodes = ["b0"]\nat_s = 1',
+    ],
+)
+def test_what_wall_time_does_with_epidemic_brokers(text: str) -> None:
+    check_wall_time(plan_of(EPIDEMIC + text), lambda notice: None)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('[[link]]\nbetween = ["b0", "b1"]\nloss = { kind = "bernoulli", rate = 0.1 }', "link[0].loss"),
+        ("[network]\nduplicate = 0.1", "network.duplicate"),
+        ('[[fault]]\nkind = "loss"\nat_s = 1', "fault[0].kind"),
+        ('[[fault]]\nkind = "slow"\nnodes = ["b0"]\nat_s = 1', "fault[0].kind"),
+    ],
+)
+def test_what_wall_time_cannot_do_is_refused_by_its_key(text: str, key: str) -> None:
+    with pytest.raises(ScenarioError) as raised:
+        check_wall_time(plan_of(EPIDEMIC + text), lambda notice: None)
+    assert str(raised.value).startswith(f"{key}: ")
+
+
+def test_the_books_say_how_events_came(tmp_path: Path) -> None:
+    plan = plan_of(EPIDEMIC + '[[subscriber]]\nname = "s"\nat = "b0"\n')
+    with TraceWriter(tmp_path) as writer:
+        ledger = Ledger(writer, plan.subscribers)
+        ledger.take(words.Requested("s", "s#0", ("/**",), 1))
+        ledger.take(words.Accepted("s", "s#0", 2))
+        for sequence, by in ((1, ""), (2, "push")):
+            ledger.take(words.Published("p", sequence, "/a", {}, 0, 3))
+            fact = words.Delivered("s", "s#0", "p", sequence, 3, 4, False, by)
+            assert words.decode_fact(words.line_of(fact)) == fact
+            ledger.take(fact)
+    assert Trace.read(tmp_path).delivered["recovered_by"].to_pylist() == [None, "push"]
+
+
+# --- Real processes
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts commands that run on; each is killed by its pid if a test leaves it, its children follow."""
+    started: list[Started] = []
+
+    def start_one(*arguments: object) -> Started:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tidings.cli.main", *map(str, arguments)],
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(os.environ),
+        )
+        started.append(process)
+        return process
+
+    yield start_one
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=PATIENCE_S)
+
+
+def base_port(count: int) -> int:
+    """The first of `count` ports in a row of which none is in use just now."""
+    while True:
+        port = random.randrange(15_000, 31_000)
+        if all(_is_free("127.0.0.1", number) for number in range(port, port + count)):
+            return port
+
+
+@pytest.mark.processes
+def test_a_lossy_network_of_processes_delivers_everything(start: Start) -> None:
+    given = ("--mode", "epidemic", "--loss", "0.1", "--recovery", "auto")
+    network = start("up", "--brokers", 4, *given, "--base-port", base_port(4), "--json")
+    assert network.stdout is not None
+    line = network.stdout.readline()
+    assert line, network.communicate(timeout=PATIENCE_S)[1]
+    urls = {broker["broker"]: broker["url"] for broker in json.loads(line)["brokers"]}
+    readers = [start("sub", urls[at], "/x", "--json", "--count", 100, "--timeout", 40) for at in ("b2", "b3")]
+    for reader in readers:
+        assert reader.stderr is not None
+        assert "subscribed" in reader.stderr.readline()
+    published = tidings("pub", urls["b1"], "/x", "event", "--count", 100, "--rate", 200, "--json")
+    assert published.returncode == 0, published.stderr
+    ids = sorted(json.loads(text)["id"] for text in published.stdout.splitlines())
+    recovered = 0
+    for reader in readers:
+        printed, errors = reader.communicate(timeout=PATIENCE_S)
+        assert reader.returncode == 0, (len(printed.splitlines()), errors)
+        events = [json.loads(text) for text in printed.splitlines()]
+        assert sorted(event["id"] for event in events) == ids
+        recovered += sum("recovered_by" in event for event in events)
+    assert recovered > 0
+    shown = tidings("status", urls["b0"]).stdout
+    assert all(word in shown for word in ("epidemic", "recovery", "push+pull", "lost on purpose"))
+    network.send_signal(signal.SIGINT)
+    assert network.wait(timeout=PATIENCE_S) == 0
+
+
+@pytest.mark.processes
+def test_a_lossy_scenario_in_wall_time(tmp_path: Path, start: Start) -> None:
+    """With a broker that stands still for a while, and one that is cut off."""
+    file, out = tmp_path / "scenario.toml", tmp_path / "out"
+    text = f"""
+        duration_s = 2
+        settle_s = 8
+        {EPIDEMIC}
+        [network]
+        loss = {{ kind = "gilbert", rate = 0.1, burst = 2 }}
+        [recovery]
+        interval_ms = 100
+        [[publisher]]
+        name = "p"
+        at = "b0"
+        rate_hz = 80
+        [[subscriber]]
+        name = "near"
+        at = "b1"
+        [[subscriber]]
+        name = "far"
+        at = "b2"
+        [[fault]]
+        kind = "pause"
+        nodes = ["b1"]
+        at_s = 0.6
+        until_s = 0.8
+        [[fault]]
+        kind = "partition"
+        groups = [["b0", "b1"], ["b2"]]
+        at_s = 1.0
+        until_s = 1.3
+        """.replace("\n        ", "\n")
+    file.write_text(text, encoding="utf-8")
+    process = start("up", "--scenario", file, "--out", out, "--seed", 5, "--check", "--json")
+    printed, errors = process.communicate(timeout=2 * PATIENCE_S)
+    assert process.returncode == 0, errors
+    summary = json.loads(printed)
+    assert (summary["mode"], summary["seed"], summary["duplicates"]) == ("epidemic", 5, 0)
+    assert summary["expected"] > 100
+    trace = Trace.read(out)
+    assert all(verdict.holds for verdict in check_all(trace, ["exactly_once"]))
+    ways = trace.delivered["recovered_by"].to_pylist()
+    assert set(ways) - {None} <= {"push", "subscriber-pull"}
+    assert any(ways)
+    assert not all(ways)
+    assert summary["delivery_ratio"] > 0.9
