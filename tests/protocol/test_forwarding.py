@@ -45,6 +45,8 @@ class Bench:
         if open_links:
             for peer in neighbours:
                 self.open(peer)
+                self.say(peer, TableSent())
+            for peer in neighbours:
                 self.take(peer)
 
     def open(self, peer: str, life: int = 1, heard: int = ME) -> None:
@@ -310,6 +312,21 @@ def test_a_neighbour_with_a_new_life_gets_the_table_again() -> None:
     assert bench.take("q") == [AddInterest(BELOW.key, ("/a/b",), None, 1)]
 
 
+def test_a_broker_says_that_its_table_is_sent_when_it_has_those_of_all_others() -> None:
+    """One that began anew knows nothing of who is behind it: its neighbours must not believe that nobody is."""
+    bench = Bench("p", "q", "r", open_links=False)
+    for peer in ("p", "q", "r"):
+        bench.open(peer)
+    assert bench.take("p") == []
+    bench.say("q", AddInterest(BELOW.key, ("/a/b",), None, 1), TableSent())
+    assert adds(bench.take("p")) == [BELOW.key]
+    bench.say("r", TableSent())
+    assert bench.take("p") == [TableSent()]
+    assert TableSent() not in bench.take("q"), "p has not sent its own"
+    bench.broker.link_down("p")
+    assert TableSent() in bench.take("q"), "nobody waits for one that is gone"
+
+
 def test_routes_of_an_earlier_life_are_kept_until_the_neighbour_has_sent_its_table() -> None:
     bench = Bench("p")
     bench.add("p", make_interest(("/old",), None))
@@ -372,7 +389,7 @@ def test_changes_that_come_again_are_taken_once_and_acknowledged_again() -> None
     bench.port.sent.clear()
     bench.broker.receive("p", message)
     assert len(bench.broker.table) == 0
-    assert bench.sent_to("p") == [ChangesTaken(ME, 1, 2)]
+    assert bench.sent_to("p") == [ChangesTaken(ME, 1, 3)]
 
 
 def test_an_acknowledgement_that_comes_again_does_not_take_the_next_batch() -> None:

@@ -21,18 +21,12 @@ from tidings.protocol.subscriptions import Subscriptions
 from tidings.scenario.expand import expand
 from tidings.scenario.load import parse_scenario
 from tidings.scenario.schema import CrashFault
-from tidings.simulator.campaign import (
-    CampaignResult,
-    blocks,
-    main,
-    parse_seeds,
-    replay_command,
-    run_seed,
-)
+from tidings.simulator.campaign import main, replay_command, run_seed
 from tidings.simulator.invariants import OverlayMonitor
 from tidings.simulator.memory_trace import MemoryWriter
 from tidings.simulator.random_scenarios import random_scenario
 from tidings.simulator.run import Simulation, run_scenario
+from tidings.simulator.seeds import CampaignResult, blocks, parse_seeds
 from tidings.trace.reader import Trace
 from tidings.trace.tables import TABLES
 

@@ -391,7 +391,6 @@ subscribe_at_s = 2.0
     ("text", "key"),
     [
         ('[overlay]\nmode = "peers"\n', "overlay.mode"),
-        ('[overlay]\nmode = "peers"\n', "overlay.mode"),
         (TREE + '[[subscriber]]\nname = "s"\nat = "b0"\norder = "total"\n', "'s'"),
         (TREE + '[[subscriber]]\nname = "s"\nat = "b0"\norder = "causal"\n', "'s'"),
         (TREE + '[ordering]\nservers = [ { node = "b0", topics = ["/a"] } ]\n', "ordering.servers"),

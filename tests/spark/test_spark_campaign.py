@@ -7,7 +7,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tidings.simulator.campaign import CampaignResult, replay_command, run_seed
+from tidings.simulator.campaign import replay_command, run_seed
+from tidings.simulator.seeds import CampaignResult
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from tidings.model.event import Counter, Name, Publication
-from tidings.model.messages import LabelItems, WireMessage
+from tidings.model.messages import LabelItems, PatternCount, WireMessage
 
 MAX_NUMBERS = 64
 MAX_ROUTE = 64
@@ -22,6 +22,7 @@ PatternId = Annotated[bytes, Meta(min_length=8, max_length=16)]
 """The first eight bytes of an interest's key, or all of it where two interests share eight."""
 PatternNumbers = Annotated[tuple[tuple[PatternId, Counter, Counter], ...], Meta(max_length=MAX_NUMBERS)]
 """(pattern, epoch, number): the event is the number-th of its origin for that pattern since the epoch began."""
+PatternCounts = Annotated[tuple[PatternCount, ...], Meta(max_length=MAX_NUMBERS)]
 Range = tuple[Counter, Counter]
 """First and last, both included."""
 Ranges = Annotated[tuple[Range, ...], Meta(max_length=1024)]
@@ -109,15 +110,13 @@ class Solicit(WireMessage, frozen=True, gc=False, tag=84):
 
 
 class HighWater(WireMessage, frozen=True, gc=False, tag=85):
-    """How far the origin has counted, so that a loss at the tail is noticed; routed as events are."""
+    """How far origins have counted, so that a loss at the tail is noticed; it goes where their events go."""
 
-    origin: Name
-    numbers: PatternNumbers
+    counts: PatternCounts
 
 
 class HighWaterTaken(WireMessage, frozen=True, gc=False, tag=93):
-    origin: Name
-    numbers: PatternNumbers
+    counts: PatternCounts
 
 
 class LinkCount(WireMessage, frozen=True, gc=False, tag=86):

@@ -114,6 +114,7 @@ class EpidemicBroker(Node):
         self.patterns.on_removed = self.counted.close
         self.patterns.on_unsubscribed = self._on_unsubscribed
         self.patterns.on_local = self._on_local_patterns
+        self.patterns.on_renamed = self._on_renamed
         self.forwarding.numbers_of = self._numbers_of
         self.forwarding.on_numbers = self._on_numbers
         self.directory.on_entry = lambda entry: self.circle.changed()
@@ -138,10 +139,24 @@ class EpidemicBroker(Node):
         self.directory.set_patterns(self.patterns.local_ids())
 
     def _on_accepted(self, interest: Interest) -> None:
-        """From here on our clients are owed what matches: what is counted above these numbers."""
-        if self.settings.solicits:
-            for pattern in self.patterns.ids(interest):
-                self.holdings.losses.watch(pattern, self._counts(pattern))
+        """From here on our clients are owed what matches: what is counted above these numbers.
+
+        Where a pattern is watched already, others are owed what is below them, too.
+        """
+        losses = self.holdings.losses
+        for pattern in self.patterns.ids(interest) if self.settings.solicits else ():
+            if not losses.watches(pattern):
+                losses.watch(pattern, self._counts(pattern))
+                continue
+            for origin, epoch, number in self._counts(pattern):
+                if origin != self.name:
+                    losses.high_water(origin, ((pattern, epoch, number),), self._port.now)
+
+    def _on_renamed(self, before: bytes, after: bytes) -> None:
+        """A new name is a new epoch at every origin: what is counted by it starts at nothing."""
+        if self.holdings.losses.watches(before):
+            self.holdings.losses.unwatch(before)
+            self.holdings.losses.watch(after, self._counts(after))
 
     # --- How far origins have counted
 
@@ -159,9 +174,10 @@ class EpidemicBroker(Node):
         counted = self.counted.counts(pattern)
         return counted if mine is None or mine[1] == 0 else ((self.name, *mine), *counted)
 
-    def _on_numbers(self, interest: Interest, numbers: Numbers) -> None:
+    def _on_numbers(self, peer: str, numbers: Numbers) -> None:
+        """News for those behind us, too: we, or the one who told us, may have forgotten it in a crash."""
         for pattern, origin, epoch, number in numbers:
-            self.counted.saw(origin, ((pattern, epoch, number),))
+            self.high_waters.hear(origin, pattern, epoch, number, peer)
 
     def _on_event_numbers(self, origin: str, numbers: PatternNumbers, via: str) -> None:
         if origin != self.name:
@@ -171,6 +187,8 @@ class EpidemicBroker(Node):
     def _on_high_water(self, origin: str, numbers: PatternNumbers) -> None:
         self.counted.saw(origin, numbers)
         self.holdings.losses.high_water(origin, numbers, self._port.now)
+        if self.holdings.losses.lost:
+            self.gossip.hasten()
 
     def _on_loss_rate(self, peer: str, rate: float) -> None:
         """Ours is the link from our parent; every broker tells of its own."""

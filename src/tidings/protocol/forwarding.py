@@ -5,8 +5,9 @@ subscriptions share it, and not at all where a wider interest already went that 
 interests back. A broker reports an interest `Settled` to the neighbour that sent it once all its other
 neighbours have reported the same, so a subscription is accepted when the whole tree routes towards it.
 
-A broker that restarts takes a new incarnation. Its neighbours send it their interests anew and keep routing
-by its old ones until it has sent its own table again.
+A broker that restarts takes a new incarnation. Its neighbours send it their interests anew and keep routing by its old
+ones until it has sent its own table again, which it does, to each, once it has the tables of all others: what they have
+is most of its own. On a tree nobody waits in a circle.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Forwarding(Part):
         """Called when an interest of local subscriptions is settled everywhere."""
         self.numbers_of: Callable[[Interest], Numbers] = lambda interest: ()
         """What to say, with 'settled', of how far origins have counted the interest (epidemic mode)."""
-        self.on_numbers: Callable[[Interest, Numbers], None] = lambda interest, numbers: None
+        self.on_numbers: Callable[[str, Numbers], None] = lambda peer, numbers: None
 
     # --- What the edge asks for
 
@@ -126,12 +127,21 @@ class Forwarding(Part):
         for interest in sorted(self._table, key=lambda held: held.pattern is not None):
             if self._table.wanted_by_others(interest, link.peer):
                 link.forward(interest)
-        link.stream.table_sent()
+        link.owes_table = True
+        self._finish_tables()
+
+    def _finish_tables(self) -> None:
+        for link in self.links.values():
+            others = (other for other in self.links.values() if other is not link)
+            if link.owes_table and all(other.has_table or not other.present for other in others):
+                link.owes_table = False
+                link.stream.table_sent()
 
     def _set_absent(self, link: Link) -> None:
         link.present = False
         for interest in tuple(self._table):
             self._check_settled(interest)
+        self._finish_tables()
         self._flush_all()
 
     # --- The stream of changes
@@ -207,6 +217,8 @@ class Forwarding(Part):
             for key in link.stale:
                 self._apply_remove(link, key)
             link.stale.clear()
+            link.has_table = True
+            self._finish_tables()
 
     def _apply_add(self, link: Link, change: AddInterest) -> None:
         key = change.key
@@ -252,7 +264,7 @@ class Forwarding(Part):
         interest = link.by_key.get(change.key)
         if interest is not None and link.sent[interest] == change.serial:
             link.settled[interest] = None
-            self.on_numbers(interest, change.numbers)
+            self.on_numbers(link.peer, change.numbers)
             self._check_settled(interest)
             for covered in tuple(link.covering.get(interest, ())):
                 self._check_settled(covered)

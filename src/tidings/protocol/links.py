@@ -118,6 +118,10 @@ class Link:
         self.taken = 0
         self.stream = ChangeStream()
         self.open_attempt = 0
+        self.has_table = False
+        """The peer has sent all that it has, in its present life."""
+        self.owes_table = False
+        """We have not told it that we have."""
 
         self.sent: dict[Interest, int] = {}
         """With the serial of each: a Settled for an earlier addition of the same interest is void."""
@@ -139,6 +143,7 @@ class Link:
         """The peer began a new life: it knows nothing of us, and what it told us waits to be told again."""
         self.heard = incarnation
         self.taken = 0
+        self.has_table = self.owes_table = False
         self.stream.restart()
         self.sent.clear()
         self.by_key.clear()

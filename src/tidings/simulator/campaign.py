@@ -7,15 +7,8 @@ replays its run exactly.
 
 from __future__ import annotations
 
-import argparse
-import gc
-import sys
-import traceback
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from random import Random
 
 from tidings.scenario.expand import expand
@@ -26,38 +19,14 @@ from tidings.simulator.memory_trace import MemoryWriter
 from tidings.simulator.newcomers import schedule_newcomers
 from tidings.simulator.random_scenarios import random_scenario
 from tidings.simulator.run import Simulation
+from tidings.simulator.seeds import CampaignResult, problems_of, run_command, seeds_parser
 from tidings.trace.checkers import exactly_once, fifo, gap_free
 from tidings.trace.reader import Trace
 
 CHECK_NS = NS_PER_S // 4
 """How often the monitor looks at everything."""
-SEEDS_PER_BLOCK = 20
 NEWCOMERS_EVERY = 4
 """In one run of so many brokers join while it lasts."""
-
-
-# --- Runs
-
-
-@dataclass(frozen=True, slots=True)
-class CampaignResult:
-    """What one seed did; it failed if there are problems."""
-
-    seed: int
-    problems: tuple[str, ...]
-    published: int
-    delivered: int
-    steps: int
-
-    @property
-    def failed(self) -> bool:
-        return bool(self.problems)
-
-    def __str__(self) -> str:
-        lines = [f"seed {self.seed}: {'failed' if self.failed else 'passed'}", *self.problems]
-        if self.failed:
-            lines.append(f"replay: {replay_command(self.seed)}")
-        return "\n    ".join(lines)
 
 
 def replay_command(seed: int) -> str:
@@ -73,18 +42,9 @@ def run_seed(seed: int, monitor: bool = True) -> CampaignResult:
         schedule_newcomers(
             simulation, Random(f"{seed}:newcomers"), watch.watch if watch is not None else lambda node: None
         )
-    collecting = gc.isenabled()
-    gc.disable()  # as `Simulation.run` does, and for its reason
-    try:
-        problems = tuple(_run(simulation, writer, watch))
-    except InvariantError as error:
-        problems = (str(error),)
-    except Exception:  # whatever a protocol raises is a finding, and the other seeds go on
-        problems = (traceback.format_exc(limit=-4).strip(),)
-    finally:
-        if collecting:
-            gc.enable()
-    return CampaignResult(seed, problems, *writer.counts, simulation.network.schedule.steps)
+    problems = problems_of(lambda: _run(simulation, writer, watch), InvariantError)
+    steps = simulation.network.schedule.steps
+    return CampaignResult(seed, problems, *writer.counts, steps, replay_command(seed))
 
 
 def _run(simulation: Simulation, writer: MemoryWriter, watch: OverlayMonitor | None) -> Iterator[str]:
@@ -117,72 +77,11 @@ def verdicts(trace: Trace) -> Iterator[str]:
     )
 
 
-# --- Many
-
-
-def run_block(seeds: range, monitor: bool) -> list[CampaignResult]:
-    return [run_seed(seed, monitor) for seed in seeds]
-
-
-def blocks(seeds: range, size: int = SEEDS_PER_BLOCK) -> list[range]:
-    return [seeds[start : start + size] for start in range(0, len(seeds), size)]
-
-
-def run_seeds(seeds: range, *, jobs: int, monitor: bool) -> Iterator[CampaignResult]:
-    """All results, in order."""
-    run = partial(run_block, monitor=monitor)
-    if jobs == 1:
-        for seed in seeds:
-            yield run_seed(seed, monitor)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        for results in pool.map(run, blocks(seeds)):
-            yield from results
-
-
-def parse_seeds(text: str) -> range:
-    """`A:B`: from A to before B."""
-    low, colon, high = text.partition(":")
-    if not colon or not low.isdecimal() or not high.isdecimal() or int(low) >= int(high):
-        raise argparse.ArgumentTypeError(f"{text!r} is not A:B with 0 <= A < B")
-    return range(int(low), int(high))
-
-
-def _keep(directory: Path, result: CampaignResult) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / f"seed-{result.seed}.toml").write_text(random_scenario(result.seed), encoding="utf-8")
-    (directory / f"seed-{result.seed}.txt").write_text(f"{result}\n", encoding="utf-8")
-
-
-def report(results: Iterable[CampaignResult], total: int, keep: Path | None) -> int:
-    """Prints progress and failures; the number of these."""
-    failures = published = delivered = 0
-    for done, result in enumerate(results, start=1):
-        published += result.published
-        delivered += result.delivered
-        if result.failed:
-            failures += 1
-            print(result, flush=True)
-        if keep is not None and (result.failed or total == 1):
-            _keep(keep, result)
-        if done % 100 == 0 or done == total:
-            print(
-                f"{done}/{total} seeds, {failures} failed, {published} published, {delivered} delivered",
-                file=sys.stderr,
-                flush=True,
-            )
-    return failures
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tidings.simulator.campaign", description=__doc__)
-    parser.add_argument("--seeds", type=parse_seeds, required=True, metavar="A:B", help="from A to before B")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes")
+    parser = seeds_parser("tidings.simulator.campaign", __doc__)
     parser.add_argument("--monitor", action="store_true", help="assert the invariants while a run goes on")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="write the scenarios of failing seeds there")
     options = parser.parse_args(arguments)
-    results = run_seeds(options.seeds, jobs=max(options.jobs, 1), monitor=options.monitor)
-    return 1 if report(results, len(options.seeds), options.keep) else 0
+    return run_command(options, partial(run_seed, monitor=options.monitor), random_scenario)
 
 
 if __name__ == "__main__":

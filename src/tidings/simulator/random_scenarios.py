@@ -1,9 +1,9 @@
-"""Random scenarios for the guaranteed overlay, drawn from a seed (simulator/campaign.py)."""
+"""Random scenarios for the guaranteed overlay, drawn from a seed (simulator/campaign.py), and what others share."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -27,6 +27,11 @@ def toml(value: Any) -> str:
             return repr(value)
 
 
+def scenario_text(tables: Iterable[tuple[str, Table]]) -> str:
+    """The text of a scenario file: each table after its header, which the first one has not."""
+    return "\n".join(line for header, table in tables for line in _lines(header, table)) + "\n"
+
+
 def _lines(header: str, table: Table) -> Iterator[str]:
     if header:
         yield f"\n{header}"
@@ -34,19 +39,18 @@ def _lines(header: str, table: Table) -> Iterator[str]:
         yield f"{key} = {toml(value)}"
 
 
-class Draw:
-    """The dice of one scenario, and what was decided first."""
+class Dice:
+    """The dice of one scenario, and how large it is."""
 
-    def __init__(self, seed: int) -> None:
-        self.random = random = Random(f"campaign:{seed}")
-        self.delta = random.choice((1, 1, 2, 2, 3))
-        self.window = random.choice((1, 1, 2, 8, 64, 1_000_000))
-        self.brokers = random.randint(10, random.choices((14, 20, 60), (2, 2, 1))[0])
-        large = self.brokers > 24
-        self.duration_s = random.choice((4.0, 6.0)) if large else random.choice((4.0, 6.0, 8.0, 12.0))
-        self.edges = self._random_edges() if random.random() < 0.3 else None
+    brokers: int
+    duration_s: float
+    edges: list[tuple[str, str]] | None = None
+    """Where they are given one by one."""
 
-    def _random_edges(self) -> list[tuple[str, str]]:
+    def __init__(self, random: Random) -> None:
+        self.random = random
+
+    def random_edges(self) -> list[tuple[str, str]]:
         """A tree in which each broker hangs on any earlier one, or mostly on late ones: bushes and long arms."""
         spread = self.random.choice((1, 3, self.brokers))
         return [
@@ -74,11 +78,25 @@ class Draw:
         return self.random.random() < share
 
 
+class Draw(Dice):
+    """What was decided first of a scenario for the guaranteed overlay."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(Random(f"campaign:{seed}"))
+        random = self.random
+        self.delta = random.choice((1, 1, 2, 2, 3))
+        self.window = random.choice((1, 1, 2, 8, 64, 1_000_000))
+        self.brokers = random.randint(10, random.choices((14, 20, 60), (2, 2, 1))[0])
+        large = self.brokers > 24
+        self.duration_s = random.choice((4.0, 6.0)) if large else random.choice((4.0, 6.0, 8.0, 12.0))
+        self.edges = self.random_edges() if random.random() < 0.3 else None
+
+
 def random_scenario(seed: int) -> str:
     """The text of a scenario file."""
     draw = Draw(seed)
-    publishers = [_publisher(draw, number) for number in range(draw.random.randint(1, 3))]
-    subscribers = [_subscriber(draw, number) for number in range(draw.random.randint(1, 5))]
+    publishers = [random_publisher(draw, number) for number in range(draw.random.randint(1, 3))]
+    subscribers = [random_subscriber(draw, number) for number in range(draw.random.randint(1, 5))]
     tables: list[tuple[str, Table]] = [
         ("", {"seed": seed, "duration_s": draw.duration_s, "settle_s": SETTLE_S}),
         ("[network]", _network(draw)),
@@ -88,10 +106,10 @@ def random_scenario(seed: int) -> str:
         *(("[[subscriber]]", subscriber) for subscriber in subscribers),
         *(("[[fault]]", fault) for fault in _faults(draw, [table["name"] for table in subscribers])),
     ]
-    return "\n".join(line for header, table in tables for line in _lines(header, table)) + "\n"
+    return scenario_text(tables)
 
 
-def _network(draw: Draw) -> Table:
+def random_delay(draw: Dice) -> Table:
     random = draw.random
     delays: tuple[Table, ...] = (
         {"kind": "constant", "value": random.choice((1, 10, 40))},
@@ -100,13 +118,17 @@ def _network(draw: Draw) -> Table:
         {"kind": "lognormal", "median": 8.0, "sigma": 1.0},
         {"kind": "empirical", "values": [1, 2, 5, 80]},
     )
-    network: Table = {"delay_ms": random.choice(delays)}
+    return random.choice(delays)
+
+
+def _network(draw: Draw) -> Table:
+    network: Table = {"delay_ms": random_delay(draw)}
     if draw.often(0.2):
         losses: tuple[Table, ...] = (
             {"kind": "bernoulli", "rate": 0.05},
             {"kind": "gilbert", "rate": 0.02, "burst": 2.0},
         )
-        network["loss"] = random.choice(losses)
+        network["loss"] = draw.random.choice(losses)
     if draw.often(0.1):
         network["bandwidth_mbps"] = 1.0
     return network
@@ -128,7 +150,7 @@ def _overlay(draw: Draw) -> Table:
     return overlay
 
 
-def _publisher(draw: Draw, number: int) -> Table:
+def random_publisher(draw: Dice, number: int) -> Table:
     attributes = {
         "x": {"kind": "int", "low": 0, "high": 9},
         "y": {"kind": "choice", "values": ["u", "v"]},
@@ -145,7 +167,7 @@ def _publisher(draw: Draw, number: int) -> Table:
     }
 
 
-def _subscriber(draw: Draw, number: int) -> Table:
+def random_subscriber(draw: Dice, number: int) -> Table:
     topics = draw.topics()
     subscriber: Table = {"name": f"s{number}", "at": draw.broker(), "topics": topics}
     if draw.often(0.15):
@@ -187,7 +209,7 @@ def _faults(draw: Draw, subscribers: Sequence[str]) -> list[Table]:
             begin_s = draw.time_s(at_once_s, at_once_s + 0.3)
         length_s = random.choice((0.05, 0.3, 2.0, 4.0, 8.0)) * random.uniform(0.5, 1.0)
         times = {"at_s": begin_s, "until_s": min(end_s, round(begin_s + length_s, 3))}
-        faults.append(_fault(draw, subscribers) | times)
+        faults.append(random_fault(draw, subscribers) | times)
     return faults
 
 
@@ -204,7 +226,7 @@ def _rolling_restart(draw: Draw) -> Iterator[Table]:
         yield {"kind": "crash", "nodes": [name], "state": "kept", "at_s": begin_s, "until_s": until_s}
 
 
-def _fault(draw: Draw, subscribers: Sequence[str]) -> Table:
+def random_fault(draw: Dice, subscribers: Sequence[str]) -> Table:
     random = draw.random
     kinds = ("crash", "link", "cut", "partition", "pause", "slow", "loss", "client")
     match random.choices(kinds, (6, 4, 1, 2, 2, 1, 1, 1))[0]:
@@ -228,10 +250,11 @@ def _fault(draw: Draw, subscribers: Sequence[str]) -> Table:
             return kind | {"nodes": [random.choice(subscribers)]}
 
 
-def _groups(draw: Draw) -> list[list[str]]:
+def _groups(draw: Dice) -> list[list[str]]:
     """Two or three groups of brokers; with two, one is often a single broker."""
     names = [f"b{number}" for number in range(draw.brokers)]
     draw.random.shuffle(names)
-    first = 1 if draw.often(0.3) else draw.random.randint(1, len(names) - 2)
-    second = draw.random.randint(first + 1, len(names) - 1) if draw.often(0.3) else len(names)
+    first = 1 if draw.often(0.3) or len(names) == 2 else draw.random.randint(1, len(names) - 2)
+    three = draw.often(0.3) and first + 1 < len(names)
+    second = draw.random.randint(first + 1, len(names) - 1) if three else len(names)
     return [group for group in (names[:first], names[first:second], names[second:]) if group]

@@ -20,7 +20,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
 
-from tidings.simulator.campaign import CampaignResult, parse_seeds, replay_command, run_seed
+from tidings.simulator.campaign import replay_command, run_seed
+from tidings.simulator.seeds import CampaignResult, parse_seeds
 
 SEEDS_PER_TASK = 50
 SCHEMA = "seed long, failed boolean, problems array<string>, replay string, published long, delivered long, steps long"

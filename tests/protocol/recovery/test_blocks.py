@@ -15,12 +15,12 @@ from tidings.model.errors import AttributeValueError, WireError
 from tidings.model.event import MAX_EVENT_BYTES, Publication, make_publication
 from tidings.model.recovery_messages import Carried, Fragment, Lack
 from tidings.protocol.recovery import blocks
+from tidings.protocol.recovery.assemblies import Assemblies
 from tidings.protocol.recovery.blocks import (
     ASSEMBLY_OVERHEAD_BYTES,
     BLOCK_OVERHEAD_BYTES,
     MAX_GENERATION_BLOCKS,
     MAX_INLINE_ATTRIBUTES_BYTES,
-    Assemblies,
     Assembly,
     checksum,
     plan,

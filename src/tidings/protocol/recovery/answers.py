@@ -21,6 +21,9 @@ from tidings.protocol.recovery.settings import RecoverySettings
 from tidings.structures.range_set import RangeSet
 
 MAX_REMEMBERED = 16_384
+LOOKS_PER_ANSWER = 3
+MAX_RANGES_LEFT = 64
+"""Of what is passed on to others: it must fit into a message."""
 
 Identity = tuple[str, int, int]
 
@@ -31,7 +34,7 @@ class Answers:
         self._settings = settings
         self._holdings = holdings
         self._budget = budget
-        self._left = settings.answers_per_round
+        self.begin_round()
         self._answered: dict[tuple[str, Identity], int] = {}
         """(who, which event) -> when"""
         self.answered = self.messages_sent = 0
@@ -40,28 +43,22 @@ class Answers:
 
     def begin_round(self) -> None:
         self._left = self._settings.answers_per_round
+        self._looks = LOOKS_PER_ANSWER * self._settings.answers_per_round
 
     def answer_ids(self, to: str, events: Sequence[IdRanges], by: str) -> int:
         sent = 0
         for source, incarnation, ranges in events:
-            for first, last in ranges:
-                for entry in self._holdings.cache.id_range(source, incarnation, first, last):
-                    if self._left <= 0:
-                        self.refused += 1
+            for start, stop in RangeSet((first, last + 1) for first, last in ranges):
+                for entry in self._holdings.cache.id_range(source, incarnation, start, stop - 1):
+                    if not self._may_look():
                         return sent
                     sent += self._send_event(to, entry, by)
-                sent += self._answer_incomplete(to, source, incarnation, first, last, by)
-        return sent
-
-    def _answer_incomplete(
-        self, to: str, source: str, incarnation: int, first: int, last: int, by: str
-    ) -> int:
-        """What is here of events that are not complete: it was advertised, too."""
-        sent = 0
-        for sequence in range(first, min(last, first + self._left) + 1):
-            assembly = self._holdings.assemblies.get(source, incarnation, sequence)
-            if assembly is not None:
-                sent += self._send_blocks(to, assembly, by, None)
+                for sequence in range(start, stop):  # what is incomplete was advertised, too
+                    if not self._may_look():
+                        return sent
+                    assembly = self._holdings.assemblies.get(source, incarnation, sequence)
+                    if assembly is not None:
+                        sent += self._send_blocks(to, assembly, by, None)
         return sent
 
     def answer_lost(self, to: str, lost: Sequence[Lost], by: str) -> tuple[int, tuple[Lost, ...]]:
@@ -69,35 +66,46 @@ class Answers:
         sent, rest = 0, []
         for origin, pattern, epoch, ranges in lost:
             left = RangeSet((first, last + 1) for first, last in ranges)
-            for entry, number in self._found(origin, pattern, epoch, ranges):
-                if self._left <= 0:
-                    self.refused += 1
+            for entry, number in self._found(origin, pattern, epoch, [*iter(left)]):
+                if not self._may_look():
                     break
                 sent += self._send_event(to, entry, by)
                 left.remove(number, number + 1)
             if left:
-                rest.append((origin, pattern, epoch, tuple((start, stop - 1) for start, stop in left)))
+                unserved = tuple((start, stop - 1) for start, stop in left)[:MAX_RANGES_LEFT]
+                rest.append((origin, pattern, epoch, unserved))
         return sent, tuple(rest)
 
     def answer_partial(self, to: str, wants: Sequence[Want], by: str) -> tuple[int, tuple[Want, ...]]:
         sent, rest = 0, []
         for want in wants:
             source, incarnation, sequence, lacks = want
-            entry = self._holdings.cache.get(source, incarnation, sequence)
-            assembly = self._holdings.assemblies.get(source, incarnation, sequence)
-            if self._left > 0 and entry is not None:
-                sent += self._send_event(to, entry, by, lacks)
-            else:
-                if self._left > 0 and assembly is not None:
-                    sent += self._send_blocks(to, assembly, by, lacks)
+            if not self._may_look():
                 rest.append(want)
+                continue
+            entry = self._holdings.cache.get(source, incarnation, sequence)
+            if entry is not None:
+                sent += self._send_event(to, entry, by, lacks)
+                continue
+            assembly = self._holdings.assemblies.get(source, incarnation, sequence)
+            if assembly is not None:
+                sent += self._send_blocks(to, assembly, by, lacks)
+            rest.append(want)
         return sent, tuple(rest)
+
+    def _may_look(self) -> bool:
+        """A request may name what it likes: so many events are looked at in a round, and no more answered."""
+        if self._left <= 0 or self._looks <= 0:
+            self.refused += 1
+            return False
+        self._looks -= 1
+        return True
 
     def _found(
         self, origin: str, pattern: bytes, epoch: int, ranges: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[Cached, int]]:
-        for first, last in ranges:
-            for entry in self._holdings.cache.find_range(origin, pattern, epoch, first, last):
+        for start, stop in ranges:
+            for entry in self._holdings.cache.find_range(origin, pattern, epoch, start, stop - 1):
                 for listed, _, number in entry.numbers:
                     if listed == pattern:
                         yield entry, number
@@ -105,9 +113,9 @@ class Answers:
     def _send_event(self, to: str, entry: Cached, by: str, lacks: Sequence[Lack] | None = None) -> int:
         publication = entry.publication
         identity = publication.source, publication.incarnation, publication.sequence
-        return (
-            0 if self._just_sent(to, identity) else self._send(to, identity, self.messages(entry, by, lacks))
-        )
+        if self._just_sent(to, identity) or not self._budget.allows(publication.size_bytes, lacks):
+            return 0
+        return self._send(to, identity, self.messages(entry, by, lacks))
 
     def _send_blocks(self, to: str, assembly: Assembly, by: str, lacks: Sequence[Lack] | None) -> int:
         if self._just_sent(to, assembly.id):

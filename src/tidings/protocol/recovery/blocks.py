@@ -13,7 +13,7 @@ payload, against blocks that do not belong together: combinations spread a wrong
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate
@@ -62,7 +62,8 @@ Identity = tuple[str, int, int]
 Block = tuple[int, bytes, int, bytes]
 """(generation, coefficients, index, data), as in Fragment"""
 
-_header_fields = attrgetter(*Header._fields)
+header_of = attrgetter(*Header._fields)
+"""What a fragment says of its event, as a plain tuple."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode_payload = msgspec.msgpack.Decoder(bytes).decode
 _place = Layout("<QHH").pack
@@ -78,7 +79,7 @@ def plan(payload_bytes: int, block_bytes: int) -> tuple[int, ...]:
 
 def checksum(fragment: Fragment) -> int:
     """Over all of the fragment that says what it is; its way (`route`, `by`) may change."""
-    header = crc32(_encode(_header_fields(fragment)))
+    header = crc32(_encode(header_of(fragment)))
     return _checksum(header, fragment.generation, fragment.coefficients, fragment.index, fragment.data)
 
 
@@ -184,7 +185,7 @@ class Assembly:
     @classmethod
     def begin(cls, fragment: Fragment, now: int) -> Assembly:
         """With the first block that came of an event; WireError if it makes no sense."""
-        assembly = cls(Header._make(_header_fields(fragment)), now)
+        assembly = cls(Header._make(header_of(fragment)), now)
         assembly.route = fragment.route
         assembly._take(fragment)
         return assembly
@@ -218,19 +219,26 @@ class Assembly:
 
     def add(self, fragment: Fragment) -> bool:
         """True if the block was of use; WireError if it is damaged or does not belong to the others."""
-        if _header_fields(fragment) != self.header:
+        if header_of(fragment) != self.header:
             raise WireError(f"a block of another event that calls itself {self.id}")
         return self._take(fragment)
 
-    def _take(self, fragment: Fragment) -> bool:
+    def check(self, fragment: Fragment) -> int:
+        """The checksum of a block with our header; WireError if it is damaged, or there can be no such block."""
         generation, coefficients = fragment.generation, fragment.coefficients
         index, data = fragment.index, fragment.data
         self._check_place(generation, coefficients, index, data)
         found = _checksum(self._header_checksum, generation, coefficients, index, data)
         if found != fragment.checksum:
             raise WireError(f"a damaged block of event {self.id}")
+        return found
+
+    def _take(self, fragment: Fragment) -> bool:
+        found = self.check(fragment)
         if self.rank == self.blocks:
             return False
+        generation, coefficients = fragment.generation, fragment.coefficients
+        index, data = fragment.index, fragment.data
         decoder = self._decoders.get(generation)
         if decoder is None:
             decoder = self._decoders[generation] = Decoder(self._sizes[generation], self._block_bytes)
@@ -402,134 +410,3 @@ class Assembly:
             data,
             known,
         )
-
-
-class _Entry:
-    """An assembly and who is charged for it."""
-
-    __slots__ = ("assembly", "charged_bytes", "sender")
-
-    def __init__(self, assembly: Assembly, sender: str) -> None:
-        self.assembly = assembly
-        self.sender = sender
-        self.charged_bytes = 0
-
-
-class _Account:
-    """What one sender has begun."""
-
-    __slots__ = ("charged_bytes", "entries")
-
-    def __init__(self) -> None:
-        self.charged_bytes = 0
-        self.entries: dict[Identity, None] = {}
-        """The least recently fed first."""
-
-
-class Assemblies:
-    """Events being put together, bounded in bytes for each sender and in total, and in age.
-
-    An assembly is charged to the sender that began it. At a sender's bound the one of its assemblies that was
-    fed least recently goes; at the total bound, one of the sender that is charged most: whoever floods pushes
-    out what it began itself. A complete assembly stays until it is forgotten, too old, or pushed out.
-    """
-
-    def __init__(self, max_bytes: int, max_bytes_per_sender: int, max_age_ns: int) -> None:
-        self._max_bytes = max_bytes
-        self._max_bytes_per_sender = max_bytes_per_sender
-        self._max_age_ns = max_age_ns
-        self._entries: dict[Identity, _Entry] = {}
-        """The least recently fed first."""
-        self._accounts: dict[str, _Account] = {}
-        self.charged_bytes = 0
-        self.dropped = 0
-        """Pushed out by the bounds on bytes."""
-        self.expired = 0
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def add(self, sender: str, fragment: Fragment, now: int) -> Assembly | None:
-        """The assembly, if the block was of use to it and there is room; WireError as Assembly says."""
-        key = fragment.source, fragment.incarnation, fragment.sequence
-        entry = self._find(key)
-        if entry is None:
-            entry = _Entry(Assembly.begin(fragment, now), sender)
-        elif not entry.assembly.add(fragment):
-            return None
-        entry.assembly.heard_at = now
-        self._feed(key, entry)
-        self._keep_bounds(self._accounts[entry.sender])
-        return entry.assembly if key in self._entries else None
-
-    def get(self, source: str, incarnation: int, sequence: int) -> Assembly | None:
-        entry = self._find((source, incarnation, sequence))
-        return None if entry is None else entry.assembly
-
-    def forget(self, source: str, incarnation: int, sequence: int) -> None:
-        self._remove((source, incarnation, sequence))
-
-    def incomplete(self, quiet_since: int) -> Iterator[Assembly]:
-        """Those that lack blocks and got none after that time, the longest quiet first."""
-        found = []
-        for entry in self._entries.values():
-            if entry.assembly.heard_at > quiet_since:
-                break
-            if not entry.assembly.complete:
-                found.append(entry.assembly)
-        return iter(found)
-
-    def expire(self, now: int) -> int:
-        """Drop what was fed too long ago; returns how many these were."""
-        old = []
-        for key, entry in self._entries.items():
-            if entry.assembly.heard_at + self._max_age_ns > now:
-                break
-            old.append(key)
-        for key in old:
-            self._remove(key)
-        self.expired += len(old)
-        return len(old)
-
-    def _find(self, key: Identity) -> _Entry | None:
-        """A spoiled one counts as none: the event may be put together anew."""
-        entry = self._entries.get(key)
-        if entry is not None and entry.assembly.spoiled:
-            self._remove(key)
-            return None
-        return entry
-
-    def _feed(self, key: Identity, entry: _Entry) -> None:
-        """Charge what came, and move the entry to the end of both orders."""
-        account = self._accounts.get(entry.sender)
-        if account is None:
-            account = self._accounts[entry.sender] = _Account()
-        more = entry.assembly.held_bytes - entry.charged_bytes
-        entry.charged_bytes += more
-        account.charged_bytes += more
-        self.charged_bytes += more
-        self._entries.pop(key, None)
-        self._entries[key] = entry
-        account.entries.pop(key, None)
-        account.entries[key] = None
-
-    def _keep_bounds(self, account: _Account) -> None:
-        while account.charged_bytes > self._max_bytes_per_sender:
-            self._push_out(account)
-        while self.charged_bytes > self._max_bytes:
-            self._push_out(max(self._accounts.values(), key=lambda one: one.charged_bytes))
-
-    def _push_out(self, account: _Account) -> None:
-        self._remove(next(iter(account.entries)))
-        self.dropped += 1
-
-    def _remove(self, key: Identity) -> None:
-        entry = self._entries.pop(key, None)
-        if entry is None:
-            return
-        account = self._accounts[entry.sender]
-        del account.entries[key]
-        account.charged_bytes -= entry.charged_bytes
-        self.charged_bytes -= entry.charged_bytes
-        if not account.entries:
-            del self._accounts[entry.sender]

@@ -23,11 +23,22 @@ class Budget:
         self._filled_at = port.now
         self.throttled = 0
 
-    def spend(self, size_bytes: int) -> bool:
+    def allows(self, size_bytes: int, lacks: object) -> bool:
+        """Whether it is worth preparing an event of that size; of how many blocks is known only afterwards."""
+        self._fill()
+        if lacks is not None or size_bytes <= self._left:
+            return True
+        self.throttled += 1
+        return False
+
+    def _fill(self) -> None:
         now = self._port.now
         earned = (now - self._filled_at) * self._bytes_per_s / 1e9
         self._left = min(self._left + earned, self._bytes_per_s * BURST_SECONDS)
         self._filled_at = now
+
+    def spend(self, size_bytes: int) -> bool:
+        self._fill()
         if size_bytes > self._left:
             self.throttled += 1
             return False

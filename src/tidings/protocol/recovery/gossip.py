@@ -33,6 +33,9 @@ from tidings.structures.recent_ids import RecentIds
 
 MAX_OFFERED = 4_096
 """Events of one offer that are looked at."""
+MAX_ASKED = 16_384
+MAX_RANGES_ASKED = 64
+"""Of one source: it must fit into a message."""
 MAX_PUSHED = 4_096
 """Events in blocks whose partners are remembered; blocks of an older one are not pushed any more."""
 FASTEST = 8
@@ -67,6 +70,7 @@ class Gossip(Part):
         self.answers = Answers(port, settings, holdings, self.budget)
         self.asking = Pulls(port, settings, patterns, holdings, circle, self._send, self._send_towards)
         self._interval_ns = settings.interval_ns
+        self._round_at = 0
         self._busy = False
         """Something was recovered or asked for since the last round."""
         self._fresh: list[dict[Identity, PatternNumbers]] = [{}]
@@ -84,7 +88,17 @@ class Gossip(Part):
         if self._settings.algorithm != "none":
             # Not all at once: brokers that start together would gossip in step.
             first_ns = 1 + self.port.random.randrange(self._interval_ns)
-            self.port.set_timer((self.name, "round"), self.port.now + first_ns)
+            self._set_round(self.port.now + first_ns)
+
+    def hasten(self) -> None:
+        """Something is missing: an adaptive interval does not wait for its end."""
+        soon = self.port.now + self._settings.interval_ns // FASTEST
+        if self._settings.adaptive and soon < self._round_at:
+            self._set_round(soon)
+
+    def _set_round(self, at: int) -> None:
+        self._round_at = at
+        self.port.set_timer((self.name, "round"), at)
 
     def on_timer(self, name: TimerName) -> None:
         self.answers.begin_round()
@@ -98,7 +112,7 @@ class Gossip(Part):
         if settings.solicits and self.asking.ask():
             self._busy = True
         self._adapt()
-        self.port.set_timer((self.name, "round"), self.port.now + self._interval_ns)
+        self._set_round(self.port.now + self._interval_ns)
 
     def _adapt(self) -> None:
         base_ns = self._settings.interval_ns
@@ -115,6 +129,8 @@ class Gossip(Part):
             self._busy = True
         elif entry.route:
             self.asking.learn_route(entry)
+        if self._holdings.losses.lost:
+            self.hasten()
         publication = entry.publication
         identity = publication.source, publication.incarnation, publication.sequence
         self._list(identity, entry.numbers)
@@ -232,7 +248,7 @@ class Gossip(Part):
                     else:
                         partial.append(assembly)
             if absent:
-                events.append((source, incarnation, closed(absent)))
+                events.append((source, incarnation, closed(absent)[:MAX_RANGES_ASKED]))
         if not events and not partial:
             return None
         return Ask(tuple(events), tuple(map(want, fit(partial, DIGEST_BYTES))), message.by)
@@ -241,7 +257,8 @@ class Gossip(Part):
         """Not for what we have, nor while an answer may be on its way: several offer the same."""
         if self._holdings.has(*event) or self._asked.get(event, 0) > self.port.now:
             return False
-        self._asked[event] = self.port.now + self._settings.grace_ns
+        if len(self._asked) < MAX_ASKED:
+            self._asked[event] = self.port.now + self._settings.grace_ns
         return True
 
     def on_ask(self, sender: str, message: Ask) -> None:

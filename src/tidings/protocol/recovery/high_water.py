@@ -2,13 +2,15 @@
 
 While events come, each tells what was lost before it. A count that came to rest is told to the neighbours on the way to
 subscribers, hop by hop, each time until it is acknowledged: a message from the origin alone would have to survive all
-hops at once, and one that is merely repeated may fall into one burst of losses. At rest nothing is sent.
+hops at once, and one that is merely repeated may fall into one burst of losses. All that a neighbour is to be told goes
+together, a few times per interval, so the cost per broker is bounded by its links. At rest nothing is sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from tidings.model.messages import PatternCount
 from tidings.model.recovery_messages import MAX_NUMBERS, HighWater, HighWaterTaken, PatternNumbers
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.kernel import Part, Port, TimerName
@@ -18,10 +20,10 @@ MAX_FRESH = 65_536
 """Counts that are told on at a time; more are not, and the losses at their ends are noticed at the next event."""
 MAX_ATTEMPTS = 40
 LONGEST_PAUSE_NS = 4_000_000_000
+TURNS_PER_INTERVAL = 4
+SHORTEST_TURN_NS = 100_000_000
 
 Told = Callable[[str, PatternNumbers], None]
-Entries = dict[tuple[str, str], list[tuple[bytes, int, int]]]
-"""(hop, origin) -> (pattern, epoch, number)"""
 
 
 class Fresh:
@@ -60,7 +62,7 @@ class HighWaters(Part):
         self.on_told: Told = lambda origin, numbers: None
         self._neighbours = frozenset(neighbours)
         self._patterns = patterns
-        self._interval_ns = interval_ns
+        self._turn_ns = max(interval_ns // TURNS_PER_INTERVAL, SHORTEST_TURN_NS)
         self._enabled = enabled
         self._fresh: dict[tuple[str, bytes], Fresh] = {}
         self._running = False
@@ -87,31 +89,29 @@ class HighWaters(Part):
     def _keep_running(self) -> None:
         if self._fresh and not self._running:
             self._running = True
-            self.port.set_timer((self.name, "tell"), self.port.now + self._interval_ns)
+            self.port.set_timer((self.name, "turn"), self.port.now + self._turn_ns)
 
     def on_timer(self, name: TimerName) -> None:
-        entries: Entries = {}
+        """A turn: all that is to be told to a neighbour goes together."""
+        counts: dict[str, list[PatternCount]] = {}
         for (origin, pattern), fresh in list(self._fresh.items()):
             if fresh.raised:
                 fresh.raised = False
-            elif fresh.next_at <= self.port.now and not self._tell(origin, pattern, fresh, entries):
+            elif fresh.next_at <= self.port.now and not self._tell(origin, pattern, fresh, counts):
                 del self._fresh[origin, pattern]
-        self._send(entries)
+        for hop, told in sorted(counts.items()):
+            for start in range(0, len(told), MAX_NUMBERS):
+                self.port.send(hop, HighWater(tuple(told[start : start + MAX_NUMBERS])))
         self._running = False
         self._keep_running()
 
-    def _send(self, entries: Entries) -> None:
-        for (hop, origin), numbers in sorted(entries.items()):
-            for start in range(0, len(numbers), MAX_NUMBERS):
-                self.port.send(hop, HighWater(origin, tuple(numbers[start : start + MAX_NUMBERS])))
-
-    def _tell(self, origin: str, pattern: bytes, fresh: Fresh, entries: Entries) -> bool:
-        """Puts the count into `entries` for all who lack it; False if there is nobody, or not in reach."""
+    def _tell(self, origin: str, pattern: bytes, fresh: Fresh, counts: dict[str, list[PatternCount]]) -> bool:
+        """Puts the count into `counts` for all who lack it; False if there is nobody, or not in reach."""
         waiting = [hop for hop in self._patterns.hops(pattern) if hop != fresh.via and hop not in fresh.taken]
         for hop in waiting:
-            entries.setdefault((hop, origin), []).append((pattern, fresh.epoch, fresh.number))
+            counts.setdefault(hop, []).append((pattern, origin, fresh.epoch, fresh.number))
         fresh.attempts += 1
-        pause_ns = min(self._interval_ns << min(fresh.attempts - 1, 20), LONGEST_PAUSE_NS)
+        pause_ns = min(self._turn_ns << min(fresh.attempts, 20), LONGEST_PAUSE_NS)
         fresh.next_at = self.port.now + pause_ns
         return bool(waiting) and fresh.attempts <= MAX_ATTEMPTS
 
@@ -119,21 +119,23 @@ class HighWaters(Part):
         if sender not in self._neighbours:
             self.port.emit(Misbehaviour(sender, "it is no neighbour and told how far an origin has counted"))
             return
-        self.port.send(sender, HighWaterTaken(message.origin, message.numbers))
-        self.on_told(message.origin, message.numbers)
-        if not self._enabled:
+        self.port.send(sender, HighWaterTaken(message.counts))
+        for pattern, origin, epoch, number in message.counts:
+            self.hear(origin, pattern, epoch, number, sender)
+
+    def hear(self, origin: str, pattern: bytes, epoch: int, number: int, sender: str) -> None:
+        """A neighbour says how far an origin has counted; nobody knows better than we how far we have."""
+        if origin == self.port.node:
             return
-        entries: Entries = {}
-        for pattern, epoch, number in message.numbers:
-            fresh = self._raise(message.origin, pattern, epoch, number, sender)
+        self.on_told(origin, ((pattern, epoch, number),))
+        if self._enabled:
+            fresh = self._raise(origin, pattern, epoch, number, sender)
             if fresh is not None:  # the stream is at rest: no need to wait for its next event
                 fresh.raised = False
-                self._tell(message.origin, pattern, fresh, entries)
-        self._send(entries)
-        self._keep_running()
+            self._keep_running()
 
     def on_high_water_taken(self, sender: str, message: HighWaterTaken) -> None:
-        for pattern, epoch, number in message.numbers:
-            fresh = self._fresh.get((message.origin, pattern))
+        for pattern, origin, epoch, number in message.counts:
+            fresh = self._fresh.get((origin, pattern))
             if fresh is not None and (epoch, number) == (fresh.epoch, fresh.number):
                 fresh.taken[sender] = None

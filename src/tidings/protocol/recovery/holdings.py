@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from tidings.model.event import EventId
 from tidings.model.recovery_messages import Carried, PatternNumbers, Range
 from tidings.protocol.kernel import Port
-from tidings.protocol.recovery.blocks import Assemblies, Assembly
+from tidings.protocol.recovery.assemblies import Assemblies
+from tidings.protocol.recovery.blocks import Assembly
 from tidings.protocol.recovery.cache import Cached, EventCache
 from tidings.protocol.recovery.losses import LossDetector, retry_pause_ns
 from tidings.protocol.recovery.settings import RecoverySettings

@@ -24,7 +24,7 @@ from tidings.model.recovery_messages import PatternNumbers, Range
 from tidings.structures.range_set import RangeSet
 
 BLIND = 64
-MAX_DOUBLINGS = 3
+MAX_DOUBLINGS = 2
 
 StreamKey = tuple[str, bytes, int]
 """(origin, pattern, epoch)"""
@@ -115,6 +115,9 @@ class LossDetector:
     def lost(self) -> int:
         """How many losses are listed."""
         return len(self._lost)
+
+    def watches(self, pattern: bytes) -> bool:
+        return pattern in self._watched
 
     def watch(self, pattern: bytes, baselines: Iterable[tuple[str, int, int]]) -> None:
         """Somebody here subscribes: what (origin, epoch, number) leaves above the number is ours.

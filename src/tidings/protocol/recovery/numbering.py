@@ -15,7 +15,7 @@ published for that pattern. Here the source is the publisher's broker, the *orig
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tidings.model.recovery_messages import MAX_NUMBERS, PatternNumbers
 from tidings.model.subscription import Interest
@@ -44,6 +44,8 @@ class Numbering:
         """Short name -> the installed interests whose keys begin with it; nearly always one."""
         self._last_epoch = -1
         self._ranked = 0
+        self.on_renamed: Callable[[Interest, bytes], None] = lambda interest, before: None
+        """Told of an interest that has another name now, because of a clash or its end."""
         self.unlisted = 0
         """How often an event matched a pattern that it could not list."""
 
@@ -104,8 +106,11 @@ class Numbering:
             count = self._counts[interest]
             pattern = interest.key if len(sharing) > 1 else short
             if pattern != count.pattern:
+                before = count.pattern
                 self._last_epoch = max(now, self._last_epoch + 1)
                 count.pattern, count.epoch, count.number = pattern, self._last_epoch, 0
+                if before:
+                    self.on_renamed(interest, before)
 
 
 def _precedence(count: _Count) -> tuple[int, int]:

@@ -46,8 +46,11 @@ class Patterns:
         self.on_local: Callable[[], None] = lambda: None
         """Told when the clients' patterns have changed."""
         self.on_unsubscribed: Callable[[bytes], None] = lambda pattern: None
+        self.on_renamed: Callable[[bytes, bytes], None] = lambda before, after: None
+        """Told of a pattern of our clients that has another name now."""
         table.on_held = self._on_held
         table.on_local = self._on_local
+        numbering.on_renamed = self._on_renamed
 
     def ids(self, interest: Interest) -> tuple[bytes, ...]:
         found = (self._numbering.pattern_id(pattern) for pattern in patterns_of(interest))
@@ -106,6 +109,15 @@ class Patterns:
         name = self._numbering.pattern_id(pattern)
         assert name is not None
         self.on_installed(name)
+
+    def _on_renamed(self, pattern: Interest, before: bytes) -> None:
+        after = self._numbering.pattern_id(pattern)
+        assert after is not None
+        self.on_removed(before)
+        self.on_installed(after)
+        if pattern in self._local:
+            self.on_renamed(before, after)
+            self.on_local()
 
     def _remove(self, pattern: Interest) -> None:
         name = self._numbering.pattern_id(pattern)

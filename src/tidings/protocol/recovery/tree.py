@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -21,7 +22,7 @@ from tidings.model.recovery_messages import MAX_ROUTE, Carried, Fragment, Patter
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.kernel import Part, Port
 from tidings.protocol.matching import Matcher
-from tidings.protocol.recovery.blocks import MAX_INLINE_ATTRIBUTES_BYTES, Assembly
+from tidings.protocol.recovery.blocks import MAX_INLINE_ATTRIBUTES_BYTES, Assembly, Header, header_of
 from tidings.protocol.recovery.cache import Cached
 from tidings.protocol.recovery.holdings import Holdings
 from tidings.protocol.recovery.link_loss import LinkLoss
@@ -39,11 +40,12 @@ Gained = Callable[[Cached, str, str], None]
 
 
 class Passing:
-    """An event of which blocks pass: what routes them, and what of it went on."""
+    """An event of which blocks pass: what they must be like, what routes them, and what of it went on."""
 
-    __slots__ = ("gone", "header", "sent", "topped_up")
+    __slots__ = ("check", "gone", "header", "sent", "topped_up")
 
     def __init__(self, fragment: Fragment) -> None:
+        self.check = Assembly(Header._make(header_of(fragment)), 0).check
         self.header = Publication(
             fragment.source,
             fragment.incarnation,
@@ -106,7 +108,7 @@ class EpidemicTree(Part):
         self._link_loss = link_loss
         self._published = RecentIds()
         self._forwarded = RecentIds()
-        self._passing: OrderedDict[tuple[str, int, int], Passing] = OrderedDict()
+        self._passing: OrderedDict[tuple[Any, ...], Passing] = OrderedDict()
 
     # --- What our clients publish
 
@@ -215,14 +217,20 @@ class EpidemicTree(Part):
         by = message.by
         if not self._may_send(sender, by):
             return
-        if not by:
-            self._link_loss.received(sender)
-            self.on_numbers(message.origin, message.numbers, sender)
-        passing = self._pass(message)
+        try:
+            passing = self._pass(message)
+        except WireError as error:
+            self.port.emit(Misbehaviour(sender, str(error)))
+            return
         route = self._route(sender, passing.header)
         if route is None:
             return
+        if not by:
+            self._link_loss.received(sender)
+            self.on_numbers(message.origin, message.numbers, sender)
         had = self._holdings.has(message.source, message.incarnation, message.sequence)
+        if had and by:
+            self._holdings.again(message.origin, message.numbers)
         wanted = bool(route.notices) and not had
         recoding = not by and not had and passing.recodes(message, self._settings.redundancy)
         try:
@@ -286,12 +294,17 @@ class EpidemicTree(Part):
         passing.topped_up[generation] = None
 
     def _pass(self, message: Fragment) -> Passing:
-        identity = message.source, message.incarnation, message.sequence
-        passing = self._passing.get(identity)
-        if passing is None:
-            passing = self._passing[identity] = Passing(message)
-            if len(self._passing) > MAX_PASSING:
-                self._passing.popitem(last=False)
+        """The event of a block that is what it says; WireError if it is not. A forged header is another event."""
+        header = header_of(message)
+        passing = self._passing.get(header)
+        if passing is not None:
+            passing.check(message)
+            return passing
+        passing = Passing(message)
+        passing.check(message)
+        self._passing[header] = passing
+        if len(self._passing) > MAX_PASSING:
+            self._passing.popitem(last=False)
         return passing
 
     # --- Shared

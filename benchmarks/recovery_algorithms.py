@@ -1,0 +1,132 @@
+"""Every algorithm of recovery on one workload, at several rates of loss; for benchmarks/recovery.py.
+
+The defaults of the epidemic paper's sweeps: 100 brokers of degree 4 at most, 70 patterns, 2 to a broker, a buffer of
+1,500 events, a round every 30 ms, 50 events/s of each of 5 publishers. `auto` comes with its own interval of a
+second, too, and then has longer to settle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+from recovery_runs import play, progress
+
+from tidings.scenario.schema import (
+    GilbertLoss,
+    Network,
+    Overlay,
+    Publisher,
+    RandomShape,
+    Recovery,
+    Scenario,
+    Subscriber,
+)
+from tidings.simulator.run import GOSSIP
+
+BROKERS, QUICK_BROKERS = 100, 40
+PATTERNS = 70
+PATTERNS_PER_BROKER = 2
+PUBLISHERS = 5
+RATE_HZ = 50.0
+START_S = 120.0
+"""By then everybody has subscribed: a link without events needs as many retries as a burst is long."""
+INTERVAL_MS = 30.0
+SETTLE_S = 10.0
+SLOW_INTERVAL_MS = 1_000.0
+SLOW_SETTLE_S = 45.0
+
+ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
+    "none": {"algorithm": "none"},
+    "push digest, tree": {"algorithm": "push", "push": "digest", "routing": "tree"},
+    "subscriber-pull, tree": {"algorithm": "subscriber-pull", "routing": "tree"},
+    "publisher-pull": {"algorithm": "publisher-pull"},
+    "combined, tree": {"algorithm": "combined", "routing": "tree"},
+    "push random": {"algorithm": "push"},
+    "push+pull .25": {"algorithm": "push+pull", "window": 0.25},
+    "push+pull 1": {"algorithm": "push+pull", "window": 1.0},
+    "auto, 30 ms": {"algorithm": "auto"},
+    "auto": {"algorithm": "auto", "interval_ms": SLOW_INTERVAL_MS},
+}
+
+
+class Algorithm(NamedTuple):
+    """Overhead: messages with events and of gossip, per event, to the end. Gossip: while events are published.
+
+    `by_gossip`: deliveries that gossip brought, lost on the tree or merely slower there; and how late these were.
+    """
+
+    loss_percent: float
+    burst: int
+    algorithm: str
+    expected: int
+    delivered_percent: float
+    overhead: float
+    gossip_per_broker_s: float
+    mean_ms: float
+    p99_ms: float
+    by_gossip: int
+    gossip_mean_ms: float | None
+    gossip_p99_ms: float | None
+
+
+def algorithms(quick: bool) -> Iterator[Algorithm]:
+    brokers, publish_s = (QUICK_BROKERS, 1.0) if quick else (BROKERS, 2.0)
+    for burst in (1,) if quick else (1, 10):
+        for rate in (0.1,) if quick else (0.01, 0.05, 0.1, 0.2):
+            for name in ALGORITHMS:
+                progress(f"algorithms: {rate:.0%} lost, bursts of {burst}, {name}")
+                yield algorithm_row(name, rate, burst, brokers, publish_s)
+
+
+def algorithm_row(name: str, rate: float, burst: int, brokers: int, publish_s: float) -> Algorithm:
+    scenario = algorithms_scenario(ALGORITHMS[name], rate, burst, brokers, publish_s)
+    played = play(scenario, (START_S, START_S + publish_s))
+    if any(at is None or at > START_S * 1e9 for at in played.trace.subscribed["accepted_ns"].to_pylist()):
+        raise SystemExit("algorithms: not everybody had subscribed in time")
+    started, ended = played.counts
+    publishing = ended.since(started)
+    gossip = publishing.messages_of(GOSSIP) + publishing.brought
+    summary, late_ms = played.summary, played.gossip_latency_ms()
+    return Algorithm(
+        loss_percent=100 * rate,
+        burst=burst,
+        algorithm=name,
+        expected=summary["expected"],
+        delivered_percent=100 * summary["delivery_ratio"],
+        overhead=summary["overhead"],
+        gossip_per_broker_s=gossip / brokers / publish_s,
+        mean_ms=summary["latency_ms"]["mean"],
+        p99_ms=summary["latency_ms"]["p99"],
+        by_gossip=len(late_ms),
+        gossip_mean_ms=float(late_ms.mean()) if len(late_ms) else None,
+        gossip_p99_ms=float(np.percentile(late_ms, 99)) if len(late_ms) else None,
+    )
+
+
+def algorithms_scenario(
+    keys: Mapping[str, Any], rate: float, burst: int, brokers: int, publish_s: float
+) -> Scenario:
+    random = Random(1)
+    names = [f"b{number}" for number in range(brokers)]
+    patterns = [f"/p{number}" for number in range(PATTERNS)]
+    recovery = Recovery(**{"interval_ms": INTERVAL_MS, **keys})
+    return Scenario(
+        seed=1,
+        duration_s=START_S + publish_s,
+        settle_s=SETTLE_S if recovery.interval_ms < SLOW_INTERVAL_MS else SLOW_SETTLE_S,
+        network=Network(loss=GilbertLoss(rate=rate, burst=burst)),
+        overlay=Overlay(mode="epidemic", shape=RandomShape(brokers=brokers, degree=4)),
+        recovery=recovery,
+        publishers=tuple(
+            Publisher(name=f"p{at}", at=at, topics=tuple(patterns), rate_hz=RATE_HZ, start_s=START_S)
+            for at in random.sample(names, PUBLISHERS)
+        ),
+        subscribers=tuple(
+            Subscriber(name=f"s{at}{pattern}", at=at, topics=(pattern,))
+            for at in names
+            for pattern in random.sample(patterns, PATTERNS_PER_BROKER)
+        ),
+    )
