@@ -584,7 +584,7 @@ def test_what_is_no_gossip_is_not_taken_from_who_is_no_neighbour() -> None:
     post.learn("far", "127.0.0.1:7")
     refused: list[bytes] = [
         encode(carried(1, by="")),
-        encode(HighWater("far", ())),
+        encode(HighWater(())),
         encode(Ping(1)),
         b"",
         b"\xc1",

@@ -20,7 +20,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tidings.model.errors import FilterError
 from tidings.model.filter import Filter, Pattern
 from tidings.model.predicates import Kind
-from tidings.structures import attribute_table, conjunct_index, match_index, slot_store
+from tidings.structures import (
+    attribute_table,
+    box_index,
+    conjunct_index,
+    match_index,
+    shelf_index,
+    slot_store,
+)
 from tidings.structures.match_index import MatchIndex
 
 NAMES = ("a", "b", "c", "d")
@@ -55,16 +62,22 @@ def small_limits() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attribute_table, "MAX_CUTS", dict.fromkeys(Kind, 4))
         patch.setattr(attribute_table, "MIN_DOUBTS", 2)
-        patch.setattr(conjunct_index, "SHELF_LIST_LIMIT", 3)
-        patch.setattr(conjunct_index, "SHELF_LIST_AGAIN", 1)
-        patch.setattr(conjunct_index, "SHELF_FEW", 2)
-        patch.setattr(conjunct_index, "COMMON_CHEAP", 12)
-        patch.setattr(conjunct_index, "COMPILED_LIMIT", 8)
+        patch.setattr(shelf_index, "SHELF_LIST_LIMIT", 3)
+        patch.setattr(shelf_index, "SHELF_LIST_AGAIN", 1)
+        patch.setattr(shelf_index, "SHELF_FEW", 2)
+        patch.setattr(shelf_index, "COMMON_CHEAP", 12)
+        patch.setattr(shelf_index, "COMPILED_LIMIT", 8)
         patch.setattr(slot_store, "NARROW_FROM_WORDS", 2)
         patch.setattr(slot_store, "ROWS_BEFORE_NARROWING", 1)
         patch.setattr(slot_store, "ABSENCE_ROWS", 2)
         patch.setattr(slot_store, "FEW_SLOTS", 4)
         patch.setattr(match_index, "COMPACT_FROM", 4)
+        patch.setattr(conjunct_index, "BOXES_FROM", 10)
+        patch.setattr(conjunct_index, "SAMPLED", 2)
+        patch.setattr(conjunct_index, "MOVED_AT_ONCE", 2)
+        patch.setattr(box_index, "MIN_REFERENCES", 3)
+        patch.setattr(box_index, "REGIONS", 4)
+        patch.setattr(box_index, "WORST_SHARE", 0.8)
         yield
 
 
@@ -261,7 +274,7 @@ def test_equal_filters_share_one_entry_and_memory_is_used_again() -> None:
     for _ in range(5):
         for key in range(300):
             index.add(key, f"a > {key}")
-        pages.append(index._conjuncts._store.page_count)
+        pages.append(index._conjuncts._shelves._store.page_count)
         for key in range(300):
             index.remove(key)
     assert len(set(pages)) == 1
@@ -299,3 +312,42 @@ def test_bounds_do_not_decide_lists_of_numbers(few_slots: int, monkeypatch: pyte
     for value in range(120):
         event = {"n": value}
         assert index.match(event) == [key for key, pattern in twin.items() if pattern.matches(event)]
+
+
+def test_boxes_tell_numbers_from_strings_and_agree_while_conjuncts_move() -> None:
+    """Attributes hold both kinds, so that a string's key must never pass for a number, nor a number for a key."""
+    index: MatchIndex[int] = MatchIndex()
+    twin: dict[int, Pattern] = {}
+
+    def text_of(key: int) -> str:
+        x, y, z = (("x", "y", "z") * 2)[key % 3 : key % 3 + 3]
+        return (
+            f"{x} >= {key % 9} AND {y} = 's{key % 7}' AND {z} <= {key % 11}",
+            f"{x} = 's{key % 5}' AND {y} LIKE 's{key % 3}%' AND {z} > {key % 6}",
+            f"{x} = 's{key % 4}' AND {y} = 's{key % 6}' AND {z} = {key % 8}",
+            f"{x} BETWEEN {key % 5} AND {key % 5 + 3} AND {y} < {key % 10}",
+        )[key // 3 % 4]
+
+    values = (*range(12), 2.5, float("nan"), float("inf"), *(f"s{n}" for n in range(7)), "s1x", True, None)
+    for key in range(240):
+        twin[key] = Filter(text_of(key)).pattern
+        index.add(key, twin[key])
+        if key % 5 == 4:
+            index.remove(key - 3)
+            del twin[key - 3]
+        event = {
+            name: values[(key * step + step) % len(values)] for name, step in (("z", 7), ("x", 5), ("y", 3))
+        }
+        assert index.match(event) == [k for k, pattern in twin.items() if pattern.matches(event)]
+    boxes = index._conjuncts._boxes
+    assert boxes is not None and len(boxes) > 50
+    for x in values:
+        for y in values:
+            for z in values[::3]:
+                event = {"x": x, "y": y, "z": z}
+                assert index.match(event) == [k for k, pattern in twin.items() if pattern.matches(event)], (
+                    event
+                )
+    for key in list(twin):
+        index.remove(key)
+    assert not len(boxes) and not boxes._cells and not +boxes._uses

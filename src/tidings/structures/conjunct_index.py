@@ -1,219 +1,110 @@
-"""Which of many conjuncts hold for an event: access predicates where equality is selective, bitmaps elsewhere.
+"""Which of many conjuncts hold for an event: boxes where that is selective, shelves and bitmaps elsewhere.
 
-A conjunct hangs on the rarest value that it asks for with `=`, on the *shelf* of that value, or on the common
-shelf if it asks for none. A shelf of few conjuncts is a list, checked one by one; a larger one has pages of
-slots in the bitmaps of a `SlotStore`. Matching visits the shelves of the event's values and the common one, and
-evaluates only the conjuncts that the bitmaps leave in doubt. Which shelf a conjunct hangs on affects only speed.
+A small index has shelves only. When it grows, boxes are set up with rulers that fit the conjuncts present, and
+these move over, a few with each that is added, so that no addition takes long. Until all have moved, events are
+matched in the old shelves too. Where a conjunct is kept affects only speed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
-
-from tidings.model.evaluate import compile_conjunct
-from tidings.model.predicates import Conjunct, Constraint, Kind, Scalar, is_plain
-from tidings.structures.attribute_table import TYPES_OF_KIND
-from tidings.structures.bit_rows import Slots
+from tidings.model.predicates import Conjunct, Scalar
+from tidings.structures.box_index import Box, BoxIndex
 from tidings.structures.event_values import exact_attributes
-from tidings.structures.shelf import Member, Shelf, ShelfKey
-from tidings.structures.slot_store import SlotStore
+from tidings.structures.shelf_index import NOWHERE, ShelfIndex
 
-SHELF_LIST_LIMIT = 8
-"""Conjuncts that a shelf holds as a list, checked one by one; a page of bits costs less than checking more."""
+BOXES_FROM = 16_384
+"""Fewer conjuncts are matched by shelves and bitmaps."""
 
-SHELF_LIST_AGAIN = 3
-SHELF_FEW = 6
-COMMON_CHEAP = 8_192
-"""Up to this size, scanning the common shelf costs less than checking more than a few conjuncts one by one."""
+MOVED_AT_ONCE = 3
+"""Conjuncts that move with each one added."""
 
-POPULAR_SHARE = 16
-"""A value that more than one in so many conjuncts asks for is no help: the scan of all costs less."""
+SAMPLED = 8
+"""One in so many conjuncts is looked at to choose the rulers."""
 
-REPACK_LIMIT = 1_024
-"""A larger shelf keeps its pages when it empties, so that no single removal takes long."""
 
-PAGE_RUN = 8
-"""Pages that a large shelf reserves at once: a cache line of every row."""
+class Indexed(Box):
+    """A conjunct of the index, in boxes or on shelves."""
 
-COMPILED_LIMIT = 65_536
+    __slots__ = ("is_old",)
+
+    def __init__(self, conjunct: Conjunct, label: int) -> None:
+        super().__init__(conjunct, label, NOWHERE)
+        self.is_old = False
 
 
 class ConjunctIndex:
     def __init__(self) -> None:
-        self._store = SlotStore()
-        self._common = Shelf(None)
-        self._shelves: dict[str, dict[type, dict[Any, Shelf]]] = {}
-        self._compiled: list[Member] = []
-        self._size = 0
+        self._shelves = ShelfIndex()
+        self._boxes: BoxIndex | None = None
+        self._old_shelves = ShelfIndex()
+        self._to_move: list[Indexed] = []
 
     def __len__(self) -> int:
-        return self._size
+        boxes = 0 if self._boxes is None else len(self._boxes)
+        return len(self._shelves) + len(self._old_shelves) + boxes
 
     @property
     def size_bytes(self) -> int:
-        return self._store.size_bytes
+        boxes = 0 if self._boxes is None else self._boxes.size_bytes
+        return self._shelves.size_bytes + self._old_shelves.size_bytes + boxes
 
-    def add(self, conjunct: Conjunct, label: int) -> Member:
-        member = Member(conjunct, label, self._shelf_for(conjunct))
-        self._size += 1
+    def add(self, conjunct: Conjunct, label: int) -> Indexed:
+        member = Indexed(conjunct, label)
         self._put(member)
+        if self._boxes is None and len(self._shelves) > BOXES_FROM:
+            self._set_up_boxes()
+        for _ in range(min(MOVED_AT_ONCE, len(self._to_move))):
+            self._move(self._to_move.pop())
         return member
 
-    def remove(self, member: Member) -> None:
-        self._size -= 1
-        shelf = member.shelf
-        shelf.size -= 1
-        if shelf.members is not None:
-            shelf.members.remove(member)
+    def remove(self, member: Indexed) -> None:
+        if member.cells is not None:
+            assert self._boxes is not None
+            self._boxes.remove(member)
         else:
-            self._clear_slot(member)
-            if _is_wasteful(shelf):
-                self._repack(shelf)
-        if not shelf.size and shelf.key is not None:
-            self._drop_shelf(shelf.key)
+            self._shelves_of(member).remove(member)
 
-    def relabel(self, member: Member, label: int) -> None:
+    def relabel(self, member: Indexed, label: int) -> None:
         member.label = label
-        if member.slot is not None:
-            self._store.labels[member.slot] = label
+        if member.cells is not None:
+            assert self._boxes is not None
+            self._boxes.relabel(member)
+        else:
+            self._shelves_of(member).relabel(member)
 
     def match(self, attributes: Mapping[str, Scalar]) -> list[int]:
         """The labels of the conjuncts that hold, in no particular order."""
         attributes = exact_attributes(attributes)
-        found = []
-        pages = []
-        for name, value in attributes.items():
-            by_type = self._shelves.get(name)
-            by_value = by_type.get(type(value)) if by_type else None
-            shelf = by_value.get(value) if by_value else None
-            if shelf is None:
-                continue
-            if shelf.members is None:
-                pages.append(shelf.pages)
-            else:
-                found += [member.label for member in shelf.members if self._holds(member, attributes)]
-        if self._store.occupied:
-            self._match_pages(attributes, pages, found)
+        if self._boxes is None:
+            return self._shelves.match(attributes)
+        found = self._boxes.match(attributes)
+        if len(self._shelves):
+            found += self._shelves.match(attributes)
+        if len(self._old_shelves):
+            found += self._old_shelves.match(attributes)
         return found
 
-    def _match_pages(self, attributes: Mapping[str, Scalar], pages: list[Slots], found: list[int]) -> None:
-        sure, doubtful = self._store.scan(attributes, pages)
-        found += self._store.labels[sure].tolist()
-        if len(doubtful):
-            members = [self._store.members[slot] for slot in doubtful.tolist()]
-            found += [member.label for member in members if self._holds(member, attributes)]
+    def _put(self, member: Indexed) -> None:
+        if self._boxes is None or not self._boxes.add(member):
+            self._shelves.add(member)
 
-    def _holds(self, member: Member, attributes: Mapping[str, Scalar]) -> bool:
-        check = member.check
-        if check is None:
-            if len(self._compiled) >= COMPILED_LIMIT:  # compiled conjuncts are larger than their bits
-                for other in self._compiled:
-                    other.check = None
-                self._compiled.clear()
-            check = member.check = compile_conjunct(member.conjunct)
-            self._compiled.append(member)
-        return check(attributes)
+    def _set_up_boxes(self) -> None:
+        self._to_move = [member for member in self._shelves if isinstance(member, Indexed)]
+        self._boxes = BoxIndex([member.conjunct for member in self._to_move[::SAMPLED]])
+        self._shelves, self._old_shelves = ShelfIndex(), self._shelves
+        for member in self._to_move:
+            member.is_old = True
 
-    def _shelf_for(self, conjunct: Conjunct) -> Shelf:
-        best_key, best_size = None, 0
-        for constraint in conjunct.constraints:
-            key = _access_key(constraint)
-            if key is None:
-                continue
-            shelf = self._find_shelf(key)
-            size = shelf.size if shelf is not None else 0
-            if best_key is None or size < best_size:
-                best_key, best_size = key, size
-        if best_key is None:
-            return self._common
-        if best_size >= SHELF_FEW and self._common.size < COMMON_CHEAP:
-            return self._common
-        if best_size >= SHELF_LIST_LIMIT and POPULAR_SHARE * best_size > self._size:
-            return self._common
-        name, value_type, value = best_key
-        by_value = self._shelves.setdefault(name, {}).setdefault(value_type, {})
-        shelf = by_value.get(value)
-        if shelf is None:
-            shelf = by_value[value] = Shelf(best_key)
-            if value_type is int:
-                self._shelves[name][float] = by_value
-        return shelf
+    def _move(self, member: Indexed) -> None:
+        if not member.is_old or member.shelf is NOWHERE:  # removed meanwhile
+            return
+        self._old_shelves.remove(member)
+        member.is_old = False
+        self._put(member)
+        if not self._to_move:
+            self._old_shelves = ShelfIndex()
 
-    def _find_shelf(self, key: ShelfKey) -> Shelf | None:
-        name, value_type, value = key
-        return self._shelves.get(name, {}).get(value_type, {}).get(value)
-
-    def _drop_shelf(self, key: ShelfKey) -> None:
-        name, value_type, value = key
-        by_type = self._shelves[name]
-        del by_type[value_type][value]
-        if not any(by_type.values()):
-            del self._shelves[name]
-
-    def _put(self, member: Member) -> None:
-        shelf = member.shelf
-        shelf.size += 1
-        if shelf.members is not None:
-            shelf.members.append(member)
-            if shelf.size > SHELF_LIST_LIMIT:
-                self._move_to_pages(shelf)
-        else:
-            self._fill_slot(member)
-
-    def _move_to_pages(self, shelf: Shelf) -> None:
-        members, shelf.members = shelf.members or [], None
-        for member in members:
-            self._fill_slot(member)
-
-    def _repack(self, shelf: Shelf) -> None:
-        """Give back pages that have become nearly empty: to a list, or to as few pages as will do."""
-        slots = [slot for page in shelf.pages.tolist() for slot in range(64 * page, 64 * page + 64)]
-        members = [member for member in map(self._store.members.__getitem__, slots) if member is not None]
-        for member in members:
-            self._clear_slot(member)
-        for page in shelf.pages.tolist() + shelf.spare_pages:
-            self._store.release_page(page)
-        shelf.pages = shelf.pages[:0]
-        shelf.spare_pages = []
-        shelf.free_slots.clear()
-        if shelf.key is not None and len(members) <= SHELF_LIST_AGAIN:
-            shelf.members = members
-        else:
-            for member in members:
-                self._fill_slot(member)
-
-    def _fill_slot(self, member: Member) -> None:
-        shelf = member.shelf
-        if not shelf.free_slots:
-            page = self._new_page(shelf)
-            shelf.pages = np.append(shelf.pages, page)
-            shelf.free_slots = list(range(64 * page + 63, 64 * page - 1, -1))
-        self._store.occupy(shelf.free_slots.pop(), member)
-
-    def _new_page(self, shelf: Shelf) -> int:
-        if shelf.key is None:
-            return self._store.new_common_page()
-        if not shelf.spare_pages:
-            # Pages that are scanned together share cache lines if they are neighbours.
-            shelf.spare_pages = self._store.new_pages(min(len(shelf.pages) + 1, PAGE_RUN))
-        return shelf.spare_pages.pop()
-
-    def _clear_slot(self, member: Member) -> None:
-        member.shelf.free_slots.append(self._store.vacate(member))
-
-
-def _is_wasteful(shelf: Shelf) -> bool:
-    if shelf.key is not None and shelf.size <= SHELF_LIST_AGAIN:
-        return True
-    return 64 * len(shelf.pages) > 4 * shelf.size + 128 and shelf.size <= REPACK_LIMIT
-
-
-def _access_key(constraint: Constraint) -> ShelfKey | None:
-    """What a conjunct with this constraint can hang on: one value, and not just true or false."""
-    values, kind = constraint.values, constraint.kind
-    if values is None or len(values) != 1 or kind is None or kind is Kind.BOOLEAN or not is_plain(values[0]):
-        return None
-    return (constraint.attribute, TYPES_OF_KIND[kind][0], values[0])
+    def _shelves_of(self, member: Indexed) -> ShelfIndex:
+        return self._old_shelves if member.is_old else self._shelves

@@ -11,8 +11,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tidings.model.predicates import Scalar
-from tidings.structures.conjunct_index import ConjunctIndex
-from tidings.structures.shelf import Member
+from tidings.structures.conjunct_index import ConjunctIndex, Indexed
 
 if TYPE_CHECKING:
     from tidings.model.filter import Filter, Pattern
@@ -31,7 +30,7 @@ class _Entry:
     def __init__(self, pattern: Pattern, number: int) -> None:
         self.pattern = pattern
         self.number = number
-        self.members: list[Member] = []
+        self.members: list[Indexed] = []
         self.positions: dict[int, None] = {}
 
     def label(self) -> int:

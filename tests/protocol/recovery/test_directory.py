@@ -165,7 +165,7 @@ def test_directories_become_equal_in_small_steps(monkeypatch: pytest.MonkeyPatch
     """As it is with so many brokers that an answer covers a part of them only."""
     monkeypatch.setattr(roster, "MAX_STRETCH", 4)
     monkeypatch.setattr(directory, "MAX_BURST", 1)
-    monkeypatch.setattr(directory, "MAX_MESSAGE_BYTES", 150)
+    monkeypatch.setattr(roster, "MAX_MESSAGE_BYTES", 150)
     brokers = Brokers(5, 30, loss=0.2, start_within_ns=2 * NS_PER_S)
     brokers.run(4 * SETTLING_NS)
     brokers.assert_converged()

@@ -29,19 +29,18 @@ Told = Callable[[str, PatternNumbers], None]
 class Fresh:
     """A count that was raised lately, and who has not acknowledged it."""
 
-    __slots__ = ("attempts", "epoch", "next_at", "number", "raised", "taken", "via")
+    __slots__ = ("attempts", "epoch", "next_at", "number", "taken", "via")
 
     def __init__(self) -> None:
         self.epoch = self.number = -1
 
-    def raise_to(self, epoch: int, number: int, via: str) -> None:
+    def raise_to(self, epoch: int, number: int, via: str, next_at: int) -> None:
         self.epoch = epoch
         self.number = number
         self.via = via
         """Who told us; it knows."""
-        self.raised = True
-        """Since the last round: as long as events come, the next one tells as much."""
-        self.attempts = self.next_at = 0
+        self.next_at = next_at
+        self.attempts = 0
         self.taken: dict[str, None] = {}
 
 
@@ -62,6 +61,7 @@ class HighWaters(Part):
         self.on_told: Told = lambda origin, numbers: None
         self._neighbours = frozenset(neighbours)
         self._patterns = patterns
+        self._interval_ns = interval_ns
         self._turn_ns = max(interval_ns // TURNS_PER_INTERVAL, SHORTEST_TURN_NS)
         self._enabled = enabled
         self._fresh: dict[tuple[str, bytes], Fresh] = {}
@@ -70,21 +70,19 @@ class HighWaters(Part):
     def raised(self, origin: str, numbers: PatternNumbers, via: str) -> None:
         """An event with these numbers was published here or came by the tree, `via` that neighbour or client."""
         if self._enabled:
+            rest_at = self.port.now + self._interval_ns * 3 // 2  # an event before then tells as much
             for pattern, epoch, number in numbers:
-                self._raise(origin, pattern, epoch, number, via)
+                self._raise(origin, pattern, epoch, number, via, rest_at)
             self._keep_running()
 
-    def _raise(self, origin: str, pattern: bytes, epoch: int, number: int, via: str) -> Fresh | None:
-        """The count, if that is news."""
+    def _raise(self, origin: str, pattern: bytes, epoch: int, number: int, via: str, next_at: int) -> None:
         fresh = self._fresh.get((origin, pattern))
         if fresh is None:
             if len(self._fresh) >= MAX_FRESH:
-                return None
+                return
             fresh = self._fresh[origin, pattern] = Fresh()
-        if (epoch, number) <= (fresh.epoch, fresh.number):
-            return None
-        fresh.raise_to(epoch, number, via)
-        return fresh
+        if (epoch, number) > (fresh.epoch, fresh.number):
+            fresh.raise_to(epoch, number, via, next_at)
 
     def _keep_running(self) -> None:
         if self._fresh and not self._running:
@@ -95,9 +93,7 @@ class HighWaters(Part):
         """A turn: all that is to be told to a neighbour goes together."""
         counts: dict[str, list[PatternCount]] = {}
         for (origin, pattern), fresh in list(self._fresh.items()):
-            if fresh.raised:
-                fresh.raised = False
-            elif fresh.next_at <= self.port.now and not self._tell(origin, pattern, fresh, counts):
+            if fresh.next_at <= self.port.now and not self._tell(origin, pattern, fresh, counts):
                 del self._fresh[origin, pattern]
         for hop, told in sorted(counts.items()):
             for start in range(0, len(told), MAX_NUMBERS):
@@ -129,9 +125,7 @@ class HighWaters(Part):
             return
         self.on_told(origin, ((pattern, epoch, number),))
         if self._enabled:
-            fresh = self._raise(origin, pattern, epoch, number, sender)
-            if fresh is not None:  # the stream is at rest: no need to wait for its next event
-                fresh.raised = False
+            self._raise(origin, pattern, epoch, number, sender, self.port.now)  # it is at rest already
             self._keep_running()
 
     def on_high_water_taken(self, sender: str, message: HighWaterTaken) -> None:

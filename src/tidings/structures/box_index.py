@@ -1,0 +1,337 @@
+"""Conjuncts as boxes: those that ask for intervals of numbers, strings, or prefixes of strings, and nothing else.
+
+A box hangs on two of its constraints at once, the pair that fewest events are expected to satisfy. The values of an
+attribute have keys: a string itself, its prefixes, or for a number the region between two cuts of a ruler. A cell is
+a pair of keys and lists the boxes that an event with these keys may match; an event looks into the cells of all
+pairs of its own keys, and compares the boxes found there with its values, all at once. A box whose range spans
+several regions is in several cells, but an event has one region per attribute and so meets no box twice.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from math import inf
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidings.model.number import as_double
+from tidings.model.predicates import Conjunct, Constraint, Kind, Scalar
+from tidings.structures.shelf import Member, Shelf
+from tidings.structures.value_domain import Shape, shape_of
+
+REGIONS = 16
+"""Regions of numbers per attribute: with more, boxes are in more cells; with fewer, cells have more boxes."""
+
+MAX_CELLS = 32
+"""A box is in no more cells than this."""
+
+WORST_SHARE = 1 / 16
+"""Boxes that a larger share of events is expected to meet are left to bitmaps."""
+
+MAX_ATTRIBUTES = 16
+"""Attributes with a column; the boxes' lines are compared as a whole."""
+
+MIN_REFERENCES = 64
+"""An attribute with fewer references to numbers gets no ruler."""
+
+_ZERO = np.array(np.uint64(0))
+
+Keys = tuple[int, ...]
+Cells = tuple[Keys, Keys]
+Side = tuple[float, bool, Keys]
+"""Of a constraint: the expected share of events that satisfy it, whether only its keys can tell, and these."""
+
+Slots = NDArray[np.int32]
+Flags = NDArray[np.bool_]
+
+
+class _Attribute:
+    """Its columns in the boxes' lines, and the keys of its values, which no other attribute has.
+
+    Numbers and strings have columns of their own, so that a value of one kind refutes whoever wants the other.
+    """
+
+    __slots__ = ("cuts", "first_key", "number_column", "prefixes", "string_column", "strings")
+
+    def __init__(self, first_key: int, cuts: list[float]) -> None:
+        self.number_column = self.string_column = -1
+        self.first_key = first_key
+        """The key of the lowest region of numbers; those of the others follow."""
+        self.cuts = cuts
+        self.strings: dict[str, int] = {}
+        self.prefixes: dict[int, dict[str, int]] = {}
+        """By their length."""
+
+
+class Box(Member):
+    """A member that has cells, and a slot in a `BoxIndex`, while it is in one."""
+
+    __slots__ = ("cells",)
+
+    def __init__(self, conjunct: Conjunct, label: int, shelf: Shelf) -> None:
+        super().__init__(conjunct, label, shelf)
+        self.cells: Cells | None = None
+
+
+class BoxIndex:
+    """Members whose conjuncts are boxes. The cuts of numbers are chosen once, from the conjuncts given at first."""
+
+    def __init__(self, conjuncts: list[Conjunct]) -> None:
+        references: dict[str, list[float]] = {}
+        for conjunct in conjuncts:
+            for constraint in conjunct.constraints:
+                if constraint.kind is Kind.NUMBER:
+                    found = references.setdefault(constraint.attribute, [])
+                    found += map(float, shape_of(constraint).references())
+        self._attributes: dict[str, _Attribute] = {}
+        self._next_key = 0
+        self._cells: dict[int, dict[int, array[int]]] = {}
+        self._slots = 0
+        self._labels: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._lines: NDArray[np.float64] = np.full((0, 8), -inf)
+        self._columns = 0
+        self._uses: Counter[int] = Counter()
+        """How many boxes ask for a string or prefix, by its key."""
+        self._free: list[int] = []
+        for name, values in references.items():
+            if len(values) >= MIN_REFERENCES:
+                self._attribute(name, _quantiles(values))
+        for conjunct in conjuncts:
+            self._sides(conjunct)  # makes keys, whose number tells how rare each is
+
+    def __len__(self) -> int:
+        return self._slots - len(self._free)
+
+    @property
+    def size_bytes(self) -> int:
+        cells = sum(cell.itemsize * len(cell) for cells in self._cells.values() for cell in cells.values())
+        return cells + self._labels.nbytes + self._lines.nbytes
+
+    def add(self, member: Box) -> bool:
+        """Add a member, if it is a box that few events meet; says whether it was."""
+        sides = self._sides(member.conjunct)
+        cells = _best_cells(sides) if sides is not None else None
+        if cells is None:
+            self._forget_unused(member.conjunct)
+            return False
+        for texts, text in self._texts(member.conjunct):
+            self._uses[texts[text]] += 1
+        slot = self._free.pop() if self._free else self._new_slot()
+        self._labels[slot] = member.label
+        member.slot, member.cells = slot, cells
+        for first in cells[0]:
+            by_second = self._cells.setdefault(first, {})
+            for second in cells[1]:
+                by_second.setdefault(second, array("i")).append(slot)
+        for constraint in member.conjunct.constraints:
+            self._set_bounds(slot, constraint)
+        return True
+
+    def remove(self, member: Box) -> None:
+        slot, cells = member.slot, member.cells
+        assert slot is not None and cells is not None
+        for first in cells[0]:
+            by_second = self._cells[first]
+            for second in cells[1]:
+                by_second[second].remove(slot)
+                if not by_second[second]:
+                    del by_second[second]
+            if not by_second:
+                del self._cells[first]
+        for texts, text in self._texts(member.conjunct):
+            self._uses[texts[text]] -= 1
+        self._forget_unused(member.conjunct)
+        self._lines[slot] = -inf
+        self._free.append(slot)
+        member.slot = member.cells = None
+
+    def relabel(self, member: Box) -> None:
+        self._labels[member.slot] = member.label
+
+    def match(self, attributes: Mapping[str, Scalar]) -> list[int]:
+        """The labels of the boxes that hold."""
+        keys, limits = self._read(attributes)
+        found: list[Any] = []
+        cells = self._cells
+        for place, key in enumerate(keys, 1):
+            by_second = cells.get(key)
+            if by_second is not None:
+                found += map(by_second.get, keys[place:])
+        slots = np.frombuffer(b"".join(filter(None, found)), np.int32)
+        if not len(slots):
+            return []
+        labels: list[int] = self._labels[slots[self._admitted(slots, limits)]].tolist()
+        return labels
+
+    def _read(self, attributes: Mapping[str, Scalar]) -> tuple[list[int], list[float]]:
+        """The keys of an event's values, and the limits for each column."""
+        keys: list[int] = []
+        limits = [-inf] * self._lines.shape[1]  # what is not there refutes every bound
+        for name, attribute in self._attributes.items():  # in this order first and second keys are told apart
+            value: Any = attributes.get(name)
+            kind = type(value)
+            if kind is str:
+                key = attribute.strings.get(value)
+                if key is not None and attribute.string_column >= 0:
+                    keys.append(key)
+                    column = attribute.string_column
+                    limits[column] = key
+                    limits[column + 1] = -key
+                for length, prefixes in attribute.prefixes.items():
+                    key = prefixes.get(value[:length])
+                    if key is not None:
+                        keys.append(key)
+            elif kind is int or kind is float:
+                double = value if kind is float else as_double(value)
+                if double != double:
+                    double = inf  # NaN is above all numbers
+                keys.append(attribute.first_key + bisect_right(attribute.cuts, double))
+                column = attribute.number_column
+                if column >= 0:
+                    limits[column] = double
+                    limits[column + 1] = -double
+        return keys, limits
+
+    def _admitted(self, slots: Slots, limits: list[float]) -> Flags:
+        """Which of the slots have no bound that exceeds its limit."""
+        # Limits as long as the lines: numpy is slow to repeat a short line for each of many.
+        repeated = np.frombuffer(array("d", limits).tobytes() * len(slots), np.float64)
+        exceeded = (self._lines.take(slots, 0).ravel() > repeated).view(np.uint64)
+        groups = len(limits) // 8
+        refuted = exceeded[::groups]
+        for group in range(1, groups):
+            refuted = refuted | exceeded[group::groups]
+        admitted: Flags = refuted == _ZERO
+        return admitted
+
+    def _new_slot(self) -> int:
+        slot = self._slots
+        self._slots += 1
+        if slot == len(self._labels):
+            more = slot + 64
+            self._labels = np.concatenate([self._labels, np.zeros(more, np.int64)])
+            self._lines = np.concatenate([self._lines, np.full((more, self._lines.shape[1]), -inf)])
+        return slot
+
+    def _attribute(self, name: str, cuts: list[float]) -> _Attribute | None:
+        attribute = self._attributes.get(name)
+        if attribute is None and len(self._attributes) < MAX_ATTRIBUTES:
+            attribute = _Attribute(self._next_key, cuts)
+            self._next_key += len(cuts) + 1
+            self._attributes[name] = attribute
+        return attribute
+
+    def _new_column(self) -> int:
+        """Room for two more bounds in every line; the width stays eight times a power of two."""
+        if self._columns == self._lines.shape[1]:
+            self._lines = np.concatenate([self._lines, np.full_like(self._lines, -inf)], axis=1)
+        self._columns += 2
+        return self._columns - 2
+
+    def _key_in(self, keys: dict[str, int], text: str) -> int:
+        key = keys.get(text)
+        if key is None:
+            key = keys[text] = self._next_key
+            self._next_key += 1
+        return key
+
+    def _set_bounds(self, slot: int, constraint: Constraint) -> None:
+        attribute = self._attributes[constraint.attribute]
+        if constraint.kind is Kind.NUMBER:
+            if attribute.number_column < 0:
+                attribute.number_column = self._new_column()
+            column = attribute.number_column
+            low, high = shape_of(constraint).number_bounds()
+        elif constraint.values is not None:
+            if attribute.string_column < 0:
+                attribute.string_column = self._new_column()
+            column = attribute.string_column
+            low = high = attribute.strings[constraint.values[0]]  # type: ignore[index]
+        else:
+            return
+        self._lines[slot, column : column + 2] = low, -high
+
+    def _texts(self, conjunct: Conjunct) -> Iterator[tuple[dict[str, int], str]]:
+        """The strings and prefixes that a box asks for, with the keys among which theirs is."""
+        for constraint in conjunct.constraints:
+            attribute = self._attributes.get(constraint.attribute)
+            if attribute is None or constraint.kind is not Kind.STRING:
+                continue
+            if constraint.values is not None:
+                yield attribute.strings, constraint.values[0]  # type: ignore[misc]
+            elif constraint.likes:
+                prefix = constraint.likes[0].prefix
+                yield attribute.prefixes.get(len(prefix), {}), prefix
+
+    def _forget_unused(self, conjunct: Conjunct) -> None:
+        """Give back the keys that no box asks for any more."""
+        for keys, text in self._texts(conjunct):
+            key = keys.get(text)
+            if key is not None and not self._uses[key]:
+                del keys[text], self._uses[key]
+
+    def _sides(self, conjunct: Conjunct) -> list[Side] | None:
+        """The sides of a box, in the order of the attributes; None if the conjunct is no box."""
+        if conjunct.comparisons or len(conjunct.constraints) < 2:
+            return None
+        names = {constraint.attribute for constraint in conjunct.constraints}
+        if len(names) < len(conjunct.constraints):
+            return None
+        sides = []
+        for constraint in conjunct.constraints:
+            shape = shape_of(constraint) if constraint.kind in (Kind.NUMBER, Kind.STRING) else None
+            if shape is None or not shape.exact:
+                return None
+            attribute = self._attribute(constraint.attribute, [])
+            if attribute is None:
+                return None
+            side = self._side(attribute, constraint, shape)
+            if side is None:
+                return None
+            sides.append((attribute.first_key, *side))
+        return [side[1:] for side in sorted(sides)]
+
+    def _side(self, attribute: _Attribute, constraint: Constraint, shape: Shape) -> Side | None:
+        if constraint.kind is Kind.NUMBER:
+            low, high = shape.number_bounds()
+            if not shape.is_interval or (low == -inf and high == inf):
+                return None
+            first, last = bisect_right(attribute.cuts, low), bisect_right(attribute.cuts, high)
+            keys = tuple(range(attribute.first_key + first, attribute.first_key + last + 1))
+            return len(keys) / (len(attribute.cuts) + 1), False, keys
+        if shape.values is not None and len(shape.values) == 1:
+            key = self._key_in(attribute.strings, shape.values[0])
+            return 1 / len(attribute.strings), False, (key,)
+        if len(constraint.likes) == 1 and constraint.likes[0].prefix and _is_prefix(constraint):
+            prefix = constraint.likes[0].prefix
+            prefixes = attribute.prefixes.setdefault(len(prefix), {})
+            key = self._key_in(prefixes, prefix)
+            return 1 / len(prefixes), True, (key,)
+        return None
+
+
+def _is_prefix(constraint: Constraint) -> bool:
+    """True if the constraint asks for nothing but LIKE, which is known to be for prefixes."""
+    return constraint == Constraint(constraint.attribute, constraint.kind, likes=constraint.likes)
+
+
+def _quantiles(values: list[float]) -> list[float]:
+    values.sort()
+    return sorted({values[place * len(values) // REGIONS] for place in range(1, REGIONS)})
+
+
+def _best_cells(sides: list[Side]) -> Cells | None:
+    """The pair of sides that fewest events satisfy, among those that spare the boxes all other checks of keys."""
+    best, best_share = None, WORST_SHARE
+    for place, (share, _, keys) in enumerate(sides):
+        for other_share, _, other_keys in sides[:place]:
+            if share * other_share <= best_share and len(keys) * len(other_keys) <= MAX_CELLS:
+                chosen = (other_keys, keys)
+                if all(k in chosen for _, by_keys, k in sides if by_keys):
+                    best, best_share = chosen, share * other_share
+    return best
