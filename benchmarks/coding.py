@@ -24,7 +24,8 @@ from rich.table import Table
 
 from tidings.model.event import make_publication
 from tidings.model.recovery_messages import Carried, Fragment
-from tidings.protocol.recovery.blocks import Assemblies, Assembly
+from tidings.protocol.recovery.assemblies import Assemblies
+from tidings.protocol.recovery.blocks import Assembly
 from tidings.structures import galois_field
 from tidings.structures.galois_field import combine_many, invert_matrix
 from tidings.structures.network_coding import Decoder

@@ -123,7 +123,7 @@ def test_peers_need_no_broker_and_may_both_publish_and_subscribe() -> None:
 def test_shipped_scenario_loads_and_says_what_it_shows(path: Path) -> None:
     assert path.read_text().startswith("# ")
     scenario = load_scenario(path)
-    assert scenario.overlay.mode in ("best-effort", "guaranteed")
+    assert scenario.overlay.mode in ("best-effort", "guaranteed", "epidemic")
     plan = expand(scenario)
     assert plan.publishers
     assert plan.subscribers

@@ -45,12 +45,23 @@ def sim(
     else:
         how: list[tuple[str, object]] = [
             ("messages", f"{summary['messages']:,} ({summary['bytes']:,} bytes)"),
-            ("overhead", f"{summary['overhead']:.2f} messages between brokers per event"),
+            ("overhead", f"{summary['overhead']:.2f} messages between brokers per event or block"),
+            *gossip_rows(summary),
             ("time", f"{summary['virtual_s']:g} s simulated in {summary['wall_s']:g} s"),
         ]
         print_summary(scenario.name, summary, out, how)
     if check and not show_verdicts(verdicts(loaded, out), as_json=json):
         raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def gossip_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
+    if summary["mode"] != "epidemic":
+        return []
+    shares = [f"{kind} {share:.1%}" for kind, share in summary["utility"].items() if share is not None]
+    return [
+        ("recovered", f"{summary['recovered']:,} deliveries, by {summary['gossip_messages']:,} gossip messages"),
+        ("of use", ", ".join(shares) or "-"),
+    ]
 
 
 def load(path: Path, seed: int | None) -> Scenario:

@@ -207,6 +207,7 @@ class Simulation:
             "out_of_order": tally.out_of_order,
             "latency_ms": latency_ms(tally),
             "overhead": (data + gossip) / tally.blocks if tally.blocks else 0.0,
+            "recovered": tally.recovered,
             "gossip_messages": gossip + self._recovered_messages(),
             "utility": self._utility(),
             "messages": messages,

@@ -134,7 +134,7 @@ class Gossip(Part):
         publication = entry.publication
         identity = publication.source, publication.incarnation, publication.sequence
         self._list(identity, entry.numbers)
-        if self._may_push() and identity not in self._partners:
+        if self._may_push(entry.origin) and identity not in self._partners:
             messages = self.answers.messages(entry, PUSH)
             for partner in self._draw(identity, entry.numbers, (sender, entry.origin), by, len(messages) > 1):
                 self._push(partner, messages)
@@ -143,7 +143,7 @@ class Gossip(Part):
         """A block of use is here; others may want it as much."""
         identity = assembly.id
         self._list(identity, assembly.numbers)
-        if not self._may_push():
+        if not self._may_push(assembly.origin):
             return
         partners: Sequence[str] | None = self._partners.get(identity)
         if partners is None:
@@ -151,9 +151,11 @@ class Gossip(Part):
         for partner in partners:
             self._push(partner, (self.answers.pushed_block(assembly, message, PUSH),))
 
-    def _may_push(self) -> bool:
-        settings = self._settings
-        return settings.pushes_events and (settings.algorithm == "push" or self._circle.may_push())
+    def _may_push(self, origin: str) -> bool:
+        """In 3PG the window; and the origin, which is the root of the paper's tree, wherever it is in ours."""
+        if not self._settings.pushes_events:
+            return False
+        return self._settings.algorithm == "push" or origin == self.port.node or self._circle.may_push()
 
     def _draw(
         self, identity: Identity, numbers: PatternNumbers, without: Sequence[str], by: str, kept: bool

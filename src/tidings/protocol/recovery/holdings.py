@@ -10,7 +10,7 @@ from tidings.protocol.kernel import Port
 from tidings.protocol.recovery.assemblies import Assemblies
 from tidings.protocol.recovery.blocks import Assembly
 from tidings.protocol.recovery.cache import Cached, EventCache
-from tidings.protocol.recovery.losses import LossDetector, retry_pause_ns
+from tidings.protocol.recovery.losses import AnswerTime, LossDetector
 from tidings.protocol.recovery.settings import RecoverySettings
 from tidings.structures.range_set import RangeSet
 from tidings.structures.recent_ids import RecentIds
@@ -32,13 +32,14 @@ class Holdings:
         self.assemblies = Assemblies(
             settings.assembly_bytes, settings.assembly_bytes_per_sender, settings.max_age_ns
         )
+        self._answer_time = AnswerTime(settings.retry_ns)
         self.losses = LossDetector(
             grace_ns=settings.grace_ns,
             max_lost=settings.max_lost,
             max_streams=settings.max_streams,
             max_age_ns=settings.max_age_ns,
             max_attempts=settings.max_attempts,
-            retry_ns=settings.retry_ns,
+            answer_time=self._answer_time,
         )
         self._settings = settings
         self._asked: dict[EventId, tuple[int, int]] = {}
@@ -82,7 +83,7 @@ class Holdings:
                 self.assemblies.forget(*assembly.id)
                 self._asked.pop(assembly.id, None)
                 continue
-            pause_ns = retry_pause_ns(self._settings.retry_ns, attempts)
+            pause_ns = self._answer_time.pause_ns(attempts)
             self._asked[assembly.id] = attempts + 1, now + pause_ns
 
     def lost(self) -> dict[LostKey, RangeSet]:

@@ -25,6 +25,8 @@ from tidings.structures.range_set import RangeSet
 
 BLIND = 64
 MAX_DOUBLINGS = 2
+PATIENCE = 3
+SMOOTHING = 8
 
 StreamKey = tuple[str, bytes, int]
 """(origin, pattern, epoch)"""
@@ -39,9 +41,25 @@ def baseline_before(number: int, blind: int) -> int:
     return 0 if number <= blind else number - 1
 
 
-def retry_pause_ns(retry_ns: int, attempts: int) -> int:
-    """How long an answer is waited for after so many earlier attempts: doubling, bounded."""
-    return retry_ns << min(attempts, MAX_DOUBLINGS)
+class AnswerTime:
+    """How long answers take, and so how long one is waited for: a few times as long, at most `longest_ns` at first."""
+
+    def __init__(self, longest_ns: int) -> None:
+        self._longest_ns = longest_ns
+        self._smoothed_ns: float | None = None
+
+    def took(self, elapsed_ns: int) -> None:
+        if self._smoothed_ns is None:
+            self._smoothed_ns = elapsed_ns
+        else:
+            self._smoothed_ns += (elapsed_ns - self._smoothed_ns) / SMOOTHING
+
+    def pause_ns(self, attempts: int) -> int:
+        """The pause before the next attempt after so many: doubling, bounded."""
+        first_ns = self._longest_ns
+        if self._smoothed_ns is not None:
+            first_ns = min(round(PATIENCE * self._smoothed_ns), first_ns)
+        return first_ns << min(attempts, MAX_DOUBLINGS)
 
 
 class _Stream:
@@ -65,12 +83,12 @@ class _Stream:
 
 
 class _Loss:
-    __slots__ = ("attempts", "next_at", "noticed_at")
+    __slots__ = ("asked_at", "attempts", "next_at", "noticed_at")
 
     def __init__(self, noticed_at: int) -> None:
         self.noticed_at = noticed_at
         self.attempts = 0
-        self.next_at = 0
+        self.asked_at = self.next_at = 0
 
 
 class LossDetector:
@@ -89,7 +107,7 @@ class LossDetector:
         max_streams: int,
         max_age_ns: int,
         max_attempts: int,
-        retry_ns: int = 0,
+        answer_time: AnswerTime | None = None,
         blind: int = BLIND,
     ) -> None:
         if max_lost < 1 or max_streams < 1:
@@ -99,7 +117,7 @@ class LossDetector:
         self._max_streams = max_streams
         self._max_age_ns = max_age_ns
         self._max_attempts = max_attempts
-        self._retry_ns = retry_ns
+        self._answer_time = answer_time or AnswerTime(0)
         self._blind = blind
         self._watched: dict[bytes, dict[str, _Stream]] = {}
         """Pattern -> origin -> stream."""
@@ -144,7 +162,9 @@ class LossDetector:
         for pattern, epoch, number in numbers:
             if pattern in self._watched:
                 key = (origin, pattern, epoch)
-                self._lost.pop((key, number), None)
+                loss = self._lost.pop((key, number), None)
+                if loss is not None and loss.attempts == 1:  # else it may be an earlier attempt's answer
+                    self._answer_time.took(now - loss.asked_at)
                 self._account(key, number, number - 1, now)
 
     def high_water(self, origin: str, numbers: PatternNumbers, now: int) -> None:
@@ -176,7 +196,8 @@ class LossDetector:
                     continue
                 if now < loss.next_at:
                     continue  # one question to several is one attempt
-                loss.next_at = now + retry_pause_ns(self._retry_ns, loss.attempts)
+                loss.asked_at = now
+                loss.next_at = now + self._answer_time.pause_ns(loss.attempts)
                 loss.attempts += 1
                 if loss.attempts > self._max_attempts:
                     del self._lost[key, number]

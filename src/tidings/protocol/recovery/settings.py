@@ -51,7 +51,7 @@ class RecoverySettings(Struct, frozen=True, kw_only=True):
     assembly_bytes_per_sender: int = 16 * 1024 * 1024
     max_lost: int = 16_384
     max_streams: int = 65_536
-    max_attempts: int = 60
+    max_attempts: int = 200
     max_age_ns: int = 120_000_000_000
     gossip_bytes_per_s: int = 8 * 1024 * 1024
     answers_per_round: int = 256
@@ -63,8 +63,8 @@ class RecoverySettings(Struct, frozen=True, kw_only=True):
 
     @property
     def retry_ns(self) -> int:
-        """How long an answer is waited for, at first."""
-        return max(self.interval_ns // 2, 2 * self.grace_ns, SHORTEST_RETRY_NS)
+        """How long an answer is waited for while it is not known how long they take."""
+        return max(self.interval_ns // 4, SHORTEST_RETRY_NS)
 
     @property
     def listed_rounds(self) -> int:
