@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -430,3 +431,59 @@ def test_a_lossy_scenario_in_wall_time(tmp_path: Path, start: Start) -> None:
     assert any(ways)
     assert not all(ways)
     assert summary["delivery_ratio"] > 0.9
+
+
+@pytest.fixture
+def lossy_kernel() -> Iterator[str]:
+    """A network namespace whose own loopback loses a tenth of all packets."""
+    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None:
+        pytest.skip("network namespaces that lose need root and the commands ip and tc")
+    space = f"tidings-lossy-{os.getpid()}"
+    steps = (
+        ["ip", "netns", "add", space],
+        ["ip", "-n", space, "link", "set", "lo", "up"],
+        ["tc", "-n", space, "qdisc", "add", "dev", "lo", "root", "netem", "loss", "10%"],
+    )
+    try:
+        for step in steps:
+            subprocess.run(step, check=True, capture_output=True, timeout=20)
+        yield space
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"this kernel loses nothing on purpose: {error.stderr.decode().strip()}")
+    finally:
+        subprocess.run(["ip", "netns", "delete", space], check=False, capture_output=True, timeout=20)
+
+
+@pytest.mark.processes
+def test_what_the_kernel_loses_is_recovered(tmp_path: Path, lossy_kernel: str) -> None:
+    """The same over datagrams that netem drops; what clients send over TCP, the kernel repairs itself."""
+    delivered, ways = run_in(("ip", "netns", "exec", lossy_kernel), tmp_path)
+    assert delivered == 1.0
+    assert any(ways)
+
+
+def run_in(prefix: tuple[str, ...], directory: Path) -> tuple[float, list[str | None]]:
+    """A small network of processes, started by that command: the delivered share, and what recovered each event."""
+    file, out = directory / "scenario.toml", directory / "out"
+    file.write_text(
+        "duration_s = 3\nsettle_s = 12\n"
+        f"{EPIDEMIC}\n[recovery]\ninterval_ms = 100\n"
+        '[[publisher]]\nname = "p"\nat = "b0"\nrate_hz = 60\nstart_s = 1\n'
+        '[[subscriber]]\nname = "near"\nat = "b1"\n[[subscriber]]\nname = "far"\nat = "b2"\n',
+        encoding="utf-8",
+    )
+    command = [*prefix, sys.executable, "-m", "tidings.cli.main", "up", "--scenario", str(file), "--json"]
+    done = subprocess.run(
+        [*command, "--out", str(out), "--check"], capture_output=True, text=True, timeout=2 * PATIENCE_S
+    )
+    assert done.returncode == 0, done.stderr
+    ways = Trace.read(out).delivered["recovered_by"].to_pylist()
+    return float(json.loads(done.stdout)["delivery_ratio"]), ways
+
+
+@pytest.mark.processes
+def test_what_nobody_loses_comes_by_itself_or_is_pushed(tmp_path: Path) -> None:
+    """Without loss, the run of the test above, which not every kernel can play."""
+    delivered, ways = run_in((), tmp_path)
+    assert delivered == 1.0
+    assert set(ways) <= {None, "push"}
