@@ -59,7 +59,10 @@ def gossip_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
         return []
     shares = [f"{kind} {share:.1%}" for kind, share in summary["utility"].items() if share is not None]
     return [
-        ("recovered", f"{summary['recovered']:,} deliveries, by {summary['gossip_messages']:,} gossip messages"),
+        (
+            "recovered",
+            f"{summary['recovered']:,} deliveries, by {summary['gossip_messages']:,} gossip messages",
+        ),
         ("of use", ", ".join(shares) or "-"),
     ]
 

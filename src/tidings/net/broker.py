@@ -38,7 +38,7 @@ from tidings.model.messages import (
 )
 from tidings.net.address import Address, Transport, parse_address
 from tidings.net.dialling import explain, keep_open, open_stream
-from tidings.net.epidemic import EPIDEMIC, EpidemicSettings, Post, unpinned
+from tidings.net.epidemic import EPIDEMIC, EpidemicSettings, Post, unpinned, within_datagrams
 from tidings.net.guaranteed import (
     CROSSING,
     GUARANTEED,
@@ -245,7 +245,7 @@ class BrokerServer:
         node = self._node = EpidemicBroker(
             self._port,
             self._neighbour_names,
-            settings.recovery,
+            within_datagrams(settings.recovery),
             incarnation=self._incarnation,
             label=settings.label,
             address=str(self._endpoint.address),

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 
+from msgspec.structs import replace
+
 from tidings.model.errors import ConnectionFailed, WireError
 from tidings.model.event import Publication, decode_publication
 from tidings.model.messages import Hello, Message
@@ -26,9 +28,15 @@ from tidings.wire.codec import decode, encode
 
 EPIDEMIC = "epidemic"
 MAX_KNOWN = 100_000
+PACKET_BYTES = 1_400
 
 DIGESTS = (Offer, Ask, Solicit)
 DATA = (Carried, Fragment)
+
+
+def within_datagrams(recovery: RecoverySettings) -> RecoverySettings:
+    """With blocks that cross any usual network in one packet, unless something else is said."""
+    return replace(recovery, datagram_bytes=recovery.datagram_bytes or PACKET_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,32 @@ def test_the_largest_event_with_one_block_of_each_generation_lost(block_bytes: i
     assert same(assembly.carried(""), carried)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 20_000),
+    st.text(max_size=120),
+    st.integers(0, 12),
+    st.integers(0, 4),
+    st.sampled_from(["s", "ß" * 40]),
+)
+def test_blocks_fit_into_a_packet(
+    payload_bytes: int, text: str, patterns: int, redundancy: int, source: str
+) -> None:
+    publication = make_publication(
+        source, 2**40, 2**40, "/a/topic", {"x": text.encode().hex()}, bytes(payload_bytes), 2**60
+    )
+    numbers = tuple((bytes([number]) * 8, 2**61, 2**31) for number in range(patterns))
+    carried = Carried("origin", numbers, (), "subscriber-pull", publication)
+    whole = blocks.cut(carried, 1_472, 1_400)
+    if whole is None:
+        assert payload_bytes <= 1_472
+        return
+    for fragment in whole.fragments(Random(1), redundancy=redundancy, route=(), by="subscriber-pull"):
+        assert len(encode(fragment)) <= 1_400
+    again = blocks.cut(Carried("origin", numbers, ("far", "away"), "", publication), 1_472, 1_400)
+    assert again is not None and again.header == whole.header, "every broker cuts it in the same way"
+
+
 def test_an_empty_payload_is_one_empty_block() -> None:
     carried = event(b"")
     (fragment,) = cut(carried, 1_400, redundancy=3)

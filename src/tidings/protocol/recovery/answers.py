@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from tidings.model.recovery_messages import Carried, Fragment, IdRanges, Lack, Lost, Want
 from tidings.protocol.kernel import Port
-from tidings.protocol.recovery.blocks import Assembly
+from tidings.protocol.recovery.blocks import Assembly, cut
 from tidings.protocol.recovery.budget import Budget, data_bytes
 from tidings.protocol.recovery.cache import Cached
 from tidings.protocol.recovery.holdings import Holdings
@@ -160,10 +160,8 @@ class Answers:
         """The event as it is sent to one broker: whole if it fits, in blocks otherwise."""
         settings = self._settings
         carried = Carried(entry.origin, entry.numbers, (), by, entry.publication)
-        if entry.publication.size_bytes <= settings.block_bytes:
-            return (carried,)
-        whole = Assembly.of(carried, settings.block_bytes)
-        if whole.blocks <= 1:
+        whole = cut(carried, settings.block_bytes, settings.datagram_bytes)
+        if whole is None:
             return (carried,)
         return whole.fragments(
             self._port.random, redundancy=settings.redundancy, lacks=lacks, route=(), by=by

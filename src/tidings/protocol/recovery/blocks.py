@@ -35,6 +35,9 @@ MAX_GENERATIONS = 1024
 """So many can be asked for at once."""
 MAX_INLINE_ATTRIBUTES_BYTES = 32 * 1024
 DIGEST_BYTES = 8
+HEADER_BYTES = 80
+"""At most what a fragment has beside names, attributes, numbers, coefficients and data."""
+SMALLEST_BLOCK_BYTES = 256
 
 ASSEMBLY_OVERHEAD_BYTES = 2048
 BLOCK_OVERHEAD_BYTES = 256
@@ -75,6 +78,23 @@ def plan(payload_bytes: int, block_bytes: int) -> tuple[int, ...]:
     generations = -(-blocks // MAX_GENERATION_BLOCKS)
     size, larger = divmod(blocks, generations)
     return (size + 1,) * larger + (size,) * (generations - larger)
+
+
+def cut(carried: Carried, block_bytes: int, datagram_bytes: int = 0) -> Assembly | None:
+    """An event to be sent in blocks; None if it fits into one.
+
+    Every broker must cut an event in the same way, so what it goes by is the same in all of them.
+    """
+    publication = carried.publication
+    if datagram_bytes:
+        names = len(carried.origin) + len(publication.source) + len(publication.topic)
+        header_bytes = len(memoryview(publication.packed_attributes)) + 24 * len(carried.numbers) + 4 * names
+        room_bytes = datagram_bytes - header_bytes - HEADER_BYTES - MAX_GENERATION_BLOCKS
+        block_bytes = max(min(block_bytes, room_bytes), SMALLEST_BLOCK_BYTES)
+    if publication.size_bytes <= block_bytes:
+        return None
+    whole = Assembly.of(carried, block_bytes)
+    return whole if whole.blocks > 1 else None
 
 
 def checksum(fragment: Fragment) -> int:

@@ -39,6 +39,8 @@ class RecoverySettings(Struct, frozen=True, kw_only=True):
     """In how many rounds an event is advertised; 0: as many as make a second."""
     redundancy: int = 0
     block_bytes: int = 1_200
+    datagram_bytes: int = 0
+    """Blocks are smaller where their header would make a datagram larger than this; 0: they are not."""
     buffer_events: int = 1_500
     cache_policy: CachePolicy = "fifo"
     forward_probability: float = 0.5

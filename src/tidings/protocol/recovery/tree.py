@@ -22,7 +22,7 @@ from tidings.model.recovery_messages import MAX_ROUTE, Carried, Fragment, Patter
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.kernel import Part, Port
 from tidings.protocol.matching import Matcher
-from tidings.protocol.recovery.blocks import MAX_INLINE_ATTRIBUTES_BYTES, Assembly, Header, header_of
+from tidings.protocol.recovery.blocks import MAX_INLINE_ATTRIBUTES_BYTES, Assembly, Header, cut, header_of
 from tidings.protocol.recovery.cache import Cached
 from tidings.protocol.recovery.holdings import Holdings
 from tidings.protocol.recovery.link_loss import LinkLoss
@@ -143,17 +143,11 @@ class EpidemicTree(Part):
 
     def _send_whole(self, carried: Carried, route: Route, sender: str) -> None:
         settings = self._settings
-        blocks: Sequence[Carried | Fragment]
-        if carried.publication.size_bytes <= settings.block_bytes:
-            blocks = (carried,)
-        else:
-            whole = Assembly.of(carried, settings.block_bytes)
-            blocks = (
-                (carried,)
-                if whole.blocks <= 1
-                else whole.fragments(
-                    self.port.random, redundancy=settings.redundancy, route=carried.route, by=""
-                )
+        whole = cut(carried, settings.block_bytes, settings.datagram_bytes)
+        blocks: Sequence[Carried | Fragment] = (carried,)
+        if whole is not None:
+            blocks = whole.fragments(
+                self.port.random, redundancy=settings.redundancy, route=carried.route, by=""
             )
         for hop, send in route.hops:
             if hop != sender:
