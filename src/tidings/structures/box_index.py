@@ -56,7 +56,7 @@ class _Attribute:
     Numbers and strings have columns of their own, so that a value of one kind refutes whoever wants the other.
     """
 
-    __slots__ = ("cuts", "first_key", "number_column", "prefixes", "string_column", "strings")
+    __slots__ = ("cuts", "first_key", "number_column", "prefixes", "string_column", "strings", "uses")
 
     def __init__(self, first_key: int, cuts: list[float]) -> None:
         self.number_column = self.string_column = -1
@@ -66,6 +66,17 @@ class _Attribute:
         self.strings: dict[str, int] = {}
         self.prefixes: dict[int, dict[str, int]] = {}
         """By their length."""
+        self.uses = 0
+        """How many boxes constrain it."""
+
+    @property
+    def is_blank(self) -> bool:
+        """True if another attribute could be in its place."""
+        return not (self.uses or self.cuts or self.strings or self.prefixes)
+
+    @property
+    def columns(self) -> list[int]:
+        return [column for column in (self.number_column, self.string_column) if column >= 0]
 
 
 class Box(Member):
@@ -95,6 +106,7 @@ class BoxIndex:
         self._labels: NDArray[np.int64] = np.zeros(0, np.int64)
         self._lines: NDArray[np.float64] = np.full((0, 8), -inf)
         self._columns = 0
+        self._free_columns: list[int] = []
         self._uses: Counter[int] = Counter()
         """How many boxes ask for a string or prefix, by its key."""
         self._free: list[int] = []
@@ -129,6 +141,7 @@ class BoxIndex:
             for second in cells[1]:
                 by_second.setdefault(second, array("i")).append(slot)
         for constraint in member.conjunct.constraints:
+            self._attributes[constraint.attribute].uses += 1
             self._set_bounds(slot, constraint)
         return True
 
@@ -145,6 +158,8 @@ class BoxIndex:
                 del self._cells[first]
         for texts, text in self._texts(member.conjunct):
             self._uses[texts[text]] -= 1
+        for constraint in member.conjunct.constraints:
+            self._attributes[constraint.attribute].uses -= 1
         self._forget_unused(member.conjunct)
         self._lines[slot] = -inf
         self._free.append(slot)
@@ -228,6 +243,8 @@ class BoxIndex:
 
     def _new_column(self) -> int:
         """Room for two more bounds in every line; the width stays eight times a power of two."""
+        if self._free_columns:
+            return self._free_columns.pop()
         if self._columns == self._lines.shape[1]:
             self._lines = np.concatenate([self._lines, np.full_like(self._lines, -inf)], axis=1)
         self._columns += 2
@@ -269,11 +286,21 @@ class BoxIndex:
                 yield attribute.prefixes.get(len(prefix), {}), prefix
 
     def _forget_unused(self, conjunct: Conjunct) -> None:
-        """Give back the keys that no box asks for any more."""
+        """Give back the keys that no box asks for any more, and the attributes that nothing is known about."""
         for keys, text in self._texts(conjunct):
             key = keys.get(text)
             if key is not None and not self._uses[key]:
                 del keys[text], self._uses[key]
+        for constraint in conjunct.constraints:
+            attribute = self._attributes.get(constraint.attribute)
+            if attribute is None:
+                continue
+            for length in {len(like.prefix) for like in constraint.likes}:
+                if not attribute.prefixes.get(length, True):
+                    del attribute.prefixes[length]  # every event would look there
+            if attribute.is_blank:
+                self._free_columns += attribute.columns
+                del self._attributes[constraint.attribute]
 
     def _sides(self, conjunct: Conjunct) -> list[Side] | None:
         """The sides of a box, in the order of the attributes; None if the conjunct is no box."""
@@ -299,8 +326,8 @@ class BoxIndex:
     def _side(self, attribute: _Attribute, constraint: Constraint, shape: Shape) -> Side | None:
         if constraint.kind is Kind.NUMBER:
             low, high = shape.number_bounds()
-            if not shape.is_interval or (low == -inf and high == inf):
-                return None
+            if not shape.is_interval or low > high or (low == -inf and high == inf):
+                return None  # between two neighbouring doubles there is no number, and no region
             first, last = bisect_right(attribute.cuts, low), bisect_right(attribute.cuts, high)
             keys = tuple(range(attribute.first_key + first, attribute.first_key + last + 1))
             return len(keys) / (len(attribute.cuts) + 1), False, keys

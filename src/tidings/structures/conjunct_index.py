@@ -55,8 +55,9 @@ class ConjunctIndex:
         self._put(member)
         if self._boxes is None and len(self._shelves) > BOXES_FROM:
             self._set_up_boxes()
-        for _ in range(min(MOVED_AT_ONCE, len(self._to_move))):
-            self._move(self._to_move.pop())
+        for _ in range(MOVED_AT_ONCE):
+            if self._to_move:
+                self._move(self._to_move.pop())
         return member
 
     def remove(self, member: Indexed) -> None:
@@ -65,6 +66,10 @@ class ConjunctIndex:
             self._boxes.remove(member)
         else:
             self._shelves_of(member).remove(member)
+            if member.is_old:
+                self._maybe_end_moving()
+        if self._boxes is not None and not len(self):
+            self._boxes, self._shelves = None, ShelfIndex()  # whoever comes next may need other rulers
 
     def relabel(self, member: Indexed, label: int) -> None:
         member.label = label
@@ -98,13 +103,17 @@ class ConjunctIndex:
             member.is_old = True
 
     def _move(self, member: Indexed) -> None:
-        if not member.is_old or member.shelf is NOWHERE:  # removed meanwhile
+        if member.shelf is NOWHERE:  # removed meanwhile
             return
         self._old_shelves.remove(member)
         member.is_old = False
         self._put(member)
-        if not self._to_move:
-            self._old_shelves = ShelfIndex()
+        self._maybe_end_moving()
+
+    def _maybe_end_moving(self) -> None:
+        """Give back the old shelves once they are empty, and with them whoever was removed before its move."""
+        if not len(self._old_shelves):
+            self._to_move, self._old_shelves = [], ShelfIndex()
 
     def _shelves_of(self, member: Indexed) -> ShelfIndex:
         return self._old_shelves if member.is_old else self._shelves

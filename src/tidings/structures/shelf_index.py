@@ -49,7 +49,7 @@ class ShelfIndex:
         self._common = Shelf(None)
         self._common.members = []
         self._shelves: dict[str, dict[type, dict[Any, Shelf]]] = {}
-        self._compiled: list[Member] = []
+        self._compiled: dict[Member, None] = {}
         self._size = 0
 
     def __len__(self) -> int:
@@ -85,7 +85,8 @@ class ShelfIndex:
                 self._repack(shelf)
         if not shelf.size and shelf.key is not None:
             self._drop_shelf(shelf.key)
-        member.shelf = NOWHERE
+        self._compiled.pop(member, None)
+        member.shelf, member.check = NOWHERE, None
 
     def relabel(self, member: Member) -> None:
         if member.slot is not None:
@@ -124,7 +125,7 @@ class ShelfIndex:
                     other.check = None
                 self._compiled.clear()
             check = member.check = compile_conjunct(member.conjunct)
-            self._compiled.append(member)
+            self._compiled[member] = None
         return check(attributes)
 
     def _shelf_for(self, conjunct: Conjunct) -> Shelf:

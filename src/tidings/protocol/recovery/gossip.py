@@ -135,8 +135,11 @@ class Gossip(Part):
         identity = publication.source, publication.incarnation, publication.sequence
         self._list(identity, entry.numbers)
         if self._may_push(entry.origin) and identity not in self._partners:
-            messages = self.answers.messages(entry, PUSH)
-            for partner in self._draw(identity, entry.numbers, (sender, entry.origin), by, len(messages) > 1):
+            partners = self._draw(entry.numbers, (sender, entry.origin), by)
+            messages = self.answers.messages(entry, PUSH) if partners else ()
+            if len(messages) > 1:
+                self._keep_partners(identity, partners)
+            for partner in partners:
                 self._push(partner, messages)
 
     def on_block(self, assembly: Assembly, message: Fragment, sender: str) -> None:
@@ -147,7 +150,8 @@ class Gossip(Part):
             return
         partners: Sequence[str] | None = self._partners.get(identity)
         if partners is None:
-            partners = self._draw(identity, assembly.numbers, (sender, assembly.origin), message.by, True)
+            partners = self._draw(assembly.numbers, (sender, assembly.origin), message.by)
+            self._keep_partners(identity, partners)
         for partner in partners:
             self._push(partner, (self.answers.pushed_block(assembly, message, PUSH),))
 
@@ -157,18 +161,15 @@ class Gossip(Part):
             return False
         return self._settings.algorithm == "push" or origin == self.port.node or self._circle.may_push()
 
-    def _draw(
-        self, identity: Identity, numbers: PatternNumbers, without: Sequence[str], by: str, kept: bool
-    ) -> Sequence[str]:
-        """The partners of an event; all of its blocks go to the same ones."""
+    def _draw(self, numbers: PatternNumbers, without: Sequence[str], by: str) -> Sequence[str]:
         patterns = tuple(pattern for pattern, _, _ in numbers)
-        fanout = self._settings.fanout
-        partners = self._circle.choose(patterns, fanout, without=without, by_tree=not by)
-        if kept:
-            self._partners[identity] = tuple(partners)
-            if len(self._partners) > MAX_PUSHED:
-                self._partners.popitem(last=False)
-        return partners
+        return self._circle.choose(patterns, self._settings.fanout, without=without, by_tree=not by)
+
+    def _keep_partners(self, identity: Identity, partners: Sequence[str]) -> None:
+        """All blocks of an event go to the same ones."""
+        self._partners[identity] = tuple(partners)
+        if len(self._partners) > MAX_PUSHED:
+            self._partners.popitem(last=False)
 
     def _push(self, partner: str, messages: Sequence[Carried | Fragment]) -> None:
         if self.budget.spend(sum(map(data_bytes, messages))):
@@ -200,7 +201,10 @@ class Gossip(Part):
     # --- Advertising
 
     def _list(self, identity: Identity, numbers: PatternNumbers) -> None:
-        if self._settings.advertises and self._listed.first_time(*identity):
+        """What is advertised in the next rounds; no more than is kept for those who ask."""
+        if not self._settings.advertises or len(self._fresh[-1]) >= self._settings.buffer_events:
+            return
+        if self._listed.first_time(*identity):
             self._fresh[-1][identity] = numbers
 
     def _advertise(self) -> None:
