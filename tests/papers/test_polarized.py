@@ -68,15 +68,15 @@ def tree(redundancy: int = 0) -> Measured:
 
 
 def push_4() -> Measured:
-    return measure(PUSH, fanout=4, seeds=8 * SCALE, events=20)
+    return measure(PUSH, fanout=4, seeds=6 * SCALE, events=16)
 
 
 def pull_4() -> Measured:
-    return measure(PULL, fanout=4, seeds=10 * SCALE, events=25)
+    return measure(PULL, fanout=4, seeds=7 * SCALE, events=20)
 
 
 def three_pg_4() -> Measured:
-    return measure(THREE_PG, fanout=4, seeds=10 * SCALE, events=25)
+    return measure(THREE_PG, fanout=4, seeds=7 * SCALE, events=20)
 
 
 def at_2(recovery: Mapping[str, Any], **changed: Any) -> Measured:
@@ -86,7 +86,7 @@ def at_2(recovery: Mapping[str, Any], **changed: Any) -> Measured:
 
 
 def push_6(selection: str) -> Measured:
-    return measure(PUSH, fanout=6, selection=selection, seeds=5 * SCALE, events=10)
+    return measure(PUSH, fanout=6, selection=selection, seeds=4 * SCALE, events=10)
 
 
 # --- Bands

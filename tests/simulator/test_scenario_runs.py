@@ -33,6 +33,7 @@ LONG = ("thousand", "workload")
 QUICK = sorted(path.stem for path in SCENARIOS.glob("*.toml") if path.stem not in LONG)
 LOSSLESS = ("chain", "tree")
 GUARANTEED = ("partitions",)
+REPAIRED = ("epidemic",)
 
 KEYS = {
     *("seed", "published", "delivered", "expected", "delivery_ratio", "duplicates", "out_of_order"),
@@ -110,6 +111,10 @@ def test_a_shipped_scenario_delivers_nothing_twice_and_sums_up_what_it_did(name:
         assert fifo(trace).holds
         assert gap_free(trace, strict_end=True).holds
         assert summary["out_of_order"] == summary["duplicates"] == 0
+    elif name in REPAIRED:
+        assert summary["delivery_ratio"] == 1.0
+        assert 0 < summary["recovered"] < summary["delivered"]
+        assert summary["duplicates"] == 0
     elif name in LOSSLESS:
         assert summary["delivery_ratio"] == 1.0
         assert gap_free(trace, strict_end=True).holds

@@ -357,6 +357,7 @@ def summarise(conductor: Conductor, out: Path) -> dict[str, Any]:
         **found,
         "given_up": conductor.ledger.missed,
         "overhead": None,
+        "recovered": len(trace.delivered) - trace.delivered["recovered_by"].null_count,
         "gossip_messages": 0,
         "utility": {"push": None, "pull": None},
         "messages": None,
