@@ -1,0 +1,1 @@
+"""Total and causal notification order over any event service (paper: ordering): servers, publishers, subscribers."""

@@ -1,0 +1,335 @@
+"""A sequencer server: the topic managers of a range of ranks (paper ordering, section 3.4, with its errata).
+
+It numbers the events of its topics. `clock` is exact for these; for lower-ranked topics it is the highest value that
+ever passed here on its way up. A request that needs clocks of higher-ranked topics climbs the chain, through every
+server between: with shortcuts an event could overtake another, and their stamps would wait for each other. Nothing
+that climbs increments a clock but that of its own topic, so there are no gaps, and no dummy events to fill them.
+
+Links of the chain are reliable and FIFO. Requests, answers and repeats are datagrams. The last server that a request
+needs remembers the answer until the publisher has it; the server where it entered knows which one that is, and sends
+repeats there. Every number becomes an event, or a no-op once its publisher is dead.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from tidings.model.ordering_messages import (
+    MAX_TOPICS,
+    AnswersTaken,
+    ChangeSubscription,
+    Create,
+    CreateRelay,
+    EventStamps,
+    Identity,
+    PublisherDisowned,
+    StampsAgain,
+    SubscribeWalk,
+    WalkAgain,
+    WalkDone,
+)
+from tidings.protocol.facts import Fact, Misbehaviour
+from tidings.protocol.kernel import Part, Port
+from tidings.protocol.sequencing.groups import Groups
+from tidings.protocol.sequencing.stamps import Chain, Timestamp
+
+MAX_WINDOW = 1024
+"""Requests of one publisher whose answers are remembered at a time."""
+MAX_DEAD = 65_536
+"""Identities of dead publishers that are remembered, the latest."""
+
+Source = tuple[Identity, str]
+"""A publisher, and the server that counts its requests."""
+
+
+class NoOps(Fact, frozen=True, gc=False):
+    """To the driver: publish no-ops with the stamp's number and the `count` - 1 numbers after it."""
+
+    stamp: Timestamp
+    count: int
+
+
+class _Requests:
+    """What the server where they enter knows of a publisher's requests."""
+
+    __slots__ = ("acknowledged", "holders", "next")
+
+    def __init__(self) -> None:
+        self.next = 1
+        self.acknowledged = 0
+        self.holders: dict[int, str] = {}
+        """Request -> the server that remembers its answer, until it is acknowledged."""
+
+
+class SequencerServer(Part):
+    name = "sequencer"
+    handles = {
+        Create: "on_create",
+        CreateRelay: "on_create_relay",
+        AnswersTaken: "on_answers_taken",
+        StampsAgain: "on_stamps_again",
+        ChangeSubscription: "on_change_subscription",
+        SubscribeWalk: "on_subscribe_walk",
+        WalkAgain: "on_walk_again",
+    }
+
+    def __init__(self, port: Port, chain: Chain, *, threshold: int) -> None:
+        super().__init__(port)
+        self.clock = [0] * chain.topics
+        self.own = chain.ranks(port.node)
+        self.groups = Groups(self.own, threshold)
+        self._chain = chain
+        self._above = chain.above(port.node)
+        self._below = chain.below(port.node)
+        self._requests: dict[Identity, _Requests] = {}
+        self._answers: dict[Source, dict[int, EventStamps]] = {}
+        """Those that end here and are not acknowledged."""
+        self._dead: dict[Identity, None] = {}
+        self._subscriptions: dict[Identity, tuple[int, frozenset[int]]] = {}
+        """Subscriber -> version and topics, of all whose walks pass here."""
+        self._walks: dict[Identity, WalkDone] = {}
+        """The latest answer to each subscriber whose walks end here."""
+
+    # --- Numbers for events
+
+    def on_create(self, sender: str, message: Create) -> None:
+        publisher = message.publisher
+        if message.topic not in self.own or message.acknowledged >= message.request:
+            self.port.emit(Misbehaviour(sender, "it asks for numbers that are not to be had here"))
+        elif publisher in self._dead:
+            self.port.send(sender, PublisherDisowned(publisher))
+        else:
+            requests = self._requests.setdefault(publisher, _Requests())
+            if message.request < requests.next:
+                self._repeat(publisher, requests, message.request)
+            elif message.request == requests.next and message.request - message.acknowledged <= MAX_WINDOW:
+                self._create(message, requests)
+            # What is further ahead is repeated, after what lacks before it.
+
+    def _repeat(self, publisher: Identity, requests: _Requests, request: int) -> None:
+        """By datagram: on the chain, repeats would keep it busy for ever."""
+        holder = requests.holders.get(request)
+        again = StampsAgain(publisher, self.port.node, request)
+        if holder == self.port.node:
+            self.on_stamps_again(holder, again)
+        elif holder is not None:
+            self.port.send(holder, again)
+
+    def _create(self, message: Create, requests: _Requests) -> None:
+        """Take the numbers, then ask upwards for the clocks that this server does not know."""
+        topic = message.topic
+        base = self.clock[topic]
+        self.clock[topic] = base + message.count
+        index = self.groups.take(topic)
+        # Those of higher-ranked topics are 0 here; their servers fill them in.
+        values = tuple([self.clock[rank] for rank in index])
+        last = self._last_of(index)
+        requests.next += 1
+        self._acknowledge(message.publisher, requests, message.acknowledged, last)
+        requests.holders[message.request] = last
+        stamps = EventStamps(
+            message.publisher,
+            self.port.node,
+            message.request,
+            topic,
+            base,
+            message.count,
+            index,
+            values,
+        )
+        self._send_on(stamps, message.acknowledged, last)
+
+    def _last_of(self, index: tuple[int, ...]) -> str:
+        """The highest server that is needed for these topics, this one at least."""
+        if index and index[0] < self.own.start:
+            return self._chain.server_of(index[0])
+        return self.port.node
+
+    def _acknowledge(self, publisher: Identity, requests: _Requests, acknowledged: int, last: str) -> None:
+        """Forget answers that have come. The request itself tells all servers up to `last`."""
+        highest = last
+        for request in range(requests.acknowledged + 1, acknowledged + 1):
+            holder = requests.holders.pop(request)
+            highest = min(highest, holder, key=self._chain.position_of)
+        requests.acknowledged = max(requests.acknowledged, acknowledged)
+        self._forget_answers(publisher, self.port.node, acknowledged)
+        if highest != last:
+            self._climb(AnswersTaken(publisher, self.port.node, acknowledged, highest), highest)
+
+    def on_create_relay(self, sender: str, message: CreateRelay) -> None:
+        if self._is_from_below(sender):
+            self._forget_answers(message.publisher, message.server, message.acknowledged)
+            self._relay(message)
+
+    def _relay(self, message: CreateRelay) -> None:
+        self._learn_event(message)
+        stamps = EventStamps(
+            message.publisher,
+            message.server,
+            message.request,
+            message.topic,
+            message.base,
+            message.count,
+            message.index,
+            self._filled(message.index, message.values),
+        )
+        self._send_on(stamps, message.acknowledged, self._last_of(message.index))
+
+    def _send_on(self, stamps: EventStamps, acknowledged: int, last: str) -> None:
+        """To the publisher if this server is the last one needed, else up the chain."""
+        if last == self.port.node:
+            self._answer(stamps)
+            return
+        relay = CreateRelay(
+            stamps.publisher,
+            stamps.server,
+            stamps.request,
+            acknowledged,
+            stamps.topic,
+            stamps.base,
+            stamps.count,
+            stamps.index,
+            stamps.values,
+        )
+        self._climb(relay, last)
+
+    def _answer(self, stamps: EventStamps) -> None:
+        """Remembered before it is sent: a standby must have it by then."""
+        if stamps.publisher in self._dead:
+            self._replace(stamps)
+            return
+        self._answers.setdefault((stamps.publisher, stamps.server), {})[stamps.request] = stamps
+        self.port.send(stamps.publisher[0], stamps)
+
+    def on_answers_taken(self, sender: str, message: AnswersTaken) -> None:
+        if self._is_from_below(sender):
+            self._forget_answers(message.publisher, message.server, message.acknowledged)
+            if message.highest != self.port.node:
+                self._climb(message, message.highest)
+
+    def _forget_answers(self, publisher: Identity, server: str, acknowledged: int) -> None:
+        answers = self._answers.get((publisher, server))
+        if answers is None:
+            return
+        for request in [request for request in answers if request <= acknowledged]:
+            del answers[request]
+        if not answers:
+            del self._answers[publisher, server]
+
+    def on_stamps_again(self, sender: str, message: StampsAgain) -> None:
+        answer = self._answers.get((message.publisher, message.server), {}).get(message.request)
+        if answer is not None:  # else it is on its way here, or acknowledged
+            self.port.send(message.publisher[0], answer)
+
+    def publisher_dead(self, publisher: Identity) -> None:
+        """Its lease is over; every server is told. What it may not have published is replaced by no-ops."""
+        self._dead[publisher] = None
+        if len(self._dead) > MAX_DEAD:
+            del self._dead[next(iter(self._dead))]
+        self._requests.pop(publisher, None)
+        for source in [source for source in self._answers if source[0] == publisher]:
+            for stamps in self._answers.pop(source).values():
+                self._replace(stamps)
+
+    def _replace(self, stamps: EventStamps) -> None:
+        """No-ops have all entries: the next event of the topic relies on what this stamp waits for."""
+        first = Timestamp(stamps.topic, stamps.base + 1, stamps.index, stamps.values)
+        self.port.emit(NoOps(first, stamps.count))
+
+    # --- Changes of subscriptions
+
+    def on_change_subscription(self, sender: str, message: ChangeSubscription) -> None:
+        index = tuple(sorted({*message.topics, *message.ghosts}))
+        if not self._is_walk(message, index) or index[-1] not in self.own:
+            self.port.emit(
+                Misbehaviour(sender, "it asks for a change of subscription that makes no sense here")
+            )
+        elif message.version == self._version(message.subscriber):
+            self._repeat_walk(message, self._last_of(index))
+        elif message.version > self._version(message.subscriber):
+            walk = SubscribeWalk(
+                message.subscriber, message.version, message.topics, message.ghosts, index, (0,) * len(index)
+            )
+            self._walk(walk)
+
+    def _is_walk(self, message: ChangeSubscription, index: tuple[int, ...]) -> bool:
+        size = len(message.topics) + len(message.ghosts)
+        return 0 < size == len(index) <= MAX_TOPICS and self._chain.knows(index)
+
+    def _version(self, subscriber: Identity) -> int:
+        return self._subscriptions.get(subscriber, (0, frozenset()))[0]
+
+    def _repeat_walk(self, message: ChangeSubscription, last: str) -> None:
+        again = WalkAgain(message.subscriber, message.version)
+        if last == self.port.node:
+            self.on_walk_again(last, again)
+        else:
+            self.port.send(last, again)
+
+    def on_subscribe_walk(self, sender: str, message: SubscribeWalk) -> None:
+        if self._is_from_below(sender):
+            self._walk(message)
+
+    def _walk(self, walk: SubscribeWalk) -> None:
+        """Read the clocks and change the groups, at one moment, without taking a number."""
+        self._learn(walk.index, walk.values)
+        values = self._filled(walk.index, walk.values)
+        self._record(walk)
+        last = self._last_of(walk.index)
+        if last == self.port.node:
+            done = WalkDone(walk.subscriber, walk.version, walk.index, values)
+            self._walks[walk.subscriber] = done
+            self.port.send(walk.subscriber[0], done)
+        else:
+            self._climb(
+                SubscribeWalk(walk.subscriber, walk.version, walk.topics, walk.ghosts, walk.index, values),
+                last,
+            )
+
+    def _record(self, walk: SubscribeWalk) -> None:
+        _, old = self._subscriptions.get(walk.subscriber, (0, frozenset()))
+        new = frozenset(walk.topics)
+        self._subscriptions[walk.subscriber] = walk.version, new
+        self.groups.change(old, new, walk.ghosts)
+
+    def on_walk_again(self, sender: str, message: WalkAgain) -> None:
+        done = self._walks.get(message.subscriber)
+        if done is not None and done.version == message.version:  # else it is on its way here
+            self.port.send(message.subscriber[0], done)
+
+    # --- Both
+
+    def _climb(self, message: CreateRelay | AnswersTaken | SubscribeWalk, last: str) -> None:
+        """Towards `last`, by the next higher server always."""
+        assert self._above is not None, f"there is nobody above {self.port.node}, and {last} is needed"
+        self.port.send(self._above, message)
+
+    def _is_from_below(self, sender: str) -> bool:
+        if sender == self._below:
+            return True
+        self.port.emit(
+            Misbehaviour(sender, "it is not the next lower server and sent something up the chain")
+        )
+        return False
+
+    def _learn_event(self, relay: CreateRelay) -> None:
+        self._learn((relay.topic,), (relay.base + relay.count,))
+        self._learn(relay.index, relay.values)
+
+    def _learn(self, index: tuple[int, ...], values: tuple[int, ...]) -> None:
+        """Raise the clocks of lower-ranked topics to what passes here."""
+        clock = self.clock
+        for position in range(bisect_left(index, self.own.stop), len(index)):
+            rank = index[position]
+            if values[position] > clock[rank]:
+                clock[rank] = values[position]
+
+    def _filled(self, index: tuple[int, ...], values: tuple[int, ...]) -> tuple[int, ...]:
+        """The values, with the clocks of own topics in their places."""
+        start, stop = bisect_left(index, self.own.start), bisect_left(index, self.own.stop)
+        if start == stop:
+            return values
+        return (*values[:start], *self._read(index[start:stop]), *values[stop:])
+
+    def _read(self, ranks: tuple[int, ...]) -> list[int]:
+        return [self.clock[rank] for rank in ranks]

@@ -1,0 +1,69 @@
+"""Timestamps of events, and the chain of servers that makes them.
+
+Topics are ranked 0 to n - 1, 0 being the highest precedence. A server hosts the topic managers of a contiguous range
+of ranks. Servers form a chain in which each sends only to the next higher one (paper ordering, section 3.4): whatever
+two servers both see, they see in the same order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+
+
+class Timestamp(Struct, frozen=True, array_like=True, gc=False):
+    """Event `number` of `topic`; it comes after event `values[i]` of topic `index[i]`, for every i.
+
+    `index` is ascending and without `topic`. All stamps that a server makes for one version of a topic's group share
+    one `index` object.
+    """
+
+    topic: int
+    number: int
+    index: tuple[int, ...] = ()
+    values: tuple[int, ...] = ()
+
+
+class Chain:
+    """Who hosts which ranks: server i those from `starts[i]` up to the next start, the last one up to `topics`."""
+
+    def __init__(self, servers: Sequence[str], starts: Sequence[int], topics: int) -> None:
+        bounds = [*starts, topics]
+        if len(servers) != len(starts) or len(set(servers)) != len(servers) or not servers:
+            raise ValueError(f"{len(starts)} ranges for the servers {list(servers)}")
+        if bounds[0] != 0 or any(low >= high for low, high in pairwise(bounds)):
+            raise ValueError(f"the ranges {bounds} do not begin at 0, or one of them is empty")
+        self.servers = tuple(servers)
+        self.topics = topics
+        self._starts = tuple(starts)
+        self._position = {server: position for position, server in enumerate(servers)}
+
+    def position_of(self, server: str) -> int:
+        """0 is the highest; KeyError if there is no such server."""
+        return self._position[server]
+
+    def server_of(self, rank: int) -> str:
+        return self.servers[bisect_right(self._starts, rank) - 1]
+
+    def ranks(self, server: str) -> range:
+        position = self._position[server]
+        stops = (*self._starts[1:], self.topics)
+        return range(self._starts[position], stops[position])
+
+    def above(self, server: str) -> str | None:
+        """The only server to which this one sends on the chain; None for the highest."""
+        position = self._position[server]
+        return self.servers[position - 1] if position else None
+
+    def below(self, server: str) -> str | None:
+        """The only server that sends to this one on the chain; None for the lowest."""
+        position = self._position[server] + 1
+        return self.servers[position] if position < len(self.servers) else None
+
+    def knows(self, ranks: Sequence[int]) -> bool:
+        """They are ranks of topics, ascending, none twice."""
+        ascending = all(low < high for low, high in pairwise(ranks))
+        return ascending and (not ranks or (ranks[0] >= 0 and ranks[-1] < self.topics))

@@ -1,0 +1,442 @@
+"""A subscriber of ordered events: shows each when everything that its stamp names has been shown.
+
+Event n of topic T is next when n follows the clock of T and no subscribed topic of its stamp has a clock below its
+entry (below, not other than: paper ordering, figure 17, waits for ever for a clock that has gone on). Two rules hold
+at changes of subscriptions:
+
+* fence: the first event of a new topic waits until the topics that were there before have reached the walk's clocks;
+* hold: while a subscription to u is under way, events whose stamp has an entry for u wait.
+
+Only the head of each topic is looked at. The clock of a topic that is not subscribed is infinite, that of one under
+way is below all values, so one comparison per entry says all. A head that cannot be shown registers on the one entry
+that stops it, and its scan goes on from there: an event costs its group once, however many wait.
+
+Over a service that loses events (section 4 of the paper), with `Patience`: a buffer of limited size and time. When
+either is exceeded the oldest event is forced: what precedes it and is here goes before it, what is not is skipped,
+and shown at once, marked out of order, if it comes after all.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+from msgspec import Struct
+
+from tidings.model.ordering_messages import MAX_TOPICS, ChangeSubscription, Identity, WalkDone
+from tidings.protocol.facts import Fact, Misbehaviour
+from tidings.protocol.kernel import Part, Port, TimerName
+from tidings.protocol.sequencing.stamps import Chain, Timestamp
+from tidings.structures.range_set import RangeSet
+
+NOT_SUBSCRIBED = 2**63
+"""Above every value: nobody waits for it."""
+UNDER_WAY = -1
+"""Below every value: whoever has an entry for it waits."""
+REPEAT_NS = 200_000_000
+MAX_CHANGES = 1024
+MAX_SKIPPED = 1024
+"""Ranges of numbers per topic that may be shown late; of the lowest ones, what comes later is dropped."""
+
+
+class Patience(Struct, frozen=True):
+    """How long to wait for what a service may have lost."""
+
+    events: int
+    limit_ns: int
+
+
+class OrderedEvent(Fact, frozen=True, gc=False):
+    """The application is shown an event."""
+
+    stamp: Timestamp
+    event: object
+    out_of_order: bool = False
+
+
+class TopicsJoined(Fact, frozen=True, gc=False):
+    """From now on all events of these topics that are published are shown: those after these clocks."""
+
+    topics: tuple[int, ...]
+    clocks: tuple[int, ...]
+
+
+class TopicsLeft(Fact, frozen=True, gc=False):
+    """Nobody counts on the subscriber for these topics any longer."""
+
+    topics: tuple[int, ...]
+
+
+class _NoOp:
+    """In the place of an event whose publisher died: takes a number, is never shown."""
+
+
+NO_OP = _NoOp()
+
+
+class _Queue:
+    """What waits of one topic."""
+
+    __slots__ = ("events", "fence", "index", "position", "scanned", "skipped", "values")
+
+    def __init__(self) -> None:
+        self.events: dict[int, tuple[Timestamp, object]] = {}
+        self.fence: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+        """What the first event waits for, whatever its stamp."""
+        self.skipped = RangeSet()
+        """Numbers up to the clock that were not shown."""
+        self.scanned = 0
+        """The head whose `index` and `values` are met up to `position`."""
+        self.index: tuple[int, ...] = ()
+        self.values: tuple[int, ...] = ()
+        self.position = 0
+
+    def begin(self, number: int, stamp: Timestamp) -> None:
+        """A new head."""
+        self.scanned = number
+        self.position = 0
+        self.index, self.values = stamp.index, stamp.values
+        if self.fence is not None:
+            index, values = self.fence
+            self.index, self.values = index + self.index, values + self.values
+
+    def skip(self, first: int, last: int) -> None:
+        self.skipped.add_range(first, last + 1)
+        if self.skipped.range_count > MAX_SKIPPED:
+            (_, stop), *_ = self.skipped
+            self.skipped.trim_below(stop)
+
+
+class _Change:
+    __slots__ = ("add", "remove")
+
+    def __init__(self, add: tuple[int, ...], remove: tuple[int, ...]) -> None:
+        self.add = add
+        self.remove = remove
+
+
+class OrderedSubscriber(Part):
+    """`threshold` is that of the servers' groups: 2 for total order, 1 for causal order and with `patience`.
+
+    The caller is subscribed in the event service to a topic before it asks for it here.
+    """
+
+    name = "ordered-subscriber"
+    handles = {WalkDone: "on_walk_done"}
+
+    def __init__(
+        self,
+        port: Port,
+        chain: Chain,
+        *,
+        threshold: int,
+        incarnation: int = 0,
+        patience: Patience | None = None,
+        repeat_ns: int = REPEAT_NS,
+    ) -> None:
+        super().__init__(port)
+        if patience is not None and (threshold != 1 or patience.events < 1):
+            raise ValueError("patience needs groups of threshold 1, and room for one event at least")
+        self.identity: Identity = (port.node, incarnation)
+        self.clock = [NOT_SUBSCRIBED] * chain.topics
+        self._chain = chain
+        self._fences = threshold > 1
+        self._patience = patience
+        self._repeat_ns = repeat_ns
+        self._queues: dict[int, _Queue] = {}
+        """Of the topics that are subscribed or under way."""
+        self._under_way: dict[int, int] = {}
+        """Topic -> the number up to which events forced meanwhile have gone past it."""
+        self._waiting: dict[int, list[tuple[int, int]]] = {}
+        """Topic -> heap of (value, topic of a head that waits for it)."""
+        self._arrivals: dict[tuple[int, int], int] = {}
+        """With patience: (topic, number) of what waits -> when it will be forced, the oldest first."""
+        self._version = 0
+        self._wanted: set[int] = set()
+        """The topics after the last change asked for."""
+        self._topics: frozenset[int] = frozenset()
+        """The topics that the servers know of, or are being told of."""
+        self._ever: set[int] = set()
+        """They and all that were among them before."""
+        self._changes: deque[_Change] = deque()
+        self._current: tuple[_Change, ChangeSubscription, tuple[int, ...]] | None = None
+        """The change under way, its request, and the topics that were subscribed before."""
+
+    @property
+    def buffered(self) -> int:
+        """How many events wait."""
+        return sum(len(queue.events) for queue in self._queues.values())
+
+    @property
+    def settled(self) -> bool:
+        """No change of subscription is under way."""
+        return self._current is None
+
+    # --- Changes of subscriptions
+
+    def subscribe(self, *topics: int) -> None:
+        """The answer is `TopicsJoined`."""
+        self.change(topics, ())
+
+    def unsubscribe(self, *topics: int) -> None:
+        """At once for the application; the servers are told in the background."""
+        self.change((), topics)
+
+    def change(self, add: Iterable[int], remove: Iterable[int]) -> None:
+        """Join and leave topics in one step, after the changes asked for before."""
+        adds, removes = tuple(sorted(set(add))), tuple(sorted(set(remove)))
+        if not self._chain.knows(adds) or self._wanted & {*adds} or not self._wanted >= {*removes}:
+            raise ValueError(f"topics {adds} cannot be joined, or topics {removes} cannot be left")
+        if len(self._ever | self._wanted | {*adds}) > MAX_TOPICS or len(self._changes) >= MAX_CHANGES:
+            raise ValueError("too many topics, or changes under way")
+        self._wanted = (self._wanted | {*adds}) - {*removes}
+        if adds or removes:
+            for topic in removes:
+                if topic not in self._under_way:
+                    self._drop(topic)
+            self._changes.append(_Change(adds, removes))
+            self._start_next()
+
+    def _drop(self, topic: int) -> None:
+        """Nothing of the topic is shown, or waited for, from now on."""
+        queue = self._queues.pop(topic, None)
+        if queue is not None:
+            self.clock[topic] = NOT_SUBSCRIBED
+            for number in queue.events:
+                self._arrivals.pop((topic, number), None)
+            self._look_again()
+
+    def _start_next(self) -> None:
+        if self._current is not None or not self._changes:
+            return
+        change = self._changes.popleft()
+        for topic in change.remove:
+            self._drop(topic)
+        before = tuple(sorted(self._queues))
+        for topic in change.add:
+            self._queues[topic] = _Queue()
+            self._under_way[topic] = 0
+            self.clock[topic] = UNDER_WAY
+        self._topics = self._topics.difference(change.remove).union(change.add)
+        self._ever |= self._topics
+        self._version += 1
+        ghosts = tuple(sorted(self._ever - self._topics))
+        request = ChangeSubscription(self.identity, self._version, tuple(sorted(self._topics)), ghosts)
+        self._current = change, request, before
+        self._look_again()
+        self._send_request(request)
+
+    def _send_request(self, request: ChangeSubscription) -> None:
+        lowest = max((*request.topics, *request.ghosts))
+        self.port.send(self._chain.server_of(lowest), request)
+        self.port.set_timer((self.name, "repeat"), self.port.now + self._repeat_ns)
+
+    def on_walk_done(self, sender: str, message: WalkDone) -> None:
+        if self._current is None or (message.subscriber, message.version) != (self.identity, self._version):
+            return
+        change, request, before = self._current
+        walk = dict(zip(message.index, message.values, strict=False))
+        if not walk.keys() >= {*request.topics}:
+            self.port.emit(Misbehaviour(sender, "it answers a change of subscription without its clocks"))
+            return
+        self._current = None
+        self.port.cancel_timer((self.name, "repeat"))
+        self._complete(change, walk, before)
+        if change.add:
+            self.port.emit(TopicsJoined(change.add, tuple(walk[topic] for topic in change.add)))
+        if change.remove:
+            self.port.emit(TopicsLeft(change.remove))
+        for topic in change.add:
+            self._release(topic)
+        self._look_again()
+        self._start_next()
+
+    def _complete(self, change: _Change, walk: dict[int, int], before: tuple[int, ...]) -> None:
+        """The clocks of the new topics alone: events of the others are on their way."""
+        for topic in change.add:
+            queue = self._queues[topic]
+            self.clock[topic] = walk[topic]
+            for number in [number for number in queue.events if number <= walk[topic]]:
+                del queue.events[number]
+            queue.fence = self._fence(walk, before)
+
+    def _fence(
+        self, walk: dict[int, int], before: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Rule 3."""
+        if not self._fences:
+            return None
+        return before, tuple([walk[topic] for topic in before])
+
+    def _release(self, topic: int) -> None:
+        """The topic is no longer under way; what was forced meanwhile came before its turn."""
+        forced = self._under_way.pop(topic)
+        queue = self._queues[topic]
+        early = sorted(number for number in queue.events if number <= forced)
+        for number in early:
+            self._skip_to(topic, number)
+            self._show_late(queue, *queue.events.pop(number))
+        self._skip_to(topic, forced)
+        for number in sorted(queue.events):
+            if number in queue.events:  # and not forced with one before it
+                self._expect(topic, number)
+
+    # --- Events
+
+    def receive(self, stamp: Timestamp, event: object) -> None:
+        """The service notifies of an event."""
+        topic, number = stamp.topic, stamp.number
+        queue = self._queues.get(topic)
+        if queue is None or number < 1:
+            return
+        clock = self.clock[topic]
+        if number <= clock:
+            self._show_late(queue, stamp, event)
+            return
+        held = queue.events.get(number)
+        if held is not None and (event is NO_OP or held[1] is not NO_OP):
+            return
+        queue.events[number] = stamp, event
+        if held is not None:
+            return  # a no-op that waits is replaced by its event
+        if number == clock + 1:
+            self._settle((topic,))
+        if self._patience is not None and number in queue.events:
+            self._expect(topic, number)
+
+    def receive_no_op(self, stamp: Timestamp) -> None:
+        """The service notifies of a no-op: in its turn it is passed over."""
+        self.receive(stamp, NO_OP)
+
+    def _show_late(self, queue: _Queue, stamp: Timestamp, event: object) -> None:
+        """Its number has been passed. If it was skipped it is shown now; else it was shown, or is not ours."""
+        if stamp.number in queue.skipped and event is not NO_OP:
+            queue.skipped.remove(stamp.number, stamp.number + 1)
+            self.port.emit(OrderedEvent(stamp, event, out_of_order=True))
+
+    def _look_again(self) -> None:
+        """Clocks of topics came or went: nothing that was found out about heads holds any longer."""
+        self._waiting.clear()
+        for queue in self._queues.values():
+            queue.scanned = 0
+        self._settle(self._queues)
+
+    def _settle(self, topics: Iterable[int]) -> None:
+        """Show all that can be shown now that these topics may have news."""
+        ready = deque(topics)
+        while ready:
+            topic = ready.popleft()
+            if self._advance(topic):
+                ready.extend(self._woken(topic))
+
+    def _advance(self, topic: int) -> bool:
+        """Show the heads of a topic as long as they are next; False if none was."""
+        queue = self._queues[topic]
+        first = number = self.clock[topic] + 1
+        while (held := queue.events.get(number)) is not None:
+            if queue.scanned != number:
+                queue.begin(number, held[0])
+            if not self._is_next(queue):
+                waits_for = queue.index[queue.position]
+                value = queue.values[queue.position]
+                heappush(self._waiting.setdefault(waits_for, []), (value, topic))
+                break
+            self._show(topic, queue, number)
+            number += 1
+        return number > first
+
+    def _is_next(self, queue: _Queue) -> bool:
+        """Scan on from where the head was stopped; `position` is then the entry that stops it."""
+        clock, index, values = self.clock, queue.index, queue.values
+        for position in range(queue.position, len(index)):
+            if clock[index[position]] < values[position]:
+                queue.position = position
+                return False
+        return True
+
+    def _woken(self, topic: int) -> list[int]:
+        """The topics whose heads waited for a value that the topic's clock has reached."""
+        heap = self._waiting.get(topic)
+        woken = []
+        while heap and heap[0][0] <= self.clock[topic]:
+            woken.append(heappop(heap)[1])
+        return woken
+
+    def _show(self, topic: int, queue: _Queue, number: int) -> None:
+        stamp, event = queue.events.pop(number)
+        self._arrivals.pop((topic, number), None)
+        queue.fence = None
+        self.clock[topic] = number
+        if event is NO_OP:
+            queue.skip(number, number)  # its event may come yet
+        else:
+            self.port.emit(OrderedEvent(stamp, event))
+
+    # --- Services that lose events
+
+    def _expect(self, topic: int, number: int) -> None:
+        """The event waits; if there is no room for it the oldest one does not any longer."""
+        if self._patience is None:
+            return
+        if topic in self._under_way:  # whether it is ours is not known yet
+            events = self._queues[topic].events
+            if len(events) > self._patience.events:
+                del events[min(events)]
+            return
+        if not self._arrivals:
+            self.port.set_timer((self.name, "patience"), self.port.now + self._patience.limit_ns)
+        self._arrivals[topic, number] = self.port.now + self._patience.limit_ns
+        if len(self._arrivals) > self._patience.events:
+            self._force(*next(iter(self._arrivals)))
+
+    def _force(self, topic: int, number: int) -> None:
+        """Show the event, after what is here of all that precedes it; what is not here is skipped."""
+        moved: dict[int, None] = {}
+        stack = [(topic, number)]
+        while stack:
+            topic, number = stack[-1]
+            queue = self._queues[topic]
+            if self.clock[topic] >= number:
+                stack.pop()
+                continue
+            moved[topic] = None
+            head = min((waiting for waiting in queue.events if waiting <= number), default=0)
+            if not head:
+                self._skip_to(topic, number)
+                continue
+            unmet = self._unmet(queue.events[head][0], stack)
+            if unmet is not None:
+                stack.append(unmet)
+                continue
+            self._skip_to(topic, head - 1)
+            self._show(topic, queue, head)
+        woken = [other for topic in moved for other in self._woken(topic)]
+        self._settle(dict.fromkeys((*moved, *woken)))
+
+    def _unmet(self, stamp: Timestamp, stack: list[tuple[int, int]]) -> tuple[int, int] | None:
+        """The first entry that must be reached before; what is asked for already (by false stamps) is not again."""
+        for rank, value in zip(stamp.index, stamp.values, strict=True):
+            if self.clock[rank] >= value:
+                continue
+            if rank in self._under_way:
+                self._under_way[rank] = max(self._under_way[rank], value)
+            elif not any(rank == topic and number <= value for topic, number in stack):
+                return rank, value
+        return None
+
+    def _skip_to(self, topic: int, number: int) -> None:
+        """The clock goes to `number` at least; what it passes was not shown."""
+        if number > self.clock[topic]:
+            self._queues[topic].skip(self.clock[topic] + 1, number)
+            self.clock[topic] = number
+
+    def on_timer(self, name: TimerName) -> None:
+        if name[1] == "repeat":
+            if self._current is not None:
+                self._send_request(self._current[1])
+            return
+        while self._arrivals and next(iter(self._arrivals.values())) <= self.port.now:
+            self._force(*next(iter(self._arrivals)))
+        if self._arrivals:
+            self.port.set_timer(name, next(iter(self._arrivals.values())))
