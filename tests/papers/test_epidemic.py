@@ -165,9 +165,10 @@ def test_gap_3_a_digest_goes_to_as_many_as_the_fanout_says_and_never_back(monkey
 # --- 4. Digests do not die on their way to a subscriber
 
 
-def recovered_behind_transit_brokers() -> list[int]:
+def recovered_behind_transit_brokers(*, literal: bool = False) -> list[int]:
     """Between the publisher and the only subscriber is nobody who subscribes; subscribers never pass a digest on."""
-    network = EpidemicNetwork("b0-b1-b2-b3", recovery("push", forward_probability=0.0))
+    settings = recovery("push", forward_probability=0.0, literal=literal)
+    network = EpidemicNetwork("b0-b1-b2-b3", settings)
     network.subscribe("b3")
     network.lose = first_copy("b2", "b3", 2)
     network.publish("b0", 3)
@@ -182,6 +183,7 @@ def test_gap_4_a_push_digest_always_goes_on_at_brokers_that_do_not_subscribe(mon
         if self.port.random.random() < self._settings.forward_probability:
             self._send_towards(pattern, message, but=sender)
 
+    assert recovered_behind_transit_brokers(literal=True) == [1, 3], "the paper's own text, for experiments"
     monkeypatch.setattr(Gossip, "_pass_on", by_a_coin)
     assert recovered_behind_transit_brokers() == [1, 3]
 

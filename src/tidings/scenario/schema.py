@@ -167,6 +167,7 @@ class Recovery(Table, frozen=True, kw_only=True):
     buffer_events: Annotated[int, Meta(ge=1, le=2**31)] = 1500
     cache_policy: Literal["fifo", "foreign-first", "random"] = "fifo"
     forward_probability: Share = 0.5
+    literal: bool = False
 
 
 class Server(Table, frozen=True, kw_only=True):

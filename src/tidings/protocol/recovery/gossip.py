@@ -311,7 +311,8 @@ class Gossip(Part):
         """At a broker that is no subscriber a digest always goes on: it would die on its way (epidemic 4)."""
         if sender not in self._neighbours:
             return
-        if not subscribed or self.port.random.random() < self._settings.forward_probability:
+        always = not subscribed and not (self._settings.literal and isinstance(message, Offer))
+        if always or self.port.random.random() < self._settings.forward_probability:
             self._send_towards(pattern, message, but=sender)
 
     # --- Shared

@@ -44,6 +44,8 @@ class RecoverySettings(Struct, frozen=True, kw_only=True):
     buffer_events: int = 1_500
     cache_policy: CachePolicy = "fifo"
     forward_probability: float = 0.5
+    literal: bool = False
+    """Digests that are pushed go on with that probability everywhere, as the paper's figure 2 says."""
     adaptive: bool = False
     """Rounds come up to eight times as often while there is something to recover (epidemic, section 5)."""
 
