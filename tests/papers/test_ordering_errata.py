@@ -157,7 +157,7 @@ def test_e6_a_subscription_makes_no_dummy_events(monkeypatch: pytest.MonkeyPatch
     def with_dummies(self: OrderedSubscriber, sender: str, message: Any) -> None:
         on_walk_done(self, sender, message)
         for topic, value in zip(message.index, message.values, strict=True):
-            self.port.emit(EventStamped(Timestamp(topic, value), "dummy"))
+            self.port.emit(EventStamped(Timestamp(topic, value), "dummy", ("", 0)))
 
     monkeypatch.setattr(OrderedSubscriber, "on_walk_done", with_dummies)
     assert [number for number, _ in play().shown["s"]] == [(0, 2), (1, 2)]

@@ -220,6 +220,8 @@ class World:
             if (fact.stamp.topic, fact.stamp.number) in self.stamps:
                 self.problems.append(f"two events have the number {fact.stamp}")
             self._notify(fact.stamp, fact.event)
+            if node in self.publishers:
+                self.publishers[node].published(fact.receipt)
         elif isinstance(fact, NoOps):
             for offset in range(fact.count):
                 stamp = structs.replace(fact.stamp, number=fact.stamp.number + offset)

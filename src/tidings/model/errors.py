@@ -60,3 +60,7 @@ class StoreFull(StoreError):  # noqa: N818
 
 class StoreCorrupt(StoreError):  # noqa: N818
     """A file that is no store of ours, or is damaged; the message says how to recover."""
+
+
+class OrderError(TidingsError):
+    """Topics, sequencers or timestamps that do not fit together, or an order that cannot be had here."""

@@ -25,6 +25,8 @@ Identity = tuple[Name, Counter]
 """(node, incarnation): who lost its state, or was declared dead, comes back with another incarnation."""
 Batch = Annotated[int, Meta(ge=1, le=MAX_BATCH)]
 Request = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+MAX_PART_BYTES = 32_768
+MAX_INPUT_BYTES = 1024 * 1024
 
 
 class Create(WireMessage, frozen=True, gc=False, tag=100):
@@ -124,3 +126,175 @@ class WalkAgain(WireMessage, frozen=True, gc=False, tag=109):
 
     subscriber: Identity
     version: Request
+
+
+# --- Life and death of clients ----------------------------------------------------------------------------
+
+
+class PublisherAlive(WireMessage, frozen=True, gc=False, tag=110):
+    """'I live', now and then, to every server; the one that counts my requests may forget these answers."""
+
+    publisher: Identity
+    server: Name
+    acknowledged: Counter
+
+
+class PublisherGone(WireMessage, frozen=True, gc=False, tag=111):
+    """The publisher gives this identity up: what it did not publish is to be replaced now."""
+
+    publisher: Identity
+    server: Name
+    acknowledged: Counter
+
+
+class SubscriberAlive(WireMessage, frozen=True, gc=False, tag=112):
+    """'I live', now and then, to the server of the subscriber's lowest topic; and what it lacks, for operators."""
+
+    subscriber: Identity
+    server: Name
+    topic: Rank = 0
+    number: Counter = 0
+    buffered: Counter = 0
+    """So many events wait for that one; 0: none does."""
+
+
+class SubscriberDisowned(WireMessage, frozen=True, gc=False, tag=113):
+    """To a subscriber that was away for too long: nobody counts on it any more; it needs a new identity."""
+
+    subscriber: Identity
+
+
+class NotActive(WireMessage, frozen=True, gc=False, tag=114):
+    """To whoever asks a replica that does not speak for the server now."""
+
+    server: Name
+    active: Annotated[str, Meta(max_length=256)]
+    """Who does, as far as it knows; may be empty."""
+
+
+# --- Between servers --------------------------------------------------------------------------------------
+
+ChainMessage = CreateRelay | AnswersTaken | SubscribeWalk
+Datagram = StampsAgain | WalkAgain
+
+
+class ChainItem(WireMessage, frozen=True, gc=False, tag=115):
+    """Number `number` of what goes from one server up to the next, in order, each once."""
+
+    server: Name
+    """Whom it is for."""
+    number: Request
+    message: ChainMessage
+
+
+class ChainTaken(WireMessage, frozen=True, gc=False, tag=116):
+    """Down the chain: everything up to `number` has been taken, for good."""
+
+    server: Name
+    """Whom it is for."""
+    number: Counter
+
+
+class Between(WireMessage, frozen=True, gc=False, tag=117):
+    """A datagram from one server to another."""
+
+    server: Name
+    message: Datagram
+
+
+# --- A server and its standby -----------------------------------------------------------------------------
+
+
+class Replicate(WireMessage, frozen=True, gc=False, tag=118):
+    """The inputs of a server from the active replica to its standby, batch by batch; empty: a sign of life."""
+
+    server: Name
+    term: Counter
+    number: Counter
+    """Of the batch; of a sign of life: of the last one."""
+    inputs: Annotated[bytes, Meta(max_length=MAX_INPUT_BYTES)] = b""
+
+
+class Replicated(WireMessage, frozen=True, gc=False, tag=119):
+    """The standby has everything up to this batch, on disk."""
+
+    server: Name
+    term: Counter
+    number: Counter
+
+
+class StateWanted(WireMessage, frozen=True, gc=False, tag=120):
+    """A replica without the state asks for it."""
+
+    server: Name
+
+
+class StatePart(WireMessage, frozen=True, gc=False, tag=121):
+    """A piece of the state as it was after batch `number`."""
+
+    server: Name
+    term: Counter
+    number: Counter
+    part: Counter
+    parts: Request
+    data: Annotated[bytes, Meta(max_length=MAX_PART_BYTES)]
+
+
+class StateTaken(WireMessage, frozen=True, gc=False, tag=122):
+    """The pieces before `part` have come."""
+
+    server: Name
+    number: Counter
+    part: Counter
+
+
+class Claim(WireMessage, frozen=True, gc=False, tag=123):
+    """To the witness: I want to speak for the server in the term after `term`; alone, or with a standby in step."""
+
+    server: Name
+    term: Counter
+    alone: bool
+    mark: Counter
+    """Of the claimant's present life."""
+
+
+class Ruling(WireMessage, frozen=True, gc=False, tag=124):
+    """The witness: this replica speaks for the server, in this term. Term 0: nobody ever did."""
+
+    server: Name
+    term: Counter
+    active: Annotated[str, Meta(max_length=256)]
+    alone: bool
+    mark: Counter
+    """Of the claim that was granted."""
+
+
+# --- Inputs that a replica makes itself; they travel within `Replicate` only -------------------------------
+
+
+class PublisherExpired(WireMessage, frozen=True, gc=False, tag=125):
+    publisher: Identity
+
+
+class SubscriberExpired(WireMessage, frozen=True, gc=False, tag=126):
+    subscriber: Identity
+
+
+class NoOpsPublished(WireMessage, frozen=True, gc=False, tag=127):
+    """The no-ops of this number are with the event service."""
+
+    number: Request
+
+
+# --- Meeting ----------------------------------------------------------------------------------------------
+
+
+class OrderLayout(WireMessage, frozen=True, gc=False, tag=128):
+    """The first message between two nodes of the ordering, both ways: they must mean the same topics."""
+
+    json: Annotated[str, Meta(max_length=1024 * 1024)]
+    """Empty: a client that takes the other's."""
+    addresses: Annotated[
+        tuple[tuple[Name, Annotated[str, Meta(max_length=300)]], ...], Meta(max_length=1024)
+    ] = ()
+    """Where the nodes listen, as far as the sender knows."""

@@ -188,12 +188,18 @@ def test_a_publisher_numbers_a_batch_and_tells_what_it_has_in_the_next_request()
     part.on_event_stamps("low", stamps(1, 4, 2))
     part.on_event_stamps("low", stamps(1, 4, 2))
     assert port.facts == [
-        EventStamped(Timestamp(2, 5, (3,), (8,)), "a"),
-        EventStamped(Timestamp(2, 6, (3,), (8,)), "b"),
+        EventStamped(Timestamp(2, 5, (3,), (8,)), "a", ("low", 1)),
+        EventStamped(Timestamp(2, 6, (3,), (8,)), "b", ("low", 1)),
     ]
     assert port.timers == {}
+    part.published(("low", 1))
+    part.publish(3, ["too early"])
+    assert port.sent[-1] == ("low", Create(P, 2, 3, 1, 0)), "one of the two is not with the service yet"
+    part.on_event_stamps("low", stamps(2, 0, topic=3))
+    part.published(("low", 2))
+    part.published(("low", 1))
     part.publish(3, ["c"])
-    assert port.sent[-1] == ("low", Create(P, 2, 3, 1, 1))
+    assert port.sent[-1] == ("low", Create(P, 3, 3, 1, 2))
 
 
 def test_a_publisher_repeats_in_order_and_keeps_to_its_window() -> None:
@@ -203,8 +209,11 @@ def test_a_publisher_repeats_in_order_and_keeps_to_its_window() -> None:
     part.on_timer((part.name, "low"))
     assert [message.request for _, message in port.sent] == [1, 2, 1, 2]
     part.on_event_stamps("low", stamps(2, 1))
+    part.published(("low", 2))
     assert len(port.sent) == 4, "request 1 is not answered, nothing can be acknowledged"
     part.on_event_stamps("low", stamps(1, 0))
+    assert len(port.sent) == 4, "its event is not published, nothing can be acknowledged"
+    part.published(("low", 1))
     assert port.sent[-1] == ("low", Create(P, 3, 2, 1, 2))
 
 
@@ -239,6 +248,6 @@ def test_messages_have_tags_of_their_own_and_survive_the_wire() -> None:
     ]
     tags = [kind.__struct_config__.tag for kind in classes]
     assert len(set(tags)) == len(tags)
-    assert all(isinstance(tag, int) and 100 <= tag <= 119 for tag in tags)
+    assert all(isinstance(tag, int) and 100 <= tag <= 139 for tag in tags)
     relay = CreateRelay(P, "low", 1, 0, 2, 0, 1, (0, 3), (0, 9))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(relay), type=CreateRelay) == relay

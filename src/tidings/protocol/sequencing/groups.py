@@ -14,7 +14,7 @@ Two rules that the paper lacks close the gaps at changes with threshold 2; with 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Set
+from collections.abc import Collection, Iterable, Set
 
 
 class Groups:
@@ -57,6 +57,16 @@ class Groups:
         index = tuple(sorted(self._members[topic] | linger))
         linger.clear()
         return index
+
+    def lingering(self) -> list[tuple[int, list[int]]]:
+        """What rules 1 and 2 have put into the next stamp of each topic."""
+        return [(topic, sorted(others)) for topic, others in self._linger.items() if others]
+
+    def restore_lingering(self, lingering: Iterable[tuple[int, Iterable[int]]]) -> None:
+        for held in self._linger.values():
+            held.clear()
+        for topic, others in lingering:
+            self._linger[topic].update(others)
 
     def _count(self, topic: int, others: Set[int]) -> None:
         counts, joined = self._counts[topic], False

@@ -1,7 +1,8 @@
 """A publisher of ordered events: asks the servers for numbers, and hands out each event with its stamp.
 
 Requests to each server are counted, sent in order and repeated in order until answered; the server stamps each once.
-Nothing is acknowledged on the way of the events: a later request tells which answers have come.
+Nothing is acknowledged on the way of the events: a later request tells which answers have come and whose events are
+with the event service (`published`). Until then the server remembers them, for the publisher may die.
 
 A `serial` publisher has no request on another topic under way: causal order needs it, else an event could get its
 number before the one that its publisher made first.
@@ -10,23 +11,37 @@ number before the one that its publisher made first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from tidings.model.ordering_messages import MAX_BATCH, Create, EventStamps, Identity, PublisherDisowned
+from tidings.model.ordering_messages import (
+    MAX_BATCH,
+    Create,
+    EventStamps,
+    Identity,
+    PublisherAlive,
+    PublisherDisowned,
+    PublisherGone,
+)
 from tidings.protocol.facts import Fact
 from tidings.protocol.kernel import Part, Port, TimerName
 from tidings.protocol.sequencing.stamps import Chain, Timestamp
 
 REPEAT_NS = 200_000_000
-WINDOW = 64
-MAX_WAITING = 4096
+WINDOW = 256
+MAX_WAITING = 16_384
+MAX_MERGED = 256
+"""Events of requests for one topic that wait are asked for in one, up to so many."""
+
+Receipt = tuple[str, int]
+"""A server and a request to it."""
 
 
 class EventStamped(Fact, frozen=True, gc=False):
-    """To the driver: publish the event with this stamp, before anything that is sent after this fact is sent."""
+    """To the driver: publish the event with this stamp; then say `published(receipt)`."""
 
     stamp: Timestamp
     event: object
+    receipt: Receipt
 
 
 class Disowned(Fact, frozen=True, gc=False):
@@ -36,28 +51,40 @@ class Disowned(Fact, frozen=True, gc=False):
 
 
 class _Request:
-    __slots__ = ("events", "topic")
+    __slots__ = ("events", "topic", "unpublished")
 
     def __init__(self, topic: int, events: tuple[object, ...]) -> None:
         self.topic = topic
         self.events = events
+        self.unpublished = len(events)
 
 
 class _Line:
     """The requests to one server."""
 
-    __slots__ = ("acknowledged", "next", "unanswered")
+    __slots__ = ("answered", "next", "repeats", "unanswered")
 
     def __init__(self) -> None:
         self.next = 1
-        self.acknowledged = 0
-        """The answers to all requests up to this one have come."""
         self.unanswered: dict[int, _Request] = {}
         """In the order of their numbers."""
+        self.answered: dict[int, _Request] = {}
+        """Those of whose events some are not with the event service."""
+        self.repeats = 0
+        """Since the last answer."""
+
+    @property
+    def acknowledged(self) -> int:
+        """All requests up to this one are done with."""
+        return min(next(iter(self.unanswered), self.next), min(self.answered, default=self.next)) - 1
 
 
 class OrderedPublisher(Part):
-    """Keeps at most `max_waiting` batches that have no number, and `window` requests to a server unacknowledged."""
+    """Keeps at most `max_waiting` batches that have no number, and `window` requests to a server unacknowledged.
+
+    One that `gathers` sends at the end of the instant, so that events of a topic share a request. `on_silence` is told
+    of a server that did not answer again and again.
+    """
 
     name = "ordered-publisher"
     handles = {EventStamps: "on_event_stamps", PublisherDisowned: "on_publisher_disowned"}
@@ -72,6 +99,8 @@ class OrderedPublisher(Part):
         repeat_ns: int = REPEAT_NS,
         window: int = WINDOW,
         max_waiting: int = MAX_WAITING,
+        gathers: bool = False,
+        on_silence: Callable[[str], None] = lambda server: None,
     ) -> None:
         super().__init__(port)
         self.identity: Identity = (port.node, incarnation)
@@ -81,6 +110,8 @@ class OrderedPublisher(Part):
         self._repeat_ns = repeat_ns
         self._window = window
         self._max_waiting = max_waiting
+        self._gathers = gathers
+        self._on_silence = on_silence
         self._lines: dict[str, _Line] = {}
         self._waiting: deque[_Request] = deque()
         """Not sent yet, in the order in which they were published."""
@@ -97,14 +128,46 @@ class OrderedPublisher(Part):
         if self.disowned or self.unstamped >= self._max_waiting:
             return False
         self._waiting.append(_Request(topic, tuple(events)))
-        self._send_waiting()
+        if not self._gathers:
+            self._send_waiting()
+        elif len(self._waiting) == 1:
+            self.port.set_timer((self.name, "", "gather"), self.port.now)
         return True
+
+    def published(self, receipt: Receipt) -> None:
+        """One of the events of that request is with the event service."""
+        server, number = receipt
+        line = self._lines.get(server)
+        request = None if line is None else line.answered.get(number)
+        if line is None or request is None:
+            return
+        request.unpublished -= 1
+        if not request.unpublished:
+            del line.answered[number]
+            if self._waiting:
+                self._send_waiting()
+
+    def alive(self) -> None:
+        """To be said now and then: who is silent for long is dead to the servers."""
+        for server in self._chain.servers:
+            line = self._lines.get(server)
+            acknowledged = 0 if line is None else line.acknowledged
+            self.port.send(server, PublisherAlive(self.identity, server, acknowledged))
+
+    def leave(self) -> None:
+        """Nothing more will be published under this identity."""
+        for server in self._chain.servers:
+            line = self._lines.get(server)
+            if line is not None:
+                self.port.cancel_timer((self.name, server))
+            acknowledged = 0 if line is None else line.acknowledged
+            self.port.send(server, PublisherGone(self.identity, server, acknowledged))
 
     def _send_waiting(self) -> None:
         """All that may go. What must wait holds up what was published later, to the same server or to any."""
         kept: deque[_Request] = deque()
         full: set[str] = set()
-        for request in self._waiting:
+        for request in self._merged():
             server = self._chain.server_of(request.topic)
             if server in full or (self._serial and (kept or self._is_busy_with_another(request.topic))):
                 kept.append(request)
@@ -112,6 +175,23 @@ class OrderedPublisher(Part):
                 full.add(server)
                 kept.append(request)
         self._waiting = kept
+
+    def _merged(self) -> list[_Request]:
+        """The waiting requests; of neighbours for one topic, one is made."""
+        if not self._gathers:
+            return list(self._waiting)
+        merged: list[_Request] = []
+        for request in self._waiting:
+            last = merged[-1] if merged else None
+            if (
+                last is not None
+                and last.topic == request.topic
+                and len(last.events) + len(request.events) <= MAX_MERGED
+            ):
+                merged[-1] = _Request(last.topic, last.events + request.events)
+            else:
+                merged.append(request)
+        return merged
 
     def _is_busy_with_another(self, topic: int) -> bool:
         return any(
@@ -136,7 +216,13 @@ class OrderedPublisher(Part):
     def on_timer(self, name: TimerName) -> None:
         """In order: a server ignores a request whose predecessor it lacks."""
         server = str(name[1])
+        if not server:
+            self._send_waiting()
+            return
         line = self._lines[server]
+        line.repeats += 1
+        if line.repeats % 2 == 0:
+            self._on_silence(server)
         for number, request in line.unanswered.items():
             self._send(server, line, number, request)
         if line.unanswered:
@@ -150,10 +236,11 @@ class OrderedPublisher(Part):
         if request is None or (request.topic, len(request.events)) != (message.topic, message.count):
             return  # it was answered before
         del line.unanswered[message.request]
+        line.answered[message.request] = request
+        line.repeats = 0
         for offset, event in enumerate(request.events, start=1):
             stamp = Timestamp(message.topic, message.base + offset, message.index, message.values)
-            self.port.emit(EventStamped(stamp, event))
-        line.acknowledged = next(iter(line.unanswered), line.next) - 1
+            self.port.emit(EventStamped(stamp, event, (message.server, message.request)))
         if not line.unanswered:
             self.port.cancel_timer((self.name, message.server))
         self._send_waiting()

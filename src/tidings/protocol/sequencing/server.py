@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+from msgspec import Struct
+
 from tidings.model.ordering_messages import (
     MAX_TOPICS,
     AnswersTaken,
@@ -22,8 +24,12 @@ from tidings.model.ordering_messages import (
     CreateRelay,
     EventStamps,
     Identity,
+    PublisherAlive,
     PublisherDisowned,
+    PublisherGone,
     StampsAgain,
+    SubscriberAlive,
+    SubscriberDisowned,
     SubscribeWalk,
     WalkAgain,
     WalkDone,
@@ -36,7 +42,9 @@ from tidings.protocol.sequencing.stamps import Chain, Timestamp
 MAX_WINDOW = 1024
 """Requests of one publisher whose answers are remembered at a time."""
 MAX_DEAD = 65_536
-"""Identities of dead publishers that are remembered, the latest."""
+"""Identities of dead publishers that are remembered, the latest; and of subscribers that left every topic."""
+EXPIRED = 2**40
+"""Versions from here on are of walks that a server made for a subscriber that it gave up."""
 
 Source = tuple[Identity, str]
 """A publisher, and the server that counts its requests."""
@@ -47,6 +55,19 @@ class NoOps(Fact, frozen=True, gc=False):
 
     stamp: Timestamp
     count: int
+
+
+class ServerState(Struct, array_like=True):
+    """All that a server knows, to be written down."""
+
+    clock: list[int]
+    lingering: list[tuple[int, list[int]]]
+    requests: list[tuple[Identity, int, int, list[tuple[int, str]]]]
+    answers: list[EventStamps]
+    dead: list[Identity]
+    subscriptions: list[tuple[Identity, int, tuple[int, ...]]]
+    left: list[tuple[Identity, int]]
+    walks: list[WalkDone]
 
 
 class _Requests:
@@ -68,6 +89,9 @@ class SequencerServer(Part):
         CreateRelay: "on_create_relay",
         AnswersTaken: "on_answers_taken",
         StampsAgain: "on_stamps_again",
+        PublisherAlive: "on_publisher_alive",
+        PublisherGone: "on_publisher_gone",
+        SubscriberAlive: "on_subscriber_alive",
         ChangeSubscription: "on_change_subscription",
         SubscribeWalk: "on_subscribe_walk",
         WalkAgain: "on_walk_again",
@@ -87,6 +111,8 @@ class SequencerServer(Part):
         self._dead: dict[Identity, None] = {}
         self._subscriptions: dict[Identity, tuple[int, frozenset[int]]] = {}
         """Subscriber -> version and topics, of all whose walks pass here."""
+        self._left: dict[Identity, int] = {}
+        """Subscriber that has no topics any more -> its version; the latest `MAX_DEAD`."""
         self._walks: dict[Identity, WalkDone] = {}
         """The latest answer to each subscriber whose walks end here."""
 
@@ -94,9 +120,11 @@ class SequencerServer(Part):
 
     def on_create(self, sender: str, message: Create) -> None:
         publisher = message.publisher
-        if message.topic not in self.own or message.acknowledged >= message.request:
+        if sender != publisher[0]:
+            self.port.emit(Misbehaviour(sender, f"it asks for numbers in the name of {publisher[0]}"))
+        elif message.topic not in self.own or message.acknowledged >= message.request:
             self.port.emit(Misbehaviour(sender, "it asks for numbers that are not to be had here"))
-        elif publisher in self._dead:
+        elif publisher in self._dead or (message.acknowledged and publisher not in self._requests):
             self.port.send(sender, PublisherDisowned(publisher))
         else:
             requests = self._requests.setdefault(publisher, _Requests())
@@ -220,6 +248,54 @@ class SequencerServer(Part):
         answer = self._answers.get((message.publisher, message.server), {}).get(message.request)
         if answer is not None:  # else it is on its way here, or acknowledged
             self.port.send(message.publisher[0], answer)
+        elif message.publisher in self._dead:
+            self.port.send(message.publisher[0], PublisherDisowned(message.publisher))
+
+    def on_publisher_alive(self, sender: str, message: PublisherAlive | PublisherGone) -> None:
+        """A publisher that asks for nothing now acknowledges, too."""
+        publisher = message.publisher
+        requests = self._requests.get(publisher)
+        if sender != publisher[0]:
+            self.port.emit(Misbehaviour(sender, f"it speaks in the name of {publisher[0]}"))
+        elif publisher in self._dead or (requests is None and message.acknowledged):
+            self.port.send(sender, PublisherDisowned(publisher))
+        elif requests is not None and requests.acknowledged < message.acknowledged < requests.next:
+            self._acknowledge(publisher, requests, message.acknowledged, self.port.node)
+
+    def on_publisher_gone(self, sender: str, message: PublisherGone) -> None:
+        """It is told to all servers: answers of one are remembered at others."""
+        if sender != message.publisher[0]:
+            self.port.emit(Misbehaviour(sender, f"it speaks in the name of {message.publisher[0]}"))
+        elif message.publisher not in self._dead:
+            self.on_publisher_alive(sender, message)
+            self.publisher_dead(message.publisher)
+
+    def on_subscriber_alive(self, sender: str, message: SubscriberAlive) -> None:
+        if not 0 < self._version(message.subscriber) < EXPIRED and sender == message.subscriber[0]:
+            self.port.send(sender, SubscriberDisowned(message.subscriber))
+
+    @property
+    def publishers(self) -> list[Identity]:
+        """Those of whom something is remembered."""
+        return list(dict.fromkeys([*self._requests, *(publisher for publisher, _ in self._answers)]))
+
+    @property
+    def subscribers(self) -> list[Identity]:
+        """Those who have topics, and whose walks begin here."""
+        return [
+            subscriber
+            for subscriber, (_, topics) in self._subscriptions.items()
+            if topics and max(topics) in self.own
+        ]
+
+    @property
+    def subscriptions(self) -> int:
+        return len(self._subscriptions)
+
+    @property
+    def unacknowledged(self) -> int:
+        """Answers that are remembered."""
+        return sum(len(answers) for answers in self._answers.values())
 
     def publisher_dead(self, publisher: Identity) -> None:
         """Its lease is over; every server is told. What it may not have published is replaced by no-ops."""
@@ -240,10 +316,14 @@ class SequencerServer(Part):
 
     def on_change_subscription(self, sender: str, message: ChangeSubscription) -> None:
         index = tuple(sorted({*message.topics, *message.ghosts}))
-        if not self._is_walk(message, index) or index[-1] not in self.own:
+        if sender != message.subscriber[0]:
+            self.port.emit(Misbehaviour(sender, f"it subscribes in the name of {message.subscriber[0]}"))
+        elif not self._is_walk(message, index) or index[-1] not in self.own:
             self.port.emit(
                 Misbehaviour(sender, "it asks for a change of subscription that makes no sense here")
             )
+        elif self._version(message.subscriber) >= EXPIRED:
+            self.port.send(sender, SubscriberDisowned(message.subscriber))
         elif message.version == self._version(message.subscriber):
             self._repeat_walk(message, self._last_of(index))
         elif message.version > self._version(message.subscriber):
@@ -257,7 +337,8 @@ class SequencerServer(Part):
         return 0 < size == len(index) <= MAX_TOPICS and self._chain.knows(index)
 
     def _version(self, subscriber: Identity) -> int:
-        return self._subscriptions.get(subscriber, (0, frozenset()))[0]
+        version, _ = self._subscriptions.get(subscriber, (0, frozenset()))
+        return version or self._left.get(subscriber, 0)
 
     def _repeat_walk(self, message: ChangeSubscription, last: str) -> None:
         again = WalkAgain(message.subscriber, message.version)
@@ -287,15 +368,69 @@ class SequencerServer(Part):
             )
 
     def _record(self, walk: SubscribeWalk) -> None:
-        _, old = self._subscriptions.get(walk.subscriber, (0, frozenset()))
+        _, old = self._subscriptions.pop(walk.subscriber, (0, frozenset()))
         new = frozenset(walk.topics)
-        self._subscriptions[walk.subscriber] = walk.version, new
+        self._left.pop(walk.subscriber, None)
+        if new:
+            self._subscriptions[walk.subscriber] = walk.version, new
+        else:
+            self._left[walk.subscriber] = walk.version
+            if len(self._left) > MAX_DEAD:
+                oldest = next(iter(self._left))
+                del self._left[oldest]
+                self._walks.pop(oldest, None)
         self.groups.change(old, new, walk.ghosts)
+
+    def subscriber_gone(self, subscriber: Identity) -> None:
+        """It was away for too long. The walk that takes it out is made here, where its own would begin."""
+        version, topics = self._subscriptions.get(subscriber, (0, frozenset()))
+        if topics and max(topics) in self.own:
+            ghosts = tuple(sorted(topics))
+            walk = SubscribeWalk(subscriber, EXPIRED + version, (), ghosts, ghosts, (0,) * len(ghosts))
+            self._walk(walk)
+            self.port.send(subscriber[0], SubscriberDisowned(subscriber))
 
     def on_walk_again(self, sender: str, message: WalkAgain) -> None:
         done = self._walks.get(message.subscriber)
         if done is not None and done.version == message.version:  # else it is on its way here
             self.port.send(message.subscriber[0], done)
+
+    # --- Its state
+
+    def state(self) -> ServerState:
+        return ServerState(
+            clock=list(self.clock),
+            lingering=self.groups.lingering(),
+            requests=[
+                (publisher, requests.next, requests.acknowledged, list(requests.holders.items()))
+                for publisher, requests in self._requests.items()
+            ],
+            answers=[stamps for answers in self._answers.values() for stamps in answers.values()],
+            dead=list(self._dead),
+            subscriptions=[
+                (subscriber, version, tuple(sorted(topics)))
+                for subscriber, (version, topics) in self._subscriptions.items()
+            ],
+            left=list(self._left.items()),
+            walks=list(self._walks.values()),
+        )
+
+    def restore(self, state: ServerState) -> None:
+        """What another had, or this one before it stopped; only a new server takes it."""
+        self.clock = list(state.clock)
+        for publisher, following, acknowledged, holders in state.requests:
+            requests = self._requests[publisher] = _Requests()
+            requests.next, requests.acknowledged = following, acknowledged
+            requests.holders = dict(holders)
+        for stamps in state.answers:
+            self._answers.setdefault((stamps.publisher, stamps.server), {})[stamps.request] = stamps
+        self._dead = dict.fromkeys(state.dead)
+        for subscriber, version, topics in state.subscriptions:
+            self._subscriptions[subscriber] = version, frozenset(topics)
+            self.groups.change(frozenset(), frozenset(topics), ())
+        self.groups.restore_lingering(state.lingering)
+        self._left = dict(state.left)
+        self._walks = {walk.subscriber: walk for walk in state.walks}
 
     # --- Both
 

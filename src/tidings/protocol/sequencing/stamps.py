@@ -11,7 +11,13 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
+import msgspec
 from msgspec import Struct
+
+from tidings.model.errors import OrderError
+from tidings.model.ordering_messages import MAX_BATCH, MAX_TOPICS
+
+MAX_NUMBER = 2**62
 
 
 class Timestamp(Struct, frozen=True, array_like=True, gc=False):
@@ -67,3 +73,48 @@ class Chain:
         """They are ranks of topics, ascending, none twice."""
         ascending = all(low < high for low, high in pairwise(ranks))
         return ascending and (not ranks or (ranks[0] >= 0 and ranks[-1] < self.topics))
+
+
+class CarriedStamp(Struct, frozen=True, array_like=True, gc=False):
+    """A stamp as an event carries it; `count` above 0: no event, but so many no-ops from its number on."""
+
+    layout: int
+    topic: int
+    number: int
+    index: tuple[int, ...] = ()
+    values: tuple[int, ...] = ()
+    count: int = 0
+
+    @property
+    def stamp(self) -> Timestamp:
+        return Timestamp(self.topic, self.number, self.index, self.values)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(CarriedStamp).decode
+
+
+def encode_stamp(layout: int, stamp: Timestamp, count: int = 0) -> bytes:
+    return _encode(CarriedStamp(layout, stamp.topic, stamp.number, stamp.index, stamp.values, count))
+
+
+def decode_stamp(carried: object, layout: int, chain: Chain) -> CarriedStamp:
+    """OrderError, saying what is wrong, unless a server of this layout could have made it."""
+    if not isinstance(carried, bytes):
+        raise OrderError(f"a timestamp is bytes, not {type(carried).__name__}")
+    try:
+        stamp = _decode(carried)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise OrderError(f"not a timestamp: {error}") from None
+    if stamp.layout != layout:
+        raise OrderError("a timestamp of another layout of topics")
+    if not 0 <= stamp.topic < chain.topics:
+        raise OrderError(f"a timestamp for topic {stamp.topic}; there are {chain.topics}")
+    if not 0 < stamp.number < MAX_NUMBER or not 0 <= stamp.count <= MAX_BATCH:
+        raise OrderError(f"a timestamp with the number {stamp.number} and {stamp.count} no-ops")
+    index, values = stamp.index, stamp.values
+    if len(index) != len(values) or len(index) > MAX_TOPICS or stamp.topic in index or not chain.knows(index):
+        raise OrderError("a timestamp whose entries make no sense")
+    if values and not (min(values) >= 0 and max(values) < MAX_NUMBER):
+        raise OrderError("a timestamp with impossible clocks")
+    return stamp

@@ -19,7 +19,7 @@ and shown at once, marked out of order, if it comes after all.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 
 from msgspec import Struct
@@ -36,6 +36,12 @@ UNDER_WAY = -1
 """Below every value: whoever has an entry for it waits."""
 REPEAT_NS = 200_000_000
 MAX_CHANGES = 1024
+MAX_BUFFERED = 65_536
+"""Events that wait in all, of a reliable service: as many as such a service has on its way to one subscriber. Beyond,
+the order is given up (`OrderStalled`): showing one would be wrong, dropping one would be silent."""
+MAX_AHEAD = 2**24
+"""A number further ahead of the clock than this is not believed."""
+LOOK_EVERY = 256
 MAX_SKIPPED = 1024
 """Ranges of numbers per topic that may be shown late; of the lowest ones, what comes later is dropped."""
 
@@ -66,6 +72,12 @@ class TopicsLeft(Fact, frozen=True, gc=False):
     """Nobody counts on the subscriber for these topics any longer."""
 
     topics: tuple[int, ...]
+
+
+class OrderStalled(Fact, frozen=True, gc=False):
+    """So many events wait for one that does not come; nothing is shown any more."""
+
+    buffered: int
 
 
 class _NoOp:
@@ -134,6 +146,8 @@ class OrderedSubscriber(Part):
         incarnation: int = 0,
         patience: Patience | None = None,
         repeat_ns: int = REPEAT_NS,
+        max_buffered: int = MAX_BUFFERED,
+        on_silence: Callable[[str], None] = lambda server: None,
     ) -> None:
         super().__init__(port)
         if patience is not None and (threshold != 1 or patience.events < 1):
@@ -144,6 +158,10 @@ class OrderedSubscriber(Part):
         self._fences = threshold > 1
         self._patience = patience
         self._repeat_ns = repeat_ns
+        self._repeats = 0
+        self._max_buffered = max_buffered
+        self._kept_since_look = 0
+        self._on_silence = on_silence
         self._queues: dict[int, _Queue] = {}
         """Of the topics that are subscribed or under way."""
         self._under_way: dict[int, int] = {}
@@ -172,6 +190,41 @@ class OrderedSubscriber(Part):
     def settled(self) -> bool:
         """No change of subscription is under way."""
         return self._current is None
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """The topics after all changes asked for."""
+        return tuple(sorted(self._wanted))
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest of its topics; None while it has none, or they change."""
+        return max(self._topics) if self._topics and self._current is None else None
+
+    def waits_for(self) -> tuple[int, int] | None:
+        """The topic and number of the event for want of which others wait; number 0: its own subscription."""
+        for topic, queue in self._queues.items():
+            if queue.events and (missing := self._first_missing(topic)) is not None:
+                return missing
+        return None
+
+    def _first_missing(self, topic: int) -> tuple[int, int] | None:
+        for _ in range(len(self._queues) + 1):
+            queue = self._queues[topic]
+            if topic in self._under_way:
+                return topic, 0
+            number = self.clock[topic] + 1
+            held = queue.events.get(number)
+            if held is None:
+                return topic, number
+            index, values = held[0].index, held[0].values
+            if queue.fence is not None:
+                index, values = queue.fence[0] + index, queue.fence[1] + values
+            blocked = [rank for rank, value in zip(index, values, strict=True) if self.clock[rank] < value]
+            if not blocked:
+                return None
+            topic = blocked[0]
+        return None
 
     # --- Changes of subscriptions
 
@@ -224,6 +277,7 @@ class OrderedSubscriber(Part):
         ghosts = tuple(sorted(self._ever - self._topics))
         request = ChangeSubscription(self.identity, self._version, tuple(sorted(self._topics)), ghosts)
         self._current = change, request, before
+        self._repeats = 0
         self._look_again()
         self._send_request(request)
 
@@ -294,6 +348,9 @@ class OrderedSubscriber(Part):
         if number <= clock:
             self._show_late(queue, stamp, event)
             return
+        if clock != UNDER_WAY and number > clock + MAX_AHEAD:
+            self.port.emit(Misbehaviour(f"topic {topic}", f"an event has the number {number}, after {clock}"))
+            return
         held = queue.events.get(number)
         if held is not None and (event is NO_OP or held[1] is not NO_OP):
             return
@@ -302,8 +359,18 @@ class OrderedSubscriber(Part):
             return  # a no-op that waits is replaced by its event
         if number == clock + 1:
             self._settle((topic,))
+        elif self._patience is None:
+            self._look_at_room()
         if self._patience is not None and number in queue.events:
             self._expect(topic, number)
+
+    def _look_at_room(self) -> None:
+        """Now and then: adding up costs as much as the topics."""
+        self._kept_since_look += 1
+        if self._kept_since_look >= LOOK_EVERY:
+            self._kept_since_look = 0
+            if self.buffered > self._max_buffered:
+                self.port.emit(OrderStalled(self.buffered))
 
     def receive_no_op(self, stamp: Timestamp) -> None:
         """The service notifies of a no-op: in its turn it is passed over."""
@@ -434,6 +501,10 @@ class OrderedSubscriber(Part):
     def on_timer(self, name: TimerName) -> None:
         if name[1] == "repeat":
             if self._current is not None:
+                self._repeats += 1
+                if self._repeats % 2 == 0:
+                    lowest = max((*self._current[1].topics, *self._current[1].ghosts))
+                    self._on_silence(self._chain.server_of(lowest))
                 self._send_request(self._current[1])
             return
         while self._arrivals and next(iter(self._arrivals.values())) <= self.port.now:

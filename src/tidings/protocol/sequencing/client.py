@@ -1,0 +1,401 @@
+"""The ordering module of a client: one publisher, and a subscriber for each ordered subscription.
+
+It sits between the application and any event service (paper ordering, section 3.3). Events are handed to the service in
+the order in which the application published them, each with its stamp. What the service notifies of goes in here, and
+comes out in order.
+
+Facts are for whoever drives the module: publish this now, show this to the application, that subscription is complete.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from msgspec import structs
+
+from tidings.model.messages import Message
+from tidings.model.ordering_messages import (
+    EventStamps,
+    NotActive,
+    PublisherDisowned,
+    SubscriberAlive,
+    SubscriberDisowned,
+    WalkDone,
+)
+from tidings.protocol.facts import Fact, Misbehaviour
+from tidings.protocol.kernel import Node, Part, Port, RandomSource, Send, TimerName
+from tidings.protocol.sequencing.layout import Layout
+from tidings.protocol.sequencing.publisher import Disowned, EventStamped, OrderedPublisher, Receipt
+from tidings.protocol.sequencing.routes import Routes
+from tidings.protocol.sequencing.stamps import CarriedStamp, Timestamp
+from tidings.protocol.sequencing.subscriber import (
+    OrderedEvent,
+    OrderedSubscriber,
+    OrderStalled,
+    Patience,
+    TopicsJoined,
+    TopicsLeft,
+)
+
+ALIVE_NS = 2_500_000_000
+MAX_PENDING = 65_536
+"""Events that wait for their turn to be published; beyond, `publish` refuses."""
+AWAY = "the sequencers gave this subscriber up: it was away for too long"
+
+
+class PublishNow(Fact, frozen=True, gc=False):
+    """Publish the event with this stamp in the service; then say `published(handle)` or `failed(handle)`."""
+
+    event: object
+    stamp: Timestamp
+    handle: int
+
+
+class Shown(Fact, frozen=True, gc=False):
+    """The application is shown an event."""
+
+    key: int
+    stamp: Timestamp
+    event: object
+    out_of_order: bool
+
+
+class Joined(Fact, frozen=True, gc=False):
+    """The change is complete: all events of these topics that are published from now on are shown."""
+
+    key: int
+    topics: tuple[int, ...]
+
+
+class Parted(Fact, frozen=True, gc=False):
+    """The servers know that the subscriber has left these topics."""
+
+    key: int
+    topics: tuple[int, ...]
+
+
+class OrderBroken(Fact, frozen=True, gc=False):
+    """The subscription cannot go on; nothing more is shown."""
+
+    key: int
+    reason: str
+
+
+class _Pending:
+    __slots__ = ("event", "handle", "receipt", "stamp", "topic")
+
+    def __init__(self, topic: int, event: object) -> None:
+        self.topic = topic
+        self.event = event
+        self.stamp: Timestamp | None = None
+        self.receipt: tuple[int, Receipt] | None = None
+        """With the incarnation of the publisher that got it."""
+
+
+class _InnerPort:
+    """For a publisher or subscriber within the module: servers are reached by name, timers have a prefix."""
+
+    def __init__(self, module: OrderingModule, key: int, emit: Callable[[object], None]) -> None:
+        self._module = module
+        self._key = key
+        self._port = module.port
+        self.node = module.port.node
+        self.random: RandomSource = module.port.random
+        self.emit = emit
+
+    @property
+    def now(self) -> int:
+        return self._port.now
+
+    def send(self, to: str, message: Message) -> None:
+        self._port.send(self._module.routes.active(to), message)
+
+    def sender(self, to: str) -> Send:
+        return lambda message: self.send(to, message)
+
+    def set_timer(self, name: TimerName, at: int) -> None:
+        self._port.set_timer((OrderingModule.name, self._key, *name), at)
+
+    def cancel_timer(self, name: TimerName) -> None:
+        self._port.cancel_timer((OrderingModule.name, self._key, *name))
+
+
+PUBLISHER = 0
+"""The key of the publisher's timers; subscribers have theirs from 1."""
+
+
+class OrderingModule(Part):
+    """`incarnation` was never used by a module of this node before; those after it are this module's."""
+
+    name = "ordering"
+    handles = {
+        EventStamps: "on_event_stamps",
+        PublisherDisowned: "on_publisher_disowned",
+        WalkDone: "on_walk_done",
+        SubscriberDisowned: "on_subscriber_disowned",
+        NotActive: "on_not_active",
+    }
+
+    def __init__(self, port: Port, layout: Layout, *, incarnation: int) -> None:
+        super().__init__(port)
+        self.layout = layout
+        self.routes = Routes(layout)
+        self._incarnation = incarnation
+        self._publisher: OrderedPublisher | None = None
+        self._pending: deque[_Pending] = deque()
+        """In the order of publication: not all stamped, none handed over."""
+        self._by_event: dict[int, _Pending] = {}
+        self._open: dict[int, tuple[int, Receipt]] = {}
+        """Handed over to the service and not answered yet: handle -> publisher's incarnation and receipt."""
+        self._handles = 0
+        self._failed = False
+        """The service refused an event: its number must be given back."""
+        self._subscribers: dict[int, OrderedSubscriber] = {}
+        self._by_identity: dict[tuple[str, int], int] = {}
+        self._keys = PUBLISHER
+
+    def start(self) -> None:
+        self._set_alive()
+
+    def _set_alive(self) -> None:
+        self.port.set_timer((self.name, "alive"), self.port.now + ALIVE_NS)
+
+    def _next_incarnation(self) -> int:
+        self._incarnation += 1
+        return self._incarnation
+
+    def on_timer(self, name: TimerName) -> None:
+        _, key, *inner = name
+        if key == "alive":
+            self._say_alive()
+            self._set_alive()
+        elif key == PUBLISHER:
+            if self._publisher is not None:
+                self._publisher.on_timer(tuple(inner))
+        elif isinstance(key, int) and key in self._subscribers:
+            self._subscribers[key].on_timer(tuple(inner))
+
+    def _say_alive(self) -> None:
+        if self._publisher is not None:
+            self._publisher.alive()
+        for subscriber in self._subscribers.values():
+            lowest = subscriber.lowest
+            if lowest is not None:
+                server = self.layout.chain.server_of(lowest)
+                topic, number = subscriber.waits_for() or (0, 0)
+                waiting = subscriber.buffered if number else 0
+                alive = SubscriberAlive(subscriber.identity, server, topic, number, waiting)
+                self.port.send(self.routes.active(server), alive)
+
+    def on_not_active(self, sender: str, message: NotActive) -> None:
+        """What was not answered is repeated there in a while."""
+        if message.active and self.routes.is_replica(message.server, sender):
+            self.routes.speaks(message.server, message.active)
+
+    # --- Publishing
+
+    def publish(self, topic: int, event: object) -> bool:
+        """False if too many wait already."""
+        if len(self._pending) >= MAX_PENDING:
+            return False
+        pending = _Pending(topic, event)
+        self._pending.append(pending)
+        self._request(pending)
+        return True
+
+    @property
+    def unpublished(self) -> int:
+        """Events that are not with the service yet, as far as is known."""
+        return len(self._pending) + len(self._open)
+
+    def _request(self, pending: _Pending) -> None:
+        if self._publisher is None:
+            self._publisher = OrderedPublisher(
+                _InnerPort(self, PUBLISHER, self._on_publisher_fact),
+                self.layout.chain,
+                incarnation=self._next_incarnation(),
+                serial=self.layout.causal,
+                max_waiting=2 * MAX_PENDING,
+                gathers=True,
+                on_silence=self.routes.suspect,
+            )
+        taken = self._publisher.publish(pending.topic, (pending,))
+        assert taken, "a publisher has room for all that is pending"
+
+    def on_event_stamps(self, sender: str, message: EventStamps) -> None:
+        if self._publisher is not None:
+            self._publisher.on_event_stamps(sender, message)
+
+    def on_publisher_disowned(self, sender: str, message: PublisherDisowned) -> None:
+        if self._publisher is not None:
+            self._publisher.on_publisher_disowned(sender, message)
+
+    def _on_publisher_fact(self, fact: object) -> None:
+        if isinstance(fact, EventStamped):
+            pending = fact.event
+            assert isinstance(pending, _Pending) and self._publisher is not None
+            pending.stamp = fact.stamp
+            pending.receipt = (self._publisher.identity[1], fact.receipt)
+            self._hand_over()
+        elif isinstance(fact, Disowned):
+            self._begin_anew()
+        elif isinstance(fact, Misbehaviour):
+            self.port.emit(fact)
+
+    def _hand_over(self) -> None:
+        while self._pending and self._pending[0].stamp is not None:
+            pending = self._pending.popleft()
+            assert pending.stamp is not None and pending.receipt is not None
+            self._handles += 1
+            self._open[self._handles] = pending.receipt
+            self.port.emit(PublishNow(pending.event, pending.stamp, self._handles))
+
+    def published(self, handle: int) -> None:
+        """The service has the event."""
+        self._settle(handle)
+
+    def failed(self, handle: int) -> None:
+        """The service does not take the event, or it is not known: its number is to become a no-op."""
+        self._failed = True
+        self._open.pop(handle, None)
+        self._maybe_give_up()
+
+    def _settle(self, handle: int) -> None:
+        opened = self._open.pop(handle, None)
+        if opened is None:
+            return
+        incarnation, receipt = opened
+        if self._publisher is not None and self._publisher.identity[1] == incarnation:
+            self._publisher.published(receipt)
+        self._maybe_give_up()
+
+    def _maybe_give_up(self) -> None:
+        """When all that is with the service is answered: what this identity got and did not publish is replaced."""
+        if self._failed and not self._open:
+            self._failed = False
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Another identity; what was not handed over gets other numbers."""
+        if self._publisher is not None:
+            self._publisher.leave()
+            self._publisher = None
+        for pending in self._pending:
+            pending.stamp = pending.receipt = None
+        for pending in self._pending:
+            self._request(pending)
+
+    def leave(self) -> None:
+        """The application publishes nothing more: what it acknowledged is forgotten, the rest replaced, at once."""
+        if self._publisher is not None:
+            self._publisher.leave()
+            self._publisher = None
+        self._pending.clear()
+
+    # --- Subscribing
+
+    def add_subscriber(self, patience: Patience | None = None) -> int:
+        """A subscriber without topics; its key is named in all facts about it."""
+        self._keys += 1
+        key = self._keys
+        subscriber = OrderedSubscriber(
+            _InnerPort(self, key, lambda fact: self._on_subscriber_fact(key, fact)),
+            self.layout.chain,
+            threshold=self.layout.threshold,
+            incarnation=self._next_incarnation(),
+            patience=patience,
+            on_silence=self.routes.suspect,
+        )
+        self._subscribers[key] = subscriber
+        self._by_identity[subscriber.identity] = key
+        return key
+
+    def change(self, key: int, add: Iterable[int], remove: Iterable[int] = ()) -> None:
+        """Topics to join and to leave; ask the service for those to join before."""
+        self._subscribers[key].change(add, remove)
+
+    def receive(self, key: int, carried: CarriedStamp, event: object) -> None:
+        """The service notifies a subscriber."""
+        subscriber = self._subscribers.get(key)
+        if subscriber is None:
+            return
+        if not carried.count:
+            subscriber.receive(carried.stamp, event)
+            return
+        first = carried.stamp
+        for offset in range(carried.count):
+            subscriber.receive_no_op(structs.replace(first, number=first.number + offset))
+
+    def end(self, key: int) -> None:
+        """Leave all topics; nothing more is shown, and the subscriber is forgotten once the servers know."""
+        subscriber = self._subscribers.get(key)
+        if subscriber is None:
+            return
+        topics = subscriber.wanted
+        if topics:
+            subscriber.change((), topics)
+        if subscriber.settled:
+            self._forget(key)
+
+    def waits_for(self, key: int) -> str:
+        """In words, the event that a subscriber lacks; empty: none."""
+        subscriber = self._subscribers.get(key)
+        missing = None if subscriber is None else subscriber.waits_for()
+        if missing is None:
+            return ""
+        topic, number = missing
+        return (
+            f"event {number} of {self.layout.entry(topic)}"
+            if number
+            else f"its subscription to {self.layout.entry(topic)}"
+        )
+
+    def buffered(self, key: int) -> int:
+        subscriber = self._subscribers.get(key)
+        return 0 if subscriber is None else subscriber.buffered
+
+    def on_walk_done(self, sender: str, message: WalkDone) -> None:
+        key = self._by_identity.get(message.subscriber)
+        if key is not None:
+            self._subscribers[key].on_walk_done(sender, message)
+
+    def on_subscriber_disowned(self, sender: str, message: SubscriberDisowned) -> None:
+        key = self._by_identity.get(message.subscriber)
+        if key is not None:
+            self._forget(key)
+            self.port.emit(OrderBroken(key, AWAY))
+
+    def _forget(self, key: int) -> None:
+        subscriber = self._subscribers.pop(key)
+        del self._by_identity[subscriber.identity]
+        for what in ("repeat", "patience"):
+            self.port.cancel_timer((self.name, key, subscriber.name, what))
+
+    def _on_subscriber_fact(self, key: int, fact: object) -> None:
+        match fact:
+            case OrderedEvent():
+                self.port.emit(Shown(key, fact.stamp, fact.event, fact.out_of_order))
+            case TopicsJoined():
+                self.port.emit(Joined(key, fact.topics))
+            case TopicsLeft():
+                self.port.emit(Parted(key, fact.topics))
+                if not self._subscribers[key].wanted and self._subscribers[key].settled:
+                    self._forget(key)
+            case OrderStalled():
+                reason = (
+                    f"{fact.buffered} events wait for {self.waits_for(key) or 'one that does not come'}: "
+                    "no more can be kept"
+                )
+                self._forget(key)
+                self.port.emit(OrderBroken(key, reason))
+            case Misbehaviour():
+                self.port.emit(fact)
+
+
+class OrderingClient(Node):
+    """The module alone, for drivers that have no other parts at the node."""
+
+    def __init__(self, port: Port, layout: Layout, *, incarnation: int) -> None:
+        self.module = OrderingModule(port, layout, incarnation=incarnation)
+        super().__init__((self.module,))

@@ -1,0 +1,119 @@
+"""What a replica keeps on disk: its standing, its state now and then, and the inputs since.
+
+A batch of inputs is on disk before anything that comes of it is said. Reading all of it again gives the same state, so
+a server that was killed goes on exactly where it was: no number is used twice, and none is skipped.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from tidings.model.errors import OrderError
+from tidings.protocol.sequencing.layout import Layout
+from tidings.protocol.sequencing.machine import SequencerMachine, decode_inputs
+from tidings.protocol.store import Change, Store
+
+SMALLEST_COMPACTION_BYTES = 1024 * 1024
+COMPACTION_FACTOR = 4
+
+
+class Standing(Struct, array_like=True, frozen=True):
+    """Who was active when it was written, and whether there is a state beside it."""
+
+    term: int = 0
+    active: str = ""
+    alone: bool = True
+    stated: bool = False
+    number: int = 0
+    """Of the batch after which the state was written."""
+    layout: int = 0
+    """The fingerprint of the layout that the state is for."""
+
+
+class Journal:
+    """Of one server at one node; several share a store."""
+
+    def __init__(self, store: Store, server: str, layout: Layout) -> None:
+        self._store = store
+        self._server = server
+        self._layout = layout
+        self._standing_key = b"order:" + server.encode()
+        self._state_key = b"order-state:" + server.encode()
+        self._prefix = b"order:" + server.encode() + b"\0"
+        self._logged: list[bytes] = []
+        self._log_bytes = 0
+        self._state_bytes = 0
+        value = store.get("identity", self._standing_key)
+        self.standing = Standing() if value is None else msgspec.msgpack.decode(value, type=Standing)
+        if self.standing.stated and self.standing.layout != layout.fingerprint:
+            raise OrderError(
+                f"the state of sequencer server {server!r} is for other topics or another order; "
+                "to change them on a running network, drain it first and start with a new data directory"
+            )
+
+    def load(self) -> tuple[SequencerMachine, int]:
+        """The machine as it was, and the number of its last batch."""
+        machine = SequencerMachine(self._server, self._layout)
+        number = self.standing.number
+        state = self._store.get("identity", self._state_key)
+        if state:
+            machine.restore(state)
+            self._state_bytes = len(state)
+        for key, value in self._store.read("log"):
+            if key.startswith(self._prefix):
+                self._logged.append(key)
+                self._log_bytes += len(value)
+                for sender, message in decode_inputs(value):
+                    machine.apply(sender, message)
+                number += 1
+        machine.outputs.clear()
+        return machine, number
+
+    def append(self, number: int, batches: list[bytes]) -> None:
+        """The batches from `number` on."""
+        changes: list[Change] = []
+        for offset, batch in enumerate(batches):
+            key = self._prefix + (number + offset).to_bytes(8)
+            changes.append(("log", key, batch))
+        self._store.write(changes)
+        self._logged += [key for _, key, _ in changes]
+        self._log_bytes += sum(map(len, batches))
+
+    @property
+    def is_long(self) -> bool:
+        """It is time to write the state and forget the inputs."""
+        return self._log_bytes > max(SMALLEST_COMPACTION_BYTES, COMPACTION_FACTOR * self._state_bytes)
+
+    def replace(self, state: bytes, number: int, term: int, active: str, *, alone: bool) -> None:
+        """The state after batch `number`, instead of all that was there."""
+        standing = Standing(term, active, alone, True, number, self._layout.fingerprint)
+        changes: list[Change] = [
+            ("identity", self._standing_key, msgspec.msgpack.encode(standing)),
+            ("identity", self._state_key, state),
+            *(("log", key, None) for key in self._logged),
+        ]
+        self._store.write(changes)
+        self.standing = standing
+        self._logged.clear()
+        self._log_bytes = 0
+        self._state_bytes = len(state)
+
+    def stand(self, term: int, active: str, *, alone: bool) -> None:
+        """Another term, the same state."""
+        standing = msgspec.structs.replace(self.standing, term=term, active=active, alone=alone)
+        self._store.write([("identity", self._standing_key, msgspec.msgpack.encode(standing))])
+        self.standing = standing
+
+    def forget(self, term: int, active: str, *, alone: bool) -> None:
+        """The state is of no use any more: another goes on without us."""
+        standing = Standing(term, active, alone)
+        changes: list[Change] = [
+            ("identity", self._standing_key, msgspec.msgpack.encode(standing)),
+            ("identity", self._state_key, None),
+            *(("log", key, None) for key in self._logged),
+        ]
+        self._store.write(changes)
+        self.standing = standing
+        self._logged.clear()
+        self._log_bytes = self._state_bytes = 0

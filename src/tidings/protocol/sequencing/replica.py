@@ -1,0 +1,699 @@
+"""A replica of a sequencer server: active, or a standby that goes on where the active one stopped.
+
+The active replica writes each batch of inputs to its disk and, when its standby is in step, waits until that has
+them on its own disk; only then anything that comes of them leaves. So whatever anybody was told, both know. The standby
+takes over when it has heard nothing for a while, the active one goes on alone when its standby has fallen silent:
+either needs the witness, which grants one claim per term (witness.py). Who lost learns it from the witness or from the
+other, throws its state away and asks for that of the other. A lease only decides when to ask; a wrong guess costs a
+change of roles, never a number used twice.
+
+    waiting  no state, or not sure to be active any more: asks the other for its state, the witness for a ruling
+    standby  has the state up to some batch, takes further ones
+    active   answers; gated: says nothing that the standby does not have; alone: the standby has no say
+    lost     the witness says that this one went on alone, and its disk is empty: what it numbered is not known
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import StrEnum
+
+import msgspec
+from msgspec import Raw, Struct
+
+from tidings.model.errors import OrderError, StoreError
+from tidings.model.messages import Message
+from tidings.model.ordering_messages import (
+    Between,
+    ChainItem,
+    ChainTaken,
+    ChangeSubscription,
+    Claim,
+    Create,
+    Identity,
+    NoOpsPublished,
+    NotActive,
+    PublisherAlive,
+    PublisherExpired,
+    PublisherGone,
+    Replicate,
+    Replicated,
+    Ruling,
+    StatePart,
+    StateTaken,
+    StateWanted,
+    SubscriberAlive,
+    SubscriberExpired,
+)
+from tidings.protocol.facts import Fact, Misbehaviour
+from tidings.protocol.kernel import Port
+from tidings.protocol.sequencing.journal import Journal
+from tidings.protocol.sequencing.layout import Layout
+from tidings.protocol.sequencing.machine import Input, Output, SequencerMachine, decode_inputs
+from tidings.protocol.sequencing.routes import Routes
+from tidings.protocol.sequencing.transfer import StateReceiver, StateSender
+from tidings.protocol.store import Store
+
+MAX_BATCH_BYTES = 256 * 1024
+MAX_UNTAKEN = 16_384
+"""Items on their way up the chain; beyond, requests are ignored, and repeated by who made them."""
+MAX_UNACKNOWLEDGED = 2048
+"""Batches that the standby does not have; beyond, likewise, or, while it still gets the state, it is left behind."""
+MAX_SHOWN = 100
+"""Subscribers that the status names."""
+CHAIN_WINDOW = 256
+"""Items that are repeated at a time."""
+
+ClientMessage = Create | ChangeSubscription | PublisherAlive | PublisherGone | SubscriberAlive
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Times(Struct, frozen=True):
+    sign_ns: int = 200_000_000
+    """Between signs of life, repeats and looks at the leases."""
+    lease_ns: int = 2_000_000_000
+    """A standby that has heard nothing for so long takes over; an active one goes on alone after half of it."""
+    publisher_ns: int = 10_000_000_000
+    """A publisher that was not heard of for so long is dead."""
+    subscriber_ns: int = 24 * 3_600_000_000_000
+
+
+class Role(StrEnum):
+    WAITING = "waiting"
+    STANDBY = "standby"
+    ACTIVE = "active"
+    LOST = "lost"
+
+
+class RoleChanged(Fact, frozen=True, gc=False):
+    server: str
+    role: str
+    term: int
+    alone: bool
+
+
+class Replica:
+    """`first`: there was never a state; only servers without a standby need to be told."""
+
+    def __init__(
+        self,
+        port: Port,
+        server: str,
+        layout: Layout,
+        store: Store,
+        routes: Routes,
+        times: Times,
+        *,
+        first: bool,
+    ) -> None:
+        self.port = port
+        self.server = server
+        self.role = Role.WAITING
+        self.term = 0
+        self.alone = True
+        self.trouble = ""
+        """Why nothing can be written now."""
+        self.machine: SequencerMachine | None = None
+        self._layout = layout
+        self._routes = routes
+        self._times = times
+        self._first = first
+        place = layout.place(server)
+        self._witness = place.witness
+        self._peer = next((node for node in layout.replicas(server) if node != port.node), "")
+        self._is_primary = place.primary == port.node
+        self._above = layout.chain.above(server)
+        self._below = layout.chain.below(server)
+        self._journal = Journal(store, server, layout)
+        self._mark = port.random.randrange(1, 2**62)
+        self._number = 0
+        """Of the last batch that is on disk."""
+        self._batch: list[Raw] = []
+        self._batch_bytes = 0
+        self._committing = False
+        self._outputs: deque[tuple[int, Output]] = deque()
+        """With the number of the batch that must be safe before."""
+        self._said = 0
+        """The last item of the chain that left."""
+        self._heard: dict[Identity, int] = {}
+        self._stalled: dict[Identity, tuple[int, int, int, int]] = {}
+        """Subscriber -> topic and number of what it lacks, how many events wait for it, and since when."""
+        self._ticked_at = port.now
+        self._chain_silence = 0
+        # The other replica
+        self._peer_heard_at = port.now
+        self._claiming: bool | None = None
+        """Whether alone is claimed, or in step; None: nothing is."""
+        self._following = False
+        """The standby has the state, and is sent each batch."""
+        self._gated = False
+        self._acknowledged = 0
+        self._unacknowledged: dict[int, bytes] = {}
+        self._sender: StateSender | None = None
+        self._receiver = StateReceiver()
+        self._received: list[bytes] = []
+
+    # --- Life
+
+    def start(self) -> None:
+        standing = self._journal.standing
+        self.term, self.alone = standing.term, standing.alone
+        if standing.stated:
+            self.machine, self._number = self._journal.load()
+            if not self._peer or (standing.active == self.port.node and standing.alone):
+                self._become_active()
+            elif standing.active == self.port.node:
+                self._claiming = True
+            else:
+                self._become(Role.STANDBY)
+        elif not self._peer:
+            if self._first:
+                self._begin()
+            else:
+                self._become(Role.LOST)
+        self._set_timer("tick", self._times.sign_ns)
+        self._ask_around()
+
+    def _begin(self) -> None:
+        """The very first life of the server."""
+        self.machine, self._number = SequencerMachine(self.server, self._layout), 0
+        self._journal.replace(self.machine.written(), 0, self.term, self.port.node, alone=True)
+        self._become_active()
+
+    def _become(self, role: Role) -> None:
+        self.role = role
+        self.port.emit(RoleChanged(self.server, role, self.term, self.alone))
+
+    def _become_active(self) -> None:
+        assert self.machine is not None
+        self._routes.speaks(self.server, self.port.node)
+        self._heard.clear()
+        self._outputs.clear()
+        self._said = self.machine.sent
+        self._become(Role.ACTIVE)
+        # Whoever was active before may not have said these.
+        for no_ops in list(self.machine.no_ops.values()):
+            self.port.emit(no_ops)
+        self._repeat_chain()
+
+    def _step_down(self, term: int, active: str, *, alone: bool) -> None:
+        """Another went on: what it does not have, nobody was told."""
+        self._journal.forget(term, active, alone=alone)
+        self.term, self.alone = term, alone
+        self.machine = None
+        self._number = 0
+        self._drop_batch()
+        self._received.clear()
+        self._leave_behind()
+        self._claiming = None
+        self._routes.speaks(self.server, active)
+        self._become(Role.WAITING)
+        self._ask_around()
+
+    def _drop_batch(self) -> None:
+        self._batch.clear()
+        self._batch_bytes = 0
+        self._outputs.clear()
+
+    def _set_timer(self, what: str, after_ns: int) -> None:
+        self.port.set_timer(("sequencer", self.server, what), self.port.now + after_ns)
+
+    def on_timer(self, what: str) -> None:
+        if what == "commit":
+            self._committing = False
+            self._commit()
+            self._commit_received()
+        else:
+            self._tick()
+            self._set_timer("tick", self._times.sign_ns)
+
+    def _tick(self) -> None:
+        now = self.port.now
+        if (
+            now - self._ticked_at > self._times.lease_ns // 2
+        ):  # we slept: what was said to us waits to be read
+            self._heard.clear()
+            self._peer_heard_at = now
+        self._ticked_at = now
+        if self.role is Role.ACTIVE:
+            self._commit()
+            self._expire()
+            self._repeat_chain()
+            self._tend_standby()
+        elif self.role is Role.STANDBY:
+            self._commit_received()
+            if now - self._peer_heard_at > self._times.lease_ns:
+                self._claim(alone=True)
+        else:
+            self._ask_around()
+
+    def _ask_around(self) -> None:
+        if self.role is Role.WAITING and self._peer:
+            if self._claiming:
+                self._claim(alone=True)
+            else:
+                self.port.send(self._peer, StateWanted(self.server))
+                if self._is_primary and self.machine is None:
+                    self._claim_first()
+
+    def _claim_first(self) -> None:
+        self.port.send(self._witness, Claim(self.server, 0, True, self._mark))
+
+    # --- Inputs
+
+    def on_client(self, sender: str, message: ClientMessage) -> None:
+        if self.role is not Role.ACTIVE:
+            self._send_elsewhere(sender)
+            return
+        machine = self.machine
+        assert machine is not None
+        if isinstance(message, ChangeSubscription | SubscriberAlive):
+            self._heard[message.subscriber] = self.port.now
+        else:
+            self._heard[message.publisher] = self.port.now
+        if isinstance(message, SubscriberAlive):
+            self._note_stall(message)
+            machine.server.on_subscriber_alive(sender, message)
+            self._collect(batched=len(self._batch) > 0)
+        elif not self._is_full():
+            self._input(sender, message)
+
+    def _note_stall(self, message: SubscriberAlive) -> None:
+        before = self._stalled.pop(message.subscriber, None)
+        if message.buffered:
+            lacks = (message.topic, message.number)
+            since = before[3] if before is not None and before[:2] == lacks else self.port.now
+            self._stalled[message.subscriber] = (*lacks, message.buffered, since)
+
+    def _send_elsewhere(self, sender: str) -> None:
+        self.port.send(sender, NotActive(self.server, "" if self.role is Role.LOST else self._peer))
+
+    def on_chain_item(self, sender: str, message: ChainItem) -> None:
+        if self._is_mine(sender, self._below):
+            assert self.machine is not None
+            if message.number <= self.machine.taken:  # it changes nothing, and is answered
+                self.machine.apply(sender, message)
+                self._collect(batched=len(self._batch) > 0)
+            elif message.number == self.machine.taken + 1 and not self._is_full():
+                self._input(sender, message)
+
+    def on_chain_taken(self, sender: str, message: ChainTaken) -> None:
+        if self._is_mine(sender, self._above) and self._above is not None:
+            assert self.machine is not None
+            self._routes.speaks(self._above, sender)
+            self._chain_silence = 0
+            if any(number <= message.number for number in self.machine.untaken):
+                self._input(sender, message)
+
+    def on_between(self, sender: str, message: Between) -> None:
+        if self.role is Role.ACTIVE and sender in self._layout.nodes and not self._is_full():
+            self._input(sender, message)
+
+    def no_ops_published(self, number: int) -> None:
+        if self.role is Role.ACTIVE and self.machine is not None and number in self.machine.no_ops:
+            self._input(self.port.node, NoOpsPublished(number))
+
+    def _is_mine(self, sender: str, server: str | None) -> bool:
+        if self._routes.is_replica(server, sender):
+            if self.role is not Role.ACTIVE:
+                self._send_elsewhere(sender)
+            return self.role is Role.ACTIVE
+        self.port.emit(
+            Misbehaviour(sender, f"it is not next to {self.server} in the chain and speaks as if it were")
+        )
+        return False
+
+    def _is_full(self) -> bool:
+        """Nothing new is taken; whoever asked asks again."""
+        assert self.machine is not None
+        return (
+            len(self.machine.untaken) >= MAX_UNTAKEN
+            or (self._gated and len(self._unacknowledged) >= MAX_UNACKNOWLEDGED)
+            or bool(self.trouble)
+        )
+
+    def _input(self, sender: str, message: Input) -> None:
+        assert self.machine is not None
+        self.machine.apply(sender, message)
+        written = _encode((sender, message))
+        self._batch.append(Raw(written))
+        self._batch_bytes += len(written)
+        self._collect(batched=True)
+        if self._batch_bytes > MAX_BATCH_BYTES:
+            self._commit()
+        elif not self._committing:
+            self._committing = True
+            self._set_timer("commit", 0)
+
+    def _collect(self, *, batched: bool) -> None:
+        assert self.machine is not None
+        number = self._number + batched
+        for output in self.machine.outputs:
+            self._outputs.append((number, output))
+        self.machine.outputs.clear()
+        if not batched:
+            self._release()
+
+    def _commit(self) -> None:
+        """What came since the last time becomes one batch; nothing of it was said yet."""
+        if not self._batch or self.role is not Role.ACTIVE:
+            return
+        inputs = _encode(self._batch)
+        try:
+            self._journal.append(self._number + 1, [inputs])
+        except StoreError as error:
+            self.trouble = str(error)
+            return  # tried again at the next tick
+        self.trouble = ""
+        self._number += 1
+        self._batch.clear()
+        self._batch_bytes = 0
+        if self._following or self._sender is not None:
+            self._unacknowledged[self._number] = inputs
+            if self._following:
+                self.port.send(self._peer, Replicate(self.server, self.term, self._number, inputs))
+            elif len(self._unacknowledged) > MAX_UNACKNOWLEDGED:
+                self._leave_behind()
+        self._release()
+        self._compact()
+
+    def _compact(self) -> None:
+        if self._journal.is_long and self.machine is not None:
+            standing = self._journal.standing
+            try:
+                self._journal.replace(
+                    self.machine.written(), self._number, standing.term, standing.active, alone=standing.alone
+                )
+            except StoreError as error:  # the inputs are still there
+                self.trouble = str(error)
+
+    def _release(self) -> None:
+        safe = min(self._number, self._acknowledged) if self._gated else self._number
+        outputs = self._outputs
+        while outputs and outputs[0][0] <= safe:
+            self._say(outputs.popleft()[1])
+
+    def _say(self, output: Output) -> None:
+        if isinstance(output, Fact):
+            self.port.emit(output)
+            return
+        to, message = output
+        if isinstance(message, ChainItem):
+            self._said = message.number
+            self._send_to_server(to, message)
+        elif isinstance(message, ChainTaken | Between):
+            self._send_to_server(to, message)
+        else:
+            self.port.send(to, message)
+
+    def _send_to_server(self, server: str, message: Message) -> None:
+        self.port.send(self._routes.active(server), message)
+
+    def _repeat_chain(self) -> None:
+        machine = self.machine
+        if machine is None or self._above is None or not machine.untaken:
+            self._chain_silence = 0
+            return
+        self._chain_silence += 1
+        if self._chain_silence % 4 == 0:
+            self._routes.suspect(self._above)
+        for number in list(machine.untaken)[:CHAIN_WINDOW]:
+            if number <= self._said:
+                self._send_to_server(self._above, ChainItem(self._above, number, machine.untaken[number]))
+
+    # --- Leases of clients
+
+    def _expire(self) -> None:
+        assert self.machine is not None
+        now, server = self.port.now, self.machine.server
+        publishers, subscribers = server.publishers, server.subscribers
+        known = {*publishers, *subscribers}
+        for identity in [identity for identity in self._heard if identity not in known]:
+            del self._heard[identity]
+            self._stalled.pop(identity, None)
+        for publisher in publishers:
+            if now - self._heard.setdefault(publisher, now) > self._times.publisher_ns:
+                self._input(self.port.node, PublisherExpired(publisher))
+        for subscriber in subscribers:
+            if now - self._heard.setdefault(subscriber, now) > self._times.subscriber_ns:
+                self._input(self.port.node, SubscriberExpired(subscriber))
+
+    # --- Active: the standby
+
+    def _tend_standby(self) -> None:
+        if not self._peer:
+            return
+        now = self.port.now
+        if self._sender is not None:
+            if now - self._peer_heard_at > self._times.lease_ns:
+                self._leave_behind()  # it asks again when it can
+            else:
+                self._sender.repeat()
+        if self._following:
+            self._repeat_batches()
+            self.port.send(self._peer, Replicate(self.server, self.term, self._number))
+            if now - self._peer_heard_at > self._times.lease_ns // 2:
+                self._claiming = True
+        if self._claiming is not None:
+            self._claim(alone=self._claiming)
+
+    def _repeat_batches(self) -> None:
+        for number in list(self._unacknowledged)[:CHAIN_WINDOW]:
+            self.port.send(
+                self._peer, Replicate(self.server, self.term, number, self._unacknowledged[number])
+            )
+
+    def on_state_wanted(self, sender: str) -> None:
+        if sender != self._peer:
+            return
+        if self.role is Role.STANDBY:  # the active one has lost its state
+            self._claim(alone=True)
+        elif self.role is Role.ACTIVE and self._gated:
+            self._claiming = True
+            self._claim(alone=True)
+        elif self.role is Role.ACTIVE and (self._sender is None or self._following):
+            self._send_state()
+
+    def _send_state(self) -> None:
+        assert self.machine is not None
+        self._commit()
+        if self._batch:
+            return  # the disk does not take it now
+        self._leave_behind()
+        self._peer_heard_at = self.port.now
+        self._sender = StateSender(
+            self.server,
+            self.term,
+            self._number,
+            self.machine.written(),
+            lambda part: self.port.send(self._peer, part),
+        )
+
+    def on_state_taken(self, sender: str, message: StateTaken) -> None:
+        if sender == self._peer and self._sender is not None:
+            self._peer_heard_at = self.port.now
+            self._sender.taken(message)
+
+    def on_replicated(self, sender: str, message: Replicated) -> None:
+        if sender != self._peer or self.role is not Role.ACTIVE or message.term != self.term:
+            return
+        self._peer_heard_at = self.port.now
+        if self._sender is not None and message.number >= self._sender.number:
+            self._sender = None
+            self._following = self._gated = True
+            self._acknowledged = message.number
+            self._repeat_batches()
+        if not self._following or message.number > self._number:
+            return
+        self._acknowledged = max(self._acknowledged, message.number)
+        for number in [number for number in self._unacknowledged if number <= self._acknowledged]:
+            del self._unacknowledged[number]
+        self._release()
+        self._maybe_claim_step()
+
+    def _maybe_claim_step(self) -> None:
+        """All that was said while alone is with the standby: from now on it may take over."""
+        if self._gated and self.alone and self._claiming is None and not self._unacknowledged:
+            # Written first: if we are gone before we hear of it, we must not go on alone.
+            self._journal.stand(self.term, self.port.node, alone=False)
+            self._claiming = False
+            self._claim(alone=False)
+
+    def _leave_behind(self) -> None:
+        self._following = self._gated = False
+        self._unacknowledged.clear()
+        self._acknowledged = 0
+        self._sender = None
+
+    # --- Standby
+
+    def on_state_part(self, sender: str, message: StatePart) -> None:
+        if sender != self._peer or self.role is Role.ACTIVE or message.term < self.term:
+            return
+        state = self._receiver.take(message)
+        self.port.send(self._peer, StateTaken(self.server, message.number, self._receiver.count))
+        if state is not None:
+            machine = SequencerMachine(self.server, self._layout)
+            try:
+                machine.restore(state)
+                self._journal.replace(state, message.number, message.term, self._peer, alone=True)
+            except (OrderError, StoreError) as error:
+                self.trouble = str(error)
+                return
+            self.trouble = ""
+            self.machine, self._number = machine, message.number
+            self.term, self.alone = message.term, True
+            self._claiming = None
+            self._received.clear()
+            self._peer_heard_at = self.port.now
+            self._routes.speaks(self.server, self._peer)
+            self._become(Role.STANDBY)
+            self._acknowledge()
+
+    def on_replicate(self, sender: str, message: Replicate) -> None:
+        if sender != self._peer:
+            return
+        if message.term < self.term or (self.role is Role.ACTIVE and message.term == self.term):
+            if self.role is Role.ACTIVE:
+                ruling = Ruling(self.server, self.term, self.port.node, self.alone, 0)
+                self.port.send(self._peer, ruling)
+            return
+        if self.role is Role.ACTIVE:
+            self._step_down(message.term, sender, alone=True)
+        elif self.role is Role.STANDBY:
+            self.term = message.term
+            self._peer_heard_at = self.port.now
+            self._take_batch(message)
+
+    def _take_batch(self, message: Replicate) -> None:
+        if not message.inputs:
+            self._acknowledge()
+            if message.number > self._number + len(self._received):
+                return  # what lacks is repeated
+        elif message.number == self._number + len(self._received) + 1:
+            self._received.append(message.inputs)
+            if not self._committing:
+                self._committing = True
+                self.port.set_timer(("sequencer", self.server, "commit"), self.port.now)
+        else:
+            self._acknowledge()
+
+    def _commit_received(self) -> None:
+        machine = self.machine
+        if not self._received or machine is None or self.role is Role.ACTIVE:
+            return
+        batches, self._received = self._received, []
+        try:
+            inputs = [decode_inputs(batch) for batch in batches]
+            self._journal.append(self._number + 1, batches)
+        except (OrderError, StoreError) as error:
+            self.trouble = str(error)  # not acknowledged: the active one goes on alone if that lasts
+            return
+        self.trouble = ""
+        for batch in inputs:
+            for sender, message in batch:
+                machine.apply(sender, message)
+        machine.outputs.clear()
+        self._number += len(batches)
+        self._acknowledge()
+        self._compact()
+
+    def _acknowledge(self) -> None:
+        self.port.send(self._peer, Replicated(self.server, self.term, self._number))
+
+    # --- The witness
+
+    def _claim(self, *, alone: bool) -> None:
+        if self.machine is not None and self._witness:
+            self.port.send(self._witness, Claim(self.server, self.term, alone, self._mark))
+
+    def on_ruling(self, sender: str, message: Ruling) -> None:
+        if sender not in (self._witness, self._peer) or message.term < self.term:
+            return
+        if message.active == self.port.node:
+            self._on_own_ruling(message)
+        elif message.active == self._peer and sender == self._peer and message.term == self.term:
+            return
+        elif message.active == self._peer:
+            self._on_other_ruling(message)
+
+    def _on_own_ruling(self, message: Ruling) -> None:
+        if self.machine is None:
+            if message.mark == self._mark and message.term == 1:
+                self.term = 1
+                self._begin()
+            elif message.alone:
+                self.term = message.term
+                self._become(Role.LOST)
+            return
+        if message.mark != self._mark:
+            self.term = message.term  # of an earlier life; claim from there
+            return
+        news = message.term > self.term
+        self.term, self.alone = message.term, message.alone
+        if not news:
+            return
+        self._journal.stand(self.term, self.port.node, alone=self.alone)
+        if self.alone or self._claiming is False:
+            self._claiming = None
+        if self.role is not Role.ACTIVE:
+            self._commit_received()
+            self._leave_behind()
+            self._become_active()
+        elif self.alone:
+            self._leave_behind()
+            self.port.emit(RoleChanged(self.server, self.role, self.term, self.alone))
+            self._release()
+        else:
+            self.port.emit(RoleChanged(self.server, self.role, self.term, self.alone))
+            self._repeat_batches()
+
+    def _on_other_ruling(self, message: Ruling) -> None:
+        """The other speaks for the server."""
+        if self.role is Role.ACTIVE or self._claiming:
+            if message.term > self.term or self.role is not Role.ACTIVE:
+                self._step_down(message.term, message.active, alone=message.alone)
+        elif self.role is Role.STANDBY:
+            if message.alone:
+                self._step_down(message.term, message.active, alone=True)
+            else:
+                self.term = message.term  # we are in step in this term: claim from there
+        else:
+            self.term = message.term
+            self._routes.speaks(self.server, message.active)
+
+    # --- What it says of itself
+
+    def _stalls(self) -> list[dict[str, object]]:
+        topics = self._layout.chain.topics
+        return [
+            {
+                "subscriber": subscriber,
+                "lacks": f"event {number} of {self._layout.entry(topic)}",
+                "waiting": waiting,
+                "seconds": round((self.port.now - since) / 1e9, 1),
+            }
+            for (subscriber, _), (topic, number, waiting, since) in list(self._stalled.items())[:MAX_SHOWN]
+            if topic < topics
+        ]
+
+    def status(self) -> dict[str, object]:
+        found: dict[str, object] = {"role": str(self.role), "term": self.term, "batches": self._number}
+        if self._peer:
+            found["standby"] = "none" if self.alone else "in step"
+        if self.trouble:
+            found["trouble"] = self.trouble
+        if self.role is Role.LOST:
+            found["trouble"] = "its state is lost; its topics cannot be numbered any more: start a new layout"
+        if self.machine is not None:
+            server = self.machine.server
+            found |= {
+                "topics": len(server.own),
+                "subscribers": server.subscriptions,
+                "publishers": len(server.publishers),
+                "unacknowledged": server.unacknowledged,
+                "up_the_chain": len(self.machine.untaken),
+                "no_ops": len(self.machine.no_ops),
+                "stalled": self._stalls(),
+            }
+        return found
