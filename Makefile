@@ -43,7 +43,7 @@ docs: setup     ## the manual, into site/
 	@$(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
 
 lock:           ## renew requirements/*.lock from pyproject.toml (needs uv)
-	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --extra dev --extra spark -o requirements/dev.lock pyproject.toml
+	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --extra dev --extra spark --extra nats --extra mqtt --extra redis -o requirements/dev.lock pyproject.toml
 
 clean:
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

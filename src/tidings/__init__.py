@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tidings.model.errors import FilterError as FilterError
     from tidings.model.errors import NotConfirmed as NotConfirmed
     from tidings.model.errors import NotYetAvailable as NotYetAvailable
+    from tidings.model.errors import OrderError as OrderError
     from tidings.model.errors import ScenarioError as ScenarioError
     from tidings.model.errors import StoreError as StoreError
     from tidings.model.errors import SubscriptionRefused as SubscriptionRefused
@@ -34,8 +35,11 @@ if TYPE_CHECKING:
     from tidings.model.filter import Filter as Filter
     from tidings.model.filter import Pattern as Pattern
     from tidings.model.topics import TopicPattern as TopicPattern
-    from tidings.services.overlay import connect as connect
-    from tidings.services.overlay import embedded as embedded
+    from tidings.opening import connect as connect
+    from tidings.opening import embedded as embedded
+    from tidings.ordering.place import Place as Place
+    from tidings.ordering.service import OrderedService as OrderedService
+    from tidings.protocol.sequencing.subscriber import Patience as Patience
     from tidings.services.service import EventService as EventService
     from tidings.services.stream import EventsMissed as EventsMissed
     from tidings.services.stream import Stream as Stream
@@ -47,13 +51,16 @@ _HOMES = {
     "tidings.model.builder": ("col",),
     "tidings.model.errors": (
         *("AttributeValueError", "ConnectionFailed", "FilterError", "NotConfirmed", "NotYetAvailable"),
-        *("ScenarioError", "StoreError", "SubscriptionRefused", "TidingsError", "TopicError"),
+        *("OrderError", "ScenarioError", "StoreError", "SubscriptionRefused", "TidingsError", "TopicError"),
         *("TraceError", "WireError"),
     ),
     "tidings.model.event": ("Event", "EventId"),
     "tidings.model.filter": ("Filter", "Pattern"),
     "tidings.model.topics": ("TopicPattern",),
-    "tidings.services.overlay": ("connect", "embedded"),
+    "tidings.opening": ("connect", "embedded"),
+    "tidings.ordering.place": ("Place",),
+    "tidings.ordering.service": ("OrderedService",),
+    "tidings.protocol.sequencing.subscriber": ("Patience",),
     "tidings.services.service": ("EventService",),
     "tidings.services.stream": ("EventsMissed", "Stream"),
     "tidings.structures.match_index": ("MatchIndex",),

@@ -13,17 +13,14 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from tidings import opening
 from tidings.model.event import Event, EventId
 from tidings.model.predicates import Scalar
-from tidings.net.guaranteed import DEFAULT_DELTA
-from tidings.protocol.recovery.settings import RecoverySettings
-from tidings.scenario.schema import Mode
-from tidings.services import overlay
-from tidings.services.bus import Bus
+from tidings.opening import Embedded
+from tidings.services.service import EventService
 from tidings.services.stream import DEFAULT_BUFFER_EVENTS, Stream
 
 Result = TypeVar("Result")
@@ -85,7 +82,7 @@ class SyncStream(AbstractContextManager["SyncStream"]):
 
 
 class SyncBus(AbstractContextManager["SyncBus"]):
-    def __init__(self, bus: Bus, loop: _Loop | None = None) -> None:
+    def __init__(self, bus: EventService, loop: _Loop | None = None) -> None:
         self._bus = bus
         self._shared = loop
         self._loop = loop
@@ -121,7 +118,7 @@ class SyncBus(AbstractContextManager["SyncBus"]):
 
     def connect(self, at: str | None = None, *, name: str | None = None) -> SyncBus:
         """Another client of an embedded network."""
-        if not isinstance(self._bus, overlay.Embedded) or self._loop is None:
+        if not isinstance(self._bus, Embedded) or self._loop is None:
             raise RuntimeError("only an open embedded network has more buses")
         return SyncBus(self._bus.connect(at, name=name), self._loop)
 
@@ -149,30 +146,11 @@ class SyncBus(AbstractContextManager["SyncBus"]):
         self._loop = None
 
 
-def connect(
-    url: str = "tidings://127.0.0.1:7400",
-    *,
-    name: str | None = None,
-    token: str = "",
-    tls_ca: str | Path | None = None,
-    timeout_s: float = 5.0,
-) -> SyncBus:
-    """As `tidings.connect`."""
-    return SyncBus(overlay.connect(url, name=name, token=token, tls_ca=tls_ca, timeout_s=timeout_s))
+def connect(url: str = "tidings://127.0.0.1:7400", **options: Any) -> SyncBus:
+    """As `tidings.connect`, with the same options."""
+    return SyncBus(opening.connect(url, **options))
 
 
-def embedded(
-    brokers: int = 5,
-    *,
-    shape: str = "tree",
-    seed: int = 0,
-    mode: Mode = "best-effort",
-    delta: int = DEFAULT_DELTA,
-    recovery: str | RecoverySettings = overlay.AUTO,
-    loss: float = 0.0,
-) -> SyncBus:
-    """As `tidings.embedded`."""
-    bus = overlay.embedded(
-        brokers, shape=shape, seed=seed, mode=mode, delta=delta, recovery=recovery, loss=loss
-    )
-    return SyncBus(bus)
+def embedded(brokers: int = 5, **options: Any) -> SyncBus:
+    """As `tidings.embedded`, with the same options."""
+    return SyncBus(opening.embedded(brokers, **options))

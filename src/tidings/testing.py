@@ -20,13 +20,15 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from tidings.model.errors import ConnectionFailed
 from tidings.model.event import Publication
 from tidings.model.messages import PublishFailed
 from tidings.model.predicates import Scalar
+from tidings.opening import ConnectedBus
+from tidings.ordering.simulated import LateBus, SimulatedOrdering, SimulatedSequencing, simulated_layout
 from tidings.protocol.broker import Broker
 from tidings.protocol.client import Client
 from tidings.protocol.epidemic import EpidemicBroker
@@ -36,6 +38,8 @@ from tidings.protocol.labels import Label, parse_label
 from tidings.protocol.matching import Matcher
 from tidings.protocol.recovery.settings import RecoverySettings
 from tidings.protocol.reliable_client import ReliableClient
+from tidings.protocol.sequencing.layout import EVERYTHING
+from tidings.protocol.sequencing.subscriber import Patience
 from tidings.protocol.store import MemoryStore
 from tidings.scenario.links import LOCAL, LinkSpec
 from tidings.scenario.schema import BernoulliLoss, ConstantDelay, Mode, NoLoss, Overlay, TreeShape
@@ -47,6 +51,7 @@ from tidings.simulator.node import SimulatedNode
 from tidings.simulator.schedule import Schedule
 
 Result = TypeVar("Result")
+AnyBus = TypeVar("AnyBus", bound=Bus)
 
 NS_PER_S = 1_000_000_000
 LONGEST_WAIT_NS = 3_600 * NS_PER_S
@@ -72,6 +77,9 @@ class TestNetwork:
         mode: Mode = "best-effort",
         delta: int = 2,
         recovery: str | RecoverySettings = AUTO,
+        order_topics: Sequence[str] = (EVERYTHING,),
+        causal: bool = True,
+        order_patience: Patience | None = None,
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"mode {mode!r} is not one of {', '.join(MODES)}")
@@ -93,6 +101,9 @@ class TestNetwork:
             bandwidth_mbps=0.0,
         )
         self._network = SimulatedNetwork(seed, self._spec, streams=self.guaranteed)
+        layout = simulated_layout(tuple(self._around), tuple(order_topics), causal=causal)
+        self._ordering = SimulatedOrdering(self._network, layout, self._late_bus)
+        self._order_patience = order_patience
         self._clients = 0
         self._cuts: dict[tuple[str, str], Callable[[str, str], bool]] = {}
         self._matcher = Matcher()
@@ -123,39 +134,52 @@ class TestNetwork:
     def schedule(self) -> Schedule:
         return self._network.schedule
 
-    def connect(self, at: str = "b0", *, name: str | None = None) -> Bus:
+    def connect(self, at: str = "b0", *, name: str | None = None) -> ConnectedBus:
         """A client of the broker `at`, beside it: no delay, no loss."""
         if at not in self._around:
             raise ConnectionFailed(f"there is no broker {at!r}; there are {', '.join(self._around)}")
         self._clients += 1
-        bus = Bus()
+        who = name or f"client-{self._clients}"
+        bus = self._link(Bus(), at, who)
+        sequencing = SimulatedSequencing(self._ordering, who, at)
+        return ConnectedBus(bus, lambda: sequencing, patience=self._order_patience)
+
+    def _late_bus(self, at: str, name: str) -> LateBus:
+        return self._link(LateBus(), at, name)
+
+    def _link(self, bus: AnyBus, at: str, name: str) -> AnyBus:
         connection = _ReliableConnection if self.guaranteed else _SimulatedConnection
-        bus.connection = connection(self._network, at, name or f"client-{self._clients}", bus)
+        bus.connection = connection(self._network, at, name, bus)
         return bus
 
     def crash(self, broker: str, *, keep_state: bool = True) -> None:
+        """The sequencer beside it, if there is one, goes with it; so it is with restarts and pauses."""
         self._check(broker, up=True)
-        self._network.crash(broker, keep_state=keep_state)
+        for name in self._ordering.machine(broker):
+            self._network.crash(name, keep_state=keep_state)
 
     def restart(self, broker: str) -> None:
         self._check(broker, up=False)
-        self._network.restart(broker)
+        for name in self._ordering.machine(broker):
+            self._network.restart(name)
 
     def pause(self, broker: str) -> None:
         self._check(broker, paused=False)
-        self._network.pause(broker)
+        for name in self._ordering.machine(broker):
+            self._network.pause(name)
 
     def resume(self, broker: str) -> None:
         self._check(broker, paused=True)
-        self._network.resume(broker)
+        for name in self._ordering.machine(broker):
+            self._network.resume(name)
 
     def cut(self, a: str, b: str) -> None:
-        """No message passes between the two brokers until `heal(a, b)`."""
+        """No message passes between the two brokers, and those beside them, until `heal(a, b)`."""
         self._check(a)
         self._check(b)
         pair = (min(a, b), max(a, b))
         if pair not in self._cuts:
-            self._cuts[pair] = lambda source, target: (min(source, target), max(source, target)) == pair
+            self._cuts[pair] = lambda source, target: self._seats(source, target) == pair
             self._network.sever(self._cuts[pair])
 
     def heal(self, a: str, b: str) -> None:
@@ -206,7 +230,13 @@ class TestNetwork:
         )
 
     def _spec(self, source: str, target: str) -> LinkSpec:
-        return self._between if source in self._around and target in self._around else LOCAL
+        one, other = self._seats(source, target)
+        return self._between if one != other and one in self._around and other in self._around else LOCAL
+
+    def _seats(self, source: str, target: str) -> tuple[str, str]:
+        """In alphabetical order, the brokers beside which two nodes sit."""
+        one, other = self._ordering.seat(source), self._ordering.seat(target)
+        return min(one, other), max(one, other)
 
 
 class _ConnectedClient(Client):
@@ -353,12 +383,29 @@ def simulate(
     mode: Mode = "best-effort",
     delta: int = 2,
     recovery: str | RecoverySettings = AUTO,
+    order_topics: Sequence[str] = (EVERYTHING,),
+    causal: bool = True,
+    order_patience: Patience | None = None,
 ) -> Result:
     """Run `scenario(network)` to its end in virtual time and return what it returns.
 
     `recovery` says how the brokers of mode "epidemic" repair what is lost: an algorithm, or settings.
+    `order_topics`, `causal` and `order_patience` as in `tidings.embedded`; the sequencer is beside b0, with a standby
+    beside b1 and a witness beside b2 where there are three brokers.
     """
-    network = TestNetwork(seed, brokers, delay_ms, loss, duplicate, mode, delta, recovery)
+    network = TestNetwork(
+        seed,
+        brokers,
+        delay_ms,
+        loss,
+        duplicate,
+        mode,
+        delta,
+        recovery,
+        order_topics,
+        causal,
+        order_patience,
+    )
 
     async def main() -> Result:
         return await scenario(network)

@@ -19,7 +19,7 @@ import pytest
 from tidings.cli.processes import BrokerNetwork, BrokerProcess, free_addresses
 from tidings.cli.topology import tree
 from tidings.model.errors import ConnectionFailed
-from tidings.services.overlay import connect
+from tidings.opening import connect
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 

@@ -238,8 +238,21 @@ NAMES = [
     ),
     (P0 + P0, "publisher[1].name: duplicate node id 'p0', already the name of publisher[0]"),
     (
-        P0 + "[[subscriber]]\nname = 'p0'\nat = 'b0'",
-        "subscriber[0].name: duplicate node id 'p0', already the name of publisher[0]",
+        P0 + "[[subscriber]]\nname = 'p0'\nat = 'b1'",
+        "subscriber[0].at: 'p0' is publisher[0] as well, at 'b0'; a client that publishes and subscribes has "
+        "one broker, not 'b1'",
+    ),
+    (
+        P0 + 2 * "[[subscriber]]\nname = 'p0'\nat = 'b0'\n",
+        "subscriber[1].name: duplicate node id 'p0', already the name of publisher[0]",
+    ),
+    (
+        "[[publisher]]\nname = 'order:b0'\nat = 'b0'",
+        "publisher[0].name: names of nodes must not start with 'order:', as 'order:b0' does",
+    ),
+    (
+        edges("[['order:a', 'b']]"),
+        "overlay.edges: names of nodes must not start with 'order:', as 'order:a' does",
     ),
     (
         "[overlay]\nedges = [['p0', 'b1']]\n[workload]",
@@ -306,6 +319,49 @@ NAMES = [
         "ordering.servers[1].topics[1]: '/t0' is already in ordering.servers[0].topics",
     ),
     (
+        "ordering.servers = [{ node = 'b0', topics = ['/t/*', '/t/*'] }]",
+        "ordering.servers[0].topics[1]: '/t/*' is already in ordering.servers[0].topics",
+    ),
+    (
+        P0 + "[[ordering.servers]]\nnode = 'p0'\ntopics = ['/t0']",
+        "ordering.servers[0].node: 'p0' is publisher[0], no broker; brokers: b0 to b39",
+    ),
+    (
+        "ordering.servers = [{ node = 'b0', topics = ['/t0'], standby = 'b40', witness = 'b1' }]",
+        "ordering.servers[0].standby: there is no node 'b40'; brokers: b0 to b39",
+    ),
+    (
+        "ordering.servers = [{ node = 'b0', topics = ['/t0'], standby = 'b1' }]",
+        "ordering.servers[0].standby: needs a witness as well",
+    ),
+    (
+        "ordering.servers = [{ node = 'b0', topics = ['/t0'], witness = 'b1' }]",
+        "ordering.servers[0].witness: needs a standby as well",
+    ),
+    (
+        "ordering.servers = [{ node = 'b0', topics = ['/t0'], standby = 'b1', witness = 'b0' }]",
+        "ordering.servers[0].witness: 'b0' is already its node; they are three nodes",
+    ),
+    (
+        P0 + "topics = ['/t0', '/x']\n" + S0 + "order = 'total'\n"
+        "[[ordering.servers]]\nnode = 'b0'\ntopics = ['/t0']",
+        "publisher[0].topics[1]: '/x' is in no entry of ordering.servers, and subscriber 's0' selects it with "
+        'order "total"',
+    ),
+    (
+        "[workload]\ntopics = 20\norder = 'causal'\n[[ordering.servers]]\nnode = 'b0'\ntopics = ['/t0']",
+        "workload.topics: '/t1' is in no entry of ordering.servers, and [workload] selects it with "
+        'order "causal"',
+    ),
+    (
+        "[workload]\ntopics = 5000\norder = 'total'",
+        'ordering.servers: at most 4096 topics can have an order, not 5000; list patterns such as "/t/**"',
+    ),
+    (
+        P0 + "attributes = { '~order' = { kind = 'int' } }",
+        "publisher[0].attributes.'~order': attribute name '~order': names that start with '~' are reserved",
+    ),
+    (
         PEERS + "[[publisher]]\nname = 'n'\nat = 'n'\n[[subscriber]]\nname = 'n'\nat = 'm'",
         "subscriber[0].name: duplicate node id 'n', already the name of publisher[0]",
     ),
@@ -361,7 +417,7 @@ TOPICS = [
     ),
     (
         "ordering.servers = [{ node = 'b0', topics = ['/t*'] }]",
-        "ordering.servers[0].topics[0]: topic '/t*' has a wildcard; only patterns may",
+        "ordering.servers[0].topics[0]: topic pattern '/t*': '*' stands for a whole level, '**' only at the end",
     ),
 ]
 

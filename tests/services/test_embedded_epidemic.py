@@ -11,9 +11,10 @@ import pytest
 import tidings
 import tidings.sync
 from tidings.model.event import Event
+from tidings.opening import Embedded
 from tidings.protocol.recovery.settings import RecoverySettings
 from tidings.services.bus import Bus
-from tidings.services.overlay import ALGORITHMS, Embedded
+from tidings.services.overlay import ALGORITHMS
 from tidings.testing import TestNetwork, simulate
 
 PATIENCE_S = 30.0

@@ -12,13 +12,13 @@ import tidings
 from tidings.cli.processes import free_addresses
 from tidings.net.broker import BrokerServer
 from tidings.net.guaranteed import GuaranteedSettings
+from tidings.opening import Embedded
 from tidings.protocol.facts import EventsMissed
 from tidings.protocol.reliable_client import ReliableSession
 from tidings.scenario.schema import ChainShape, Overlay
 from tidings.scenario.topology import build_topology, neighbourhoods
 from tidings.services import bus as bus_module
 from tidings.services.bus import _Pace
-from tidings.services.overlay import Embedded
 from tidings.services.stream import MAX_GAPS
 from tidings.testing import TestNetwork, simulate
 

@@ -96,6 +96,10 @@ LossText = Annotated[
         help="Epidemic, for tests: lose this share of what is sent to brokers, in bursts of so many.",
     ),
 ]
+Sequencers = Annotated[
+    str | None,
+    option("--sequencers", metavar="HOST:PORT[,...]", help="Where clients find who gives events one order."),
+]
 Transport = Annotated[TransportName | None, option("--transport", help="udp only on loopback. Default: tcp.")]
 TlsCertificate = Annotated[
     Path | None, option("--tls-cert", help="Certificate (PEM); needed beyond loopback.")
@@ -123,6 +127,7 @@ def broker(
     recovery: Recovery = None,
     recovery_settings: RecoveryJson = None,
     loss: LossText = None,
+    sequencers: Sequencers = None,
     transport: Transport = None,
     tls_cert: TlsCertificate = None,
     tls_key: TlsKey = None,
@@ -151,6 +156,7 @@ def broker(
         recovery=recovery,
         recovery_settings=recovery_settings,
         loss=loss,
+        sequencers=sequencers,
         transport=transport,
         tls_cert=tls_cert,
         tls_key=tls_key,
@@ -213,6 +219,7 @@ def make_server(settings: BrokerSettings) -> BrokerServer:
         mode=settings.mode,
         guaranteed=settings.guaranteed,
         epidemic=settings.epidemic,
+        sequencers=settings.sequencers,
         transport=settings.transport,
         tls=settings.tls,
         token=settings.token,

@@ -53,6 +53,13 @@ async def obey(server: Controlled) -> None:
             server.cut(order.cut)
 
 
+async def until_eof() -> None:
+    """Until stdin ends; what it says is for nobody."""
+    wake_when_orphaned()
+    async for _ in stdin_lines():
+        pass
+
+
 def wake_when_orphaned() -> None:
     """A process that SIGSTOP holds does not see its stdin end: let the end of its parent wake it.
 

@@ -19,13 +19,13 @@ from tidings.cli.processes import BrokerNetwork, free_addresses
 from tidings.cli.topology import tree
 from tidings.model.errors import ConnectionFailed
 from tidings.model.filter import Filter
+from tidings.opening import connect
 from tidings.scenario.topology import Topology, parents
-from tidings.services.overlay import connect
 
 if TYPE_CHECKING:
     from tidings.model.event import Event
     from tidings.model.predicates import Scalar
-    from tidings.services.bus import Bus
+    from tidings.opening import ConnectedBus
     from tidings.services.stream import Stream
 
 RATE_HZ = 100.0
@@ -193,7 +193,7 @@ class LiveDemo:
 
     # --- Steady work
 
-    async def _write(self, writer: Writer, bus: Bus) -> None:
+    async def _write(self, writer: Writer, bus: ConnectedBus) -> None:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         while True:

@@ -21,6 +21,7 @@ from tidings.cli.exits import ExitCode, exit_code_of, message_of, one_line, repo
 from tidings.cli.output import discard_output
 from tidings.cli.pub import pub
 from tidings.cli.running import Stopped
+from tidings.cli.sequencer import sequencer
 from tidings.cli.sim import sim
 from tidings.cli.status import status
 from tidings.cli.sub import sub
@@ -53,7 +54,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"], "auto_envvar_prefix": "TIDINGS"},
 )
-for verb in (broker, up, pub, sub, status, sim, bench, demo):
+for verb in (broker, sequencer, up, pub, sub, status, sim, bench, demo):
     app.command()(verb)
 
 

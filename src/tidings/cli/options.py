@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from tidings.services.bus import Bus
+    from tidings.opening import ConnectedBus
 
 MAX_TOKEN_BYTES = 4096
 
@@ -60,6 +60,13 @@ class RecoveryName(StrEnum):
     PUSH_PULL = "push+pull"
 
 
+class LayoutOrder(StrEnum):
+    """What sequencers keep."""
+
+    TOTAL = "total"
+    CAUSAL = "causal"
+
+
 class TransportName(StrEnum):
     TCP = "tcp"
     UDP = "udp"
@@ -86,10 +93,10 @@ def make_bus(
     token_file: Path | None = None,
     tls_authority: Path | None = None,
     timeout_s: float = 5.0,
-) -> Bus:
+) -> ConnectedBus:
     """A bus that is not open yet; a URL that is none is a mistake in the usage."""
     from tidings.model.errors import ConnectionFailed
-    from tidings.services.overlay import connect
+    from tidings.opening import connect
 
     token = read_token(token_file)
     try:

@@ -6,21 +6,20 @@ Each is one `tidings broker`, which ends with its stdin.
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import socket
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
 import msgspec
 
-from tidings.cli.child_process import ChildProcess
+from tidings.cli.listening_process import ListeningProcess
 from tidings.cli.loss import loss_text
-from tidings.model.errors import ConnectionFailed
+from tidings.cli.sequencer_processes import SequencerProcesses
 from tidings.net.address import Address, Transport, url
 from tidings.net.guaranteed import DEFAULT_DELTA, DEFAULT_WINDOW
 from tidings.protocol.labels import Label, label_text
@@ -28,7 +27,6 @@ from tidings.protocol.recovery.settings import RecoverySettings
 from tidings.scenario.schema import Loss
 from tidings.scenario.topology import Topology, labels, neighbourhoods, neighbours
 
-READY_TIMEOUT_S = 30.0
 FREE_PORTS = range(15_000, 32_000)
 """Below the ports that systems give to outgoing connections, which could take one while its broker is down."""
 
@@ -86,7 +84,7 @@ class EpidemicPlace(NamedTuple):
         return flags
 
 
-class BrokerProcess(ChildProcess):
+class BrokerProcess(ListeningProcess):
     """One broker's process. `address` has the true port once it is started."""
 
     def __init__(
@@ -98,9 +96,9 @@ class BrokerProcess(ChildProcess):
         place: GuaranteedPlace | EpidemicPlace | None = None,
         *,
         new: bool = False,
+        sequencers: Sequence[Address] = (),
     ) -> None:
-        super().__init__(name)
-        self.address = address
+        super().__init__(name, address)
         self.around = dict(around or {})
         """The brokers beside it."""
         self.transport = transport
@@ -108,6 +106,7 @@ class BrokerProcess(ChildProcess):
         """In a network that is not best effort."""
         self.new = new
         """The network is new. When a broker of it starts again, it is not."""
+        self.sequencers = tuple(sequencers)
 
     @property
     def url(self) -> str:
@@ -115,23 +114,14 @@ class BrokerProcess(ChildProcess):
 
     async def start(self) -> None:
         """Start it and wait until it listens; ConnectionFailed says why it does not."""
-        stdout = await self.spawn(self._command())
-        try:
-            async with asyncio.timeout(READY_TIMEOUT_S):
-                line = await stdout.readline()
-        except TimeoutError:
-            await self.stop()
-            raise ConnectionFailed(f"{self.name} did not listen within {READY_TIMEOUT_S:.0f} s") from None
-        if not line:
-            await self.wait()
-            raise ConnectionFailed(f"{self.name} did not start: {self.last_error_line or self.ending}")
-        port = json.loads(line)["url"].rpartition(":")[2]
-        self.address = Address(self.address.host, int(port))
+        await self.start_listening(self._command())
         self.new = False
 
     def _command(self) -> list[str]:
         command = [sys.executable, "-P", "-m", "tidings.cli.main", "broker", "--json", "--stop-on-eof"]
         command += ["--name", self.name, "--listen", str(self.address), "--transport", self.transport]
+        if self.sequencers:
+            command += ["--sequencers", ",".join(map(str, self.sequencers))]
         if self.place is not None:
             return command + self.place.flags(new=self.new)
         for name, address in self.around.items():
@@ -154,8 +144,11 @@ class BrokerNetwork:
         transport: Transport = "tcp",
         guaranteed: GuaranteedNetwork | None = None,
         epidemic: EpidemicNetwork | None = None,
+        ordering: SequencerProcesses | None = None,
     ) -> None:
         self.topology = topology
+        self.ordering = ordering
+        """The sequencers beside the brokers, which tell their clients of them."""
         self._own_data: tempfile.TemporaryDirectory[str] | None = None
         if guaranteed is not None and guaranteed.data is None:
             self._own_data = tempfile.TemporaryDirectory(prefix="tidings-")
@@ -174,6 +167,7 @@ class BrokerNetwork:
                 transport,
                 places.get(name),
                 new=new,
+                sequencers=() if ordering is None else ordering.addresses,
             )
             for name, around in neighbours(topology).items()
         }
@@ -183,6 +177,8 @@ class BrokerNetwork:
 
     async def start(self) -> None:
         """Returns once all listen; if one does not, none is left running and its reason is raised."""
+        if self.ordering is not None:
+            await self.ordering.start()
         tasks = [asyncio.create_task(broker.start()) for broker in self.brokers.values()]
         try:
             await asyncio.gather(*tasks)
@@ -195,6 +191,8 @@ class BrokerNetwork:
 
     async def stop(self) -> None:
         await asyncio.gather(*(broker.stop() for broker in self.brokers.values()))
+        if self.ordering is not None:
+            await self.ordering.stop()
         if self._own_data is not None:
             self._own_data.cleanup()
 

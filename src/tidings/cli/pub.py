@@ -23,7 +23,7 @@ from tidings.cli.output import json_line, print_line
 
 if TYPE_CHECKING:
     from tidings.model.predicates import Scalar
-    from tidings.services.bus import Bus
+    from tidings.opening import ConnectedBus
 
 STDIN = "-"
 MAX_BATCH = 512
@@ -85,7 +85,7 @@ def pub(
 
 
 async def publish_all(
-    bus: Bus,
+    bus: ConnectedBus,
     topic: str,
     attributes: Mapping[str, Scalar],
     batches: AsyncIterator[list[bytes]],

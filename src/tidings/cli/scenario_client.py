@@ -20,7 +20,7 @@ from tidings.cli.broker_control import wake_when_orphaned
 from tidings.cli.scenario_facts import Go, PublisherWork, SubscriberWork, Work
 from tidings.cli.stdin import stdin_lines
 from tidings.model.errors import ConnectionFailed
-from tidings.model.event import source_text
+from tidings.model.event import is_hidden, source_text
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Order, Subscription
 from tidings.net.address import Address
@@ -251,6 +251,8 @@ class LiveSubscriber(LiveClient):
         window = self._windows.get(fact.subscription)
         published_ns = publication.published_at - self.go.wall_ns
         if window is None or not window.requested_ns <= published_ns < window.cancelled_ns:
+            return
+        if is_hidden(publication):
             return
         source = source_text(publication.source, publication.incarnation)
         if publication.sequence <= self._marks.get(fact.subscription, {}).get(source, 0):

@@ -34,6 +34,7 @@ from tidings.cli.scenario_ledger import Ledger
 from tidings.cli.topology import check_size
 from tidings.model.errors import ConnectionFailed, ScenarioError, TidingsError, TraceError
 from tidings.net.guaranteed import store_path
+from tidings.opening import ConnectedBus, connect
 from tidings.scenario.expand import Plan, PlannedFault, expand
 from tidings.scenario.schema import (
     LinkFault,
@@ -43,8 +44,6 @@ from tidings.scenario.schema import (
     Scenario,
     SlowFault,
 )
-from tidings.services.bus import Bus
-from tidings.services.overlay import connect
 from tidings.simulator.faults import NS_PER_S, nanoseconds
 from tidings.simulator.run import check_available, recovery_settings, write_nodes
 from tidings.trace.metrics import Latency, metrics
@@ -67,7 +66,7 @@ Notice = Callable[[str], None]
 
 def check_wall_time(plan: Plan, notice: Notice) -> None:
     """ScenarioError, naming the key, where the scenario asks for what only virtual time has."""
-    check_available(plan)
+    check_available(plan, live=True)
     scenario = plan.scenario
     check_size(len(plan.topology.brokers))
     for key, value in _link_keys(scenario):
@@ -300,7 +299,7 @@ class Conductor:
                     self.writer.traffic("session", session["peer"], name, 0, session["received_bytes"], 0)
 
 
-async def linked(bus: Bus, broker: BrokerProcess) -> None:
+async def linked(bus: ConnectedBus, broker: BrokerProcess) -> None:
     """Until the broker has heard from all its neighbours."""
     present = False
     while not present:

@@ -27,6 +27,7 @@ DEFAULT_LISTEN = "127.0.0.1:7400"
 DEFAULT_NAME = "b0"
 MAX_DELTA = 32
 MAX_WINDOW = 1_000_000
+MAX_SEQUENCERS = 64
 
 FLAGS_OF_MODES: Mapping[str, tuple[ModeName, ...]] = {
     **dict.fromkeys(("delta", "window", "data", "new", "recover", "join"), (ModeName.GUARANTEED,)),
@@ -52,6 +53,7 @@ class BrokerFile(Table, frozen=True, kw_only=True):
     join: str | None = None
     recovery: Algorithm | None = None
     loss: str | int | float | None = None
+    sequencers: tuple[str, ...] = ()
     transport: Literal["tcp", "udp"] | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -77,6 +79,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     recovery_settings: str | None = None
     """All of it, as JSON: from whoever starts brokers for a scenario."""
     loss: str | None = None
+    sequencers: str | None = None
     transport: TransportName | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -91,6 +94,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     mode: str
     guaranteed: GuaranteedSettings | None
     epidemic: EpidemicSettings | None
+    sequencers: tuple[Address, ...]
     transport: Transport
     tls: Tls | None
     token: str
@@ -121,6 +125,7 @@ def broker_settings(flags: Flags, config: Path | None) -> BrokerSettings:
         mode=mode.value,
         guaranteed=guaranteed,
         epidemic=_epidemic(flags, file) if mode is ModeName.EPIDEMIC else None,
+        sequencers=_sequencers(file.sequencers if flags.sequencers is None else flags.sequencers.split(",")),
         transport=transport.value,
         tls=tls if any(tls) else None,
         token=read_token(_path(flags.token_file, file.token_file, beside)),
@@ -251,6 +256,13 @@ def _neighbours(name: str, pairs: dict[str, str]) -> dict[str, Address]:
     if name in pairs:
         raise typer.BadParameter(f"{name!r} is this broker itself", param_hint="--neighbour")
     return {checked_name(peer): _address(text, "--neighbour") for peer, text in pairs.items()}
+
+
+def _sequencers(texts: Sequence[str]) -> tuple[Address, ...]:
+    if len(texts) > MAX_SEQUENCERS:
+        reason = f"{len(texts)} addresses; at most {MAX_SEQUENCERS} are told to clients"
+        raise typer.BadParameter(reason, param_hint="--sequencers")
+    return tuple(_address(text.strip(), "--sequencers") for text in texts)
 
 
 def _address(text: str, flag: str) -> Address:

@@ -9,7 +9,7 @@ from tidings.cli.options import ClientName, ConnectTimeout, Json, TlsAuthority, 
 from tidings.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from tidings.services.bus import Bus
+    from tidings.opening import ConnectedBus
 
 
 def status(
@@ -20,7 +20,7 @@ def status(
     connect_timeout: ConnectTimeout = 5.0,
     json: Json = False,
 ) -> None:
-    """Show a broker's neighbours, sessions and counters."""
+    """Show a broker's neighbours, sessions and counters, or a sequencer's roles and who waits for what."""
     from tidings.cli.running import run
 
     bus = make_bus(url, name=name, token_file=token_file, tls_authority=tls_ca, timeout_s=connect_timeout)
@@ -31,9 +31,10 @@ def status(
         show(url, found)
 
 
-async def fetch(bus: Bus) -> dict[str, Any]:
-    async with bus:
-        return await bus.status()
+async def fetch(bus: ConnectedBus) -> dict[str, Any]:
+    service = bus.inner  # the broker answers even where its sequencers do not
+    async with service:
+        return await service.status()
 
 
 def show(url: str, found: dict[str, Any]) -> None:
@@ -42,10 +43,29 @@ def show(url: str, found: dict[str, Any]) -> None:
     print_table(
         url, ("what", "value"), [(key.replace("_", " "), _shown(key, value)) for key, value in single]
     )
-    for key, value in found.items():
+    for key, value in with_stalls_apart(found).items():
         rows = rows_of(key, value)
         if rows:
             print_rows(key.replace("_", " "), rows)
+
+
+def with_stalls_apart(found: dict[str, Any]) -> dict[str, Any]:
+    """A sequencer's servers, and in a table of their own the subscribers that wait for an event."""
+    servers = found.get("servers")
+    if not isinstance(servers, Mapping) or not all(
+        isinstance(fields, Mapping) for fields in servers.values()
+    ):
+        return found
+    plain = {
+        server: {key: value for key, value in fields.items() if key != "stalled"}
+        for server, fields in servers.items()
+    }
+    stalled = [
+        {"server": server, **stall}
+        for server, fields in servers.items()
+        for stall in fields.get("stalled", ())
+    ]
+    return {**found, "servers": plain, "stalled_subscribers": stalled}
 
 
 def rows_of(key: str, value: object) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -30,6 +31,9 @@ class Up(Table, frozen=True, kw_only=True):
     transport: Literal["tcp", "udp"] = "tcp"
     loss: str | int | float | None = None
     """Epidemic, for tests: RATE[:BURST] of what brokers say to each other is lost."""
+    order: Literal["total", "causal"] | None = None
+    """Sequencers run beside the brokers, on the ports after theirs."""
+    order_topics: tuple[str, ...] = ()
 
 
 class TopologyFile(Table, frozen=True, kw_only=True):
@@ -89,7 +93,12 @@ def check_size(brokers: int) -> None:
 
 def addresses(topology: Topology, up: Up) -> dict[str, Address]:
     """Where each broker listens."""
-    last = up.base_port + len(topology.brokers) - 1
+    return addresses_from(up.host, up.base_port, topology.brokers)
+
+
+def addresses_from(host: str, first_port: int, names: Sequence[str]) -> dict[str, Address]:
+    """Ports one after the other."""
+    last = first_port + len(names) - 1
     if last > MAX_PORT:
-        raise ScenarioError(f"ports {up.base_port} to {last} are needed; the last there is is {MAX_PORT}")
-    return {name: Address(up.host, up.base_port + index) for index, name in enumerate(topology.brokers)}
+        raise ScenarioError(f"ports {first_port} to {last} are needed; the last there is is {MAX_PORT}")
+    return {name: Address(host, first_port + index) for index, name in enumerate(names)}

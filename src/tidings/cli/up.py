@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from tidings.cli.exits import report
-from tidings.cli.options import Json, ModeName, Quiet, RecoveryName, TransportName, option
+from tidings.cli.options import Json, LayoutOrder, ModeName, Quiet, RecoveryName, TransportName, option
 from tidings.cli.output import print_json, print_line, print_table
 from tidings.cli.up_scenario import Check, Out, ScenarioFile, Seed, up_scenario
 
 if TYPE_CHECKING:
     from tidings.cli.processes import BrokerNetwork, BrokerProcess, EpidemicNetwork, GuaranteedNetwork
-    from tidings.cli.topology import TopologyFile
+    from tidings.cli.sequencer_processes import SequencerProcess, SequencerProcesses
+    from tidings.cli.topology import TopologyFile, Up
+    from tidings.net.address import Address
     from tidings.protocol.recovery.settings import RecoverySettings
-    from tidings.scenario.schema import Mode, Overlay
+    from tidings.scenario.schema import Mode
 
 TopologyPath = Annotated[
     Path | None, typer.Argument(metavar="[TOPOLOGY]", help="A topology file (TOML).", show_default=False)
@@ -41,7 +44,9 @@ Delta = Annotated[
 Data = Annotated[
     Path | None,
     option(
-        "--data", metavar="DIR", help="Guaranteed: where brokers keep their state. Default: until the end."
+        "--data",
+        metavar="DIR",
+        help="Guaranteed, --order: where brokers and sequencers keep their state. Default: until the end.",
     ),
 ]
 
@@ -57,6 +62,18 @@ LossText = Annotated[
         help="Epidemic, for tests: lose this share of what brokers send to each other; before the file's.",
     ),
 ]
+Order = Annotated[
+    LayoutOrder | None,
+    option("--order", help="Run sequencers, too: a primary, a standby, a witness. causal is total, too."),
+]
+OrderTopics = Annotated[
+    list[str] | None,
+    option(
+        "--order-topic",
+        metavar="PATTERN",
+        help="With --order: topics numbered apart, by precedence; may be repeated. Default: /**.",
+    ),
+]
 
 
 def up(
@@ -69,6 +86,8 @@ def up(
     data: Data = None,
     recovery: Recovery = None,
     loss: LossText = None,
+    order: Order = None,
+    order_topic: OrderTopics = None,
     scenario: ScenarioFile = None,
     out: Out = None,
     seed: Seed = None,
@@ -90,6 +109,8 @@ def up(
             "--data": data,
             "--recovery": recovery,
             "--loss": loss,
+            "--order": order,
+            "--order-topic": order_topic,
         }
         for flag, value in given.items():
             if value is not None:
@@ -98,7 +119,9 @@ def up(
         return
     if topology is not None and brokers is not None:
         raise typer.BadParameter("the topology file says how many", param_hint="--brokers")
-    where = Where(topology, brokers, transport, base_port, mode, delta, data, recovery, loss)
+    where = Where(
+        topology, brokers, transport, base_port, mode, delta, data, recovery, loss, order, order_topic
+    )
     network = make_network(where)
     try:
         run(keep_up(network, as_json=json))
@@ -118,6 +141,8 @@ class Where(NamedTuple):
     data: Path | None
     recovery: RecoveryName | None = None
     loss: str | None = None
+    order: LayoutOrder | None = None
+    order_topics: list[str] | None = None
 
 
 def make_network(flags: Where) -> BrokerNetwork:
@@ -141,23 +166,59 @@ def make_network(flags: Where) -> BrokerNetwork:
         where = msgspec.structs.replace(where, base_port=flags.base_port)
     if file.overlay.mode != "best-effort" and where.transport != "tcp":
         raise typer.BadParameter(f"mode {file.overlay.mode} needs tcp", param_hint="--transport")
+    guaranteed = guaranteed_network(file, flags)
+    epidemic = epidemic_network(file, flags)
+    listening = addresses(topology, where)
     return BrokerNetwork(
         topology,
-        addresses(topology, where),
+        listening,
         transport=where.transport,
-        guaranteed=guaranteed_network(file.overlay, flags),
-        epidemic=epidemic_network(file, flags),
+        guaranteed=guaranteed,
+        epidemic=epidemic,
+        ordering=make_sequencers(file.overlay.mode, where, flags, listening),
     )
 
 
-def guaranteed_network(overlay: Overlay, flags: Where) -> GuaranteedNetwork | None:
+def make_sequencers(
+    mode: Mode, where: Up, flags: Where, brokers: Mapping[str, Address]
+) -> SequencerProcesses | None:
+    """None: nobody asks for an order."""
+    from tidings.cli.sequencer_processes import NODES, SequencerProcesses, three_nodes
+    from tidings.cli.topology import addresses_from
+    from tidings.model.errors import OrderError
+    from tidings.net.address import url
+
+    order = flags.order or (None if where.order is None else LayoutOrder(where.order))
+    topics = flags.order_topics or where.order_topics
+    if order is None:
+        if topics:
+            raise typer.BadParameter("it is for --order", param_hint="--order-topic")
+        return None
+    if order is LayoutOrder.TOTAL and mode != "guaranteed":
+        reason = f"in mode {mode} events may get lost: that needs causal, which is total, too"
+        raise typer.BadParameter(reason, param_hint="--order")
+    try:
+        layout = three_nodes(topics, causal=order is LayoutOrder.CAUSAL)
+    except OrderError as error:
+        raise typer.BadParameter(str(error), param_hint="--order-topic") from None
+    return SequencerProcesses(
+        layout,
+        addresses_from(where.host, where.base_port + len(brokers), NODES),
+        [url(address, where.transport) for address in brokers.values()],
+        None if flags.data is None else flags.data / "order",
+    )
+
+
+def guaranteed_network(file: TopologyFile, flags: Where) -> GuaranteedNetwork | None:
     """What its brokers share; None if the network is of another mode."""
     from tidings.cli.processes import GuaranteedNetwork
 
+    overlay = file.overlay
     if overlay.mode != "guaranteed":
-        for flag, value in (("--delta", flags.delta), ("--data", flags.data)):
-            if value is not None:
-                raise typer.BadParameter("it is for --mode guaranteed", param_hint=flag)
+        if flags.delta is not None:
+            raise typer.BadParameter("it is for --mode guaranteed", param_hint="--delta")
+        if flags.data is not None and flags.order is None and file.up.order is None:
+            raise typer.BadParameter("it is for --mode guaranteed, or for --order", param_hint="--data")
         return None
     delta = overlay.delta if flags.delta is None else flags.delta
     return GuaranteedNetwork(delta, overlay.window, flags.data)
@@ -197,38 +258,57 @@ async def keep_up(network: BrokerNetwork, *, as_json: bool) -> None:
 
     async with network:
         show(network, as_json=as_json)
-        await asyncio.gather(*(watch(broker, as_json=as_json) for broker in network.brokers.values()))
+        others = [asyncio.create_task(watch(process, as_json=as_json)) for process in sequencers_of(network)]
+        try:
+            await asyncio.gather(*(watch(broker, as_json=as_json) for broker in network.brokers.values()))
+        finally:
+            for task in others:
+                task.cancel()
         raise ConnectionFailed("no broker is left")
 
 
+def sequencers_of(network: BrokerNetwork) -> list[SequencerProcess]:
+    return [] if network.ordering is None else list(network.ordering.processes.values())
+
+
 def show(network: BrokerNetwork, *, as_json: bool) -> None:
+    sequencers = sequencers_of(network)
     brokers = network.brokers.values()
     if as_json:
-        print_json(
-            {
-                "event": "ready",
-                "brokers": [
-                    {
-                        "broker": broker.name,
-                        "url": broker.url,
-                        "pid": broker.pid,
-                        "neighbours": list(broker.around),
-                    }
-                    for broker in brokers
-                ],
-            }
-        )
+        ready: dict[str, object] = {
+            "event": "ready",
+            "brokers": [
+                {
+                    "broker": broker.name,
+                    "url": broker.url,
+                    "pid": broker.pid,
+                    "neighbours": list(broker.around),
+                }
+                for broker in brokers
+            ],
+        }
+        if sequencers:
+            ready["sequencers"] = [
+                {"sequencer": process.name, "url": process.url, "pid": process.pid} for process in sequencers
+            ]
+        print_json(ready)
         return
     rows = [(broker.name, broker.url, str(broker.pid), " ".join(broker.around)) for broker in brokers]
     print_table(f"{len(rows)} brokers run", ("broker", "url", "pid", "neighbours"), rows)
+    if sequencers:
+        nodes = [(process.name, process.url, str(process.pid)) for process in sequencers]
+        print_table(f"{len(nodes)} sequencers run", ("sequencer", "url", "pid"), nodes)
     print_line("Ctrl-C ends them all.")
 
 
-async def watch(broker: BrokerProcess, *, as_json: bool) -> None:
-    """Tell when a broker ends; the others go on."""
-    await broker.wait()
-    last = broker.last_error_line
+async def watch(process: BrokerProcess | SequencerProcess, *, as_json: bool) -> None:
+    """Tell when a broker or a sequencer ends; the others go on."""
+    from tidings.cli.processes import BrokerProcess
+
+    await process.wait()
+    last = process.last_error_line
+    kind = "broker" if isinstance(process, BrokerProcess) else "sequencer"
     if as_json:
-        print_json({"event": "ended", "broker": broker.name, "how": broker.ending, "last_line": last})
+        print_json({"event": "ended", kind: process.name, "how": process.ending, "last_line": last})
     else:
-        report(f"{broker.name} ended ({broker.ending})" + (f": {last}" if last else ""), as_json=False)
+        report(f"{process.name} ended ({process.ending})" + (f": {last}" if last else ""), as_json=False)

@@ -3,11 +3,14 @@
 One layout serves both. `Publication` is what brokers handle: the header decoded, attributes and payload left
 as they came, so that an event which is only forwarded is never decoded or encoded again. `Event` is what
 applications see: everything decoded and checked.
+
+Attributes whose names start with `~` are internal: what wraps a service (an order) puts them there. Applications
+neither publish them nor see them among an event's attributes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
 
@@ -23,6 +26,13 @@ MAX_NAME_BYTES = 256
 MAX_EVENT_BYTES = 1024 * 1024
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 RESERVED_ATTRIBUTE = "topic"
+INTERNAL_PREFIX = "~"
+HEADER_ATTRIBUTE = "~header"
+"""True in what is left of an event whose attributes and payload its receiver did not ask for."""
+ORDER_ATTRIBUTE = "~order"
+"""The timestamp of an event in its order."""
+NOOP_ATTRIBUTE = "~noop"
+"""In an event that only stands for a number in an order: no application is shown it."""
 
 Counter = Annotated[int, Meta(ge=0, le=INT_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES)]
@@ -70,6 +80,10 @@ class Publication(Struct, array_like=True, eq=False, gc=False):
     selection_token: Any = None
     text_id: str = ""
     """`str(id)`, once a trace asked for it."""
+    stripped: Any = None
+    """What `strip_publication` made of it."""
+    hidden: bool | None = None
+    """Is it for protocols alone? None while nobody has looked: `is_hidden` does, and so does `event`."""
 
     @property
     def id(self) -> EventId:
@@ -89,7 +103,9 @@ class Publication(Struct, array_like=True, eq=False, gc=False):
 
     def event(self) -> Event:
         """The decoded event for an application."""
-        return decode_event(self.raw)
+        event, internal = _decode_apart(self.raw)
+        self.hidden = internal is not None and _hides(internal)
+        return event
 
 
 class Event(Struct, array_like=True, dict=True):
@@ -101,11 +117,18 @@ class Event(Struct, array_like=True, dict=True):
     topic: str
     published_at: Counter
     attributes: AttributeMap
+    """Without the internal ones, once `decode_event` is done."""
     payload: bytes
 
     @property
     def id(self) -> EventId:
         return EventId(self.source, self.incarnation, self.sequence)
+
+    @property
+    def internal(self) -> AttributeMap:
+        """The attributes whose names start with `~`: for what wraps a service."""
+        internal: AttributeMap = self.__dict__.get("internal", {})
+        return internal
 
     @property
     def order(self) -> Any:
@@ -125,9 +148,11 @@ class Event(Struct, array_like=True, dict=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_attributes = msgspec.msgpack.Decoder(AttributeMap).decode
+_decode_packed_attributes = msgspec.msgpack.Decoder(dict[str, Raw]).decode
 _decode_publication = msgspec.msgpack.Decoder(Publication).decode
 _decode_event = msgspec.msgpack.Decoder(Event).decode
 _decode_bytes = msgspec.msgpack.Decoder(bytes).decode
+_NO_PAYLOAD = Raw(_encode(b""))
 
 # What most publications carry, checked by the decoder itself. A union of str and bytes is beyond it, and it
 # counts a name's length in characters: what it refuses gets the full check.
@@ -193,6 +218,15 @@ def _check_name(name: str) -> None:
         raise AttributeValueError(f"attribute name {name[:40]!r}... is longer than {MAX_NAME_BYTES} bytes")
 
 
+def check_not_internal(names: Iterable[str]) -> None:
+    """AttributeValueError for the name of an attribute that applications may not publish."""
+    for name in names:
+        if isinstance(name, str) and name.startswith(INTERNAL_PREFIX):
+            raise AttributeValueError(
+                f"attribute name {name!r}: names that start with {INTERNAL_PREFIX!r} are reserved"
+            )
+
+
 def decode_publication(raw: Raw | bytes) -> Publication:
     """The header of an encoded event; WireError if it is none."""
     try:
@@ -203,6 +237,7 @@ def decode_publication(raw: Raw | bytes) -> Publication:
     publication.size_bytes = len(memoryview(raw))
     # A longer array would have filled what is ours alone.
     publication.decoded = publication.selection = publication.selection_token = None
+    publication.stripped = publication.hidden = None
     publication.text_id = ""
     return publication
 
@@ -225,16 +260,96 @@ def rebuild_publication(
     return publication
 
 
+def strip_publication(publication: Publication) -> Publication:
+    """The event's header: its internal attributes and HEADER_ATTRIBUTE, and no payload. It is made once.
+
+    What cannot be stripped comes back whole: its reader will say what is wrong with it.
+    """
+    if publication.stripped is None:
+        publication.stripped = _make_stripped(publication)
+    stripped: Publication | None = publication.stripped
+    return publication if stripped is None else stripped
+
+
+def _make_stripped(publication: Publication) -> Publication | None:
+    try:
+        attributes = _decode_packed_attributes(publication.packed_attributes)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+    kept: AttributeMap = {
+        name: packed for name, packed in attributes.items() if name.startswith(INTERNAL_PREFIX)
+    }
+    kept[HEADER_ATTRIBUTE] = True
+    fields = (
+        publication.source,
+        publication.incarnation,
+        publication.sequence,
+        publication.topic,
+        publication.published_at,
+        Raw(_encode(kept)),
+        _NO_PAYLOAD,
+    )
+    raw = _encode(fields)
+    if len(raw) > MAX_EVENT_BYTES:
+        return None
+    return Publication(*fields, raw=Raw(raw), size_bytes=len(raw), text_id=publication.text_id, hidden=True)
+
+
+def is_hidden(publication: Publication) -> bool:
+    """Is it for protocols alone, a no-op or a header? Looked up once, mostly without decoding anything."""
+    if publication.hidden is None:
+        publication.hidden = _find_hidden(publication)
+    return publication.hidden
+
+
+def _find_hidden(publication: Publication) -> bool:
+    packed = bytes(publication.packed_attributes)
+    if packed.find(_PACKED_NOOP) < 0 and packed.find(_PACKED_HEADER) < 0:  # twice as fast as `in`
+        return False
+    try:
+        return _hides(_decode_attributes(packed))  # the bytes might be of a value
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
+
+
+_PACKED_NOOP, _PACKED_HEADER = NOOP_ATTRIBUTE.encode(), HEADER_ATTRIBUTE.encode()
+
+
+def _hides(attributes: AttributeMap) -> bool:
+    return NOOP_ATTRIBUTE in attributes or HEADER_ATTRIBUTE in attributes
+
+
 def decode_event(raw: Raw | bytes) -> Event:
-    """A whole encoded event; WireError if it is none."""
+    """A whole encoded event as applications see it; WireError if it is none."""
+    return _decode_apart(raw)[0]
+
+
+def _decode_apart(raw: Raw | bytes) -> tuple[Event, AttributeMap | None]:
+    """The event, and its internal attributes if it has some."""
     try:
         event = _decode_event(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise WireError(f"not an event: {error}") from None
-    for value in event.attributes.values():
+    plain = True
+    for name, value in event.attributes.items():
         if type(value) not in _PLAIN_TYPES:
             raise WireError(f"event {event.id} has an attribute of the unknown type {type(value).__name__}")
-    return event
+        if name >= INTERNAL_PREFIX:  # few names sort behind it: they get a closer look
+            plain = False
+    return event, None if plain else _set_internal_apart(event)
+
+
+def _set_internal_apart(event: Event) -> AttributeMap | None:
+    """Move the internal attributes to where applications do not look."""
+    attributes: AttributeMap = {}
+    internal: AttributeMap = {}
+    for name, value in event.attributes.items():
+        (internal if name.startswith(INTERNAL_PREFIX) else attributes)[name] = value
+    if not internal:
+        return None
+    event.attributes = attributes
+    event.__dict__["internal"] = internal
+    return internal
 
 
 def check_publication(publication: Publication) -> None:
@@ -260,6 +375,6 @@ def _check_every_field(publication: Publication) -> None:
     event = decode_event(publication.raw)
     try:
         check_topic(event.topic)
-        check_attributes(event.attributes)
+        check_attributes({**event.attributes, **event.internal})
     except (TopicError, AttributeValueError) as error:
         raise WireError(f"event {event.id}: {error}") from None

@@ -49,6 +49,8 @@ class Welcome(WireMessage, frozen=True, gc=False, tag=2):
     version: int
     node: Name
     mode: Annotated[str, Meta(max_length=32)] = ""
+    sequencers: Annotated[tuple[Annotated[str, Meta(max_length=300)], ...], Meta(max_length=64)] = ()
+    """Where a client finds who gives events one order."""
 
 
 class Refused(WireMessage, frozen=True, gc=False, tag=3):
@@ -127,6 +129,8 @@ class Subscribe(WireMessage, frozen=True, gc=False, tag=20):
     topics: Topics
     filter: Text | None
     order: Annotated[str, Meta(max_length=16)]
+    headers: bool = False
+    """The client needs no more than headers of what it is notified of for this subscription alone."""
 
 
 class Subscribed(WireMessage, frozen=True, gc=False, tag=21):

@@ -289,12 +289,20 @@ class NoOpsPublished(WireMessage, frozen=True, gc=False, tag=127):
 # --- Meeting ----------------------------------------------------------------------------------------------
 
 
-class OrderLayout(WireMessage, frozen=True, gc=False, tag=128):
-    """The first message between two nodes of the ordering, both ways: they must mean the same topics."""
+MAX_LAYOUT_BYTES = 1024 * 1024
 
-    json: Annotated[str, Meta(max_length=1024 * 1024)]
-    """Empty: a client that takes the other's."""
+
+class OrderLayout(WireMessage, frozen=True, gc=False, tag=128):
+    """The first message between two nodes of the ordering, both ways: they must mean the same topics.
+
+    Later ones tell what has changed besides.
+    """
+
+    json: Annotated[str, Meta(max_length=MAX_LAYOUT_BYTES)]
+    """Empty: a client that takes the other's, or nothing new."""
     addresses: Annotated[
         tuple[tuple[Name, Annotated[str, Meta(max_length=300)]], ...], Meta(max_length=1024)
     ] = ()
     """Where the nodes listen, as far as the sender knows."""
+    lineages: Annotated[tuple[tuple[Name, Counter], ...], Meta(max_length=256)] = ()
+    """Server -> a number drawn when its numbering began. Another one than before: its state was lost in between."""

@@ -31,12 +31,17 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """`id` is unique within its subscriber. No topics means every topic; `filter` is SQL or None."""
+    """`id` is unique within its subscriber. No topics means every topic; `filter` is SQL or None.
+
+    With `headers`, what this subscription selects and no other of its client does comes as a header: without
+    payload, and without attributes but the internal ones (model/event.py). Protocols ask so, not applications.
+    """
 
     id: str
     topics: tuple[str, ...] = ()
     filter: str | None = None
     order: Order = Order.NONE
+    headers: bool = False
 
     def interest(self) -> Interest:
         """The interest behind this subscription; TopicError or FilterError where it is not well formed."""

@@ -12,12 +12,10 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
-
-import msgspec
 
 from tidings.model.errors import ConnectionFailed, StoreCorrupt, StoreError, WireError
 from tidings.model.event import Publication, check_publication
@@ -55,6 +53,7 @@ from tidings.net.outbox import DEFAULT_LIMIT_BYTES, Policy
 from tidings.net.port import AsyncPort
 from tidings.net.security import Tls, check_dialling, check_listening, client_context, server_context
 from tidings.net.session import MAX_REASON_CHARACTERS, Dial, End, Handler, Session, State
+from tidings.net.status_text import status_text
 from tidings.net.stream import StreamSession
 from tidings.net.udp import DatagramEndpoint, DatagramSession, Peer
 from tidings.protocol.broker import Broker
@@ -72,7 +71,6 @@ from tidings.protocol.kernel import TimerName
 from tidings.protocol.store import Store
 
 BEST_EFFORT = "best-effort"
-MAX_STATUS_CHARACTERS = 65_536
 MAX_COMPLAINTS = 1_000
 """So many different complaints are told once each; then they may be told again."""
 PORT_ATTEMPTS = 50
@@ -110,6 +108,7 @@ class BrokerServer:
         tls: Tls | None = None,
         token: str = "",
         incarnation: int | None = None,
+        sequencers: Sequence[Address] = (),
         buffer_limit_bytes: int = DEFAULT_LIMIT_BYTES,
         emit: Callable[[object], None] | None = None,
         seed: int | None = None,
@@ -121,6 +120,8 @@ class BrokerServer:
         self.address = listen
         self.neighbours = dict(neighbours or {})
         self.transport = transport
+        self.sequencers = tuple(map(str, sequencers))
+        """Clients are told where they find an order."""
         self.identity = Identity(name, mode, self.neighbours.keys(), token, open=guaranteed is not None)
         self.bad_frames = 0
         self.refusals = 0
@@ -406,7 +407,7 @@ class BrokerServer:
             return
         session.outbox.policy = self._policy_for(hello)
         self._replace(hello.node, "another connection took the name")
-        answer = Welcome(PROTOCOL_VERSION, self.name, self.identity.mode)
+        answer = Welcome(PROTOCOL_VERSION, self.name, self.identity.mode, self.sequencers)
         receive = self._receiver(session, hello.node)
         if hello.role == BROKER:
             session.welcome(hello.node, BROKER, answer, {}, receive)
@@ -545,7 +546,7 @@ class BrokerServer:
                 receive(message)
 
         def take_status_request(message: StatusRequest) -> None:
-            session.send(Status(self._status_text()))
+            session.send(Status(status_text(self.status())))
 
         def refuse(message: Message) -> None:
             session.refuse(f"a client does not send {type(message).__name__}")
@@ -621,21 +622,13 @@ class BrokerServer:
             "unsent": self._port.unsent,
             "sessions": [session.status() for session in self._sessions],
         }
+        if self.sequencers:
+            status["sequencers"] = list(self.sequencers)
         if self._post is not None:
             status["datagrams"] = self._post.status()
         if self._lossy is not None:
             status["lost_on_purpose"] = self._lossy.lost
         return status
-
-    def _status_text(self) -> str:
-        status = self.status()
-        text = msgspec.json.encode(status).decode()
-        while len(text) > MAX_STATUS_CHARACTERS:
-            longest = max(status, key=lambda key: len(msgspec.json.encode(status[key])))
-            value = status[longest]
-            status[longest] = len(value) if isinstance(value, dict | list | tuple) else "..."
-            text = msgspec.json.encode(status).decode()
-        return text
 
 
 class _LinkLog:

@@ -67,6 +67,8 @@ class ClientConnection:
         """The broker as the protocol knows it. Best effort: the one that answered first, for ever."""
         self.mode = ""
         """Of the broker that answered first; no other answers later."""
+        self.sequencers: tuple[str, ...] = ()
+        """Where the broker says that an order is to be had."""
         self.closed = False
         self._addresses = (address,) if isinstance(address, Address) else tuple(address)
         self._turn = 0
@@ -207,6 +209,7 @@ class ClientConnection:
             )
             return
         first = self._client is None
+        self.sequencers = welcome.sequencers
         if not first and welcome.mode != self.mode:
             session.refuse(f"{welcome.node} runs in mode {welcome.mode!r}, not {self.mode!r} as before")
             return

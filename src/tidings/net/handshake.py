@@ -9,6 +9,8 @@ from typing import NamedTuple
 from tidings.model.messages import PROTOCOL_VERSION, Hello, Welcome
 
 BROKER, CLIENT = "broker", "client"
+SEQUENCER, ORDERED = "sequencer", "ordered"
+"""A node of the ordering, and the ordering module of a client (net/ordering_links.py)."""
 
 
 class Identity(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from tidings.model.errors import WireError
-from tidings.net.handshake import BROKER
+from tidings.net.handshake import BROKER, SEQUENCER
 from tidings.net.outbox import Policy, StreamOutbox
 from tidings.net.session import Dial, End, Handler, Host, Session, State
 from tidings.wire.frames import MAX_FRAME_BYTES, FrameReader
@@ -44,7 +44,7 @@ class StreamSession(Session, asyncio.Protocol):
 
     def set_up(self, peer: str, role: str, handlers: Mapping[type, Handler], other: Handler) -> None:
         self._reader.max_frame_bytes = MAX_FRAME_BYTES
-        if role == BROKER and self._transport is not None:
+        if role in (BROKER, SEQUENCER) and self._transport is not None:
             _expect_reading(self._transport.get_extra_info("socket"))
         super().set_up(peer, role, handlers, other)
 
@@ -113,7 +113,7 @@ def _watch_connection(sock: socket.socket | None) -> None:
 
 
 def _expect_reading(sock: socket.socket | None) -> None:
-    """A broker that takes nothing for so long is down. A client may be slow: only its events are dropped."""
+    """A server that takes nothing for so long is down. A client may be slow: only its events are dropped."""
     _set_options(sock, (("TCP_USER_TIMEOUT", 15_000),))
 
 

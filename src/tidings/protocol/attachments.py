@@ -67,11 +67,12 @@ UNKNOWN_CLIENT = "?"
 class Held:
     """One subscription of a client."""
 
-    __slots__ = ("incarnation", "interest", "joined", "record", "shown")
+    __slots__ = ("headers", "incarnation", "interest", "joined", "record", "shown")
 
-    def __init__(self, interest: Interest, record: str) -> None:
+    def __init__(self, interest: Interest, record: str, *, headers: bool) -> None:
         self.interest = interest
         self.record = record
+        self.headers = headers
         self.incarnation = 0
         """Of the client that asked last."""
         self.joined = False
@@ -110,6 +111,7 @@ class StoredSubscription(msgspec.Struct, array_like=True, frozen=True):
     topics: tuple[str, ...]
     filter: str | None
     record: str
+    headers: bool = False
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -156,10 +158,15 @@ class Attachments(Part):
                 interest = make_interest(stored.topics, stored.filter)
             except (msgspec.MsgspecError, FilterError, TopicError) as error:
                 raise StoreCorrupt(f"the subscription {key!r} does not decode: {error}") from None
-            held = Held(interest, stored.record)
-            self._client(stored.client).subscriptions[stored.subscription] = held
-            self._users.setdefault(stored.record, {})[stored.client, stored.subscription] = held
+            held = Held(interest, stored.record, headers=stored.headers)
+            self._hold(stored.client, stored.subscription, held)
         self._find_orphans()
+
+    def _hold(self, client: str, subscription: str, held: Held) -> None:
+        self._client(client).subscriptions[subscription] = held
+        self._users.setdefault(held.record, {})[client, subscription] = held
+        if held.headers:
+            self._delivery.headers.add((client, subscription))
 
     def _find_orphans(self) -> None:
         """Records of ours on which nothing hangs: their clients have not asked again yet."""
@@ -330,7 +337,10 @@ class Attachments(Part):
         try:
             if held is not None and held.incarnation < client.incarnation:
                 held = self._take_over(sender, message, held)
-            interest = check_subscription(message, None if held is None else held.interest)
+            if held is None:
+                interest = check_subscription(message, None)
+            else:
+                interest = check_subscription(message, held.interest, headers=held.headers)
             if held is None and len(client.subscriptions) >= MAX_SUBSCRIPTIONS_PER_CLIENT:
                 raise ValueError(f"a client has at most {MAX_SUBSCRIPTIONS_PER_CLIENT} subscriptions")
             if held is None:
@@ -349,27 +359,28 @@ class Attachments(Part):
 
     def _take_over(self, client: str, message: Subscribe, held: Held) -> Held | None:
         """A client of that name has started anew: it goes on with an equal subscription, and replaces another."""
-        if held.interest == check_subscription(message, None):
+        if held.interest == check_subscription(message, None) and held.headers == message.headers:
             return held
         self._remove(client, message.subscription, held)
         return None
 
     def _add(self, client: str, message: Subscribe, interest: Interest) -> Held:
         record_id = self._record_for(interest)
-        held = Held(interest, record_id)
+        held = Held(interest, record_id, headers=message.headers)
         held.joined = record_id in self._users
         topics = tuple(topic.text for topic in interest.topics)
-        stored = StoredSubscription(client, message.subscription, topics, interest.sql, record_id)
+        stored = StoredSubscription(
+            client, message.subscription, topics, interest.sql, record_id, message.headers
+        )
         try:
             self._store.write([("clients", _key(client, message.subscription), _encode(stored))])
         except StoreError:
             if record_id not in self._users and record_id not in self._orphans:
                 self._end_record(record_id)
             raise
-        self._client(client).subscriptions[message.subscription] = held
-        self._users.setdefault(record_id, {})[client, message.subscription] = held
+        self._hold(client, message.subscription, held)
         if record_id in self._orphans:
-            self._delivery.adopt(UNKNOWN_CLIENT + record_id, client, message.subscription)
+            self._delivery.adopt(UNKNOWN_CLIENT + record_id, client, message.subscription, interest)
         return held
 
     def _record_for(self, interest: Interest) -> str:
@@ -409,6 +420,7 @@ class Attachments(Part):
         changes: list[Change] = [("clients", _key(client, subscription), None)]
         self._store.write(changes)
         del self.clients[client].subscriptions[subscription]
+        self._delivery.headers.discard((client, subscription))
         self._delivery.client_wants_no_more(client, subscription)
         users = self._users[held.record]
         del users[client, subscription]

@@ -215,7 +215,13 @@ class Session(Part):
         else:
             self.port.send(
                 self.broker,
-                Subscribe(subscription.id, subscription.topics, subscription.filter, subscription.order),
+                Subscribe(
+                    subscription.id,
+                    subscription.topics,
+                    subscription.filter,
+                    subscription.order,
+                    subscription.headers,
+                ),
             )
 
     @staticmethod

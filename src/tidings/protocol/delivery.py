@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tidings.model.errors import WireError
-from tidings.model.event import Publication
+from tidings.model.event import Publication, strip_publication
 from tidings.model.messages import Forward, ForwardGap, Message, Missed, Notify, Parked, Passed, Taken
+from tidings.model.subscription import Interest
 from tidings.protocol.facts import Misbehaviour, SpillFailed
 from tidings.protocol.hops import Hops, Senders
 from tidings.protocol.kernel import Part, Port, TimerName
@@ -70,6 +71,8 @@ class Delivery(Part):
         self.entries: dict[int, Queued] = {}
         """In the order in which they were taken."""
         self.seen: dict[Flow, int] = {}
+        self.headers: set[tuple[str, str]] = set()
+        """(client, subscription): for these a client gets headers. What waits here is whole."""
         self.gaps = 0
         self.duplicates = 0
         self.local_targets: LocalTargets = lambda publication, entries: {}
@@ -162,6 +165,10 @@ class Delivery(Part):
     def client_ready(self, client: str) -> None:
         hop = CLIENT + client
         self.hops.open(hop)
+        self._hand_over_all(hop)
+
+    def _hand_over_all(self, hop: str) -> None:
+        """Everything that is pending for that client goes there, in the order in which it was taken."""
         for queued in self.entries.values():
             if hop in queued.pending and queued.pending[hop] is None:
                 self.hops.hand_over(queued, hop, [hop])
@@ -351,7 +358,10 @@ class Delivery(Part):
         subscriptions = queued.local[client]
         if isinstance(message, ForwardGap):
             return Missed(subscriptions, message.source, message.incarnation, message.first, message.last)
-        return Notify(subscriptions, message.publication)
+        publication = message.publication
+        if self.headers and all((client, name) in self.headers for name in subscriptions):
+            publication = strip_publication(publication)
+        return Notify(subscriptions, publication)
 
     # --- Confirmations
 
@@ -457,18 +467,26 @@ class Delivery(Part):
                 del queued.local[client]
                 self._strike(queued, [hop])
 
-    def adopt(self, placeholder: str, client: str, subscription: str) -> None:
-        """What is kept for unknown clients is for this one, too."""
+    def adopt(self, placeholder: str, client: str, subscription: str, interest: Interest) -> None:
+        """What is kept for unknown clients is for this one, too, where the subscription selects it."""
         hop = CLIENT + client
+        on_its_way = False
         for queued in self.entries.values():
-            if placeholder not in queued.local:
-                continue
-            queued.local[client] = tuple(sorted({*queued.local.get(client, ()), subscription}))
-            if hop not in queued.pending:
-                queued.pending[hop] = None
-                if hop in self.hops:
-                    self.hops.hand_over(queued, hop, [hop])
-        self.hops.pump(hop)
+            if placeholder in queued.local and self._is_for(queued, interest):
+                queued.local[client] = tuple(sorted({*queued.local.get(client, ()), subscription}))
+                queued.pending.setdefault(hop, None)
+                on_its_way = on_its_way or queued.hops.get(hop, 0) > 0
+        if on_its_way:  # for another subscription of the client: it goes again, for both, and in order
+            self.hops.take_all_back(hop)
+        if hop in self.hops:
+            self._hand_over_all(hop)
+
+    def _is_for(self, queued: Queued, interest: Interest) -> bool:
+        message = self._spill.body(queued)
+        try:
+            return isinstance(message, ForwardGap) or interest.matches(message.publication)
+        except WireError:
+            return False
 
     def _strike(self, queued: Queued, names: list[str]) -> None:
         for name in names:

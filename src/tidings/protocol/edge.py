@@ -59,14 +59,14 @@ class Edge(Part):
             return
         subscriptions = self.clients.setdefault(sender, {})
         try:
-            interest = self._check(subscriptions, message)
+            interest = self._check(sender, subscriptions, message)
         except (FilterError, TopicError, ValueError) as error:
             self.port.send(sender, SubscribeFailed(message.subscription, str(error)))
             return
         if message.subscription not in subscriptions:
             subscriptions[message.subscription] = interest
             self._unaccepted[sender, message.subscription] = None
-            self._table.add_subscription(interest, sender, message.subscription)
+            self._table.add_subscription(interest, sender, message.subscription, headers=message.headers)
             self._forwarding.interest_gained(interest)
         elif (sender, message.subscription) not in self._unaccepted:
             self.port.send(sender, Subscribed(message.subscription))
@@ -85,9 +85,10 @@ class Edge(Part):
         for subscription, interest in self.clients.pop(peer, {}).items():
             self._drop(peer, subscription, interest)
 
-    def _check(self, subscriptions: dict[str, Interest], message: Subscribe) -> Interest:
+    def _check(self, sender: str, subscriptions: dict[str, Interest], message: Subscribe) -> Interest:
         held = subscriptions.get(message.subscription)
-        interest = check_subscription(message, held)
+        headers = self._table.has_headers(sender, message.subscription)
+        interest = check_subscription(message, held, headers=headers)
         if held is None and len(subscriptions) >= MAX_SUBSCRIPTIONS_PER_CLIENT:
             raise ValueError(f"a client has at most {MAX_SUBSCRIPTIONS_PER_CLIENT} subscriptions")
         return interest
@@ -105,7 +106,7 @@ class Edge(Part):
                 self.port.send(client, Subscribed(subscription))
 
 
-def check_subscription(message: Subscribe, held: Interest | None) -> Interest:
+def check_subscription(message: Subscribe, held: Interest | None, *, headers: bool = False) -> Interest:
     """What is asked for; FilterError, TopicError or ValueError if it cannot be, or is `held` otherwise."""
     interest = make_interest(message.topics, message.filter)
     if message.order not in AVAILABLE_ORDERS:
@@ -116,4 +117,6 @@ def check_subscription(message: Subscribe, held: Interest | None) -> Interest:
         raise ValueError(f"the subscription is longer than {MAX_INTEREST_BYTES} bytes")
     if held is not None and held != interest:
         raise ValueError(f"subscription {message.subscription!r} exists with another filter or topics")
+    if held is not None and headers != message.headers:
+        raise ValueError(f"subscription {message.subscription!r} exists with headers={headers}")
     return interest

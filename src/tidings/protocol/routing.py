@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from tidings.model.event import strip_publication
+from tidings.model.messages import Message, Notify
 from tidings.model.subscription import Interest
 from tidings.protocol.kernel import Port, Send
 from tidings.protocol.matching import Matcher, Selection
@@ -17,7 +19,8 @@ class Route(NamedTuple):
 
     hops: tuple[tuple[str, Send], ...]
     notices: tuple[tuple[Send, tuple[str, ...]], ...]
-    """(how to reach a client, its subscriptions that match)"""
+    """(how to reach a client, its subscriptions that match); a client that gets the header is reached through
+    what strips the event."""
 
 
 class Entry:
@@ -37,6 +40,8 @@ class RoutingTable:
         self._matcher = matcher
         self._port = port
         self._entries: dict[Interest, Entry] = {}
+        self._headers: set[tuple[str, str]] = set()
+        """The local subscriptions that get headers."""
         self.routes: dict[Selection, Route] = {}
         """Routes computed since the last change; `route` fills it."""
         self.on_held: Callable[[Interest, bool], None] = lambda interest, held: None
@@ -58,8 +63,12 @@ class RoutingTable:
         self._entries[interest].neighbours.pop(neighbour, None)
         self._tidy(interest)
 
-    def add_subscription(self, interest: Interest, client: str, subscription: str) -> None:
+    def add_subscription(
+        self, interest: Interest, client: str, subscription: str, *, headers: bool = False
+    ) -> None:
         subscriptions = self._entry(interest).subscriptions
+        if headers:
+            self._headers.add((client, subscription))
         first = not subscriptions
         subscriptions[client, subscription] = None
         self.routes.clear()
@@ -69,9 +78,13 @@ class RoutingTable:
     def remove_subscription(self, interest: Interest, client: str, subscription: str) -> None:
         subscriptions = self._entries[interest].subscriptions
         subscriptions.pop((client, subscription), None)
+        self._headers.discard((client, subscription))
         if not subscriptions:
             self.on_local(interest, False)
         self._tidy(interest)
+
+    def has_headers(self, client: str, subscription: str) -> bool:
+        return (client, subscription) in self._headers
 
     def wanted_by_others(self, interest: Interest, neighbour: str) -> bool:
         """True if the interest is held here for anybody but that neighbour."""
@@ -108,8 +121,17 @@ class RoutingTable:
         sender = self._port.sender
         return Route(
             tuple((hop, sender(hop)) for hop in sorted(hops)),
-            tuple((sender(client), tuple(sorted(ids))) for client, ids in sorted(notices.items())),
+            tuple(
+                (self._notifier(client, ids), tuple(sorted(ids))) for client, ids in sorted(notices.items())
+            ),
         )
+
+    def _notifier(self, client: str, subscriptions: list[str]) -> Send:
+        """How to reach the client when these subscriptions match."""
+        send = self._port.sender(client)
+        if self._headers and all((client, name) in self._headers for name in subscriptions):
+            return _stripping(send)
+        return send
 
     def discard(self) -> None:
         """Give every interest back to the matcher."""
@@ -131,3 +153,13 @@ class RoutingTable:
             del self._entries[interest]
             self._matcher.release(interest)
             self.on_held(interest, False)
+
+
+def _stripping(send: Send) -> Send:
+    """Sends what is left of a notification where only the header is wanted."""
+
+    def send_header(message: Message) -> None:
+        assert isinstance(message, Notify)
+        send(Notify(message.subscriptions, strip_publication(message.publication), message.by))
+
+    return send_header

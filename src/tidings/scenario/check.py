@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tidings.model.errors import AttributeValueError, FilterError, ScenarioError, TopicError
-from tidings.model.event import check_attributes, make_publication
+from tidings.model.event import ORDER_ATTRIBUTE, check_attributes, check_not_internal, make_publication
+from tidings.model.predicates import Scalar
 from tidings.model.topics import TopicPattern, check_topic
 from tidings.scenario.check_nodes import (
     Nodes,
@@ -20,6 +21,7 @@ from tidings.scenario.check_nodes import (
     check_sites,
 )
 from tidings.scenario.decode import join, number
+from tidings.scenario.ordering import check_ordering, plan_ordering
 from tidings.scenario.schema import (
     Attribute,
     BoolAttribute,
@@ -54,8 +56,9 @@ def check_scenario(scenario: Scenario) -> None:
     checked_filters: set[str] = set()
     for index, subscriber in enumerate(scenario.subscribers):
         _check_subscriber(subscriber, f"subscriber[{index}]", checked_filters)
-    _check_ordering(scenario)
     check_servers(scenario, nodes)
+    check_ordering(scenario, nodes.brokers)
+    _check_stamped_events(scenario, nodes.brokers)
     check_sites(scenario, nodes)
     check_links(scenario, nodes)
     check_faults(scenario, nodes)
@@ -120,10 +123,23 @@ def _check_publisher(publisher: Publisher, duration_s: float, path: str) -> None
     _check_largest_event(publisher, path)
 
 
-def _check_largest_event(publisher: Publisher, path: str) -> None:
+def _check_stamped_events(scenario: Scenario, brokers: Sequence[str]) -> None:
+    """With the timestamps of an order, events are larger than the application made them."""
+    planned = plan_ordering(scenario, brokers)
+    if planned is not None:
+        entries = sum(len(server.topics) for server in planned.servers)
+        for index, publisher in enumerate(scenario.publishers):
+            _check_largest_event(publisher, f"publisher[{index}]", stamp_bytes=64 + 12 * entries)
+
+
+def _check_largest_event(publisher: Publisher, path: str, *, stamp_bytes: int = 0) -> None:
     """An event that is too large or has too many attributes is a mistake of the file, not of the run."""
     topic = max(publisher.topics, key=len)
-    attributes = {name: _largest_value(attribute) for name, attribute in publisher.attributes.items()}
+    attributes: dict[str, Scalar] = {
+        name: _largest_value(attribute) for name, attribute in publisher.attributes.items()
+    }
+    if stamp_bytes:
+        attributes[ORDER_ATTRIBUTE] = bytes(stamp_bytes)
     try:
         make_publication(publisher.name, 0, 0, topic, attributes, bytes(publisher.size_bytes), 0)
     except AttributeValueError as error:
@@ -147,6 +163,7 @@ def _check_attribute(name: str, attribute: Attribute, path: str) -> None:
     samples = attribute.values if isinstance(attribute, ChoiceAttribute) else (None,)
     try:
         for value in samples:
+            check_not_internal((name,))
             check_attributes({name: value})
     except AttributeValueError as error:
         raise ScenarioError(f"{path}: {error}") from None
@@ -175,17 +192,6 @@ def _check_filter(sql: str, path: str) -> None:
         Filter(sql)
     except FilterError as error:
         raise ScenarioError(f"{path}: {' '.join(str(error).splitlines())}") from None
-
-
-def _check_ordering(scenario: Scenario) -> None:
-    hosts: dict[str, str] = {}
-    for index, server in enumerate(scenario.ordering.servers):
-        path = f"ordering.servers[{index}].topics"
-        _check_topics(server.topics, path)
-        for position, topic in enumerate(server.topics):
-            if topic in hosts:
-                raise ScenarioError(f"{path}[{position}]: '{topic}' is already in {hosts[topic]}")
-            hosts[topic] = path
 
 
 def _check_topics(topics: Iterable[str], path: str) -> None:

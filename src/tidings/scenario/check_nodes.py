@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tidings.model.errors import ScenarioError
 from tidings.scenario.decode import listed, number
 from tidings.scenario.links import unordered
+from tidings.scenario.order_nodes import NODE_PREFIX, is_order_node
 from tidings.scenario.schema import (
     Fault,
     LinkFault,
@@ -29,7 +30,9 @@ class Nodes:
 
     @classmethod
     def of(cls, scenario: Scenario, brokers: Sequence[str]) -> Nodes:
-        places = dict.fromkeys(brokers, "a broker")
+        places: dict[str, str] = {}
+        for name in brokers:
+            _claim(places, name, "overlay.edges", "a broker")
         if scenario.workload is not None:
             for name in publisher_names(scenario.workload):
                 _claim(places, name, "[workload]", "a publisher of [workload]")
@@ -62,17 +65,35 @@ def broker_summary(brokers: Sequence[str]) -> list[str]:
 
 
 def _claim(places: dict[str, str], name: str, path: str, place: str) -> None:
+    if is_order_node(name):
+        raise ScenarioError(f"{path}: names of nodes must not start with '{NODE_PREFIX}', as '{name}' does")
     if name in places:
         raise ScenarioError(f"{path}: duplicate node id '{name}', already the name of {places[name]}")
     places[name] = place
 
 
 def _claim_clients(places: dict[str, str], scenario: Scenario, brokers: frozenset[str]) -> None:
+    """A publisher and a subscriber of one name at one broker are one client, which does both."""
+    seats: dict[str, str] = {}
+    publishers = {publisher.name for publisher in scenario.publishers}
     for path, client in _clients(scenario):
-        _claim(places, client.name, f"{path}.name", path)
+        if isinstance(client, Subscriber) and client.name in publishers:
+            _check_shared(client, seats[client.name], places, path)
+            publishers.discard(client.name)
+        else:
+            _claim(places, client.name, f"{path}.name", path)
+        seats[client.name] = client.at
         if client.at not in brokers:
             known = "; ".join(broker_summary([name for name, place in places.items() if place == "a broker"]))
             raise ScenarioError(f"{path}.at: there is no broker '{client.at}'; {known}")
+
+
+def _check_shared(client: Subscriber, seat: str, places: dict[str, str], path: str) -> None:
+    if client.at != seat:
+        raise ScenarioError(
+            f"{path}.at: '{client.name}' is {places[client.name]} as well, at '{seat}'; a client that publishes "
+            f"and subscribes has one broker, not '{client.at}'"
+        )
 
 
 def _claim_participants(places: dict[str, str], scenario: Scenario) -> None:
@@ -97,10 +118,20 @@ def _clients(scenario: Scenario) -> Iterable[tuple[str, Publisher | Subscriber]]
         yield f"subscriber[{index}]", subscriber
 
 
+def _check_host(name: str, nodes: Nodes, path: str) -> None:
+    nodes.check(name, path)
+    if nodes.brokers and nodes.places[name] != "a broker":
+        known = "; ".join(broker_summary(nodes.brokers))
+        raise ScenarioError(f"{path}: '{name}' is {nodes.places[name]}, no broker; {known}")
+
+
 def check_servers(scenario: Scenario, nodes: Nodes) -> None:
     hosts: dict[str, int] = {}
     for index, server in enumerate(scenario.ordering.servers):
-        nodes.check(server.node, f"ordering.servers[{index}].node")
+        for key in ("node", "standby", "witness"):
+            name = getattr(server, key)
+            if name is not None:
+                _check_host(name, nodes, f"ordering.servers[{index}].{key}")
         if server.node in hosts:
             earlier = f"ordering.servers[{hosts[server.node]}]"
             raise ScenarioError(f"ordering.servers[{index}].node: '{server.node}' is already {earlier}")

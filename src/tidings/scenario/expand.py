@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidings.scenario.links import Links, site_of_nodes
+from tidings.scenario.ordering import PlannedOrdering, plan_ordering
 from tidings.scenario.schema import (
     Fault,
     LinkFault,
@@ -65,6 +66,14 @@ class Plan:
     links: Links
     faults: tuple[PlannedFault, ...]
     sites: Mapping[str, str]
+    ordering: PlannedOrdering | None = None
+    """Who numbers the events of which topics, where anything has an order."""
+
+    @property
+    def seats(self) -> dict[str, str]:
+        """The broker that each client sits beside."""
+        seats = {publisher.name: publisher.at for publisher in self.publishers}
+        return seats | {subscriber.name: subscriber.at for subscriber in self.subscribers}
 
 
 def expand(scenario: Scenario) -> Plan:
@@ -74,6 +83,7 @@ def expand(scenario: Scenario) -> Plan:
     seats = {publisher.name: publisher.at for publisher in publishers}
     seats |= {subscriber.name: subscriber.at for subscriber in subscribers}
     sites = site_of_nodes(scenario.sites, seats)
+    ordering = plan_ordering(scenario, topology.brokers)
     return Plan(
         scenario=scenario,
         topology=topology,
@@ -84,6 +94,7 @@ def expand(scenario: Scenario) -> Plan:
         links=Links(scenario.network, scenario.links, scenario.sites, seats),
         faults=tuple(_planned_fault(fault, scenario, sites) for fault in scenario.faults),
         sites=sites,
+        ordering=ordering,
     )
 
 

@@ -2,7 +2,8 @@
 
 Layers, the later over the earlier: [network], a [[link]] between two sites, a [[link]] between two nodes. A
 client sits beside its broker: their link has no delay and no loss but for what a [[link]] says that names the
-two, or the two different sites that they are listed in.
+two, or the two different sites that they are listed in. A node of an order sits beside its broker likewise; its links
+with clients and other such nodes are those of its broker with them, or with the brokers that they sit beside.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tidings.scenario.order_nodes import host_of, is_order_node
 from tidings.scenario.schema import ConstantDelay, Delay, Link, Loss, Network, NoLoss, Site
 
 NodePair = tuple[str, str]
@@ -72,12 +74,25 @@ class Links:
 
     def between(self, left: str, right: str) -> LinkSpec:
         """The link between two nodes, in either order."""
+        if is_order_node(left) or is_order_node(right):
+            return self._between_hosts(left, right)
         if self._seats.get(left) == right or self._seats.get(right) == left:
             spec = self._between_client_and_broker(left, right)
         else:
             sites = unordered(self._sites.get(left, ""), self._sites.get(right, ""))
             spec = self._site_specs.get(sites, self._default)
         link = self._node_links.get(unordered(left, right))
+        return spec if link is None else overridden(spec, link)
+
+    def _between_hosts(self, left: str, right: str) -> LinkSpec:
+        """One end at least is a node of an order."""
+        left, right = host_of(left), host_of(right)
+        seats = self._seats.get(left, left), self._seats.get(right, right)
+        if seats[0] == seats[1]:
+            return LOCAL if left == right else self.between(left, right)
+        sites = unordered(self._sites.get(left, ""), self._sites.get(right, ""))
+        spec = self._site_specs.get(sites, self._default)
+        link = self._node_links.get(unordered(left, right)) or self._node_links.get(unordered(*seats))
         return spec if link is None else overridden(spec, link)
 
     def _between_client_and_broker(self, left: str, right: str) -> LinkSpec:

@@ -171,8 +171,12 @@ class Recovery(Table, frozen=True, kw_only=True):
 
 
 class Server(Table, frozen=True, kw_only=True):
+    """Sits beside the broker `node`; so do the replicas that go on without it, beside others."""
+
     node: Name
     topics: TopicNames
+    standby: Name | None = None
+    witness: Name | None = None
 
 
 class Ordering(Table, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from tidings.model.errors import ConnectionFailed, NotConfirmed, SubscriptionRefused, WireError
-from tidings.model.event import EventId
+from tidings.model.event import EventId, check_not_internal
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Subscription
 from tidings.protocol.client import Client
@@ -157,6 +157,8 @@ class Bus(EventService):
         self._unconfirmed: dict[int, asyncio.Future[None] | _Batch] = {}
         self._room: asyncio.Future[None] | None = None
         self._notify: dict[str, Notify] = {}
+        self._headers: set[str] = set()
+        """Subscriptions that are shown what is for protocols alone."""
         self._pending: dict[str, asyncio.Future[None]] = {}
         self._status: asyncio.Future[dict[str, Any]] | None = None
         self._pace: _Pace | None = None
@@ -168,6 +170,10 @@ class Bus(EventService):
     @property
     def lossless(self) -> bool:
         return self._pace is not None
+
+    @property
+    def strips(self) -> bool:
+        return True
 
     async def open(self) -> None:
         await self.connection.open()
@@ -189,9 +195,16 @@ class Bus(EventService):
     # --- Publishing
 
     async def publish(
-        self, topic: str, attributes: Mapping[str, Scalar] | None = None, payload: bytes = b""
+        self,
+        topic: str,
+        attributes: Mapping[str, Scalar] | None = None,
+        payload: bytes = b"",
+        *,
+        internal: bool = False,
     ) -> EventId:
         self._check_open()
+        if attributes and not internal:
+            check_not_internal(attributes)
         while len(self._unconfirmed) >= MAX_UNCONFIRMED:
             await self._wait_for_confirmations()
         publication = self.connection.client.publish(topic, attributes or {}, payload, self.connection.now)
@@ -200,10 +213,14 @@ class Bus(EventService):
         await confirmed
         return publication.id
 
-    async def publish_many(self, events: Iterable[tuple[str, Mapping[str, Scalar], bytes]]) -> int:
+    async def publish_many(
+        self, events: Iterable[tuple[str, Mapping[str, Scalar], bytes]], *, internal: bool = False
+    ) -> int:
         self._check_open()
         batch = _Batch()
         for topic, attributes, payload in events:
+            if not internal:
+                check_not_internal(attributes)
             while len(self._unconfirmed) >= MAX_UNCONFIRMED:
                 await self._wait_for_confirmations()
             publish = self.connection.client.publish
@@ -253,6 +270,8 @@ class Bus(EventService):
         """On a guaranteed network it returns, too, when those who do not know it yet cannot be reached."""
         self._check_open()
         self._notify[subscription.id] = notify
+        if subscription.headers:
+            self._headers.add(subscription.id)
         self._complete[subscription.id] = asyncio.Event()
         if paced and self._pace is not None:
             self._pace.begin(subscription.id)
@@ -264,6 +283,7 @@ class Bus(EventService):
             raise
 
     def _forget(self, subscription_id: str) -> None:
+        self._headers.discard(subscription_id)
         self._uncovered.pop(subscription_id, None)
         complete = self._complete.pop(subscription_id, None)
         if complete is not None:
@@ -375,6 +395,8 @@ class Bus(EventService):
             event = fact.publication.event()
         except WireError as error:
             log.warning("an event was left out: %s", error)
+            return
+        if fact.publication.hidden and fact.subscription not in self._headers:
             return
         if fact.out_of_order:
             event.__dict__["out_of_order"] = True

@@ -37,20 +37,34 @@ class EventService(ABC):
 
     @abstractmethod
     async def publish(
-        self, topic: str, attributes: Mapping[str, Scalar] | None = None, payload: bytes = b""
+        self,
+        topic: str,
+        attributes: Mapping[str, Scalar] | None = None,
+        payload: bytes = b"",
+        *,
+        internal: bool = False,
     ) -> EventId:
-        """Publish one event; returns once it is confirmed, raises NotConfirmed if that cannot be known."""
+        """Publish one event; returns once it is confirmed, raises NotConfirmed if that cannot be known.
+
+        `internal` is for what wraps a service: then names of attributes may start with `~`. Subscribers find those
+        in `Event.internal`, not among the attributes.
+        """
 
     @abstractmethod
-    async def publish_many(self, events: Iterable[tuple[str, Mapping[str, Scalar], bytes]]) -> int:
+    async def publish_many(
+        self, events: Iterable[tuple[str, Mapping[str, Scalar], bytes]], *, internal: bool = False
+    ) -> int:
         """Publish (topic, attributes, payload) one after the other without waiting between; returns how many,
-        once all are confirmed."""
+        once all are confirmed. `internal` as in `publish`."""
 
     @abstractmethod
     async def add_subscription(
         self, subscription: Subscription, notify: Notify, *, paced: bool = False
     ) -> None:
         """Returns once the subscription is accepted: what is published from then on is for it.
+
+        Events that are for protocols alone (no-ops, headers) are passed on where the subscription asks for
+        `headers`, and nowhere else.
 
         `paced`: the caller says `taken` for each event when it is done with it.
         """
@@ -61,6 +75,11 @@ class EventService(ABC):
     @property
     def lossless(self) -> bool:
         """True: a reader that does not keep up loses nothing, and is sent no more until it has."""
+        return False
+
+    @property
+    def strips(self) -> bool:
+        """True: what only a subscription with `headers` selects comes as a header. False: it comes whole."""
         return False
 
     def taken(self, subscription_id: str) -> None:  # noqa: B027 - most services need not know

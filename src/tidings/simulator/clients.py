@@ -8,18 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from tidings.model.event import source_text
+from tidings.model.event import Publication, is_hidden, source_text
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Order, Subscription
-from tidings.protocol.client import Client
 from tidings.protocol.facts import (
     Delivered,
     PublicationConfirmed,
     SubscriptionAccepted,
     SubscriptionFailed,
 )
-from tidings.protocol.kernel import Node
-from tidings.protocol.reliable_client import ReliableClient
 from tidings.scenario.expand import PlannedSubscriber
 from tidings.scenario.schema import (
     Attribute,
@@ -29,9 +26,9 @@ from tidings.scenario.schema import (
     IntAttribute,
     Publisher,
 )
+from tidings.simulator.client_node import SimulatedClient
 from tidings.simulator.faults import nanoseconds
 from tidings.simulator.network import SimulatedNetwork
-from tidings.simulator.node import SimulatedNode
 from tidings.simulator.tally import Tally
 from tidings.structures.recent_ids import RecentIds
 from tidings.trace.writer import TraceWriter
@@ -53,12 +50,6 @@ def attribute_sampler(attribute: Attribute, random: Random) -> Callable[[], Scal
             return lambda: random.random() < 0.5
 
 
-def make_client(node: SimulatedNode, at: str, incarnation: int, *, reliable: bool) -> Client | ReliableClient:
-    if not reliable:
-        return Client(node, at, incarnation=incarnation)
-    return ReliableClient(node, at, incarnation=incarnation, marks=node.disk.setdefault("marks", {}))
-
-
 class SimulatedPublisher:
     def __init__(
         self,
@@ -70,6 +61,7 @@ class SimulatedPublisher:
         *,
         reliable: bool,
         blocks: int = 1,
+        client: SimulatedClient | None = None,
     ) -> None:
         random = Random(f"{network.seed}:publisher:{plan.name}")
         self._blocks = blocks
@@ -85,19 +77,12 @@ class SimulatedPublisher:
         self._payload = bytes(plan.size_bytes)
         self._left = plan.count
         self._due_s = plan.start_s
-        self._lives = 0
         self._reliable = reliable
-        self._client: Client | ReliableClient
-        self._node = network.add(plan.name, self._make, self._on_fact)
-        network.attach(plan.name, plan.at)
+        self._client = client or SimulatedClient(
+            network, plan.name, plan.at, self.on_fact, reliable=reliable, publishes=True
+        )
+        self._node = self._client.node
         self._schedule_next(first=True)
-
-    def _make(self, node: SimulatedNode) -> Node:
-        # A publisher that crashed and forgot how far it had counted must not count there again, whether its
-        # disk is kept or lost: a real one takes the time of its start.
-        self._client = make_client(node, self._plan.at, self._lives, reliable=self._reliable)
-        self._lives += 1
-        return self._client
 
     def _schedule_next(self, *, first: bool) -> None:
         if self._left == 0:
@@ -116,25 +101,48 @@ class SimulatedPublisher:
         topics = self._plan.topics
         topic = topics[0] if len(topics) == 1 else self._random.choice(topics)
         if self._node.up and not self._node.paused:
-            now = self._schedule.now
-            session = self._client.session
-            source = source_text(self._plan.name, session.incarnation)
-            publication = session.publish(topic, attributes, self._payload, now)
-            sequence = publication.sequence
-            publication.text_id = f"{source}:{sequence}"
-            self._writer.published(
-                publication.text_id, source, sequence, topic, attributes, len(self._payload), now
-            )
-            self._tally.publish(publication, self._blocks)
+            self._publish_event(topic, attributes)
         if self._left is not None:
             self._left -= 1
         self._schedule_next(first=False)
 
-    def _on_fact(self, fact: object) -> None:
+    def _publish_event(self, topic: str, attributes: dict[str, Scalar]) -> None:
+        now = self._schedule.now
+        self._hand_over(topic, attributes, attributes, now)
+        self._tally.publish(topic, attributes, now, self._blocks)
+
+    def _hand_over(
+        self, topic: str, attributes: dict[str, Scalar], with_internal: dict[str, Scalar], called_at: int
+    ) -> int:
+        """Give an event to the service; the trace has it as the application made it."""
+        session = self._client.session
+        source = source_text(self._plan.name, session.incarnation)
+        publication = session.publish(topic, with_internal, self._payload, called_at)
+        sequence = publication.sequence
+        publication.text_id = f"{source}:{sequence}"
+        self._write(source, sequence, topic, attributes, called_at)
+        return sequence
+
+    def _write(
+        self, source: str, sequence: int, topic: str, attributes: dict[str, Scalar], called_at: int
+    ) -> None:
+        self._writer.published(
+            f"{source}:{sequence}", source, sequence, topic, attributes, len(self._payload), called_at
+        )
+
+    def on_fact(self, fact: object) -> None:
         if isinstance(fact, PublicationConfirmed):
             source = source_text(self._plan.name, self._client.session.incarnation)
             for sequence in range(fact.first, fact.last + 1):
                 self._writer.confirmed(f"{source}:{sequence}", self._schedule.now)
+
+    @property
+    def waiting(self) -> str:
+        """In words, what holds up the application's events here; empty: nothing."""
+        return ""
+
+    def close(self) -> None:
+        """The run is over: the trace gets what is left."""
 
 
 class Window:
@@ -171,6 +179,7 @@ class SimulatedSubscriber:
         tally: Tally,
         *,
         reliable: bool,
+        client: SimulatedClient | None = None,
     ) -> None:
         self.failure: str | None = None
         self._schedule = network.schedule
@@ -181,21 +190,20 @@ class SimulatedSubscriber:
         self._windows: dict[str, Window] = {}
         self._current: Window | None = None
         self._count = 0
-        self._reliable = reliable
-        self._client: Client | ReliableClient
         self._name = plan.name
         self._write_delivered = writer.delivered
         self._add_latency = tally.latency_ns.add
-        self._node = network.add(plan.name, self._make, self._on_fact)
-        network.attach(plan.name, plan.at)
+        self._client = client or SimulatedClient(
+            network, plan.name, plan.at, self.on_fact, reliable=reliable, publishes=False
+        )
+        self._client.on_start.append(self._on_start)
+        self._node = self._client.node
         for step in plan.timeline:
             self._schedule.at(nanoseconds(step.at_s), self._change, step.topics)
 
-    def _make(self, node: SimulatedNode) -> Node:
-        self._client = make_client(node, self._plan.at, 0, reliable=self._reliable)
+    def _on_start(self) -> None:
         for window in self._windows.values():  # back from a crash: the application asks again
-            self._client.subscribe(window.subscription)
-        return self._client
+            self._client.session.subscribe(window.subscription)
 
     def _change(self, topics: tuple[str, ...] | None, _second: object) -> None:
         if self._node.holds(self._change, topics):
@@ -207,41 +215,53 @@ class SimulatedSubscriber:
             self._current = self._subscribe(topics)
 
     def _subscribe(self, topics: tuple[str, ...]) -> Window:
+        window = self._open_window(topics)
+        if self._node.up:
+            self._client.session.subscribe(window.subscription)
+        return window
+
+    def _open_window(self, topics: tuple[str, ...]) -> Window:
         plan, now = self._plan, self._schedule.now
         subscription = Subscription(f"{plan.name}#{self._count}", topics, plan.filter, Order(plan.order))
         self._count += 1
         self._writer.subscribed(plan.name, subscription.id, topics, plan.filter, plan.order, now)
         window = self._windows[subscription.id] = Window(subscription, now)
-        if self._node.up:
-            self._client.subscribe(subscription)
         return window
 
     def _cancel(self, window: Window) -> None:
+        self._close_window(window)
+        self._schedule.at(window.cancelled_at + DRAIN_NS, self._end, window.subscription.id)
+
+    def _close_window(self, window: Window) -> None:
         window.cancelled_at = self._schedule.now
         self._writer.cancelled(self._plan.name, window.subscription.id, window.cancelled_at)
         if window.accepted_at != NEVER:
             self._tally.cancelled(window.subscription.interest(), window.accepted_at)
-        self._schedule.at(window.cancelled_at + DRAIN_NS, self._end, window.subscription.id)
 
     def _end(self, subscription_id: str, _second: object) -> None:
         self._tally.expected_delivered += self._windows.pop(subscription_id).expected_delivered
         if self._node.up:
-            self._client.unsubscribe(subscription_id)
+            self._client.session.unsubscribe(subscription_id)
 
-    def _on_fact(self, fact: object) -> None:
+    def on_fact(self, fact: object) -> None:
         if not isinstance(fact, Delivered):
             self._on_other_fact(fact)
             return
         publication, subscription = fact.publication, fact.subscription
+        if publication.hidden is not False and is_hidden(publication):
+            return
         window = self._windows.get(subscription)
         published_at = publication.published_at
         if window is None or not window.requested_at <= published_at < window.cancelled_at:
             return
-        now, position, late = self._schedule.now, self._position, fact.out_of_order
+        self._show(window, publication, late=fact.out_of_order, by=fact.recovered_by or None)
+
+    def _show(self, window: Window, publication: Publication, *, late: bool, by: str | None) -> None:
+        """The application is notified, for the subscription of the window."""
+        now, position, published_at = self._schedule.now, self._position, publication.published_at
         self._position = position + 1
         text_id = publication.text_id or str(publication.id)  # one that was on a broker's disk has lost it
-        by = fact.recovered_by or None
-        self._write_delivered(self._name, subscription, position, text_id, now, late, by)
+        self._write_delivered(self._name, window.subscription.id, position, text_id, now, late, by)
         if by is not None:
             self._tally.recovered += 1
         self._add_latency(now - published_at)
@@ -251,6 +271,11 @@ class SimulatedSubscriber:
             self._tally.duplicates += 1
         elif published_at >= window.accepted_at:
             window.expected_delivered += 1
+
+    @property
+    def waiting(self) -> str:
+        """In words, what holds up the application's notifications here; empty: nothing."""
+        return ""
 
     def count(self) -> None:
         """Add to the tally, at the end of the run, what is counted here."""
@@ -266,8 +291,12 @@ class SimulatedSubscriber:
 
     def _on_accepted(self, subscription_id: str) -> None:
         window = self._windows.get(subscription_id)
-        if window is not None and window.accepted_at == window.cancelled_at == NEVER:
+        if window is not None:
+            self._accept(window)
+
+    def _accept(self, window: Window) -> None:
+        if window.accepted_at == window.cancelled_at == NEVER:
             # What was published earlier in this very instant may have been missed.
             window.accepted_at = self._schedule.now + 1
-            self._writer.accepted(self._plan.name, subscription_id, window.accepted_at)
+            self._writer.accepted(self._plan.name, window.subscription.id, window.accepted_at)
             self._tally.accepted(window.subscription.interest(), window.accepted_at)

@@ -21,7 +21,8 @@ class SimulatedNetwork:
     """Deterministic from `seed`. `spec_between(a, b)` says what the link between two nodes is like.
 
     With `streams`, messages go over connections only (simulator/streams.py), which the nodes ask for; those
-    between clients and their brokers are there whenever they can be. Otherwise messages go as datagrams.
+    between clients and their brokers are there whenever they can be. Otherwise messages go as datagrams, and so do
+    those from and to nodes that are added for `datagrams`, but for what these and their brokers say to each other.
     """
 
     def __init__(
@@ -39,13 +40,23 @@ class SimulatedNetwork:
         self._slowness: dict[str, list[float]] = {}
         self._crashes: dict[str, int] = {}
         self._pauses: dict[str, int] = {}
+        self._datagrams: set[str] = set()
         self._started = False
         self.connections = Connections(seed, self.schedule, self.nodes, self.link) if streams else None
 
-    def add(self, name: str, make: Callable[[SimulatedNode], Node], emit: Emit = ignore) -> SimulatedNode:
+    def add(
+        self,
+        name: str,
+        make: Callable[[SimulatedNode], Node],
+        emit: Emit = ignore,
+        *,
+        datagrams: bool = False,
+    ) -> SimulatedNode:
         """A node, not yet started."""
         if name in self.nodes:
             raise ValueError(f"two nodes are named {name!r}")
+        if datagrams:
+            self._datagrams.add(name)
         random = Random(f"{self.seed}:node:{name}")
         on_start = None
         if self.connections is not None:
@@ -84,11 +95,17 @@ class SimulatedNetwork:
         if link is None:
             spec = self._spec_between(source, target)
             random = Random(f"{self.seed}:link:{source}>{target}")
-            make = Link if self.connections is None else StreamLink
+            make = StreamLink if self._is_stream(source, target) else Link
             link = make(self.schedule, source, target, self.nodes[target].handlers, spec, random)
             self.links[source, target] = link
             self._refresh(link)
         return link
+
+    def _is_stream(self, source: str, target: str) -> bool:
+        if self.connections is None:
+            return False
+        datagrams = source in self._datagrams or target in self._datagrams
+        return not datagrams or self._is_connection(source, target)
 
     # --- Faults, each with what ends it
 
@@ -130,7 +147,7 @@ class SimulatedNetwork:
         self._change_links(lambda: self._severed.remove(severed))
 
     def lose(self, rate: float) -> None:
-        """Every link between brokers loses that share of its messages, besides its own losses."""
+        """Every link between brokers, or what is beside them, loses that share of its messages, besides its own."""
         self._change_links(lambda: self._loss_rates.append(rate))
 
     def stop_losing(self, rate: float) -> None:
@@ -154,7 +171,7 @@ class SimulatedNetwork:
 
     def _refresh(self, link: Link) -> None:
         link.cuts = sum(severed(link.source, link.target) for severed in self._severed)
-        local = self._is_connection(link.source, link.target)
+        local = self._seat(link.source) == self._seat(link.target)
         link.extra_loss = () if local else tuple(self._loss_rates)
         link.slowness = 1.0
         for name in (link.source, link.target):
@@ -163,6 +180,9 @@ class SimulatedNetwork:
         link.refresh()
 
     # --- Connections of clients
+
+    def _seat(self, name: str) -> str:
+        return self._broker_of.get(name, name)
 
     def _is_connection(self, a: str, b: str) -> bool:
         return self._broker_of.get(a) == b or self._broker_of.get(b) == a

@@ -32,12 +32,16 @@ from tidings.protocol.recovery.blocks import plan as plan_blocks
 from tidings.protocol.recovery.settings import RecoverySettings
 from tidings.protocol.store import MemoryStore
 from tidings.scenario.expand import Plan, expand
+from tidings.scenario.order_nodes import order_node
+from tidings.scenario.ordering import ORDERS
 from tidings.scenario.schema import Recovery, Scenario
 from tidings.scenario.topology import labels, neighbourhoods, neighbours, parents
 from tidings.simulator.clients import SimulatedPublisher, SimulatedSubscriber
-from tidings.simulator.faults import NS_PER_S, nanoseconds, schedule_fault
+from tidings.simulator.faults import NS_PER_S, Neighbours, nanoseconds, schedule_fault
+from tidings.simulator.make_clients import ClientMaker
 from tidings.simulator.network import SimulatedNetwork
 from tidings.simulator.node import SimulatedNode
+from tidings.simulator.sequencers import RunOrdering
 from tidings.simulator.tally import Tally
 from tidings.trace.writer import TraceWriter
 
@@ -51,20 +55,34 @@ DATA = (Publication, Forward, Carried, Fragment)
 GOSSIP = (Offer, Ask, Solicit, HighWater, HighWaterTaken, LinkCount)
 
 
-def check_available(plan: Plan) -> None:
-    """NotYetAvailable where the scenario asks for what this version does not run."""
+def check_available(plan: Plan, *, live: bool = False) -> None:
+    """NotYetAvailable where the scenario asks for what this version does not run; `live`: in wall time."""
     scenario = plan.scenario
     mode = scenario.overlay.mode
     if mode not in AVAILABLE_MODES:
         available = ", ".join(f'"{known}"' for known in AVAILABLE_MODES)
         raise NotYetAvailable(f'overlay.mode: "{mode}" is not yet available; available: {available}')
-    if scenario.ordering.servers:
-        raise NotYetAvailable("ordering.servers: total and causal order are not yet available")
+    if live:
+        _check_available_live(plan)
+
+
+def _check_available_live(plan: Plan) -> None:
     for subscriber in plan.subscribers:
-        if subscriber.order in ("causal", "total"):
+        if subscriber.order in ORDERS:
             raise NotYetAvailable(
-                f'subscriber {subscriber.name!r}: order "{subscriber.order}" is not yet available; '
+                f'subscriber {subscriber.name!r}: order "{subscriber.order}" is not yet available in wall time; '
                 'available: "none", "fifo"'
+            )
+    if plan.ordering is not None:
+        raise NotYetAvailable(
+            "ordering.servers: total and causal order are not yet available in wall time; use `tidings sim`"
+        )
+    publishers = {publisher.name for publisher in plan.publishers}
+    for subscriber in plan.subscribers:
+        if subscriber.name in publishers:
+            raise NotYetAvailable(
+                f"subscriber {subscriber.name!r}: a client that publishes and subscribes is not yet available in "
+                "wall time; use `tidings sim`"
             )
 
 
@@ -85,26 +103,27 @@ class Simulation:
         self.epidemic_brokers: list[EpidemicBroker] = []
         """Every life of every broker, for what they counted."""
         self._add_brokers()
-        # Subscribers first: who asks in the instant in which an event is published has asked before it.
-        self._subscribers = [
-            SimulatedSubscriber(self.network, subscriber, writer, self.tally, reliable=self.guaranteed)
-            for subscriber in plan.subscribers
-        ]
-        self._publishers = [
-            SimulatedPublisher(
-                self.network,
-                publisher,
-                self.duration_ns,
-                writer,
-                self.tally,
-                reliable=self.guaranteed,
-                blocks=self._blocks(publisher.size_bytes),
-            )
-            for publisher in plan.publishers
-        ]
+        self.ordering: RunOrdering | None = None
+        if plan.ordering is not None:
+            self.ordering = RunOrdering(self.network, plan.ordering, reliable=self.guaranteed)
+        self.subscribers, self.publishers = self._add_clients()
+        neighbours = Neighbours(plan)
         for fault in plan.faults:
-            schedule_fault(self.network, fault)
+            schedule_fault(self.network, fault, neighbours)
         self._write_static_tables()
+
+    def _add_clients(self) -> tuple[list[SimulatedSubscriber], list[SimulatedPublisher]]:
+        maker = ClientMaker(
+            self.network, self.writer, self.tally, self.duration_ns, self.ordering, reliable=self.guaranteed
+        )
+        maker.share(self.plan.publishers, self.plan.subscribers)
+        # Subscribers first: who asks in the instant in which an event is published has asked before it.
+        subscribers = [maker.subscriber(subscriber) for subscriber in self.plan.subscribers]
+        publishers = [
+            maker.publisher(publisher, self._blocks(publisher.size_bytes))
+            for publisher in self.plan.publishers
+        ]
+        return subscribers, publishers
 
     def _blocks(self, payload_bytes: int) -> int:
         """How many blocks an event is cut into; the overhead is relative to those."""
@@ -184,18 +203,20 @@ class Simulation:
         finally:
             if collecting:
                 gc.enable()
-        for subscriber in self._subscribers:
+        for subscriber in self.subscribers:
             if subscriber.failure is not None:
                 raise ScenarioError(subscriber.failure)
 
     def close(self) -> dict[str, Any]:
         """Writes the rest of the trace; returns the summary without the wall time."""
-        for subscriber in self._subscribers:
+        for publisher in self.publishers:
+            publisher.close()
+        for subscriber in self.subscribers:
             subscriber.count()
         messages, size_bytes, data, gossip = self._write_traffic()
         self.writer.close()
         tally = self.tally
-        return {
+        summary = {
             "seed": self.plan.scenario.seed,
             "mode": self.plan.scenario.overlay.mode,
             "brokers": len(self.plan.topology.brokers),
@@ -216,6 +237,9 @@ class Simulation:
             "virtual_s": self.end_ns / NS_PER_S,
             "trace_sha256": self.writer.sha256,
         }
+        if self.ordering is not None:
+            summary["ordering"] = self.ordering.summary()
+        return summary
 
     def _recovered_messages(self) -> int:
         """Events and blocks that were sent by gossip, not by the tree."""
@@ -263,9 +287,16 @@ def write_nodes(plan: Plan, writer: TraceWriter) -> None:
     parent_of, label_of = parents(plan.topology), labels(plan.topology)
     for name in plan.topology.brokers:
         writer.nodes(name, "broker", parent_of[name], label_of[name], plan.sites.get(name))
-    for kind, clients in (("publisher", plan.publishers), ("subscriber", plan.subscribers)):
-        for client in clients:
-            writer.nodes(client.name, kind, client.at, None, plan.sites.get(client.name))
+    for name in () if plan.ordering is None else plan.ordering.brokers:
+        writer.nodes(order_node(name), "sequencer", name, None, plan.sites.get(name))
+    publishers = {publisher.name for publisher in plan.publishers}
+    both = {subscriber.name for subscriber in plan.subscribers if subscriber.name in publishers}
+    for publisher in plan.publishers:
+        kind = "client" if publisher.name in both else "publisher"
+        writer.nodes(publisher.name, kind, publisher.at, None, plan.sites.get(publisher.name))
+    for subscriber in plan.subscribers:
+        if subscriber.name not in both:
+            writer.nodes(subscriber.name, "subscriber", subscriber.at, None, plan.sites.get(subscriber.name))
 
 
 def snake_case(name: str) -> str:

@@ -6,7 +6,10 @@ it matches. What is expected is decided here, from filters and topics alone, not
 
 from __future__ import annotations
 
-from tidings.model.event import Publication
+from collections.abc import Mapping
+
+from tidings.model.event import RESERVED_ATTRIBUTE
+from tidings.model.predicates import Scalar
 from tidings.model.subscription import Interest
 from tidings.structures.histogram import Histogram
 from tidings.structures.interest_index import InterestIndex
@@ -29,13 +32,16 @@ class Tally:
         self._holders: dict[Interest, int] = {}
         self._index: InterestIndex[Interest] = InterestIndex()
 
-    def publish(self, publication: Publication, blocks: int = 1) -> None:
+    def publish(
+        self, topic: str, attributes: Mapping[str, Scalar], published_at: int, blocks: int = 1
+    ) -> None:
+        """To be told when the application publishes: then it is decided who expects the event."""
         self.published += 1
         self.blocks += blocks
         if self._coming:
-            self._count_from(publication.published_at)
+            self._count_from(published_at)
         holders = self._holders
-        for interest in self._index.match(publication.topic, publication.attributes):
+        for interest in self._index.match(topic, lambda: {**attributes, RESERVED_ATTRIBUTE: topic}):
             self.expected += holders[interest]
 
     def accepted(self, interest: Interest, at: int) -> None:

@@ -37,6 +37,8 @@ class Events:
         self.row = np.sort(first_rows)[np.argsort(at[np.sort(first_rows)], kind="stable")]
         self.at = at[self.row]
         self.source = _codes(published["source"])[self.row]
+        self.topic = _codes(published["topic"])[self.row]
+        self.topics = int(self.topic.max(initial=-1)) + 1
         # Dense, so that arithmetic on them cannot overflow whatever the trace holds.
         self.sequence_rank = _ranks(_longs(published["sequence"])[self.row])
         self.ordinal = _ordinals(self.source)

@@ -6,7 +6,9 @@ A subscription is owed every event that it selects and that was published from `
 A service may stop delivery at once when a subscription is cancelled, so what is still on its way then is lost to
 nobody. As sources are heard in order, that is, for each source, what was published after the last of its events
 that came: these are excused, unless `strict_end` says that they are not.
-An event that did not come although a later one of its source did is a gap, cancelled or not.
+An event that did not come although a later one of its source did is a gap, cancelled or not. With order "total" or
+"causal" that counts topic by topic: such a subscription stops at once on the topics that it leaves, and what is on its
+way on the others still comes for it; and total order keeps that of a source on each topic alone.
 """
 
 from __future__ import annotations
@@ -65,15 +67,23 @@ def _on_their_way(coded: Coded, missing: Array) -> Mask:
     if not len(missing):
         return np.zeros(0, dtype=np.bool_)
     ended = coded.subscriptions.cancelled != NEVER
+    by_topic = coded.subscriptions.with_orders(frozenset({"causal", "total"}))
+    streams_in_all = len(events.source_names) * (events.topics + 1)
+
+    def stream(row: Array, event: Array) -> Array:
+        """What is heard in order: a source or, of it, one topic."""
+        topic = np.where(by_topic[row], events.topic[event] + 1, 0)
+        return row * streams_in_all + events.source[event] * (events.topics + 1) + topic
+
     came_row, came_event = np.divmod(coded.delivered_keys, len(events))
     came_row, came_event = came_row[ended[came_row]], came_event[ended[came_row]]
-    came_source = came_row * len(events.source_names) + events.source[came_event]
+    came_source = stream(came_row, came_event)
     order = np.lexsort((came_event, came_source))
     streams, counts = np.unique(came_source, return_counts=True)
     last = came_event[order][np.cumsum(counts) - 1]
 
     row, event = np.divmod(missing, len(events))
-    place = index_in_sorted(streams, row * len(events.source_names) + events.source[event])
+    place = index_in_sorted(streams, stream(row, event))
     last_came = np.full(len(missing), -1, dtype=np.int64)
     last_came[place >= 0] = last[place[place >= 0]]
     excused: Mask = ended[row] & (event > last_came)

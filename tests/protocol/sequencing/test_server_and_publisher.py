@@ -206,6 +206,7 @@ def test_a_publisher_repeats_in_order_and_keeps_to_its_window() -> None:
     port, part = publisher(window=2, max_waiting=3)
     assert [part.publish(2, [name]) for name in "abcd"] == [True, True, True, False]
     assert [message.request for _, message in port.sent] == [1, 2]
+    port.now = port.timers[part.name, "low"]
     part.on_timer((part.name, "low"))
     assert [message.request for _, message in port.sent] == [1, 2, 1, 2]
     part.on_event_stamps("low", stamps(2, 1))

@@ -26,10 +26,11 @@ from tidings.model.ordering_messages import (
 from tidings.protocol.facts import Fact, Misbehaviour
 from tidings.protocol.kernel import Node, Part, Port, RandomSource, Send, TimerName
 from tidings.protocol.sequencing.layout import Layout
-from tidings.protocol.sequencing.publisher import Disowned, EventStamped, OrderedPublisher, Receipt
+from tidings.protocol.sequencing.publisher import EventStamped, OrderedPublisher, Receipt
 from tidings.protocol.sequencing.routes import Routes
 from tidings.protocol.sequencing.stamps import CarriedStamp, Timestamp
 from tidings.protocol.sequencing.subscriber import (
+    MAX_BUFFERED,
     OrderedEvent,
     OrderedSubscriber,
     OrderStalled,
@@ -154,6 +155,14 @@ class OrderingModule(Part):
         self._subscribers: dict[int, OrderedSubscriber] = {}
         self._by_identity: dict[tuple[str, int], int] = {}
         self._keys = PUBLISHER
+        self._ending: set[int] = set()
+        self._wanted: dict[int, set[int]] = {}
+        """Key -> the topics whose events the application wants."""
+        self._leaving: dict[int, int] = {}
+        """Key -> changes that leave something and that the servers do not know of yet."""
+        self._nodes = frozenset(layout.nodes)
+        self._lineages: dict[str, int] = {}
+        """Of the servers that were met."""
 
     def start(self) -> None:
         self._set_alive()
@@ -193,6 +202,25 @@ class OrderingModule(Part):
         if message.active and self.routes.is_replica(message.server, sender):
             self.routes.speaks(message.server, message.active)
 
+    def meet(self, server: str, lineage: int) -> None:
+        """Somebody speaks for the server who has this lineage of its state (0: of none that is known).
+
+        Numbers of another lineage than before begin anew: what was made of the old ones cannot go on.
+        """
+        if server not in self.layout.chain.servers or not lineage:
+            return
+        if self._lineages.setdefault(server, lineage) != lineage:
+            self._lineages[server] = lineage
+            self.give_up(f"sequencer server {server} lost its state")
+
+    def give_up(self, reason: str) -> None:
+        """All subscriptions are broken; what is to be published gets its numbers under another identity."""
+        for key in list(self._subscribers):
+            self._forget(key)
+            self.port.emit(OrderBroken(key, reason))
+        if self._publisher is not None:
+            self._begin_anew()
+
     # --- Publishing
 
     def publish(self, topic: int, event: object) -> bool:
@@ -223,13 +251,21 @@ class OrderingModule(Part):
         taken = self._publisher.publish(pending.topic, (pending,))
         assert taken, "a publisher has room for all that is pending"
 
+    def _is_sequencer(self, sender: str) -> bool:
+        if sender in self._nodes:
+            return True
+        self.port.emit(Misbehaviour(sender, "it is no sequencer and answers as if it were"))
+        return False
+
     def on_event_stamps(self, sender: str, message: EventStamps) -> None:
-        if self._publisher is not None:
+        if self._is_sequencer(sender) and self._publisher is not None:
             self._publisher.on_event_stamps(sender, message)
 
     def on_publisher_disowned(self, sender: str, message: PublisherDisowned) -> None:
-        if self._publisher is not None:
-            self._publisher.on_publisher_disowned(sender, message)
+        """It leaves with what is unanswered as such: servers that still know the identity replace that."""
+        publisher = self._publisher if self._is_sequencer(sender) else None
+        if publisher is not None and message.publisher == publisher.identity:
+            self._begin_anew()
 
     def _on_publisher_fact(self, fact: object) -> None:
         if isinstance(fact, EventStamped):
@@ -238,13 +274,12 @@ class OrderingModule(Part):
             pending.stamp = fact.stamp
             pending.receipt = (self._publisher.identity[1], fact.receipt)
             self._hand_over()
-        elif isinstance(fact, Disowned):
-            self._begin_anew()
         elif isinstance(fact, Misbehaviour):
             self.port.emit(fact)
 
     def _hand_over(self) -> None:
-        while self._pending and self._pending[0].stamp is not None:
+        # After a failure nothing more, or the last answer that it waits for might never come.
+        while self._pending and self._pending[0].stamp is not None and not self._failed:
             pending = self._pending.popleft()
             assert pending.stamp is not None and pending.receipt is not None
             self._handles += 1
@@ -257,8 +292,11 @@ class OrderingModule(Part):
 
     def failed(self, handle: int) -> None:
         """The service does not take the event, or it is not known: its number is to become a no-op."""
-        self._failed = True
-        self._open.pop(handle, None)
+        opened = self._open.pop(handle, None)
+        if opened is None:
+            return
+        if self._publisher is not None and self._publisher.identity[1] == opened[0]:
+            self._failed = True  # else all that its identity did not publish is replaced already
         self._maybe_give_up()
 
     def _settle(self, handle: int) -> None:
@@ -273,11 +311,11 @@ class OrderingModule(Part):
     def _maybe_give_up(self) -> None:
         """When all that is with the service is answered: what this identity got and did not publish is replaced."""
         if self._failed and not self._open:
-            self._failed = False
             self._begin_anew()
 
     def _begin_anew(self) -> None:
         """Another identity; what was not handed over gets other numbers."""
+        self._failed = False
         if self._publisher is not None:
             self._publisher.leave()
             self._publisher = None
@@ -295,7 +333,7 @@ class OrderingModule(Part):
 
     # --- Subscribing
 
-    def add_subscriber(self, patience: Patience | None = None) -> int:
+    def add_subscriber(self, patience: Patience | None = None, max_buffered: int = MAX_BUFFERED) -> int:
         """A subscriber without topics; its key is named in all facts about it."""
         self._keys += 1
         key = self._keys
@@ -305,15 +343,30 @@ class OrderingModule(Part):
             threshold=self.layout.threshold,
             incarnation=self._next_incarnation(),
             patience=patience,
+            max_buffered=max_buffered,
             on_silence=self.routes.suspect,
         )
         self._subscribers[key] = subscriber
+        self._wanted[key] = set()
+        self._leaving[key] = 0
         self._by_identity[subscriber.identity] = key
         return key
 
     def change(self, key: int, add: Iterable[int], remove: Iterable[int] = ()) -> None:
-        """Topics to join and to leave; ask the service for those to join before."""
-        self._subscribers[key].change(add, remove)
+        """Topics to join and to leave; ask the service for those to join before.
+
+        Who has left all topics and may come back is kept: what it saw counts for what it will see.
+        """
+        adds, removes, before = {*add}, {*remove}, self._wanted[key]
+        # Before, for the topics are left one by one: what waited for one of them must not show another.
+        self._wanted[key] = (before | adds) - removes
+        self._leaving[key] += bool(removes)
+        try:
+            self._subscribers[key].change(adds, removes)
+        except ValueError:
+            self._wanted[key] = before
+            self._leaving[key] -= bool(removes)
+            raise
 
     def receive(self, key: int, carried: CarriedStamp, event: object) -> None:
         """The service notifies a subscriber."""
@@ -327,15 +380,24 @@ class OrderingModule(Part):
         for offset in range(carried.count):
             subscriber.receive_no_op(structs.replace(first, number=first.number + offset))
 
+    def receive_header(self, key: int, carried: CarriedStamp) -> None:
+        """The service says that an event is not for this subscriber, or that it comes by itself."""
+        subscriber = self._subscribers.get(key)
+        if subscriber is not None:
+            subscriber.receive_no_op(carried.stamp)
+
     def end(self, key: int) -> None:
         """Leave all topics; nothing more is shown, and the subscriber is forgotten once the servers know."""
-        subscriber = self._subscribers.get(key)
-        if subscriber is None:
+        if key not in self._subscribers:
             return
-        topics = subscriber.wanted
-        if topics:
-            subscriber.change((), topics)
-        if subscriber.settled:
+        self._ending.add(key)
+        if self._wanted[key]:
+            self.change(key, (), self._wanted[key])
+        self._maybe_forget(key)
+
+    def _maybe_forget(self, key: int) -> None:
+        """The last change of one that ends, if it ever had topics, leaves some."""
+        if key in self._ending and not self._leaving[key]:
             self._forget(key)
 
     def waits_for(self, key: int) -> str:
@@ -357,31 +419,33 @@ class OrderingModule(Part):
 
     def on_walk_done(self, sender: str, message: WalkDone) -> None:
         key = self._by_identity.get(message.subscriber)
-        if key is not None:
+        if key is not None and self._is_sequencer(sender):
             self._subscribers[key].on_walk_done(sender, message)
 
     def on_subscriber_disowned(self, sender: str, message: SubscriberDisowned) -> None:
         key = self._by_identity.get(message.subscriber)
-        if key is not None:
+        if key is not None and self._is_sequencer(sender):
             self._forget(key)
             self.port.emit(OrderBroken(key, AWAY))
 
     def _forget(self, key: int) -> None:
         subscriber = self._subscribers.pop(key)
-        del self._by_identity[subscriber.identity]
+        self._ending.discard(key)
+        del self._by_identity[subscriber.identity], self._wanted[key], self._leaving[key]
         for what in ("repeat", "patience"):
             self.port.cancel_timer((self.name, key, subscriber.name, what))
 
     def _on_subscriber_fact(self, key: int, fact: object) -> None:
         match fact:
             case OrderedEvent():
-                self.port.emit(Shown(key, fact.stamp, fact.event, fact.out_of_order))
+                if fact.stamp.topic in self._wanted.get(key, ()):  # else it was left before it was joined
+                    self.port.emit(Shown(key, fact.stamp, fact.event, fact.out_of_order))
             case TopicsJoined():
                 self.port.emit(Joined(key, fact.topics))
             case TopicsLeft():
+                self._leaving[key] -= 1
                 self.port.emit(Parted(key, fact.topics))
-                if not self._subscribers[key].wanted and self._subscribers[key].settled:
-                    self._forget(key)
+                self._maybe_forget(key)
             case OrderStalled():
                 reason = (
                     f"{fact.buffered} events wait for {self.waits_for(key) or 'one that does not come'}: "

@@ -70,6 +70,15 @@ class Journal:
         machine.outputs.clear()
         return machine, number
 
+    def first_mark(self, drawn: int) -> int:
+        """For the first claim ever: if a life before made it and was gone before it began, it is that one's again."""
+        key = b"order-mark:" + self._server.encode()
+        value = self._store.get("identity", key)
+        if value is None:
+            value = drawn.to_bytes(8)
+            self._store.write([("identity", key, value)])
+        return int.from_bytes(value)
+
     def append(self, number: int, batches: list[bytes]) -> None:
         """The batches from `number` on."""
         changes: list[Change] = []

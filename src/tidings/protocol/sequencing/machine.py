@@ -32,6 +32,7 @@ from tidings.model.ordering_messages import (
     PublisherExpired,
     PublisherGone,
     StampsAgain,
+    SubscriberAlive,
     SubscriberExpired,
     SubscribeWalk,
     WalkAgain,
@@ -47,6 +48,7 @@ Input = (
     | ChangeSubscription
     | PublisherAlive
     | PublisherGone
+    | SubscriberAlive
     | ChainItem
     | ChainTaken
     | Between
@@ -72,6 +74,7 @@ class MachineState(Struct, array_like=True):
     taken: int
     no_ops: list[tuple[int, Timestamp, int]]
     no_ops_made: int
+    lineage: int = 0
 
 
 _decode_state = msgspec.msgpack.Decoder(MachineState).decode
@@ -118,6 +121,8 @@ class SequencerMachine:
         self.untaken: dict[int, ChainMessage] = {}
         """What went up the chain, by number, until the server above has taken it."""
         self.no_ops: dict[int, PublishNoOps] = {}
+        self.lineage = 0
+        """Drawn when the numbering began, and part of the state ever since: a server that lost it has another."""
         self._name = server
         self._above = layout.chain.above(server)
         self._below = layout.chain.below(server)
@@ -133,6 +138,7 @@ class SequencerMachine:
             ChangeSubscription: self.server.on_change_subscription,
             PublisherAlive: self.server.on_publisher_alive,
             PublisherGone: self.server.on_publisher_gone,
+            SubscriberAlive: self.server.on_subscriber_alive,
             ChainItem: self._on_chain_item,
             ChainTaken: self._on_chain_taken,
             Between: self._on_between,
@@ -222,6 +228,7 @@ class SequencerMachine:
                 self._taken,
                 [(no_ops.number, no_ops.stamp, no_ops.count) for no_ops in self.no_ops.values()],
                 self._no_ops_made,
+                self.lineage,
             )
         )
 
@@ -240,6 +247,7 @@ class SequencerMachine:
         self._sent, self._taken = state.sent, state.taken
         self.untaken = dict(state.untaken)
         self._no_ops_made = state.no_ops_made
+        self.lineage = state.lineage
         self.no_ops = {
             number: PublishNoOps(self._name, number, stamp, count) for number, stamp, count in state.no_ops
         }

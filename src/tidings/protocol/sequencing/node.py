@@ -122,7 +122,7 @@ class Sequencer(Part):
     def on_addressed(self, sender: str, message: Message) -> None:
         server: str = message.server  # type: ignore[union-attr]
         if isinstance(message, NotActive):
-            if message.active:
+            if message.active and self.routes.is_replica(server, sender):
                 self.routes.speaks(server, message.active)
             return
         replica = self.replicas.get(server)

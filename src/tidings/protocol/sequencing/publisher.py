@@ -32,6 +32,9 @@ MAX_WAITING = 16_384
 MAX_MERGED = 256
 """Events of requests for one topic that wait are asked for in one, up to so many."""
 
+MAX_DOUBLINGS = 4
+"""A server that does not answer is asked less and less often: it may only be slow."""
+
 Receipt = tuple[str, int]
 """A server and a request to it."""
 
@@ -51,32 +54,40 @@ class Disowned(Fact, frozen=True, gc=False):
 
 
 class _Request:
-    __slots__ = ("events", "topic", "unpublished")
+    __slots__ = ("events", "repeat_at", "repeats", "topic", "unpublished")
 
     def __init__(self, topic: int, events: tuple[object, ...]) -> None:
         self.topic = topic
         self.events = events
         self.unpublished = len(events)
+        self.repeats = 0
+        self.repeat_at = 0
 
 
 class _Line:
     """The requests to one server."""
 
-    __slots__ = ("answered", "next", "repeats", "unanswered")
+    __slots__ = ("acknowledged", "answered", "done", "next", "unanswered", "waiting")
 
     def __init__(self) -> None:
         self.next = 1
+        self.waiting: deque[_Request] = deque()
+        """Not sent yet; unused by a serial publisher."""
         self.unanswered: dict[int, _Request] = {}
         """In the order of their numbers."""
         self.answered: dict[int, _Request] = {}
         """Those of whose events some are not with the event service."""
-        self.repeats = 0
-        """Since the last answer."""
-
-    @property
-    def acknowledged(self) -> int:
+        self.acknowledged = 0
         """All requests up to this one are done with."""
-        return min(next(iter(self.unanswered), self.next), min(self.answered, default=self.next)) - 1
+        self.done: set[int] = set()
+        """Those after it that are."""
+
+    def finish(self, number: int) -> None:
+        del self.answered[number]
+        self.done.add(number)
+        while self.acknowledged + 1 in self.done:
+            self.acknowledged += 1
+            self.done.remove(self.acknowledged)
 
 
 class OrderedPublisher(Part):
@@ -114,23 +125,31 @@ class OrderedPublisher(Part):
         self._on_silence = on_silence
         self._lines: dict[str, _Line] = {}
         self._waiting: deque[_Request] = deque()
-        """Not sent yet, in the order in which they were published."""
+        """Of a serial publisher, all that is not sent yet: what must wait holds up what was published later."""
+        self._unstamped = 0
+        self._asked: dict[int, int] = {}
+        """Topic -> its requests that are not answered."""
+        self._gathering = False
 
     @property
     def unstamped(self) -> int:
         """How many batches have no number yet."""
-        return len(self._waiting) + sum(len(line.unanswered) for line in self._lines.values())
+        return self._unstamped
 
     def publish(self, topic: int, events: Sequence[object]) -> bool:
         """Number the events one after the other; False if there is no room, or the publisher is disowned."""
         if not 0 <= topic < self._chain.topics or not 0 < len(events) <= MAX_BATCH:
             raise ValueError(f"{len(events)} events for topic {topic}: no such topic, or no such batch")
-        if self.disowned or self.unstamped >= self._max_waiting:
+        if self.disowned or self._unstamped >= self._max_waiting:
             return False
-        self._waiting.append(_Request(topic, tuple(events)))
+        self._unstamped += 1
+        server = self._chain.server_of(topic)
+        waiting = self._waiting if self._serial else self._line(server).waiting
+        waiting.append(_Request(topic, tuple(events)))
         if not self._gathers:
-            self._send_waiting()
-        elif len(self._waiting) == 1:
+            self._send_waiting(server)
+        elif not self._gathering:
+            self._gathering = True
             self.port.set_timer((self.name, "", "gather"), self.port.now)
         return True
 
@@ -143,9 +162,8 @@ class OrderedPublisher(Part):
             return
         request.unpublished -= 1
         if not request.unpublished:
-            del line.answered[number]
-            if self._waiting:
-                self._send_waiting()
+            line.finish(number)
+            self._send_waiting(server)
 
     def alive(self) -> None:
         """To be said now and then: who is silent for long is dead to the servers."""
@@ -163,51 +181,47 @@ class OrderedPublisher(Part):
             acknowledged = 0 if line is None else line.acknowledged
             self.port.send(server, PublisherGone(self.identity, server, acknowledged))
 
-    def _send_waiting(self) -> None:
-        """All that may go. What must wait holds up what was published later, to the same server or to any."""
-        kept: deque[_Request] = deque()
-        full: set[str] = set()
-        for request in self._merged():
-            server = self._chain.server_of(request.topic)
-            if server in full or (self._serial and (kept or self._is_busy_with_another(request.topic))):
-                kept.append(request)
-            elif not self._send_new(server, request):
-                full.add(server)
-                kept.append(request)
-        self._waiting = kept
+    def _line(self, server: str) -> _Line:
+        line = self._lines.get(server)
+        if line is None:
+            line = self._lines[server] = _Line()
+        return line
 
-    def _merged(self) -> list[_Request]:
-        """The waiting requests; of neighbours for one topic, one is made."""
-        if not self._gathers:
-            return list(self._waiting)
-        merged: list[_Request] = []
-        for request in self._waiting:
-            last = merged[-1] if merged else None
-            if (
-                last is not None
-                and last.topic == request.topic
-                and len(last.events) + len(request.events) <= MAX_MERGED
-            ):
-                merged[-1] = _Request(last.topic, last.events + request.events)
-            else:
-                merged.append(request)
-        return merged
+    def _send_waiting(self, server: str) -> None:
+        """All that may go to the server or, of a serial publisher, that is next, wherever it goes."""
+        waiting = self._waiting if self._serial else self._line(server).waiting
+        while waiting and self._may_send(waiting[0]):
+            request = waiting.popleft()
+            if self._gathers and waiting and waiting[0].topic == request.topic:
+                request = self._merged(request, waiting)
+            self._send_new(request)
 
-    def _is_busy_with_another(self, topic: int) -> bool:
-        return any(
-            request.topic != topic for line in self._lines.values() for request in line.unanswered.values()
-        )
-
-    def _send_new(self, server: str, request: _Request) -> bool:
-        line = self._lines.setdefault(server, _Line())
+    def _may_send(self, request: _Request) -> bool:
+        line = self._line(self._chain.server_of(request.topic))
         if line.next - line.acknowledged > self._window:
             return False
+        return not self._serial or not self._asked or request.topic in self._asked
+
+    def _merged(self, request: _Request, waiting: deque[_Request]) -> _Request:
+        """One request for it and those behind it, as long as they are for its topic."""
+        events = list(request.events)
+        while waiting and waiting[0].topic == request.topic:
+            if len(events) + len(waiting[0].events) > MAX_MERGED:
+                break
+            events += waiting.popleft().events
+            self._unstamped -= 1
+        return _Request(request.topic, tuple(events))
+
+    def _send_new(self, request: _Request) -> None:
+        server = self._chain.server_of(request.topic)
+        line = self._line(server)
         if not line.unanswered:
             self.port.set_timer((self.name, server), self.port.now + self._repeat_ns)
+        self._asked[request.topic] = self._asked.get(request.topic, 0) + 1
         line.unanswered[line.next] = request
         line.next += 1
+        request.repeat_at = self.port.now + self._repeat_ns
         self._send(server, line, line.next - 1, request)
-        return True
 
     def _send(self, server: str, line: _Line, number: int, request: _Request) -> None:
         create = Create(self.identity, number, request.topic, len(request.events), line.acknowledged)
@@ -217,16 +231,20 @@ class OrderedPublisher(Part):
         """In order: a server ignores a request whose predecessor it lacks."""
         server = str(name[1])
         if not server:
-            self._send_waiting()
+            self._gathering = False
+            for each in [server] if self._serial else list(self._lines):
+                self._send_waiting(each)
             return
-        line = self._lines[server]
-        line.repeats += 1
-        if line.repeats % 2 == 0:
+        line, now = self._lines[server], self.port.now
+        if line.unanswered and next(iter(line.unanswered.values())).repeats % 2:
             self._on_silence(server)
         for number, request in line.unanswered.items():
-            self._send(server, line, number, request)
+            if request.repeat_at <= now:
+                request.repeat_at = now + (self._repeat_ns << min(request.repeats, MAX_DOUBLINGS))
+                request.repeats += 1
+                self._send(server, line, number, request)
         if line.unanswered:
-            self.port.set_timer(name, self.port.now + self._repeat_ns)
+            self.port.set_timer(name, min(request.repeat_at for request in line.unanswered.values()))
 
     def on_event_stamps(self, sender: str, message: EventStamps) -> None:
         line = self._lines.get(message.server)
@@ -237,22 +255,30 @@ class OrderedPublisher(Part):
             return  # it was answered before
         del line.unanswered[message.request]
         line.answered[message.request] = request
-        line.repeats = 0
+        self._unstamped -= 1
+        self._asked[request.topic] -= 1
+        if not self._asked[request.topic]:
+            del self._asked[request.topic]
+        receipt = (message.server, message.request)
         for offset, event in enumerate(request.events, start=1):
             stamp = Timestamp(message.topic, message.base + offset, message.index, message.values)
-            self.port.emit(EventStamped(stamp, event, (message.server, message.request)))
+            self.port.emit(EventStamped(stamp, event, receipt))
         if not line.unanswered:
             self.port.cancel_timer((self.name, message.server))
-        self._send_waiting()
+        self._send_waiting(message.server)
 
     def on_publisher_disowned(self, sender: str, message: PublisherDisowned) -> None:
         if message.publisher != self.identity or self.disowned:
             return
         self.disowned = True
-        lost = [request for line in self._lines.values() for request in line.unanswered.values()]
-        lost += self._waiting
+        lost: list[_Request] = []
         for server, line in self._lines.items():
+            lost += [*line.unanswered.values(), *line.waiting]
             line.unanswered.clear()
+            line.waiting.clear()
             self.port.cancel_timer((self.name, server))
+        lost += self._waiting
         self._waiting.clear()
+        self._asked.clear()
+        self._unstamped = 0
         self.port.emit(Disowned(tuple(event for request in lost for event in request.events)))

@@ -59,10 +59,14 @@ MAX_UNTAKEN = 16_384
 """Items on their way up the chain; beyond, requests are ignored, and repeated by who made them."""
 MAX_UNACKNOWLEDGED = 2048
 """Batches that the standby does not have; beyond, likewise, or, while it still gets the state, it is left behind."""
+MAX_OUTPUTS = 65_536
+"""What waits for the disk or the standby; beyond, likewise."""
 MAX_SHOWN = 100
 """Subscribers that the status names."""
 CHAIN_WINDOW = 256
-"""Items that are repeated at a time."""
+"""Items that are repeated at a time, or kept because one before them has not come."""
+MAX_EARLY_PUBLISHERS = 1024
+"""Publishers whose requests may be kept likewise; of others, what is early is repeated by them."""
 
 ClientMessage = Create | ChangeSubscription | PublisherAlive | PublisherGone | SubscriberAlive
 _encode = msgspec.msgpack.Encoder().encode
@@ -121,7 +125,6 @@ class Replica:
         place = layout.place(server)
         self._witness = place.witness
         self._peer = next((node for node in layout.replicas(server) if node != port.node), "")
-        self._is_primary = place.primary == port.node
         self._above = layout.chain.above(server)
         self._below = layout.chain.below(server)
         self._journal = Journal(store, server, layout)
@@ -147,17 +150,28 @@ class Replica:
         self._following = False
         """The standby has the state, and is sent each batch."""
         self._gated = False
+        self._gated_after = 0
+        """The last batch of which something was said although the standby did not have it."""
         self._acknowledged = 0
         self._unacknowledged: dict[int, bytes] = {}
         self._sender: StateSender | None = None
+        self._state_term = 0
+        """The last term in which a state was sent; acknowledgements in it may be of a state that is gone."""
+        self._floor = 0
+        """The last term in which this one had a state; what comes of it or of earlier ones is out of date."""
         self._receiver = StateReceiver()
         self._received: list[bytes] = []
+        # What came before its turn, of links that reorder
+        self._early_requests: dict[Identity, dict[int, tuple[str, Create]]] = {}
+        self._early_items: dict[int, tuple[str, ChainItem]] = {}
+        self._early_batches: dict[int, bytes] = {}
 
     # --- Life
 
     def start(self) -> None:
         standing = self._journal.standing
         self.term, self.alone = standing.term, standing.alone
+        self._floor = self._state_term = standing.term
         if standing.stated:
             self.machine, self._number = self._journal.load()
             if not self._peer or (standing.active == self.port.node and standing.alone):
@@ -177,7 +191,14 @@ class Replica:
     def _begin(self) -> None:
         """The very first life of the server."""
         self.machine, self._number = SequencerMachine(self.server, self._layout), 0
-        self._journal.replace(self.machine.written(), 0, self.term, self.port.node, alone=True)
+        self.machine.lineage = self.port.random.randrange(1, 2**62)
+        try:
+            self._journal.replace(self.machine.written(), 0, self.term, self.port.node, alone=True)
+        except StoreError as error:
+            self.trouble = str(error)
+            self.machine = None  # asked for again at the next tick
+            return
+        self.trouble = ""
         self._become_active()
 
     def _become(self, role: Role) -> None:
@@ -189,6 +210,7 @@ class Replica:
         self._routes.speaks(self.server, self.port.node)
         self._heard.clear()
         self._outputs.clear()
+        self._forget_early()
         self._said = self.machine.sent
         self._become(Role.ACTIVE)
         # Whoever was active before may not have said these.
@@ -198,17 +220,27 @@ class Replica:
 
     def _step_down(self, term: int, active: str, *, alone: bool) -> None:
         """Another went on: what it does not have, nobody was told."""
-        self._journal.forget(term, active, alone=alone)
+        try:
+            self._journal.forget(term, active, alone=alone)
+        except StoreError as error:  # found again, it is of no use: the witness knows better
+            self.trouble = str(error)
+        self._floor = max(self._floor, self.term)
         self.term, self.alone = term, alone
         self.machine = None
         self._number = 0
         self._drop_batch()
         self._received.clear()
+        self._forget_early()
         self._leave_behind()
         self._claiming = None
         self._routes.speaks(self.server, active)
         self._become(Role.WAITING)
         self._ask_around()
+
+    def _forget_early(self) -> None:
+        self._early_requests.clear()
+        self._early_items.clear()
+        self._early_batches.clear()
 
     def _drop_batch(self) -> None:
         self._batch.clear()
@@ -248,15 +280,20 @@ class Replica:
             self._ask_around()
 
     def _ask_around(self) -> None:
-        if self.role is Role.WAITING and self._peer:
-            if self._claiming:
-                self._claim(alone=True)
-            else:
+        if self._peer and self._claiming:
+            self._claim(alone=True)
+        elif self._peer:
+            if self.role is Role.WAITING:
                 self.port.send(self._peer, StateWanted(self.server))
-                if self._is_primary and self.machine is None:
-                    self._claim_first()
+            self._claim_first()  # or hear who speaks; a late word may have made us think that all is lost
 
     def _claim_first(self) -> None:
+        if not self._journal.standing.term:
+            try:
+                self._mark = self._journal.first_mark(self._mark)
+            except StoreError as error:
+                self.trouble = str(error)
+                return
         self.port.send(self._witness, Claim(self.server, 0, True, self._mark))
 
     # --- Inputs
@@ -268,15 +305,44 @@ class Replica:
         machine = self.machine
         assert machine is not None
         if isinstance(message, ChangeSubscription | SubscriberAlive):
-            self._heard[message.subscriber] = self.port.now
+            identity = message.subscriber
         else:
-            self._heard[message.publisher] = self.port.now
+            identity = message.publisher
+        if sender == identity[0]:
+            self._heard[identity] = self.port.now
         if isinstance(message, SubscriberAlive):
+            if sender != identity[0]:
+                return
             self._note_stall(message)
-            machine.server.on_subscriber_alive(sender, message)
-            self._collect(batched=len(self._batch) > 0)
-        elif not self._is_full():
-            self._input(sender, message)
+            if machine.server.has_subscriber(identity):
+                return
+        # Whether it is unknown is told like all else only when the standby agrees: we may be out of date.
+        if not self._is_full():
+            if isinstance(message, Create):
+                self._take_request(sender, message)
+            else:
+                self._input(sender, message)
+
+    def _take_request(self, sender: str, message: Create) -> None:
+        """With those after it that came before it."""
+        assert self.machine is not None
+        publisher = message.publisher
+        early = self._early_requests.get(publisher)
+        if self.machine.server.is_early(message):
+            if early is None and len(self._early_requests) < MAX_EARLY_PUBLISHERS:
+                early = self._early_requests[publisher] = {}
+            if early is not None and len(early) < CHAIN_WINDOW:
+                early[message.request] = sender, message
+            return
+        self._input(sender, message)
+        if early is None:
+            return
+        following = message.request + 1
+        while following in early:
+            self._input(*early.pop(following))
+            following += 1
+        if not early or max(early) < following:
+            del self._early_requests[publisher]
 
     def _note_stall(self, message: SubscriberAlive) -> None:
         before = self._stalled.pop(message.subscriber, None)
@@ -290,12 +356,19 @@ class Replica:
 
     def on_chain_item(self, sender: str, message: ChainItem) -> None:
         if self._is_mine(sender, self._below):
-            assert self.machine is not None
+            assert self.machine is not None and self._below is not None
+            self._routes.speaks(self._below, sender)
             if message.number <= self.machine.taken:  # it changes nothing, and is answered
-                self.machine.apply(sender, message)
-                self._collect(batched=len(self._batch) > 0)
-            elif message.number == self.machine.taken + 1 and not self._is_full():
-                self._input(sender, message)
+                if len(self._outputs) < MAX_OUTPUTS:
+                    self.machine.apply(sender, message)
+                    self._collect(batched=len(self._batch) > 0)
+            elif message.number > self.machine.taken + 1:
+                if len(self._early_items) < CHAIN_WINDOW:
+                    self._early_items[message.number] = sender, message
+            elif not self._is_full():
+                self._early_items[message.number] = sender, message
+                while self.machine.taken + 1 in self._early_items:
+                    self._input(*self._early_items.pop(self.machine.taken + 1))
 
     def on_chain_taken(self, sender: str, message: ChainTaken) -> None:
         if self._is_mine(sender, self._above) and self._above is not None:
@@ -329,6 +402,7 @@ class Replica:
         return (
             len(self.machine.untaken) >= MAX_UNTAKEN
             or (self._gated and len(self._unacknowledged) >= MAX_UNACKNOWLEDGED)
+            or len(self._outputs) >= MAX_OUTPUTS
             or bool(self.trouble)
         )
 
@@ -356,7 +430,10 @@ class Replica:
 
     def _commit(self) -> None:
         """What came since the last time becomes one batch; nothing of it was said yet."""
-        if not self._batch or self.role is not Role.ACTIVE:
+        if self.role is not Role.ACTIVE:
+            return
+        if not self._batch:
+            self.trouble = ""  # what comes next shows whether it lasts
             return
         inputs = _encode(self._batch)
         try:
@@ -401,8 +478,11 @@ class Replica:
         if isinstance(message, ChainItem):
             self._said = message.number
             self._send_to_server(to, message)
-        elif isinstance(message, ChainTaken | Between):
+        elif isinstance(message, ChainTaken):
             self._send_to_server(to, message)
+        elif isinstance(message, Between):  # nothing would correct a wrong guess
+            for node in self._layout.replicas(to):
+                self.port.send(node, message)
         else:
             self.port.send(to, message)
 
@@ -468,11 +548,12 @@ class Replica:
             return
         if self.role is Role.STANDBY:  # the active one has lost its state
             self._claim(alone=True)
-        elif self.role is Role.ACTIVE and self._gated:
-            self._claiming = True
-            self._claim(alone=True)
-        elif self.role is Role.ACTIVE and (self._sender is None or self._following):
-            self._send_state()
+        elif self.role is Role.ACTIVE and self._sender is None:
+            if self._gated or self._state_term == self.term:
+                self._claiming = True
+                self._claim(alone=True)
+            else:
+                self._send_state()
 
     def _send_state(self) -> None:
         assert self.machine is not None
@@ -481,6 +562,7 @@ class Replica:
             return  # the disk does not take it now
         self._leave_behind()
         self._peer_heard_at = self.port.now
+        self._state_term = self.term
         self._sender = StateSender(
             self.server,
             self.term,
@@ -490,9 +572,8 @@ class Replica:
         )
 
     def on_state_taken(self, sender: str, message: StateTaken) -> None:
-        if sender == self._peer and self._sender is not None:
+        if sender == self._peer and self._sender is not None and self._sender.taken(message):
             self._peer_heard_at = self.port.now
-            self._sender.taken(message)
 
     def on_replicated(self, sender: str, message: Replicated) -> None:
         if sender != self._peer or self.role is not Role.ACTIVE or message.term != self.term:
@@ -501,6 +582,7 @@ class Replica:
         if self._sender is not None and message.number >= self._sender.number:
             self._sender = None
             self._following = self._gated = True
+            self._gated_after = self._number
             self._acknowledged = message.number
             self._repeat_batches()
         if not self._following or message.number > self._number:
@@ -513,9 +595,14 @@ class Replica:
 
     def _maybe_claim_step(self) -> None:
         """All that was said while alone is with the standby: from now on it may take over."""
-        if self._gated and self.alone and self._claiming is None and not self._unacknowledged:
+        in_step = self._gated and self._acknowledged >= self._gated_after
+        if in_step and self.alone and self._claiming is None:
             # Written first: if we are gone before we hear of it, we must not go on alone.
-            self._journal.stand(self.term, self.port.node, alone=False)
+            try:
+                self._journal.stand(self.term, self.port.node, alone=False)
+            except StoreError as error:
+                self.trouble = str(error)
+                return  # tried again when the standby is heard of next
             self._claiming = False
             self._claim(alone=False)
 
@@ -530,6 +617,10 @@ class Replica:
     def on_state_part(self, sender: str, message: StatePart) -> None:
         if sender != self._peer or self.role is Role.ACTIVE or message.term < self.term:
             return
+        if message.term <= self._floor:
+            if self.role is Role.STANDBY and message.term == self.term:
+                self._acknowledge()
+            return
         state = self._receiver.take(message)
         self.port.send(self._peer, StateTaken(self.server, message.number, self._receiver.count))
         if state is not None:
@@ -542,9 +633,11 @@ class Replica:
                 return
             self.trouble = ""
             self.machine, self._number = machine, message.number
+            self._floor = message.term
             self.term, self.alone = message.term, True
             self._claiming = None
             self._received.clear()
+            self._forget_early()
             self._peer_heard_at = self.port.now
             self._routes.speaks(self.server, self._peer)
             self._become(Role.STANDBY)
@@ -561,7 +654,9 @@ class Replica:
         if self.role is Role.ACTIVE:
             self._step_down(message.term, sender, alone=True)
         elif self.role is Role.STANDBY:
-            self.term = message.term
+            if message.term != self.term:
+                self._early_batches.clear()
+            self.term = self._floor = message.term
             self._peer_heard_at = self.port.now
             self._take_batch(message)
 
@@ -570,8 +665,15 @@ class Replica:
             self._acknowledge()
             if message.number > self._number + len(self._received):
                 return  # what lacks is repeated
-        elif message.number == self._number + len(self._received) + 1:
-            self._received.append(message.inputs)
+        elif (following := self._number + len(self._received) + 1) < message.number:
+            if len(self._early_batches) < CHAIN_WINDOW:
+                self._early_batches[message.number] = message.inputs
+            self._acknowledge()
+        elif message.number == following:
+            self._early_batches[message.number] = message.inputs
+            while following in self._early_batches:
+                self._received.append(self._early_batches.pop(following))
+                following += 1
             if not self._committing:
                 self._committing = True
                 self.port.set_timer(("sequencer", self.server, "commit"), self.port.now)
@@ -622,18 +724,22 @@ class Replica:
             if message.mark == self._mark and message.term == 1:
                 self.term = 1
                 self._begin()
-            elif message.alone:
+            else:
                 self.term = message.term
-                self._become(Role.LOST)
+                if message.alone and self.role is not Role.LOST:
+                    self._become(Role.LOST)
             return
         if message.mark != self._mark:
             self.term = message.term  # of an earlier life; claim from there
             return
-        news = message.term > self.term
-        self.term, self.alone = message.term, message.alone
-        if not news:
+        if message.term == self.term:
             return
-        self._journal.stand(self.term, self.port.node, alone=self.alone)
+        try:
+            self._journal.stand(message.term, self.port.node, alone=message.alone)
+        except StoreError as error:
+            self.trouble = str(error)
+            return  # it is claimed again, and ruled so again
+        self.term, self.alone = message.term, message.alone
         if self.alone or self._claiming is False:
             self._claiming = None
         if self.role is not Role.ACTIVE:
@@ -655,12 +761,16 @@ class Replica:
                 self._step_down(message.term, message.active, alone=message.alone)
         elif self.role is Role.STANDBY:
             if message.alone:
-                self._step_down(message.term, message.active, alone=True)
+                silent = self.port.now - self._peer_heard_at > self._times.lease_ns
+                if message.term > self.term or silent:  # else the state that we have is of this very term
+                    self._step_down(message.term, message.active, alone=True)
             else:
-                self.term = message.term  # we are in step in this term: claim from there
+                self.term = self._floor = message.term  # we are in step in this term: claim from there
         else:
             self.term = message.term
             self._routes.speaks(self.server, message.active)
+            if self.role is Role.LOST:
+                self._become(Role.WAITING)
 
     # --- What it says of itself
 

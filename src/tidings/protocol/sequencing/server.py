@@ -118,6 +118,14 @@ class SequencerServer(Part):
 
     # --- Numbers for events
 
+    def is_early(self, message: Create) -> bool:
+        """A request before it has not come; to hold it back costs less than to have it repeated."""
+        publisher = message.publisher
+        requests = self._requests.get(publisher)
+        if publisher in self._dead or (message.acknowledged and requests is None):
+            return False
+        return message.request > (1 if requests is None else requests.next)
+
     def on_create(self, sender: str, message: Create) -> None:
         publisher = message.publisher
         if sender != publisher[0]:
@@ -232,6 +240,8 @@ class SequencerServer(Part):
     def on_answers_taken(self, sender: str, message: AnswersTaken) -> None:
         if self._is_from_below(sender):
             self._forget_answers(message.publisher, message.server, message.acknowledged)
+            if not message.acknowledged:  # the publisher has left
+                self._replace_answers(message.publisher, message.server)
             if message.highest != self.port.node:
                 self._climb(message, message.highest)
 
@@ -268,10 +278,19 @@ class SequencerServer(Part):
             self.port.emit(Misbehaviour(sender, f"it speaks in the name of {message.publisher[0]}"))
         elif message.publisher not in self._dead:
             self.on_publisher_alive(sender, message)
-            self.publisher_dead(message.publisher)
+            requests = self._requests.get(message.publisher, _Requests())
+            highest = min(requests.holders.values(), key=self._chain.position_of, default=self.port.node)
+            self._bury(message.publisher)
+            self._replace_answers(message.publisher, self.port.node)
+            if highest != self.port.node:
+                # Behind what it acknowledged. Told by the publisher alone, they might replace what it published.
+                self._climb(AnswersTaken(message.publisher, self.port.node, 0, highest), highest)
+
+    def has_subscriber(self, subscriber: Identity) -> bool:
+        return 0 < self._version(subscriber) < EXPIRED
 
     def on_subscriber_alive(self, sender: str, message: SubscriberAlive) -> None:
-        if not 0 < self._version(message.subscriber) < EXPIRED and sender == message.subscriber[0]:
+        if not self.has_subscriber(message.subscriber) and sender == message.subscriber[0]:
             self.port.send(sender, SubscriberDisowned(message.subscriber))
 
     @property
@@ -299,13 +318,19 @@ class SequencerServer(Part):
 
     def publisher_dead(self, publisher: Identity) -> None:
         """Its lease is over; every server is told. What it may not have published is replaced by no-ops."""
+        self._bury(publisher)
+        for _, server in [source for source in self._answers if source[0] == publisher]:
+            self._replace_answers(publisher, server)
+
+    def _bury(self, publisher: Identity) -> None:
         self._dead[publisher] = None
         if len(self._dead) > MAX_DEAD:
             del self._dead[next(iter(self._dead))]
         self._requests.pop(publisher, None)
-        for source in [source for source in self._answers if source[0] == publisher]:
-            for stamps in self._answers.pop(source).values():
-                self._replace(stamps)
+
+    def _replace_answers(self, publisher: Identity, server: str) -> None:
+        for stamps in self._answers.pop((publisher, server), {}).values():
+            self._replace(stamps)
 
     def _replace(self, stamps: EventStamps) -> None:
         """No-ops have all entries: the next event of the topic relies on what this stamp waits for."""
@@ -334,7 +359,8 @@ class SequencerServer(Part):
 
     def _is_walk(self, message: ChangeSubscription, index: tuple[int, ...]) -> bool:
         size = len(message.topics) + len(message.ghosts)
-        return 0 < size == len(index) <= MAX_TOPICS and self._chain.knows(index)
+        sound = 0 < size == len(index) <= MAX_TOPICS and self._chain.knows(index)
+        return sound and message.version < EXPIRED
 
     def _version(self, subscriber: Identity) -> int:
         version, _ = self._subscriptions.get(subscriber, (0, frozenset()))
@@ -348,7 +374,11 @@ class SequencerServer(Part):
             self.port.send(last, again)
 
     def on_subscribe_walk(self, sender: str, message: SubscribeWalk) -> None:
-        if self._is_from_below(sender):
+        if not self._is_from_below(sender):
+            return
+        if self._version(message.subscriber) >= EXPIRED > message.version:
+            self.port.send(message.subscriber[0], SubscriberDisowned(message.subscriber))
+        else:
             self._walk(message)
 
     def _walk(self, walk: SubscribeWalk) -> None:

@@ -116,7 +116,7 @@ class _Queue:
     def skip(self, first: int, last: int) -> None:
         self.skipped.add_range(first, last + 1)
         if self.skipped.range_count > MAX_SKIPPED:
-            (_, stop), *_ = self.skipped
+            _, stop = next(iter(self.skipped))
             self.skipped.trim_below(stop)
 
 

@@ -30,11 +30,14 @@ class StateSender:
         self._next = self._taken
         self._fill()
 
-    def taken(self, message: StateTaken) -> None:
-        if message.number == self.number and self._taken < message.part <= len(self._pieces):
-            self._taken = message.part
-            self._next = max(self._next, self._taken)
-            self._fill()
+    def taken(self, message: StateTaken) -> bool:
+        """False: it says nothing new."""
+        if message.number != self.number or not self._taken < message.part <= len(self._pieces):
+            return False
+        self._taken = message.part
+        self._next = max(self._next, self._taken)
+        self._fill()
+        return True
 
     def _fill(self) -> None:
         while self._next < min(len(self._pieces), self._taken + WINDOW):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from tidings.model.errors import StoreError
 from tidings.model.ordering_messages import Claim, Ruling
 from tidings.protocol.kernel import Part, Port
 from tidings.protocol.sequencing.layout import Layout
@@ -53,7 +54,10 @@ class Witness(Part):
             record = _Record(record.term + 1, sender, message.alone, message.mark)
             key = _PREFIX + message.server.encode()
             # Written before it is said: a witness that forgot could rule otherwise.
-            self._store.write([("identity", key, msgspec.msgpack.encode(record))])
+            try:
+                self._store.write([("identity", key, msgspec.msgpack.encode(record))])
+            except StoreError:
+                return  # it is claimed again
             self._records[message.server] = record
         self.port.send(sender, Ruling(message.server, record.term, record.active, record.alone, record.mark))
 

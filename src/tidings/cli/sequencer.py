@@ -1,0 +1,139 @@
+"""`tidings sequencer`: one node of those who give events one order, as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from tidings.cli.broker import StopOnEof, TlsCertificate, TlsKey
+from tidings.cli.options import Json, LayoutOrder, TlsAuthority, TokenFile, option
+from tidings.cli.output import print_json, print_line
+
+if TYPE_CHECKING:
+    from tidings.cli.sequencer_settings import SequencerSettings
+    from tidings.net.sequencer import SequencerHost
+    from tidings.services.service import EventService
+
+Name = Annotated[
+    str | None, option("--name", help="Which node of the layout this is. Default: s0, or the only one.")
+]
+Listen = Annotated[
+    str | None,
+    option(
+        "--listen", metavar="HOST:PORT", help="Port 0: any. Default: as the layout says, or 127.0.0.1:7500."
+    ),
+]
+LayoutPath = Annotated[
+    Path | None,
+    option("--layout", metavar="FILE", help="Topics, servers and nodes (TOML); the same at every node."),
+]
+Topics = Annotated[
+    list[str] | None,
+    option(
+        "--topic",
+        metavar="PATTERN",
+        help="Without a layout file: topics numbered apart, by precedence; may be repeated. Default: /**.",
+    ),
+]
+OrderFlag = Annotated[
+    LayoutOrder | None,
+    option("--order", help="causal is total, too; before the file's. Default: causal."),
+]
+Data = Annotated[
+    Path | None,
+    option("--data", metavar="DIR", help="Where it keeps its state, as NAME.order. Default: nowhere."),
+]
+Service = Annotated[
+    str | None,
+    option("--service", metavar="URL", help="Where events are published: there the dead are stood in for."),
+]
+
+
+def sequencer(
+    name: Name = None,
+    listen: Listen = None,
+    layout: LayoutPath = None,
+    topic: Topics = None,
+    order: OrderFlag = None,
+    data: Data = None,
+    service: Service = None,
+    tls_cert: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsAuthority = None,
+    token_file: TokenFile = None,
+    json: Json = False,
+    stop_on_eof: StopOnEof = False,
+) -> None:
+    """Run one sequencer until SIGINT or SIGTERM; prints one line once it listens."""
+    from tidings.cli.running import Stopped, run
+    from tidings.cli.sequencer_settings import SequencerFlags, sequencer_settings
+
+    settings = sequencer_settings(
+        SequencerFlags(
+            name=name,
+            listen=listen,
+            layout=layout,
+            topics=topic or (),
+            order=order,
+            data=data,
+            service=service,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tls_ca=tls_ca,
+            token_file=token_file,
+        )
+    )
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        run(serve(settings, as_json=json, stop_on_eof=stop_on_eof))
+    except Stopped:
+        return  # the way in which a sequencer is meant to end
+
+
+async def serve(settings: SequencerSettings, *, as_json: bool, stop_on_eof: bool) -> None:
+    from tidings.cli.broker_control import until_eof
+    from tidings.cli.no_ops import NoOpPublisher
+    from tidings.net.sequencer import SequencerHost
+
+    def make_service() -> EventService:
+        from tidings.opening import connect
+
+        authority = None if settings.tls is None else settings.tls.authority
+        assert settings.service is not None
+        # The service alone: what is published there has its numbers already.
+        return connect(settings.service, token=settings.token, tls_ca=authority).inner
+
+    host = SequencerHost(
+        settings.name,
+        settings.listen,
+        settings.layout,
+        settings.addresses,
+        data=settings.data,
+        token=settings.token,
+        tls=settings.tls,
+        on_no_ops=lambda fact: no_ops.add(fact),
+    )
+    no_ops = NoOpPublisher(
+        None if settings.service is None else make_service, settings.layout, host.no_ops_published
+    )
+    await host.start()
+    try:
+        announce(host, tls=settings.tls is not None, as_json=as_json)
+        await (until_eof() if stop_on_eof else asyncio.Event().wait())
+    finally:
+        await no_ops.close()
+        await host.stop()
+
+
+def announce(host: SequencerHost, *, tls: bool, as_json: bool) -> None:
+    """The line that others wait for."""
+    from tidings.net.address import url
+
+    where = url(host.address, tls=tls)
+    if as_json:
+        print_json({"sequencer": host.name, "url": where, "pid": os.getpid()})
+    else:
+        print_line(f"{host.name} listens on {where}")

@@ -1,0 +1,409 @@
+"""A node of the ordering on real sockets: it listens, dials the other nodes, and drives the protocol's node.
+
+Of two nodes the one whose name sorts lower dials. Clients come with their ordering module (role "ordered"), or only to
+ask for the status (role "client"). A second connection with the same name and role takes the place of the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from tidings.model.errors import ConnectionFailed, OrderError, StoreError, WireError
+from tidings.model.messages import PROTOCOL_VERSION, Hello, Message, Status, StatusRequest, Welcome
+from tidings.model.ordering_messages import OrderLayout
+from tidings.net.address import Address
+from tidings.net.dialling import explain, keep_open, open_stream
+from tidings.net.handshake import CLIENT, ORDERED, SEQUENCER, same_token
+from tidings.net.ordering_links import (
+    BETWEEN_SEQUENCERS,
+    FROM_CLIENTS,
+    POLICY,
+    SEQUENCER_MODE,
+    OrderingLink,
+    check_layout_size,
+    expect_layout,
+    heard,
+    layout_refusal,
+    only,
+    told,
+)
+from tidings.net.port import AsyncPort
+from tidings.net.security import Tls, check_dialling, check_listening, client_context, server_context
+from tidings.net.sequencer_store import open_sequencer_store
+from tidings.net.session import Dial, End, Handler, Session, State
+from tidings.net.status_text import status_text
+from tidings.net.stream import StreamSession
+from tidings.protocol.facts import Misbehaviour
+from tidings.protocol.kernel import TimerName
+from tidings.protocol.sequencing.layout import Layout
+from tidings.protocol.sequencing.machine import PublishNoOps
+from tidings.protocol.sequencing.node import SequencerNode
+from tidings.protocol.sequencing.replica import RoleChanged, Times
+from tidings.protocol.store import Store
+
+MAX_COMPLAINTS = 1_000
+"""So many different complaints are told once each; then they may be told again."""
+EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - listened on only with TLS and a token
+"""No addresses to dial."""
+
+log = logging.getLogger("tidings.net")
+
+
+class SequencerHost:
+    """`await start()`, then `address` is where it listens; `await stop()` ends it, as abruptly as a crash.
+
+    `addresses` has every node of the layout whose name sorts higher; of the others, and of itself, what clients are to
+    be told. Without `data` nothing outlives it: then its servers begin anew, and clients are told so.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        listen: Address,
+        layout: Layout,
+        addresses: Mapping[str, Address] | None = None,
+        *,
+        data: Path | None = None,
+        token: str = "",
+        tls: Tls | None = None,
+        times: Times | None = None,
+        on_no_ops: Callable[[PublishNoOps], None] = lambda fact: None,
+        emit: Callable[[object], None] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.name = name
+        self.address = listen
+        self.layout = layout
+        self.addresses = dict(addresses or {})
+        self.bad_frames = 0
+        self.refusals = 0
+        self._configured = frozenset(self.addresses)
+        self._data = data
+        self._token = token
+        self._tls = tls
+        self._times = times
+        self._on_no_ops = on_no_ops
+        self._emit = emit
+        self._port = AsyncPort(name, on_timer=self._on_timer, emit=self._on_fact, seed=seed)
+        self._node: SequencerNode | None = None
+        self._store: Store | None = None
+        self._links: dict[str, OrderingLink] = {}
+        """The sessions that stand, by the peer's name."""
+        self._sessions: dict[Session, None] = {}
+        self._lineages: dict[str, int] = {}
+        """Of the servers at other nodes."""
+        self._diallers: list[asyncio.Task[End]] = []
+        self._complaints: dict[tuple[str, str], None] = {}
+        self._server: asyncio.Server | None = None
+        self._client_context: ssl.SSLContext | None = None
+        self._stopped = False
+
+    # --- Life
+
+    async def start(self) -> None:
+        """ConnectionFailed: it cannot listen. StoreError, OrderError: what it keeps on disk cannot be used."""
+        dialled = self._check()
+        if self._tls is not None:
+            self._client_context = client_context(self._tls)
+        try:
+            await self._listen()
+        except OSError as error:
+            raise ConnectionFailed(f"cannot listen on {self.address}: {explain(error)}") from None
+        try:
+            assert self._server is not None
+            self._store = open_sequencer_store(self._data, self.name)
+            self._node = SequencerNode(self._port, self.layout, self._store, times=self._times, first=True)
+            self._node.start()
+            await self._server.start_serving()
+        except BaseException:
+            await self.stop()
+            raise
+        for peer in dialled:
+            self._diallers.append(asyncio.create_task(self._keep_link(peer)))
+
+    def _check(self) -> list[str]:
+        """The nodes to dial."""
+        nodes = self.layout.nodes
+        if self.name not in nodes:
+            raise OrderError(f"{self.name!r} is no node of the layout; its nodes are {', '.join(nodes)}")
+        check_layout_size(self.layout)
+        check_listening(self.address, "tcp", self._tls, self._token)
+        dialled = sorted(node for node in nodes if self.name < node)
+        missing = [node for node in dialled if node not in self.addresses]
+        if missing:
+            raise OrderError(f"{self.name} has no address for {', '.join(missing)}")
+        for peer in dialled:
+            check_dialling(self.addresses[peer], "tcp", self._tls)
+        return dialled
+
+    async def _listen(self) -> None:
+        host, port = self.address
+        context = None if self._tls is None else server_context(self._tls)
+        self._server = await asyncio.get_running_loop().create_server(
+            self._accepted, host, port, ssl=context, start_serving=False
+        )
+        self.address = Address(host, self._server.sockets[0].getsockname()[1])
+        own = self.addresses.get(self.name)
+        if own is None or not own.port:
+            self.addresses[self.name] = self.address
+        if self.addresses[self.name].host in EVERYWHERE:
+            del self.addresses[self.name]
+
+    def _accepted(self) -> StreamSession:
+        session = StreamSession(self, POLICY)
+        self._sessions[session] = None
+        return session
+
+    async def _keep_link(self, peer: str) -> End:
+        def on_failure(reason: str) -> None:
+            if not self._stopped:
+                self._complain(f"link to {peer} at {self.addresses[peer]}", reason)
+
+        return await keep_open(lambda: self._dial(peer), self._port.random, on_failure)
+
+    async def _dial(self, peer: str) -> Session:
+        hello = Hello(PROTOCOL_VERSION, self.name, SEQUENCER, SEQUENCER_MODE, self._token)
+        return await open_stream(self, self.addresses[peer], Dial(hello, peer), POLICY, self._client_context)
+
+    async def stop(self) -> None:
+        self._stopped = True
+        for task in self._diallers:
+            task.cancel()
+        await asyncio.gather(*self._diallers, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+        sessions = list(self._sessions)
+        for session in sessions:
+            session.end(End(f"{self.name} stops", refused=False))
+            session.abort()
+        self._port.close()
+        if self._store is not None:
+            self._store.close()
+        await asyncio.gather(*(session.wait_closed() for session in sessions))
+
+    # --- Sessions: what they ask of their host
+
+    def on_hello(self, session: Session, hello: Hello) -> None:
+        reason = self._hello_refusal(hello)
+        if reason is not None:
+            self._refuse(session, hello.node, reason)
+            return
+        answer = Welcome(PROTOCOL_VERSION, self.name, SEQUENCER_MODE)
+        if hello.role == CLIENT:
+            status_only = only((StatusRequest,), partial(self._tell_status, session), _ASKER, session)
+            session.welcome(hello.node, CLIENT, answer, *status_only)
+        else:
+            handlers = self._meeting_handlers(session, hello.node, hello.role)
+            session.welcome(hello.node, hello.role, answer, *handlers)
+
+    def _hello_refusal(self, hello: Hello) -> str | None:
+        if hello.version != PROTOCOL_VERSION:
+            return (
+                f"protocol version {hello.version} is not spoken here; {self.name} speaks {PROTOCOL_VERSION}"
+            )
+        if not same_token(hello.token, self._token):
+            return "wrong or missing token"
+        if hello.role in (CLIENT, ORDERED):
+            return f"the name {hello.node!r} is a sequencer's" if hello.node in self.layout.nodes else None
+        if hello.role != SEQUENCER:
+            return f"the role {hello.role!r} is not known here: {self.name} is a sequencer"
+        if hello.node == self.name:
+            return f"two sequencers are named {self.name}"
+        return None if hello.node in self.layout.nodes else f"{hello.node} is no node of the layout here"
+
+    def on_welcome(self, session: Session, welcome: Welcome) -> None:
+        assert session.dial is not None
+        expected = session.dial.expected
+        if (welcome.version, welcome.node, welcome.mode) != (PROTOCOL_VERSION, expected, SEQUENCER_MODE):
+            session.refuse(
+                f"{welcome.node} ({welcome.mode}) answered where sequencer {expected} was expected"
+            )
+            return
+        self._sessions[session] = None
+        session.set_up(expected, SEQUENCER, *self._meeting_handlers(session, expected, SEQUENCER))
+        session.send(self._own_layout())
+
+    def _meeting_handlers(
+        self, session: Session, peer: str, role: str
+    ) -> tuple[dict[type, Handler], Handler]:
+        """Nothing is said before the layouts have been compared."""
+        timer = expect_layout(session)
+        session.ended.add_done_callback(lambda _: timer.cancel())
+
+        def meet(message: OrderLayout) -> None:
+            timer.cancel()
+            self._meet(session, peer, role, message)
+
+        return only((OrderLayout,), meet, "who has not named its layout of topics", session)
+
+    def _meet(self, session: Session, peer: str, role: str, message: OrderLayout) -> None:
+        takes_ours = role == ORDERED and not message.json
+        reason = None if takes_ours else layout_refusal(self.layout, message.json, self.name)
+        if reason is None and role == SEQUENCER:
+            reason = self._lineage_refusal(message)
+        if reason is not None:
+            self._refuse(session, peer, reason)
+            return
+        before = self._links.get(peer)
+        if before is not None:
+            before.session.refuse("another connection took the name")
+        if session.dial is None:  # not before: who dialled takes no large message until it is welcome
+            session.send(self._own_layout())
+        take = partial(self._take, peer)
+        if role == ORDERED:
+            handlers, other = only(FROM_CLIENTS, take, "a client of a sequencer", session)
+        else:
+            handlers, other = only(BETWEEN_SEQUENCERS, take, "a sequencer", session)
+            handlers[OrderLayout] = partial(self._hear, peer, session)
+        session.set_up(peer, role, handlers, other)
+        self._links[peer] = self._port.sessions[peer] = OrderingLink(session)
+        if role == SEQUENCER:
+            self._learn(peer, message)
+
+    def _hear(self, peer: str, session: Session, message: OrderLayout) -> None:
+        """News from a node that was met before."""
+        reason = self._lineage_refusal(message)
+        if reason is None:
+            self._learn(peer, message)
+        else:
+            self._refuse(session, peer, reason)
+
+    def _lineage_refusal(self, message: OrderLayout) -> str | None:
+        """A server that forgot its numbers cannot go on with those who know them."""
+        known = {**self._lineages, **dict(self._own_lineages())}
+        lost = [server for server, lineage in message.lineages if known.get(server, lineage) != lineage]
+        if not lost:
+            return None
+        return f"sequencer server {lost[0]} lost its state; {self.name} knows numbers that it gave before"
+
+    def _learn(self, peer: str, message: OrderLayout) -> None:
+        """Where nodes are: of itself a node knows best, of others what was configured here."""
+        self._lineages |= dict(message.lineages)
+        nodes = self.layout.nodes
+        news = {
+            node: address
+            for node, address in heard(message, nodes.__contains__).items()
+            if node != self.name
+            and self.addresses.get(node) != address
+            and node not in self._configured
+            and (node == peer or node not in self.addresses)
+        }
+        if news:
+            self.addresses |= news
+            self._announce()
+
+    def _own_layout(self, *, again: bool = False) -> OrderLayout:
+        text = "" if again else self.layout.text
+        return OrderLayout(text, told(self.addresses), self._own_lineages())
+
+    def _own_lineages(self) -> tuple[tuple[str, int], ...]:
+        """Of the servers whose state is here."""
+        assert self._node is not None
+        found = [(server, replica.machine) for server, replica in self._node.sequencer.replicas.items()]
+        return tuple((server, machine.lineage) for server, machine in found if machine is not None)
+
+    def _announce(self) -> None:
+        """To everybody, what has changed, before anything that comes of it."""
+        if self._node is not None:
+            for link in list(self._links.values()):
+                link.session.send(self._own_layout(again=True))
+
+    def on_bad_frame(self, session: Session, error: WireError) -> None:
+        self.bad_frames += 1
+        log.warning("%s closed %s %s: %s", self.name, session.peer, session.address, error)
+
+    def on_ended(self, session: Session, end: End) -> None:
+        self._sessions.pop(session, None)
+        link = self._links.get(session.peer)
+        if link is not None and link.session is session:
+            del self._links[session.peer]
+            del self._port.sessions[session.peer]
+
+    def _refuse(self, session: Session, peer: str, reason: str) -> None:
+        self.refusals += 1
+        self._complain(f"{peer} from {session.address.rpartition(':')[0]} is refused", reason)
+        session.refuse(reason)
+
+    # --- The protocol
+
+    @contextmanager
+    def _store_errors_told(self) -> Iterator[None]:
+        """What could not be written was not said either; it is asked for again."""
+        try:
+            yield
+        except StoreError as error:
+            self._complain("store", str(error))
+
+    def _take(self, peer: str, message: Message) -> None:
+        assert self._node is not None
+        with self._store_errors_told():
+            self._node.receive(peer, message)
+
+    def _on_timer(self, name: TimerName) -> None:
+        assert self._node is not None
+        with self._store_errors_told():
+            self._node.timer(name)
+
+    def no_ops_published(self, server: str, number: int) -> None:
+        """What `on_no_ops` was told is with the event service."""
+        if self._node is not None and not self._stopped:
+            with self._store_errors_told():
+                self._node.sequencer.no_ops_published(server, number)
+
+    def _on_fact(self, fact: object) -> None:
+        match fact:
+            case PublishNoOps():
+                self._on_no_ops(fact)
+            case RoleChanged():
+                self._announce()
+            case Misbehaviour(peer=peer, what=what):
+                self._complain(peer, what)
+        if self._emit is not None:
+            self._emit(fact)
+
+    def _complain(self, about: str, what: str) -> None:
+        """To the log, once: what goes wrong goes wrong again and again."""
+        if len(self._complaints) >= MAX_COMPLAINTS:
+            self._complaints.clear()
+        if (about, what) not in self._complaints:
+            self._complaints[about, what] = None
+            log.warning("%s: %s: %s", self.name, about, what)
+
+    # --- Status
+
+    def _tell_status(self, session: Session, message: StatusRequest) -> None:
+        session.send(Status(status_text(self.status())))
+
+    def status(self) -> dict[str, object]:
+        assert self._node is not None
+        return {
+            "sequencer": self.name,
+            "mode": SEQUENCER_MODE,
+            "order": "causal" if self.layout.causal else "total",
+            "address": str(self.address),
+            "transport": "tcp" if self._tls is None else "tls",
+            "data": None if self._data is None else str(self._data),
+            "bad_frames": self.bad_frames,
+            "refusals": self.refusals,
+            "unsent": self._port.unsent,
+            "left_out": sum(link.left_out for link in self._links.values()),
+            "clients": sum(link.session.role == ORDERED for link in self._links.values()),
+            "servers": self._node.sequencer.status(),
+            "witness_of": [place.name for place in self.layout.servers if place.witness == self.name],
+            "nodes": {node: self._node_status(node) for node in self.layout.nodes},
+            "sessions": [session.status() for session in self._sessions if session.state is State.UP],
+        }
+
+    def _node_status(self, node: str) -> dict[str, object]:
+        address = self.addresses.get(node)
+        up = node == self.name or node in self._links
+        return {"address": None if address is None else str(address), "up": up}
+
+
+_ASKER = "who asks a sequencer for its status"

@@ -1,0 +1,210 @@
+"""Opening a bus: to a network by its URL, or to a whole network inside the process. Either has an order, if asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+from tidings.model.errors import ConnectionFailed
+from tidings.net.address import parse_address
+from tidings.net.client import ClientConnection
+from tidings.net.guaranteed import DEFAULT_DELTA
+from tidings.net.local import LocalNetwork
+from tidings.net.local_ordering import LocalOrdering
+from tidings.net.security import Tls
+from tidings.ordering.no_ops import NoOpOutbox
+from tidings.ordering.sequencing import LocalSequencing, Sequencing
+from tidings.ordering.service import OrderedService
+from tidings.protocol.recovery.settings import RecoverySettings
+from tidings.protocol.sequencing.layout import EVERYTHING, single
+from tidings.protocol.sequencing.machine import PublishNoOps
+from tidings.protocol.sequencing.subscriber import Patience
+from tidings.scenario.schema import Mode
+from tidings.services.bus import Bus
+from tidings.services.overlay import AUTO, SCHEMES, broker_bus, client_name, local_bus, local_network
+from tidings.services.service import EventService
+
+ADAPTERS = {
+    "nats": ("tidings.services.nats", "nats_service"),
+    "nats+jetstream": ("tidings.services.nats", "nats_service"),
+    "mqtt": ("tidings.services.mqtt", "mqtt_service"),
+    "redis": ("tidings.services.redis", "redis_service"),
+}
+"""Scheme -> module and function; imported only where it is used."""
+LATER_SCHEMES = ("peers",)
+SEQUENCER = "sequencer"
+"""The only one of an embedded network."""
+
+
+def connect(
+    url: str = "tidings://127.0.0.1:7400",
+    *,
+    name: str | None = None,
+    token: str = "",
+    tls_ca: str | Path | None = None,
+    timeout_s: float = 5.0,
+    sequencer: str | Sequence[str] | None = None,
+    order_patience: Patience | None = None,
+) -> ConnectedBus:
+    """A bus at the network of that URL; it connects when it is opened, as `async with connect(...) as bus`.
+
+    `name` identifies this client for ever and must be unique; without one a new name is drawn. With several
+    addresses, `tidings://host1:port1,host2:port2`, it goes to the next whenever it loses its broker.
+
+    `nats://`, `nats+jetstream://`, `mqtt://` and `redis://` use an existing broker. For total or causal order there,
+    `sequencer` is the address of one of the sequencers (`host:port`), or of several; tidings' own brokers tell theirs.
+    Over a service that may lose events `order_patience` says how long ordered subscriptions wait for one.
+    """
+    scheme, separator, rest = url.partition("://")
+    who = name or client_name()
+    inner: EventService
+    if separator and scheme in SCHEMES:
+        inner = broker_bus(
+            scheme, rest.rstrip("/"), name=name, token=token, tls_ca=tls_ca, timeout_s=timeout_s
+        )
+        assert isinstance(inner.connection, ClientConnection)
+        who = inner.connection.name
+    elif separator and scheme in ADAPTERS:
+        module, function = ADAPTERS[scheme]
+        inner = getattr(import_module(module), function)(url, name=who, timeout_s=timeout_s)
+    else:
+        raise ConnectionFailed(_scheme_problem(url, scheme if separator else ""))
+    given = [sequencer] if isinstance(sequencer, str) else list(sequencer or ())
+    addresses = [parse_address(text.removeprefix("tidings://")) for text in given]
+    encrypted = SCHEMES[scheme][1] if scheme in SCHEMES else tls_ca is not None
+
+    def sequencing() -> Sequencing | None:
+        found = addresses
+        if not found and isinstance(inner, Bus) and isinstance(inner.connection, ClientConnection):
+            found = [parse_address(text) for text in inner.connection.sequencers]
+        if not found:
+            return None
+        from tidings.ordering.connected import ConnectedSequencing  # most clients need none
+
+        return ConnectedSequencing(
+            found,
+            who,
+            token=token,
+            tls=Tls(authority=tls_ca) if encrypted else None,
+            timeout_s=timeout_s,
+        )
+
+    return ConnectedBus(inner, sequencing, patience=order_patience)
+
+
+def _scheme_problem(url: str, scheme: str) -> str:
+    known = ", ".join(f"{name}://" for name in (*SCHEMES, *ADAPTERS))
+    if scheme in LATER_SCHEMES:
+        return f"{url!r}: {scheme}:// is not yet available; available: {known}"
+    return f"{url!r} is no URL of a broker: it starts with one of {known}"
+
+
+class ConnectedBus(OrderedService):
+    """A bus of one client. Over the overlay it also says what its broker left out."""
+
+    @property
+    def connection(self) -> Any:
+        """The connection to the broker of the overlay."""
+        return self._bus.connection
+
+    @property
+    def dropped(self) -> int:
+        """Notifications that the broker left out because this client did not keep up."""
+        return self._bus.dropped
+
+    def on_fact(self, fact: object) -> None:
+        self._bus.on_fact(fact)
+
+    @property
+    def _bus(self) -> Bus:
+        if not isinstance(self.inner, Bus):
+            raise AttributeError(f"{type(self.inner).__name__} has no connection to a broker of tidings")
+        return self.inner
+
+
+class Embedded(ConnectedBus):
+    """A whole network in this process, and a bus at its first broker. `connect` gives more buses."""
+
+    def __init__(
+        self, network: LocalNetwork, ordering: LocalOrdering | None, patience: Patience | None
+    ) -> None:
+        name = client_name()
+        bus = local_bus(network, network.brokers[0], name)
+        super().__init__(bus, _local_sequencing(ordering, name), patience=patience)
+        self.network = network
+        self.ordering = ordering
+        self._others: WeakSet[ConnectedBus] = WeakSet()
+        self._no_ops = None if ordering is None else NoOpOutbox(bus, ordering.layout, self._no_ops_published)
+
+    async def open(self) -> None:
+        self.network.start()
+        await self.network.linked()
+        if self.ordering is not None:
+            self.ordering.start()
+        await super().open()
+
+    async def close(self) -> None:
+        for other in list(self._others):  # or they would wait for answers that never come
+            await other.close()
+        await super().close()
+        if self._no_ops is not None:
+            await self._no_ops.close()
+        if self.ordering is not None:
+            self.ordering.stop()
+        self.network.stop()
+
+    def connect(self, at: str | None = None, *, name: str | None = None) -> ConnectedBus:
+        """Another client, at the broker named `at` (the last one without a name)."""
+        who = name or client_name()
+        bus = local_bus(self.network, self.network.brokers[-1] if at is None else at, who)
+        other = ConnectedBus(bus, _local_sequencing(self.ordering, who), patience=self._patience)
+        self._others.add(other)
+        return other
+
+    def publish_no_ops(self, fact: PublishNoOps) -> None:
+        """The numbers of a client that is gone."""
+        assert self._no_ops is not None
+        self._no_ops.add(fact)
+
+    def _no_ops_published(self, fact: PublishNoOps) -> None:
+        assert self.ordering is not None
+        self.ordering.sequencer(SEQUENCER).sequencer.no_ops_published(fact.server, fact.number)
+
+
+def _local_sequencing(ordering: LocalOrdering | None, name: str) -> Callable[[], Sequencing | None]:
+    return lambda: None if ordering is None else LocalSequencing(ordering, name)
+
+
+def embedded(
+    brokers: int = 5,
+    *,
+    shape: str = "tree",
+    seed: int = 0,
+    mode: Mode = "best-effort",
+    delta: int = DEFAULT_DELTA,
+    recovery: str | RecoverySettings = AUTO,
+    loss: float = 0.0,
+    order_topics: Sequence[str] = (EVERYTHING,),
+    causal: bool = True,
+    order_patience: Patience | None = None,
+) -> Embedded:
+    """A network of so many brokers in this process, as `async with embedded() as bus`: no sockets, no set-up.
+
+    `mode` is "best-effort"; or "guaranteed", then with `delta`; or "epidemic", which repairs by gossip what is lost:
+    `recovery` says how, and `loss` is the share of the messages between brokers that gets lost, on purpose. What a
+    network keeps ends with it.
+
+    Subscriptions with order "total" or "causal" work at once. `order_topics` are the topics (or patterns) that are
+    numbered apart, in order of precedence; one counter for all is the default. Without `causal` only total order is
+    kept, with smaller timestamps. `order_patience` as in `connect`; mode "guaranteed" needs none.
+    """
+    network = local_network(
+        brokers, shape=shape, seed=seed, mode=mode, delta=delta, recovery=recovery, loss=loss
+    )
+    layout = single(SEQUENCER, order_topics, causal=causal)
+    ordering = LocalOrdering(layout, lambda fact: bus.publish_no_ops(fact))
+    bus = Embedded(network, ordering, order_patience)
+    return bus

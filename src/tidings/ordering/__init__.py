@@ -1,0 +1,1 @@
+"""Total and causal order for applications: where sequencer servers stand."""

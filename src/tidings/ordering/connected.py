@@ -1,0 +1,54 @@
+"""The sequencers of other processes, over the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tidings.net.address import Address
+from tidings.net.security import Tls
+from tidings.net.sequencing import SequencingConnection
+from tidings.protocol.sequencing.client import OrderingModule
+from tidings.protocol.sequencing.layout import Layout
+
+
+class ConnectedSequencing:
+    """Of a client that reaches at least one sequencer at these addresses, and learns of the others there."""
+
+    wanted = True
+    """Who else asks for an order is not seen here: every event gets its number."""
+
+    def __init__(
+        self, addresses: Sequence[Address], name: str, *, token: str, tls: Tls | None, timeout_s: float
+    ) -> None:
+        self._addresses = addresses
+        self._name = name
+        self._token = token
+        self._tls = tls
+        self._timeout_s = timeout_s
+        self._connection: SequencingConnection | None = None
+
+    @property
+    def module(self) -> OrderingModule:
+        assert self._connection is not None, "it is not open"
+        return self._connection.module
+
+    @property
+    def layout(self) -> Layout:
+        return self.module.layout
+
+    async def open(self, emit: Callable[[object], None]) -> None:
+        self._connection = SequencingConnection(
+            self._addresses, self._name, emit=emit, layout=None, token=self._token, tls=self._tls
+        )
+        await self._connection.open(self._timeout_s)
+
+    def want(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def status(self) -> dict[str, Any]:
+        return {str(address): "" for address in self._addresses}

@@ -1,0 +1,65 @@
+"""How a client reaches the sequencers: the contract of the ordering service, and the sequencers of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tidings.net.local_ordering import LocalOrdering
+from tidings.protocol.sequencing.client import OrderingModule
+from tidings.protocol.sequencing.layout import Layout
+
+
+class Sequencing(Protocol):
+    """`module` and `layout` are there once it is open; facts of the module go to `emit`."""
+
+    @property
+    def module(self) -> OrderingModule: ...
+
+    @property
+    def layout(self) -> Layout: ...
+
+    @property
+    def wanted(self) -> bool:
+        """False: nobody has asked for an order yet, and whoever does is seen here at once."""
+
+    async def open(self, emit: Callable[[object], None]) -> None:
+        """ConnectionFailed or OrderError: it cannot be."""
+
+    def want(self) -> None:
+        """An ordered subscription begins."""
+
+    async def close(self) -> None: ...
+
+    async def status(self) -> dict[str, Any]: ...
+
+
+class LocalSequencing:
+    """Of a client within the process of the sequencers."""
+
+    def __init__(self, ordering: LocalOrdering, name: str) -> None:
+        self.layout = ordering.layout
+        self._ordering = ordering
+        self._name = name
+        self._module: OrderingModule | None = None
+
+    @property
+    def module(self) -> OrderingModule:
+        assert self._module is not None, "it is not open"
+        return self._module
+
+    @property
+    def wanted(self) -> bool:
+        return self._ordering.wanted
+
+    async def open(self, emit: Callable[[object], None]) -> None:
+        self._module = self._ordering.attach(self._name, emit)
+
+    def want(self) -> None:
+        self._ordering.wanted = True
+
+    async def close(self) -> None:
+        self._ordering.detach(self._name)
+
+    async def status(self) -> dict[str, Any]:
+        return dict(self._ordering.status())

@@ -1,0 +1,187 @@
+"""Sequencers and ordering modules in a simulated network: what LocalOrdering is for one process, in virtual time.
+
+Each node of the layout sits beside a broker and shares its fate. They start when an order is first wanted: a network
+in which nobody wants one is not troubled by their signs of life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tidings.model.errors import ConnectionFailed
+from tidings.model.event import EventId
+from tidings.model.predicates import Scalar
+from tidings.ordering.no_ops import NoOpOutbox
+from tidings.protocol.kernel import Node
+from tidings.protocol.sequencing.client import OrderingClient, OrderingModule
+from tidings.protocol.sequencing.layout import Layout, spread
+from tidings.protocol.sequencing.machine import PublishNoOps
+from tidings.protocol.sequencing.node import SequencerNode
+from tidings.protocol.store import MemoryStore
+from tidings.scenario.order_nodes import host_of, is_order_node, order_node
+from tidings.services.bus import Bus
+from tidings.simulator.network import SimulatedNetwork
+from tidings.simulator.node import SimulatedNode
+
+REPLICAS = 3
+"""A primary, a standby and a witness, where there are so many brokers."""
+
+
+def simulated_layout(brokers: tuple[str, ...], topics: tuple[str, ...], *, causal: bool) -> Layout:
+    """One server beside the first broker, and its replicas beside the next ones."""
+    nodes = [order_node(broker) for broker in brokers[:REPLICAS]]
+    return spread({nodes[0]: topics}, nodes, causal=causal)
+
+
+class LateBus(Bus):
+    """A bus that opens when it is first needed."""
+
+    async def publish(
+        self,
+        topic: str,
+        attributes: Mapping[str, Scalar] | None = None,
+        payload: bytes = b"",
+        *,
+        internal: bool = False,
+    ) -> EventId:
+        if not self._open:
+            await self.open()
+        return await super().publish(topic, attributes, payload, internal=internal)
+
+
+class SimulatedOrdering:
+    """`make_bus` gives a client of that name at a broker, for no-ops."""
+
+    def __init__(
+        self, network: SimulatedNetwork, layout: Layout, make_bus: Callable[[str, str], LateBus]
+    ) -> None:
+        self.layout = layout
+        self.wanted = False
+        self._network = network
+        self._make_bus = make_bus
+        self._outboxes: dict[str, NoOpOutbox] = {}
+        self._seats: dict[str, str] = {}
+        self._lived: set[str] = set()
+
+    def seat(self, name: str) -> str:
+        """The broker that a node of the ordering sits beside; any other node is its own."""
+        return host_of(name) if is_order_node(name) else self._seats.get(name, name)
+
+    def machine(self, broker: str) -> tuple[str, ...]:
+        """The broker and the sequencer beside it: what hits one hits both."""
+        beside = order_node(broker)
+        return (broker, beside) if beside in self._lived else (broker,)
+
+    def want(self) -> None:
+        if self.wanted:
+            return
+        self.wanted = True
+        nodes = [
+            self._network.add(name, self._make_sequencer, self._listener(name), datagrams=True)
+            for name in self.layout.nodes
+        ]
+        for node in nodes:
+            self._start(node)
+
+    def _start(self, node: SimulatedNode) -> None:
+        broker = self._network.nodes[host_of(node.node)]
+        node.start()
+        if not broker.up:
+            self._network.crash(node.node, keep_state=True)
+        elif broker.paused:
+            self._network.pause(node.node)
+
+    def _make_sequencer(self, node: SimulatedNode) -> Node:
+        first = node.node not in self._lived or bool(node.disk)
+        self._lived.add(node.node)
+        return SequencerNode(node, self.layout, MemoryStore(node.disk.setdefault("tables", {})), first=first)
+
+    # --- No-ops
+
+    def _listener(self, name: str) -> Callable[[object], None]:
+        def on_fact(fact: object) -> None:
+            if isinstance(fact, PublishNoOps):
+                self._outbox(name).add(fact)
+
+        return on_fact
+
+    def _outbox(self, name: str) -> NoOpOutbox:
+        outbox = self._outboxes.get(name)
+        if outbox is None:
+            bus = self._make_bus(host_of(name), f"{name}~no-ops")
+            outbox = NoOpOutbox(bus, self.layout, lambda fact: self._no_ops_published(name, fact))
+            self._outboxes[name] = outbox
+        return outbox
+
+    def _no_ops_published(self, name: str, fact: PublishNoOps) -> None:
+        node = self._network.nodes[name]
+        if node.up and isinstance(node.protocol, SequencerNode):
+            node.protocol.sequencer.no_ops_published(fact.server, fact.number)
+
+    # --- Clients
+
+    def attach(self, client: str, broker: str, emit: Callable[[object], None]) -> OrderingModule:
+        name = _module_node(client)
+        if name in self._network.nodes:
+            raise ConnectionFailed(f"the name {client!r} is taken")
+        self._seats[name] = broker
+        made: list[OrderingModule] = []
+
+        def make(node: SimulatedNode) -> Node:
+            protocol = OrderingClient(node, self.layout, incarnation=0)  # a name is used once
+            made.append(protocol.module)
+            return protocol
+
+        self._network.add(name, make, emit, datagrams=True).start()
+        return made[0]
+
+    def detach(self, client: str) -> None:
+        if self._network.nodes[_module_node(client)].up:
+            self._network.crash(_module_node(client), keep_state=False)
+
+    def status(self) -> dict[str, object]:
+        found: dict[str, object] = {}
+        for name in self.layout.nodes if self.wanted else ():
+            node = self._network.nodes[name]
+            if not node.up:
+                found[name] = "down"
+            elif isinstance(node.protocol, SequencerNode):
+                found[name] = node.protocol.sequencer.status()
+        return found
+
+
+def _module_node(client: str) -> str:
+    return f"{client}~order"
+
+
+class SimulatedSequencing:
+    """Of a client of a simulated network."""
+
+    def __init__(self, ordering: SimulatedOrdering, client: str, broker: str) -> None:
+        self.layout = ordering.layout
+        self._ordering = ordering
+        self._client = client
+        self._broker = broker
+        self._module: OrderingModule | None = None
+
+    @property
+    def module(self) -> OrderingModule:
+        assert self._module is not None, "it is not open"
+        return self._module
+
+    @property
+    def wanted(self) -> bool:
+        return self._ordering.wanted
+
+    async def open(self, emit: Callable[[object], None]) -> None:
+        self._module = self._ordering.attach(self._client, self._broker, emit)
+
+    def want(self) -> None:
+        self._ordering.want()
+
+    async def close(self) -> None:
+        self._ordering.detach(self._client)
+
+    async def status(self) -> dict[str, Any]:
+        return dict(self._ordering.status())

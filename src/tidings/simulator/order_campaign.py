@@ -1,0 +1,120 @@
+"""Random scenarios with total and causal order, run by the hundred: each seed is one network with its faults.
+
+Whatever happens, no two subscribers see two events in different orders, none sees one before another that caused it
+(order causal), and nothing comes twice. When all faults are over, and nothing was lost for good, every event that was
+confirmed comes to all that are owed it, every subscription is accepted, and nothing waits any more. A seed replays its
+run exactly.
+
+What may be lost for good: a server without a standby whose disk is lost, or whose standby lost its own meanwhile; and
+events, over a service that loses them (`buffer_events` above 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from tidings.scenario.expand import expand
+from tidings.scenario.load import parse_scenario
+from tidings.scenario.schema import CrashFault
+from tidings.simulator.faults import NS_PER_S
+from tidings.simulator.memory_trace import MemoryWriter
+from tidings.simulator.order_scenarios import order_scenario
+from tidings.simulator.run import Simulation
+from tidings.simulator.seeds import CampaignResult, problems_of, run_command, seeds_parser
+from tidings.trace.checkers import causal_order, exactly_once, fifo, gap_free, total_order
+from tidings.trace.reader import Trace
+
+CHECK_NS = NS_PER_S
+FIRST_LOOK_NS = 15 * NS_PER_S
+"""After the workload: is all at rest? By then a publisher that crashed at its end has been given up."""
+MODULE = "tidings.simulator.order_campaign"
+ORDERED = frozenset({"causal", "total"})
+
+
+def replay_command(seed: int) -> str:
+    return f"python -m {MODULE} --seeds {seed}:{seed + 1} --keep order-{seed}"
+
+
+def run_seed(seed: int) -> CampaignResult:
+    """Runs the scenario of that seed, without touching a disk; whatever goes wrong is among the problems."""
+    writer = MemoryWriter()
+    simulation = Simulation(expand(parse_scenario(order_scenario(seed))), writer)
+    problems = problems_of(partial(_run, simulation, writer), AssertionError)
+    steps = simulation.network.schedule.steps
+    return CampaignResult(seed, problems, *writer.counts, steps, replay_command(seed))
+
+
+def _run(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
+    network = simulation.network
+    network.start()
+    for until in range(CHECK_NS, simulation.end_ns + 1, CHECK_NS):
+        network.run(until)
+        if until >= simulation.duration_ns + FIRST_LOOK_NS and not any(unfinished(simulation, writer)):
+            break
+    yield from unfinished(simulation, writer)
+    for publisher in simulation.publishers:
+        publisher.close()
+    yield from verdicts(simulation, writer.trace())
+    if simulation.ordering is not None:
+        yield from simulation.ordering.misbehaviour
+
+
+def verdicts(simulation: Simulation, trace: Trace) -> Iterator[str]:
+    """What the checkers object to."""
+    found = [
+        exactly_once(trace),
+        total_order(trace, orders=ORDERED),
+        causal_order(trace, orders=frozenset({"causal"})),
+    ]
+    if simulation.guaranteed:
+        found.append(fifo(trace, orders=frozenset({"none", "fifo", "causal"})))
+    if loses_nothing(simulation):
+        found.append(gap_free(trace, confirmed_only=True))
+    yield from (str(verdict) for verdict in found if not verdict.holds)
+
+
+def loses_nothing(simulation: Simulation) -> bool:
+    """Every event is owed: the service delivers all, and no server forgot its numbers."""
+    ordering = simulation.plan.ordering
+    return (ordering is None or not ordering.buffer_events) and not lost_servers(simulation)
+
+
+def lost_servers(simulation: Simulation) -> list[str]:
+    if simulation.ordering is None:
+        return []
+    servers = simulation.ordering.summary()["servers"]
+    return [name for name, server in servers.items() if server["status"] != "active"]
+
+
+def may_lose_a_server(simulation: Simulation) -> bool:
+    return any(
+        isinstance(planned.fault, CrashFault) and planned.fault.state == "lost"
+        for planned in simulation.plan.faults
+    )
+
+
+def unfinished(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
+    """What should have come to an end."""
+    lost = lost_servers(simulation)
+    if lost and not may_lose_a_server(simulation):
+        yield f"nobody speaks for {', '.join(lost)}"
+    if lost or not loses_nothing(simulation):
+        return
+    unanswered = writer.unanswered()
+    if unanswered is not None and "was never accepted" in unanswered:
+        yield unanswered
+    if simulation.ordering is not None:
+        yield from simulation.ordering.broken
+    waiting = [publisher.waiting for publisher in simulation.publishers]
+    waiting += [subscriber.waiting for subscriber in simulation.subscribers]
+    yield from filter(None, waiting)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = seeds_parser(MODULE, __doc__).parse_args(arguments)
+    return run_command(options, run_seed, order_scenario)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

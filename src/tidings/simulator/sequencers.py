@@ -1,0 +1,185 @@
+"""The nodes of a simulated run that number events, one beside each broker that has a replica or a witness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tidings.model.event import NOOP_ATTRIBUTE, ORDER_ATTRIBUTE
+from tidings.model.predicates import Scalar
+from tidings.protocol.client import Session
+from tidings.protocol.facts import Misbehaviour, PublicationConfirmed, PublicationFailed
+from tidings.protocol.kernel import Node
+from tidings.protocol.sequencing.layout import Layout, Place
+from tidings.protocol.sequencing.machine import PublishNoOps
+from tidings.protocol.sequencing.node import Sequencer, SequencerNode
+from tidings.protocol.sequencing.replica import Role, RoleChanged
+from tidings.protocol.sequencing.stamps import Timestamp, encode_stamp
+from tidings.protocol.sequencing.subscriber import Patience
+from tidings.protocol.store import MemoryStore
+from tidings.scenario.order_nodes import order_node
+from tidings.scenario.ordering import PlannedOrdering
+from tidings.simulator.client_node import make_client
+from tidings.simulator.network import SimulatedNetwork
+from tidings.simulator.node import SimulatedNode
+
+NS_PER_MS = 1_000_000
+MAX_NOTED = 100
+"""Complaints about others that are kept."""
+
+
+def make_layout(planned: PlannedOrdering) -> Layout:
+    return Layout(
+        [
+            Place(
+                server.broker,
+                server.topics,
+                node=order_node(server.broker),
+                standby="" if server.standby is None else order_node(server.standby),
+                witness="" if server.witness is None else order_node(server.witness),
+            )
+            for server in planned.servers
+        ],
+        causal=planned.causal,
+    )
+
+
+class RunOrdering:
+    """The ordering of one run: its layout, its nodes, and what is counted of it."""
+
+    def __init__(self, network: SimulatedNetwork, planned: PlannedOrdering, *, reliable: bool) -> None:
+        self.layout = make_layout(planned)
+        self.patience: Patience | None = None
+        if planned.buffer_events:
+            self.patience = Patience(planned.buffer_events, round(planned.ttl_ms * NS_PER_MS))
+        self.broken: list[str] = []
+        """Subscriptions whose order was given up, and why."""
+        self.misbehaviour: list[str] = []
+        self._stamped = self._entries = 0
+        self._no_ops: dict[str, dict[int, int]] = {}
+        """Server -> number -> how many events they stand for; a replica that takes over says them again."""
+        self._changes_of_role = 0
+        self.nodes = [
+            SimulatedSequencer(network, broker, self, reliable=reliable) for broker in planned.brokers
+        ]
+
+    def stamped(self, stamp: Timestamp) -> None:
+        self._stamped += 1
+        self._entries += 1 + len(stamp.index)
+
+    def no_ops(self, fact: PublishNoOps) -> None:
+        self._no_ops.setdefault(fact.server, {})[fact.number] = fact.count
+
+    def role_changed(self) -> None:
+        self._changes_of_role += 1
+
+    def complain(self, node: str, fact: Misbehaviour) -> None:
+        if len(self.misbehaviour) < MAX_NOTED:
+            self.misbehaviour.append(f"{node}: {fact.peer}: {fact.what}")
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "causal": self.layout.causal,
+            "topics": len(self.layout.topics),
+            "stamped": self._stamped,
+            "mean_timestamp_entries": self._entries / self._stamped if self._stamped else 0.0,
+            "changes_of_role": self._changes_of_role,
+            "broken": self.broken,
+            "servers": {place.name: self._server_summary(place) for place in self.layout.servers},
+        }
+
+    def _server_summary(self, place: Place) -> dict[str, Any]:
+        replicas = {
+            node.name: node.sequencer.replicas[place.name]
+            for node in self.nodes
+            if place.name in node.sequencer.replicas
+        }
+        roles = {name: str(replica.role) for name, replica in replicas.items()}
+        active = next((replica for replica in replicas.values() if replica.role is Role.ACTIVE), None)
+        numbers = None
+        if active is not None and active.machine is not None:
+            server = active.machine.server
+            numbers = sum(server.clock[rank] for rank in server.own)
+        no_ops = self._no_ops.get(place.name, {})
+        return {
+            "status": status_of(roles),
+            "roles": roles,
+            "numbers": numbers,
+            "no_ops": sum(no_ops.values()),
+        }
+
+
+def status_of(roles: dict[str, str]) -> str:
+    """Of a server with replicas in these roles: active, lost for good, or waiting for somebody."""
+    for status in (Role.ACTIVE, Role.LOST):
+        if status in roles.values():
+            return str(status)
+    return str(Role.WAITING)
+
+
+class SimulatedSequencer:
+    """One node of the ordering, with a session at its broker through which it publishes no-ops."""
+
+    def __init__(
+        self, network: SimulatedNetwork, broker: str, ordering: RunOrdering, *, reliable: bool
+    ) -> None:
+        self.name = order_node(broker)
+        self.sequencer: Sequencer
+        self._session: Session
+        self._broker = broker
+        self._ordering = ordering
+        self._reliable = reliable
+        self._schedule = network.schedule
+        self._lives = 0
+        self._unconfirmed: dict[int, PublishNoOps] = {}
+        self.node = network.add(self.name, self._make, self._on_fact, datagrams=True)
+        network.attach(self.name, broker)
+
+    def _make(self, node: SimulatedNode) -> Node:
+        first = self._lives == 0 or bool(node.disk)
+        store = MemoryStore(node.disk.setdefault("sequencer", {}))
+        hosted = SequencerNode(node, self._ordering.layout, store, first=first)
+        self.sequencer = hosted.sequencer
+        self._session = make_client(node, self._broker, self._lives, reliable=self._reliable).session
+        self._unconfirmed.clear()
+        self._lives += 1
+        return Node((*hosted.parts, self._session))
+
+    def _on_fact(self, fact: object) -> None:
+        match fact:
+            case PublishNoOps():
+                self._publish(fact)
+            case PublicationConfirmed():
+                for sequence in range(fact.first, fact.last + 1):
+                    self._settle(sequence, self._done)
+            case PublicationFailed():
+                self._settle(fact.sequence, self._publish)
+            case RoleChanged():
+                self._ordering.role_changed()
+            case Misbehaviour():
+                self._ordering.complain(self.name, fact)
+
+    def _publish(self, no_ops: PublishNoOps) -> None:
+        self._ordering.no_ops(no_ops)
+        layout, stamp = self._ordering.layout, no_ops.stamp
+        carried = encode_stamp(layout.fingerprint, stamp, no_ops.count)
+        attributes: dict[str, Scalar] = {ORDER_ATTRIBUTE: carried, NOOP_ATTRIBUTE: True}
+        topic = layout.no_op_topic(stamp.topic)
+        publication = self._session.publish(topic, attributes, b"", self._schedule.now)
+        self._unconfirmed[publication.sequence] = no_ops
+        if not self._reliable:  # nobody will say more about them
+            self._settle(publication.sequence, self._done)
+
+    def _settle(self, sequence: int, what: Callable[[PublishNoOps], None]) -> None:
+        """Not now: the sequencer may be in the middle of something."""
+        no_ops = self._unconfirmed.pop(sequence, None)
+        if no_ops is not None:
+            self._schedule.at(self._schedule.now, partial(self._act, what), self._lives, no_ops)
+
+    def _act(self, what: Callable[[PublishNoOps], None], life: int, no_ops: PublishNoOps) -> None:
+        if life == self._lives and self.node.up:
+            what(no_ops)
+
+    def _done(self, no_ops: PublishNoOps) -> None:
+        self.sequencer.no_ops_published(no_ops.server, no_ops.number)
