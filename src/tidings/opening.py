@@ -137,21 +137,23 @@ class Embedded(ConnectedBus):
         self.network = network
         self.ordering = ordering
         self._others: WeakSet[ConnectedBus] = WeakSet()
-        self._no_ops = None if ordering is None else NoOpOutbox(bus, ordering.layout, self._no_ops_published)
+        self._no_ops: NoOpOutbox | None = None
 
     async def open(self) -> None:
         self.network.start()
         await self.network.linked()
         if self.ordering is not None:
             self.ordering.start()
+            self._no_ops = NoOpOutbox(self.inner, self.ordering.layout, self._no_ops_published)
         await super().open()
 
     async def close(self) -> None:
         for other in list(self._others):  # or they would wait for answers that never come
             await other.close()
-        await super().close()
         if self._no_ops is not None:
             await self._no_ops.close()
+            self._no_ops = None
+        await super().close()
         if self.ordering is not None:
             self.ordering.stop()
         self.network.stop()
@@ -166,8 +168,8 @@ class Embedded(ConnectedBus):
 
     def publish_no_ops(self, fact: PublishNoOps) -> None:
         """The numbers of a client that is gone."""
-        assert self._no_ops is not None
-        self._no_ops.add(fact)
+        if self._no_ops is not None:
+            self._no_ops.add(fact)
 
     def _no_ops_published(self, fact: PublishNoOps) -> None:
         assert self.ordering is not None

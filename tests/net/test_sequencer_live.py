@@ -299,11 +299,16 @@ async def test_nobody_there() -> None:
 
 @played
 async def test_who_never_answers_is_not_waited_for() -> None:
-    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    writers: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda reader, writer: writers.append(writer), "127.0.0.1", 0)
     async with server:
         address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
         with pytest.raises(ConnectionFailed, match=r"no answer within 0\.2 seconds"):
             await SequencingConnection(address, "x", emit=lambda fact: None).open(0.2)
+        for writer in writers:
+            writer.transport.abort()
+            with suppress(OSError):
+                await writer.wait_closed()
 
 
 @played

@@ -21,7 +21,7 @@ from tidings.scenario.load import load_scenario, parse_scenario
 from tidings.scenario.schema import Scenario
 from tidings.simulator.run import Simulation, run_scenario
 from tidings.structures.histogram import Histogram
-from tidings.trace.checkers import exactly_once, fifo, gap_free
+from tidings.trace.checkers import exactly_once, fifo, gap_free, total_order
 from tidings.trace.metrics import metrics
 from tidings.trace.reader import Trace
 from tidings.trace.text import attribute_value
@@ -34,6 +34,7 @@ QUICK = sorted(path.stem for path in SCENARIOS.glob("*.toml") if path.stem not i
 LOSSLESS = ("chain", "tree")
 GUARANTEED = ("partitions",)
 REPAIRED = ("epidemic",)
+ORDERED = ("ordering",)
 
 KEYS = {
     *("seed", "published", "delivered", "expected", "delivery_ratio", "duplicates", "out_of_order"),
@@ -109,6 +110,11 @@ def test_a_shipped_scenario_delivers_nothing_twice_and_sums_up_what_it_did(name:
     if name in GUARANTEED:
         assert summary["delivery_ratio"] == 1.0
         assert fifo(trace).holds
+        assert gap_free(trace, strict_end=True).holds
+        assert summary["out_of_order"] == summary["duplicates"] == 0
+    elif name in ORDERED:
+        assert summary["delivery_ratio"] == 1.0
+        assert total_order(trace).holds
         assert gap_free(trace, strict_end=True).holds
         assert summary["out_of_order"] == summary["duplicates"] == 0
     elif name in REPAIRED:
@@ -396,9 +402,7 @@ subscribe_at_s = 2.0
     ("text", "key"),
     [
         ('[overlay]\nmode = "peers"\n', "overlay.mode"),
-        (TREE + '[[subscriber]]\nname = "s"\nat = "b0"\norder = "total"\n', "'s'"),
-        (TREE + '[[subscriber]]\nname = "s"\nat = "b0"\norder = "causal"\n', "'s'"),
-        (TREE + '[ordering]\nservers = [ { node = "b0", topics = ["/a"] } ]\n', "ordering.servers"),
+        ('[overlay]\nmode = "peers"\n[workload]\norder = "total"\n', "overlay.mode"),
     ],
 )
 def test_what_this_version_does_not_run_is_said_before_anything_is_written(

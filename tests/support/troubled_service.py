@@ -43,6 +43,10 @@ class TroubledService(EventService):
     def lossless(self) -> bool:
         return self._lossless
 
+    @property
+    def strips(self) -> bool:
+        return self.inner.strips
+
     async def open(self) -> None:
         await self.inner.open()
         if self.inner.lossless:

@@ -258,6 +258,19 @@ class OrderedService(EventService):
         await self.inner.add_subscription(
             wide, lambda event: self._on_notified(ordered, event), paced=ordered.paced
         )
+        await self._until_known(wide.id)
+
+    async def _until_known(self, subscription_id: str) -> None:
+        """An event that is published where the subscription is not known would be waited for in vain."""
+        try:
+            async with asyncio.timeout(JOIN_TIMEOUT_S):
+                await self.inner.completed(subscription_id)
+        except TimeoutError:
+            uncovered = ", ".join(self.inner.uncovered(subscription_id))
+            raise SubscriptionRefused(
+                "an order begins when the whole network knows of it, and these did not answer within "
+                f"{JOIN_TIMEOUT_S:.0f} s: {uncovered}"
+            ) from None
 
     @staticmethod
     def _whole_id(subscription_id: str) -> str:

@@ -56,6 +56,9 @@ class MqttService(ExternalService):
     ) -> None:
         super().__init__(SCHEME, target.server, name, timeout_s=timeout_s, retry_s=retry_s)
         self.target = target
+        self.client_id = self.name if name is None else f"{self.name}-{self.outgoing.incarnation}"
+        """Never used before: an MQTT broker lets a second connection of a name replace the first, and two clients with
+        one name would replace each other again and again."""
         self.prefix = prefix
         self.session_s = session_s
         self.filters: set[str] = set()
@@ -66,9 +69,9 @@ class MqttService(ExternalService):
 
         session = MqttSession(self)
         try:
-            await session.start(first=first)
+            await session.start()
         except BaseException:
-            await session.close(forget=first)
+            await session.close(forget=False)
             raise
         return session
 
@@ -84,8 +87,8 @@ def mqtt_service(
 ) -> MqttService:
     """A service at the broker of `mqtt://[user:password@]host:port`.
 
-    `name` identifies this client and must be unique: a second connection with the same name replaces the first. What
-    the broker has not confirmed within `retry_s` fails with NotConfirmed.
+    `name` identifies this client and must be unique; without one a new name is drawn. What the broker has not
+    confirmed within `retry_s` fails with NotConfirmed.
     """
     target = parse_url(url, (SCHEME,), DEFAULT_PORT)
     if not re.fullmatch(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*", prefix):

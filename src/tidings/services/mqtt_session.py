@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from socket import IPPROTO_TCP, TCP_NODELAY
 from socket import socket as Socket  # noqa: N812
@@ -32,7 +32,6 @@ MAX_IN_FLIGHT = 1_000
 HEADER_BYTES = 16
 """Of a PUBLISH beside its topic and payload, generously."""
 HOUSEKEEPING_S = 1.0
-TAKEN_OVER = 0x8E
 REFUSALS = frozenset((0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C))
 """Reason codes of CONNACK that will be the same next time: version, name, password, permission, banned."""
 SUCCESS = MQTTErrorCode.MQTT_ERR_SUCCESS
@@ -46,7 +45,7 @@ class MqttSession(Session):
         self._service = service
         self._loop = asyncio.get_running_loop()
         self._client = Client(
-            CallbackAPIVersion.VERSION2, service.name, protocol=MQTTv5, reconnect_on_failure=False
+            CallbackAPIVersion.VERSION2, service.client_id, protocol=MQTTv5, reconnect_on_failure=False
         )
         self._client.connect_timeout = service.timeout_s
         self._client.max_inflight_messages = (
@@ -66,7 +65,7 @@ class MqttSession(Session):
 
     # --- The connection
 
-    async def start(self, *, first: bool) -> None:
+    async def start(self) -> None:
         service, client = self._service, self._client
         target = service.target
         if target.user is not None:
@@ -82,8 +81,10 @@ class MqttSession(Session):
         host, port = target.address
         keep_alive_s = max(5, round(2 * service.timeout_s))
         try:
+            # Never a clean start: nobody had this name before, and Mosquitto (2.0) does not keep on disk a session
+            # that began with one.
             await asyncio.to_thread(
-                client.connect, host, port, keep_alive_s, clean_start=first, properties=properties
+                client.connect, host, port, keep_alive_s, clean_start=False, properties=properties
             )
         except OSError as error:
             raise ConnectionFailed(f"cannot connect to {service.server}: {error}") from None
@@ -103,14 +104,14 @@ class MqttSession(Session):
             raise ConnectionFailed(f"{self._service.server} closed the connection")
         # Else twenty publications, which is all that Mosquitto takes at once, wait 40 ms for their PUBACKs.
         socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
-        self._loop.add_reader(socket.fileno(), self._client.loop_read)
+        self._loop.add_reader(socket.fileno(), self._work, self._client.loop_read)
         self._client.on_socket_register_write = self._on_want_write
         self._client.on_socket_unregister_write = self._on_written
         self._client.on_socket_close = self._on_socket_close
         self._keep_house()
 
     def _on_want_write(self, client: Client, data: Any, socket: Any) -> None:
-        self._loop.add_writer(socket.fileno(), client.loop_write)
+        self._loop.add_writer(socket.fileno(), self._work, client.loop_write)
 
     def _on_written(self, client: Client, data: Any, socket: Any) -> None:
         self._loop.remove_writer(socket.fileno())
@@ -118,13 +119,20 @@ class MqttSession(Session):
     def _on_socket_close(self, client: Client, data: Any, socket: Any) -> None:
         self._leave_loop(socket.fileno())
 
+    def _work(self, work: Callable[[], MQTTErrorCode]) -> None:
+        try:
+            work()
+        except Exception as error:  # what the broker sends must not raise here for ever
+            log.exception("%s: the connection is given up", self._service.server)
+            self._lose(f"{type(error).__name__}: {error}")
+
     def _leave_loop(self, descriptor: int) -> None:
         if descriptor >= 0:
             self._loop.remove_reader(descriptor)
             self._loop.remove_writer(descriptor)
 
     def _keep_house(self) -> None:
-        self._client.loop_misc()
+        self._work(self._client.loop_misc)
         if not self.ended.done():
             self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._keep_house)
 
@@ -154,13 +162,10 @@ class MqttSession(Session):
         reason: ReasonCode,
         properties: Properties | None,
     ) -> None:
-        if reason.value == TAKEN_OVER:
-            self._lose(f"another connection took the name {self._service.name!r}", final=True)
-        else:
-            self._lose(str(reason))
+        self._lose(str(reason))
 
-    def _lose(self, reason: str, *, final: bool = False) -> None:
-        self.end(reason, final=final)
+    def _lose(self, reason: str) -> None:
+        self.end(reason)
         if not self._connected.done():
             self._connected.set_exception(
                 ConnectionFailed(f"{self._service.server} closed the connection: {reason}")

@@ -61,7 +61,7 @@ class DirectClient(Client):
         for subscription in self._subs.values():
             subscription._stop_processing()
         if self._transport is not None:
-            self._transport.close()
+            self._transport.close()  # type: ignore[no-untyped-call]
 
     def _build_message(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: Headers) -> Any:
         handler = self._handlers.get(sid)

@@ -383,7 +383,9 @@ class OrderingModule(Part):
     def receive_header(self, key: int, carried: CarriedStamp) -> None:
         """The service says that an event is not for this subscriber, or that it comes by itself."""
         subscriber = self._subscribers.get(key)
-        if subscriber is not None:
+        if carried.count:  # no-ops are stripped like events
+            self.receive(key, carried, None)
+        elif subscriber is not None:
             subscriber.receive_no_op(carried.stamp)
 
     def end(self, key: int) -> None:

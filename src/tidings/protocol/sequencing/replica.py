@@ -328,7 +328,7 @@ class Replica:
         assert self.machine is not None
         publisher = message.publisher
         early = self._early_requests.get(publisher)
-        if self.machine.server.is_early(message):
+        if sender == publisher[0] and self.machine.server.is_early(message):
             if early is None and len(self._early_requests) < MAX_EARLY_PUBLISHERS:
                 early = self._early_requests[publisher] = {}
             if early is not None and len(early) < CHAIN_WINDOW:
@@ -511,6 +511,8 @@ class Replica:
         for identity in [identity for identity in self._heard if identity not in known]:
             del self._heard[identity]
             self._stalled.pop(identity, None)
+        for identity in [identity for identity in self._early_requests if identity not in known]:
+            del self._early_requests[identity]  # repeated, if it is still there
         for publisher in publishers:
             if now - self._heard.setdefault(publisher, now) > self._times.publisher_ns:
                 self._input(self.port.node, PublisherExpired(publisher))

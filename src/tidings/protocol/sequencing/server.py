@@ -135,7 +135,9 @@ class SequencerServer(Part):
         elif publisher in self._dead or (message.acknowledged and publisher not in self._requests):
             self.port.send(sender, PublisherDisowned(publisher))
         else:
-            requests = self._requests.setdefault(publisher, _Requests())
+            requests = self._requests.get(publisher)
+            if requests is None:
+                requests = self._requests[publisher] = _Requests()
             if message.request < requests.next:
                 self._repeat(publisher, requests, message.request)
             elif message.request == requests.next and message.request - message.acknowledged <= MAX_WINDOW:
@@ -186,7 +188,8 @@ class SequencerServer(Part):
         highest = last
         for request in range(requests.acknowledged + 1, acknowledged + 1):
             holder = requests.holders.pop(request)
-            highest = min(highest, holder, key=self._chain.position_of)
+            if holder != highest:
+                highest = min(highest, holder, key=self._chain.position_of)
         requests.acknowledged = max(requests.acknowledged, acknowledged)
         self._forget_answers(publisher, self.port.node, acknowledged)
         if highest != last:
@@ -249,10 +252,12 @@ class SequencerServer(Part):
         answers = self._answers.get((publisher, server))
         if answers is None:
             return
-        for request in [request for request in answers if request <= acknowledged]:
-            del answers[request]
-        if not answers:
-            del self._answers[publisher, server]
+        while answers:
+            first = next(iter(answers))  # they came in the order of the requests
+            if first > acknowledged:
+                return
+            del answers[first]
+        del self._answers[publisher, server]
 
     def on_stamps_again(self, sender: str, message: StampsAgain) -> None:
         answer = self._answers.get((message.publisher, message.server), {}).get(message.request)

@@ -1,0 +1,445 @@
+"""The ordering module of a client, fact by fact: what it publishes, gives up, shows, and does not believe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from recording_port import RecordingPort
+from tidings.model.errors import OrderError
+from tidings.model.ordering_messages import (
+    ChangeSubscription,
+    Create,
+    EventStamps,
+    Identity,
+    NotActive,
+    PublisherAlive,
+    PublisherDisowned,
+    PublisherGone,
+    SubscriberAlive,
+    SubscriberDisowned,
+    WalkDone,
+)
+from tidings.protocol.facts import Misbehaviour
+from tidings.protocol.sequencing import client as client_module
+from tidings.protocol.sequencing.client import (
+    Joined,
+    OrderBroken,
+    OrderingClient,
+    Parted,
+    PublishNow,
+    Shown,
+)
+from tidings.protocol.sequencing.layout import Layout, Place
+from tidings.protocol.sequencing.machine import PublishNoOps, SequencerMachine
+from tidings.protocol.sequencing.stamps import (
+    CarriedStamp,
+    Chain,
+    Timestamp,
+    decode_stamp,
+    encode_stamp,
+)
+
+PLACES = (
+    Place("high", ("/0",), standby="low", witness="third"),
+    Place("low", ("/1", "/2"), standby="third", witness="high"),
+)
+TOTAL = Layout(PLACES, causal=False)
+CAUSAL = Layout(PLACES, causal=True)
+
+
+class Client:
+    def __init__(self, layout: Layout = TOTAL) -> None:
+        self.port: Any = RecordingPort("c")
+        self.node = OrderingClient(self.port, layout, incarnation=100)
+        self.module = self.node.module
+        self.node.start()
+
+    def gather(self) -> list[tuple[str, Any]]:
+        """The end of the instant; what was sent since the last look."""
+        for name in [name for name, at in self.port.timers.items() if at <= self.port.now]:
+            del self.port.timers[name]
+            self.node.timer(name)
+        sent = list(self.port.sent)
+        self.port.sent.clear()
+        return sent
+
+    def facts(self, kind: type) -> list[Any]:
+        found = [fact for fact in self.port.facts if isinstance(fact, kind)]
+        self.port.facts = [fact for fact in self.port.facts if not isinstance(fact, kind)]
+        return found
+
+    def stamp(self, create: Create, base: int, server: str = "low") -> None:
+        """The server's answer."""
+        stamps = EventStamps(
+            create.publisher, server, create.request, create.topic, base, create.count, (), ()
+        )
+        self.node.receive(server, stamps)
+
+    def alive(self) -> list[tuple[str, Any]]:
+        self.node.timer(("ordering", "alive"))
+        return self.gather()
+
+    def join(self, *topics: int, values: int = 0) -> int:
+        key = self.module.add_subscriber()
+        self.module.change(key, topics)
+        self.done(values=values)
+        assert self.facts(Joined) == [Joined(key, topics)]
+        return key
+
+    def done(self, *, values: int = 0) -> None:
+        """The answer to the change that was asked for last."""
+        asked = [message for _, message in self.gather() if isinstance(message, ChangeSubscription)][-1]
+        index = tuple(sorted({*asked.topics, *asked.ghosts}))
+        self.node.receive("high", WalkDone(asked.subscriber, asked.version, index, (values,) * len(index)))
+
+    def show(self, key: int, topic: int, number: int, count: int = 0) -> None:
+        self.module.receive(key, CarriedStamp(0, topic, number, count=count), f"e{number}")
+
+
+def numbers(facts: list[Any]) -> list[tuple[Any, int, int]]:
+    return [(fact.event, fact.stamp.topic, fact.stamp.number) for fact in facts]
+
+
+# --- Publishing
+
+
+def test_events_are_handed_over_in_the_order_of_publication() -> None:
+    client = Client()
+    sent = []
+    for events in ([(1, "a"), (1, "b")], [(0, "c")], [(1, "d")]):
+        for topic, event in events:
+            assert client.module.publish(topic, event)
+        sent += client.gather()
+    requests = {(to, message.request): message for to, message in sent}
+    assert {key: request.count for key, request in requests.items()} == {
+        ("low", 1): 2,
+        ("high", 1): 1,
+        ("low", 2): 1,
+    }
+    client.stamp(requests["low", 2], 7)
+    client.stamp(requests["high", 1], 3, "high")
+    assert client.facts(PublishNow) == []
+    client.stamp(requests["low", 1], 5)
+    assert numbers(client.facts(PublishNow)) == [("a", 1, 6), ("b", 1, 7), ("c", 0, 4), ("d", 1, 8)]
+    assert client.module.unpublished == 4
+    for handle in (1, 2, 3, 4):
+        client.module.published(handle)
+    assert client.module.unpublished == 0
+    assert {message.server: message.acknowledged for _, message in client.alive()} == {"high": 1, "low": 2}
+
+
+def test_a_causal_publisher_asks_for_one_topic_at_a_time() -> None:
+    client = Client(CAUSAL)
+    client.module.publish(1, "a")
+    client.module.publish(2, "b")
+    ((_, create),) = client.gather()
+    client.stamp(create, 0)
+    ((_, create),) = client.gather()
+    assert create.topic == 2
+
+
+def test_a_number_is_acknowledged_only_when_its_event_is_published() -> None:
+    client = Client()
+    client.module.publish(1, "a")
+    client.stamp(client.gather()[0][1], 0)
+    assert {message.acknowledged for _, message in client.alive()} == {0}
+    client.module.published(1)
+    client.module.published(1)
+    assert max(message.acknowledged for _, message in client.alive()) == 1
+
+
+def test_a_number_that_was_not_used_is_given_back_with_its_identity() -> None:
+    client = Client()
+    for event in "ab":
+        client.module.publish(1, event)
+    ((_, first),) = client.gather()
+    client.stamp(first, 0)
+    client.module.publish(1, "c")
+    ((_, second),) = client.gather()
+    client.module.failed(1)
+    client.stamp(second, 2)
+    assert numbers(client.facts(PublishNow)) == [("a", 1, 1), ("b", 1, 2)], "c waits: b is not answered"
+    client.module.published(2)
+    sent = client.gather()
+    gone = {to: message for to, message in sent if isinstance(message, PublisherGone)}
+    assert gone["low"].acknowledged == 0 and gone.keys() == {"high", "low"}
+    (again,) = (message for _, message in sent if isinstance(message, Create))
+    assert again.publisher == (first.publisher[0], first.publisher[1] + 1)
+    client.stamp(again, 3)
+    assert numbers(client.facts(PublishNow)) == [("c", 1, 4)]
+
+
+def test_a_failure_of_an_identity_that_was_given_up_changes_nothing() -> None:
+    client = Client()
+    client.module.publish(1, "a")
+    ((_, create),) = client.gather()
+    client.stamp(create, 0)
+    client.node.receive("low", PublisherDisowned(create.publisher))
+    client.gather()
+    client.module.failed(1)
+    client.module.failed(99)
+    client.module.published(99)
+    assert client.gather() == []
+    client.module.publish(1, "b")
+    assert client.gather()[0][1].publisher[1] == create.publisher[1] + 1
+
+
+def test_who_is_disowned_by_one_server_does_not_acknowledge_what_another_never_answered() -> None:
+    """Else the numbers that the other gave it would never become events, nor no-ops."""
+    client = Client()
+    client.module.publish(0, "a")
+    client.module.publish(1, "b")
+    requests = dict(client.gather())
+    identity = requests["low"].publisher
+    client.node.receive("low", PublisherDisowned(identity))
+    sent = client.gather()
+    gone = {to: message.acknowledged for to, message in sent if isinstance(message, PublisherGone)}
+    assert gone == {"high": 0, "low": 0}
+    again = [message for _, message in sent if isinstance(message, Create)]
+    assert [(create.topic, create.publisher == identity) for create in again] == [(0, False), (1, False)]
+    client.stamp(requests["high"], 0, "high")
+    assert client.facts(PublishNow) == [], "an answer to the identity before"
+
+
+def test_no_more_is_taken_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "MAX_PENDING", 3)
+    client = Client()
+    assert [client.module.publish(1, event) for event in "abcd"] == [True, True, True, False]
+    client.stamp(client.gather()[0][1], 0)
+    assert client.module.publish(1, "e")
+
+
+def test_leaving_tells_all_servers_what_was_published() -> None:
+    client = Client()
+    client.module.publish(1, "a")
+    client.stamp(client.gather()[0][1], 0)
+    client.module.published(1)
+    client.module.leave()
+    assert {to: message.acknowledged for to, message in client.gather()} == {"high": 0, "low": 1}
+    assert client.alive() == []
+    client.module.leave()
+    assert client.gather() == []
+
+
+def test_who_leaves_in_peace_leaves_no_no_ops_for_what_it_published() -> None:
+    """The highest server may hear of it before the acknowledgement has climbed to it."""
+    low, high = SequencerMachine("low", TOTAL), SequencerMachine("high", TOTAL)
+    publisher: Identity = ("p", 1)
+    for name in ("s", "t"):
+        low.apply(name, ChangeSubscription((name, 1), 1, (0, 1), ()))
+    for request in (1, 2):
+        low.apply("p", Create(publisher, request, 1, 1, 0))
+    climb(low, high)
+    high.apply("p", PublisherGone(publisher, "high", 0))
+    assert no_ops(high) == []
+    low.apply("p", PublisherGone(publisher, "low", 1))
+    climb(low, high)
+    assert no_ops(high) == [(1, 2)], "the other one was not published"
+    assert high.server.publishers == low.server.publishers == []
+
+
+def climb(low: SequencerMachine, high: SequencerMachine) -> None:
+    for output in low.outputs:
+        if isinstance(output, tuple) and output[0] == "high":
+            high.apply("low", msgspec.convert(output[1], Any))
+    low.outputs.clear()
+
+
+def no_ops(machine: SequencerMachine) -> list[tuple[int, int]]:
+    found = [output.stamp for output in machine.outputs if isinstance(output, PublishNoOps)]
+    return [(stamp.topic, stamp.number) for stamp in found]
+
+
+# --- Subscribing
+
+
+def test_events_are_shown_in_order_and_no_ops_are_passed_over() -> None:
+    client = Client()
+    key = client.join(1)
+    client.show(key, 1, 4)
+    assert client.module.waits_for(key) == "event 1 of /1"
+    assert client.module.buffered(key) == 1
+    client.show(key, 1, 2, count=2)
+    client.show(key, 1, 1)
+    client.show(key, 1, 1)
+    assert numbers(client.facts(Shown)) == [("e1", 1, 1), ("e4", 1, 4)]
+    client.show(key, 1, 3)
+    (late,) = client.facts(Shown)
+    assert (late.event, late.out_of_order) == ("e3", True)
+    assert client.module.buffered(key) == 0 and client.module.waits_for(key) == ""
+
+
+def test_who_lives_says_so_where_its_walks_begin_and_what_it_lacks() -> None:
+    client = Client()
+    key = client.join(0, 1)
+    client.show(key, 1, 3)
+    ((to, alive),) = client.alive()
+    assert (to, alive.topic, alive.number, alive.buffered) == ("low", 1, 1, 1)
+    client.module.change(key, (2,))
+    assert not [message for _, message in client.alive() if isinstance(message, SubscriberAlive)]
+
+
+def test_nothing_is_shown_of_topics_that_were_left() -> None:
+    client = Client()
+    key = client.join(1, 2)
+    client.module.receive(key, CarriedStamp(0, 2, 1, (1,), (1,)), "waits for topic 1")
+    client.module.change(key, (), (1, 2))
+    assert client.facts(Shown) == []
+    client.done()
+    assert client.facts(Parted) == [Parted(key, (1, 2))]
+    client.module.change(key, (1,))
+    client.done(values=3)
+    client.show(key, 1, 4)
+    assert numbers(client.facts(Shown)) == [("e4", 1, 4)], "who left all may come back"
+
+
+def test_nothing_is_shown_after_the_end_though_it_was_joining() -> None:
+    client = Client()
+    key = client.module.add_subscriber()
+    client.module.change(key, (1,))
+    client.show(key, 1, 1)
+    client.module.end(key)
+    client.done()
+    client.done()
+    assert client.facts(Shown) == []
+    assert client.facts(Parted) == [Parted(key, (1,))]
+    assert client.alive() == []
+    client.show(key, 1, 2)
+    client.module.end(key)
+    assert client.facts(Shown) == [] and not client.module._subscribers
+
+
+def test_what_ends_is_told_to_the_servers_to_the_last_change() -> None:
+    """It leaves, comes back and ends, all before the first answer."""
+    client = Client()
+    key = client.join(1)
+    client.module.change(key, (), (1,))
+    client.module.change(key, (2,))
+    client.module.end(key)
+    for expected in ((), (2,), ()):
+        asked = client.gather()[-1][1]
+        assert asked.topics == expected
+        index = tuple(sorted({*asked.topics, *asked.ghosts}))
+        client.node.receive("low", WalkDone(asked.subscriber, asked.version, index, (0,) * len(index)))
+    assert not client.module._subscribers
+    assert [name for name in client.port.timers if name != ("ordering", "alive")] == []
+
+
+def test_a_change_that_cannot_be_leaves_all_as_it_was() -> None:
+    client = Client()
+    key = client.join(1)
+    with pytest.raises(ValueError, match="cannot be joined"):
+        client.module.change(key, (9,), (1,))
+    client.show(key, 1, 1)
+    assert numbers(client.facts(Shown)) == [("e1", 1, 1)]
+    client.module.end(key)
+    client.done()
+    assert not client.module._subscribers
+
+
+def test_a_subscription_that_was_given_up_or_is_stuck_breaks() -> None:
+    client = Client()
+    key = client.join(1)
+    (identity,) = client.module._by_identity
+    client.node.receive("low", SubscriberDisowned(identity))
+    assert [fact.key for fact in client.facts(OrderBroken)] == [key]
+    client.show(key, 1, 1)
+    assert client.facts(Shown) == []
+    key = client.module.add_subscriber(max_buffered=10)
+    client.module.change(key, (1,))
+    client.done()
+    for number in range(2, 1000):
+        client.show(key, 1, number)
+    (broken,) = client.facts(OrderBroken)
+    assert broken.key == key and "event 1 of /1" in broken.reason
+
+
+# --- Who speaks
+
+
+def test_it_asks_the_other_replica_when_told_or_when_nobody_answers() -> None:
+    client = Client()
+    client.node.receive("third", NotActive("high", "low"))
+    client.node.receive("low", NotActive("nowhere", "low"))
+    client.node.receive("low", NotActive("low", "stranger"))
+    client.node.receive("low", NotActive("low", ""))
+    client.module.publish(0, "a")
+    assert client.gather()[0][0] == "high", "third is no replica of high"
+    client.node.receive("high", NotActive("high", "low"))
+    asked = []
+    for _ in range(60):
+        client.port.now += 100_000_000
+        asked += [to for to, _ in client.gather()]
+    assert asked[0] == "low" and {"high", "low"} == {*asked}
+
+
+def test_only_sequencers_are_believed() -> None:
+    client = Client()
+    key = client.join(1)
+    client.module.publish(1, "a")
+    ((_, create),) = client.gather()
+    (identity,) = client.module._by_identity
+    for message in (
+        EventStamps(create.publisher, "low", 1, 1, 0, 1, (), ()),
+        PublisherDisowned(create.publisher),
+        SubscriberDisowned(identity),
+        WalkDone(identity, 1, (1,), (9,)),
+        NotActive("low", "third"),
+    ):
+        client.node.receive("stranger", message)
+    assert len(client.facts(Misbehaviour)) == 4
+    assert client.port.facts == [] and client.port.sent == []
+    client.show(key, 1, 1)
+    assert len(client.facts(Shown)) == 1
+
+
+def test_answers_to_nobody_and_to_nothing_are_ignored() -> None:
+    client = Client()
+    client.join(1)
+    client.module.publish(1, "a")
+    ((_, create),) = client.gather()
+    (identity,) = client.module._by_identity
+    for publisher in (create.publisher, ("c", 0), ("x", 1)):
+        for server in ("low", "high", "nowhere"):
+            for request in (1, 2, 2**62):
+                for topic, count in ((1, 2), (0, 1), (2**31 - 1, 1)):
+                    message = EventStamps(publisher, server, request, topic, 5, count, (7,), ())
+                    client.node.receive("low", message)
+    for subscriber in (identity, ("c", 0), ("x", 1)):
+        for version in (1, 2, 2**62):
+            client.node.receive("low", WalkDone(subscriber, version, (0,), ()))
+    client.node.receive("low", PublisherDisowned(("c", 0)))
+    client.node.receive("low", SubscriberDisowned(("c", 0)))
+    client.node.receive("low", PublisherAlive(("c", 0), "low", 0))
+    assert client.port.facts == [] and client.gather() == []
+
+
+@pytest.mark.parametrize(
+    ("carried", "words"),
+    [
+        ("text", "bytes, not str"),
+        (b"", "not a timestamp"),
+        (b"\x91" * 2000, "not a timestamp"),
+        (encode_stamp(2, Timestamp(0, 1)), "another layout"),
+        (encode_stamp(1, Timestamp(9, 1)), "topic 9; there are 3"),
+        (encode_stamp(1, Timestamp(0, 0)), "number 0"),
+        (encode_stamp(1, Timestamp(0, 2**62)), "the number"),
+        (encode_stamp(1, Timestamp(0, 1), 70_000), "70000 no-ops"),
+        (encode_stamp(1, Timestamp(0, 1, (1,), ())), "make no sense"),
+        (encode_stamp(1, Timestamp(0, 1, (0,), (1,))), "make no sense"),
+        (encode_stamp(1, Timestamp(0, 1, (2, 1), (1, 1))), "make no sense"),
+        (encode_stamp(1, Timestamp(0, 1, (1,), (-1,))), "impossible clocks"),
+    ],
+)
+def test_what_is_no_stamp_is_refused(carried: object, words: str) -> None:
+    with pytest.raises(OrderError, match=words):
+        decode_stamp(carried, 1, Chain(["n"], [0], 3))
+
+
+def test_a_stamp_comes_back_from_its_event() -> None:
+    stamp = Timestamp(0, 5, (1, 2), (7, 0))
+    carried = decode_stamp(encode_stamp(1, stamp, 3), 1, Chain(["n"], [0], 3))
+    assert (carried.stamp, carried.count) == (stamp, 3)

@@ -1,0 +1,318 @@
+"""MQTT 5, against a real Mosquitto."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from paho.mqtt import publish
+
+import external_checks as checks
+import tidings
+from external_brokers import MosquittoBroker, free_port
+from external_checks import WAIT_S, Make, numbers, run, take
+from live_network import until
+from tidings.model.topics import TopicPattern
+from tidings.services.mqtt import NAMES, mqtt_service, topic_filter
+from topic_strategies import PATTERNS, TOPICS
+
+UNBOUNDED = "allow_anonymous true\nmax_queued_messages 0\n"
+"""By default Mosquitto drops what a reader is more than 1,000 messages behind."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MosquittoBroker]:
+    with MosquittoBroker(tmp_path_factory.mktemp("mosquitto"), config=UNBOUNDED) as broker:
+        yield broker  # type: ignore[misc]
+
+
+@pytest.fixture
+def make(request: pytest.FixtureRequest, server: MosquittoBroker) -> Make:
+    """Each test has topics of its own."""
+    space = "".join(character if character.isalnum() else "-" for character in request.node.name)
+
+    def make(**options: Any) -> Any:
+        return mqtt_service(server.url, **{"prefix": space, **options})
+
+    return make
+
+
+def break_connection(bus: Any) -> None:
+    """As a network does it, with no word to the broker."""
+    bus._session._client.socket().shutdown(2)
+
+
+# --- What every service does
+
+
+def test_publish_and_subscribe(make: Make) -> None:
+    run(lambda: checks.check_publish_and_subscribe(make))
+
+
+def test_patterns(make: Make) -> None:
+    run(lambda: checks.check_patterns(make))
+
+
+def test_overlapping_patterns(make: Make) -> None:
+    run(lambda: checks.check_overlapping_patterns(make))
+
+
+def test_many_events_once_and_in_order(make: Make) -> None:
+    run(lambda: checks.check_many(make, 1_000))
+
+
+def test_mistakes(make: Make) -> None:
+    run(lambda: checks.check_mistakes(make))
+
+
+def test_internal_attributes(make: Make) -> None:
+    run(lambda: checks.check_internal_attributes(make))
+
+
+def test_a_large_event(make: Make) -> None:
+    run(lambda: checks.check_large_event(make, 1_000_000))
+
+
+def test_an_application_that_fails(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    run(lambda: checks.check_failing_application(make, caplog))
+
+
+def test_garbage_is_skipped(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    service: Any = make()
+    host, port = service.target.address
+
+    async def send(body: bytes) -> None:
+        topic = f"{service.prefix}/a"
+        await asyncio.to_thread(publish.single, topic, body, qos=1, hostname=host, port=port)
+
+    run(lambda: checks.check_garbage(make, send, caplog))
+
+
+def test_a_slow_reader_is_counted(make: Make) -> None:
+    run(lambda: checks.check_slow_reader_is_counted(make, 300))
+
+
+def test_the_broker_restarts_under_load(tmp_path: Path) -> None:
+    """With persistence, and stopped in an orderly way, it keeps the sessions and what waits in them."""
+    with MosquittoBroker(tmp_path, config=UNBOUNDED) as broker:
+
+        def make(**options: Any) -> Any:
+            return mqtt_service(broker.url, **options)
+
+        run(lambda: checks.check_restart(make, broker.stop, broker.start, nothing_lost=True))
+
+
+def test_the_broker_crashes_under_load_and_keeps_nothing(tmp_path: Path) -> None:
+    with MosquittoBroker(tmp_path, config=UNBOUNDED, persistent=False) as broker:
+
+        def make(**options: Any) -> Any:
+            return mqtt_service(broker.url, **options)
+
+        run(lambda: checks.check_restart(make, broker.kill, broker.start, nothing_lost=False))
+
+
+# --- Sessions
+
+
+def test_a_client_that_was_away_gets_what_it_missed(make: Make) -> None:
+    async def test() -> None:
+        async with make() as publisher, make() as reader, reader.subscribe("/a/**", order="fifo") as stream:
+            await publisher.publish("/a", {"n": 0})
+            assert numbers(await take(stream, 1)) == [0]
+            break_connection(reader)
+            await publisher.publish_many((f"/a/{n}", {"n": n}, b"") for n in range(1, 100))
+            assert numbers(await take(stream, 99)) == list(range(1, 100))
+            await until(lambda: reader.reconnections == 1, WAIT_S)
+
+    run(test)
+
+
+def test_a_subscription_that_ends_while_the_client_is_away_ends_at_the_broker(make: Make) -> None:
+    async def test() -> None:
+        async with make() as publisher, make() as reader, reader.subscribe("/kept") as kept:
+            gone = reader.subscribe("/gone")
+            await gone.__aenter__()
+            break_connection(reader)
+            await until(lambda: reader._session is None, WAIT_S)
+            await gone.__aexit__(None, None, None)
+            await until(lambda: reader.reconnections == 1, WAIT_S)
+            before = reader.received
+            await publisher.publish("/gone")
+            await publisher.publish("/kept", {"n": 1})
+            assert numbers(await take(kept, 1)) == [1]
+            assert reader.received == before + 1
+
+    run(test)
+
+
+def test_filters_that_two_subscriptions_share(make: Make) -> None:
+    async def test() -> None:
+        async with make() as bus, bus.subscribe("/a") as one:
+            async with bus.subscribe("/a") as two:
+                await bus.publish("/a", {"n": 1})
+                assert numbers(await take(one, 1)) == numbers(await take(two, 1)) == [1]
+            await bus.publish("/a", {"n": 2})
+            assert numbers(await take(one, 1)) == [2]
+
+    run(test)
+
+
+def test_what_the_broker_retains_is_from_before(make: Make) -> None:
+    async def test() -> None:
+        service: Any = make()
+        host, port = service.target.address
+        topic = f"{service.prefix}/a"
+        await asyncio.to_thread(publish.single, topic, b"old", qos=1, retain=True, hostname=host, port=port)
+        async with service as bus, bus.subscribe("/a") as stream:
+            await bus.publish("/a", {"n": 1})
+            assert numbers(await take(stream, 1)) == [1]
+            assert bus.garbage == 0
+
+    run(test)
+
+
+def test_two_clients_with_one_name_do_not_disturb_each_other(make: Make) -> None:
+    async def test() -> None:
+        async with make(name="me") as one, one.subscribe("/a") as stream, make(name="me") as two:
+            first, second = await one.publish("/a"), await two.publish("/a")
+            assert [event.id for event in await take(stream, 2)] == [first, second]
+            assert one.reconnections == two.reconnections == 0
+
+    run(test)
+
+
+# --- Names
+
+
+@given(TOPICS)
+def test_a_name_has_one_topic_and_a_topic_one_name(topic: str) -> None:
+    name = NAMES.name("tidings", topic)
+    assert NAMES.topic("tidings", name) == topic
+    assert not set(name) & set("+#\0") and all(name.split("/"))
+
+
+@given(TOPICS, TOPICS)
+def test_different_topics_have_different_names(one: str, other: str) -> None:
+    assert (NAMES.name("tidings", one) == NAMES.name("tidings", other)) == (one == other)
+
+
+@given(PATTERNS, TOPICS)
+def test_a_filter_selects_what_the_pattern_selects(pattern: str, topic: str) -> None:
+    chosen = topic_filter("p/q", TopicPattern(pattern))
+    assert selects(chosen.split("/"), NAMES.name("p/q", topic).split("/")) == TopicPattern(pattern).matches(
+        topic
+    )
+
+
+def selects(chosen: list[str], name: list[str]) -> bool:
+    """As the standard has it (MQTT 5.0, 4.7.1)."""
+    if chosen == ["#"]:
+        return True
+    if not chosen or not name:
+        return chosen == name
+    return chosen[0] in ("+", name[0]) and selects(chosen[1:], name[1:])
+
+
+# --- Errors
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("mqtt", "starts with mqtt://"),
+        ("mqtts://x", "starts with mqtt://"),
+        ("mqtt://:1883", "the host is missing"),
+        ("mqtt://host:99999", "the port is a number"),
+        ("mqtt://host/path", "not understood"),
+        ("mqtt://host?x=1", "not understood"),
+    ],
+)
+def test_bad_urls(url: str, problem: str) -> None:
+    with pytest.raises(tidings.ConnectionFailed, match=problem):
+        mqtt_service(url)
+
+
+def test_bad_options() -> None:
+    for options in ({"prefix": "a/#"}, {"prefix": ""}, {"session_s": -1}, {"session_s": 2**32}):
+        with pytest.raises(tidings.ConnectionFailed):
+            mqtt_service("mqtt://127.0.0.1", **options)  # type: ignore[arg-type]
+
+
+def test_an_unreachable_broker() -> None:
+    port = free_port()
+    run(
+        lambda: checks.check_unreachable(
+            lambda **options: mqtt_service(f"mqtt://127.0.0.1:{port}", **options)
+        )
+    )
+
+
+def test_a_broker_that_says_nothing() -> None:
+    async def test() -> None:
+        writers: list[asyncio.StreamWriter] = []
+        silent = await asyncio.start_server(lambda reader, writer: writers.append(writer), "127.0.0.1", 0)
+        port = silent.sockets[0].getsockname()[1]
+        with pytest.raises(tidings.ConnectionFailed, match="did not answer"):
+            async with mqtt_service(f"mqtt://127.0.0.1:{port}", timeout_s=0.3):
+                pass
+        for writer in writers:
+            writer.close()
+        silent.close()
+
+    run(test)
+
+
+PERMISSIONS = """
+allow_anonymous true
+acl_file {directory}/acl
+max_packet_size 2000
+"""
+
+
+def test_permissions_and_limits(tmp_path: Path) -> None:
+    (tmp_path / "acl").write_text("topic readwrite tidings/open/#\n")
+    with MosquittoBroker(tmp_path, config=PERMISSIONS.format(directory=tmp_path)) as broker:
+
+        async def test() -> None:
+            async with mqtt_service(broker.url) as bus, bus.subscribe("/open/**") as stream:
+                with pytest.raises(tidings.NotConfirmed, match="refused it: Not authorized"):
+                    await bus.publish("/closed")
+                with pytest.raises(tidings.NotConfirmed, match="1 of 2 publications"):
+                    await bus.publish_many([("/closed", {}, b""), ("/open/b", {"n": 1}, b"")])
+                with pytest.raises(tidings.NotConfirmed, match="the broker takes at most 2000"):
+                    await bus.publish("/open/a", {}, bytes(2_000))
+                await bus.publish("/open/a", {"n": 2}, bytes(1_000))
+                assert numbers(await take(stream, 2)) == [1, 2]
+
+        run(test)
+
+
+def test_wrong_credentials(tmp_path: Path) -> None:
+    (tmp_path / "passwords").write_text("")
+    config = f"allow_anonymous false\npassword_file {tmp_path}/passwords\n"
+    with MosquittoBroker(tmp_path, config=config) as broker:
+
+        async def test() -> None:
+            for user in ("", "me:secret@"):
+                with pytest.raises(
+                    tidings.ConnectionFailed, match=r"refused us: (Not authorized|Bad user)"
+                ) as caught:
+                    async with mqtt_service(f"mqtt://{user}127.0.0.1:{broker.port}"):
+                        pass
+                assert "secret" not in str(caught.value)
+
+        run(test)
+
+
+def test_what_is_not_confirmed_in_time_fails(tmp_path: Path) -> None:
+    with MosquittoBroker(tmp_path) as broker:
+
+        async def test() -> None:
+            async with mqtt_service(broker.url, retry_s=0.5) as bus:
+                broker.kill()
+                with pytest.raises(tidings.NotConfirmed, match=r"not confirmed within 0.5 s"):
+                    await bus.publish("/a")
+
+        run(test)
