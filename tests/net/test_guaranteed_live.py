@@ -20,7 +20,8 @@ from tidings.model.subscription import Subscription
 from tidings.net import session as session_module
 from tidings.net.address import Address
 from tidings.net.broker import BrokerServer
-from tidings.net.guaranteed import CROSSING, GuaranteedSettings, store_path
+from tidings.net.guaranteed import GuaranteedSettings, store_path
+from tidings.net.handshake import CROSSING
 from tidings.protocol.facts import Misbehaviour, SubscriptionAccepted, SubscriptionProgress
 from tidings.protocol.guaranteed import GuaranteedBroker
 from tidings.protocol.reliable_client import ReliableClient

@@ -169,7 +169,7 @@ def test_a_client_that_leaves_in_the_middle_holds_up_nobody(mode: str, entries: 
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("turns", [0, 1, 3, 10, 40])
+@pytest.mark.parametrize("turns", [0, 3, 40])
 def test_closing_ends_what_is_under_way(mode: str, turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "MAX_UNDER_WAY", 300)  # so that some wait outside
 

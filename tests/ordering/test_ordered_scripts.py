@@ -169,7 +169,7 @@ def check(reference: Reading, going_on: Run, *, causal: bool) -> None:
         order_checks.check_causes(shown, going_on.causes)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("mode", "causal"), [*((mode, True) for mode in MODES), ("guaranteed", False)])
 def test_random_scripts_keep_the_order(mode: str, causal: bool, seed: int) -> None:
     print(f"mode {mode}, causal {causal}, seed {seed}")

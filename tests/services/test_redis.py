@@ -338,7 +338,7 @@ class RandomStream:
 
     def add_reader(self) -> None:
         subscription = Subscription(f"s{len(self.readers)}")
-        reader = Incoming(subscription, lambda event: None, paced=True, whole=lambda publication: True)
+        reader = Incoming(subscription, lambda event: None, paced=True)
         self.readers.append(reader)
         self.given[reader], self.gone[reader], self.since[reader] = [], set(), self.added
         self.feed.add(reader, Position((self.added, 0), self.added))

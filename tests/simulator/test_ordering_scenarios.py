@@ -450,7 +450,10 @@ def test_the_shipped_scenario_has_the_paper_s_sites(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_summary_counts_what_the_trace_says(mode: str, tmp_path: Path) -> None:
-    changes = 'topics = ["/a"]\nfilter = "x > 2"\nchanges = [{ at_s = 2.0, add = ["/b"] }, { at_s = 5.0, remove = ["/a"] }]'
+    changes = (
+        'topics = ["/a"]\nfilter = "x > 2"\n'
+        'changes = [{ at_s = 2.0, add = ["/b"] }, { at_s = 5.0, remove = ["/a"] }]'
+    )
     text = (
         network(mode)
         + EVERYBODY

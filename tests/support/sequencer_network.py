@@ -41,7 +41,7 @@ from tidings.protocol.sequencing.layout import Layout, spread
 from tidings.protocol.sequencing.machine import PublishNoOps
 from tidings.protocol.sequencing.node import SequencerNode
 from tidings.protocol.sequencing.replica import Replica, Role, Times
-from tidings.protocol.sequencing.stamps import CarriedStamp, Timestamp
+from tidings.protocol.sequencing.stamps import CarriedStamp
 from tidings.protocol.sequencing.subscriber import OrderedSubscriber
 from tidings.protocol.store import Change, MemoryStore
 
@@ -842,8 +842,6 @@ def run(seed: int, *, long: bool = False, trace: bool = False) -> list[str]:
 def replay(seed: int, *, long: bool = False) -> str:
     return f"python tests/support/sequencer_network.py {seed}{' --long' if long else ''} --trace"
 
-
-__all__ = ["Plan", "Timestamp", "World", "plan_of", "replay", "run"]
 
 if __name__ == "__main__":
     for problem in run(int(sys.argv[1]), long="--long" in sys.argv, trace="--trace" in sys.argv):

@@ -29,6 +29,8 @@ class TroubledService(EventService):
         self._subscription_numbers = inner._subscription_numbers
         self.loses = self.repeats = self.delays = self.refuses = 0.0
         """Shares of the notifications, and of the publications."""
+        self.lingers_s = 0.0
+        """How long a publication takes at most."""
         self.hangs = False
         """Publications are neither taken nor refused."""
         self.withholds: Callable[[Event], bool] = lambda event: False
@@ -65,6 +67,8 @@ class TroubledService(EventService):
     ) -> EventId:
         if self.hangs:
             await asyncio.get_running_loop().create_future()
+        if self.lingers_s:
+            await asyncio.sleep(self._random.random() * self.lingers_s)
         if self._random.random() < self.refuses:
             if self._random.random() < 0.5:
                 await self.inner.publish(topic, attributes, payload, internal=internal)

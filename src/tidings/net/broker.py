@@ -38,7 +38,6 @@ from tidings.net.address import Address, Transport, parse_address
 from tidings.net.dialling import explain, keep_open, open_stream
 from tidings.net.epidemic import EPIDEMIC, EpidemicSettings, Post, unpinned, within_datagrams
 from tidings.net.guaranteed import (
-    CROSSING,
     GUARANTEED,
     GuaranteedSettings,
     Keeper,
@@ -47,7 +46,15 @@ from tidings.net.guaranteed import (
     make_broker,
     settled_settings,
 )
-from tidings.net.handshake import BROKER, CLIENT, Identity, hello_refusal, welcome_refusal
+from tidings.net.handshake import (
+    BROKER,
+    CLIENT,
+    CROSSING,
+    NAME_TAKEN,
+    Identity,
+    hello_refusal,
+    welcome_refusal,
+)
 from tidings.net.lossy import LossyLinks
 from tidings.net.outbox import DEFAULT_LIMIT_BYTES, Policy
 from tidings.net.port import AsyncPort
@@ -406,7 +413,7 @@ class BrokerServer:
             session.refuse(CROSSING)
             return
         session.outbox.policy = self._policy_for(hello)
-        self._replace(hello.node, "another connection took the name")
+        self._replace(hello.node, NAME_TAKEN)
         answer = Welcome(PROTOCOL_VERSION, self.name, self.identity.mode, self.sequencers)
         receive = self._receiver(session, hello.node)
         if hello.role == BROKER:
@@ -437,7 +444,7 @@ class BrokerServer:
         if reason is not None:
             session.refuse(reason)
             return
-        self._replace(expected, "another connection took the name")
+        self._replace(expected, NAME_TAKEN)
         session.set_up(expected, BROKER, {}, self._receiver(session, expected))
         self._stand(session)
 

@@ -37,7 +37,6 @@ STABLE_SECONDS = 5.0
 """A session that stood for this long makes up for all earlier failures: the next dial comes at once."""
 CROSSING_SECONDS = 1.0
 """A Hello that crossed our own dial may arrive so long after the Welcome that answered ours."""
-CROSSING = "the other side's connection is taken: both were opened at the same time"
 
 log = logging.getLogger("tidings.net")
 

@@ -12,6 +12,9 @@ BROKER, CLIENT = "broker", "client"
 SEQUENCER, ORDERED = "sequencer", "ordered"
 """A node of the ordering, and the ordering module of a client (net/ordering_links.py)."""
 
+NAME_TAKEN = "another connection took the name"
+CROSSING = "the other side's connection is taken: both were opened at the same time"
+
 
 class Identity(NamedTuple):
     """What a broker compares a Hello with."""

@@ -9,17 +9,33 @@ from tidings.model.errors import ConnectionFailed, WireError
 from tidings.model.messages import PROTOCOL_VERSION, Hello, Join, Joined, Message, Refused, Welcome
 from tidings.net.address import Address
 from tidings.net.dialling import CONNECT_SECONDS, explain, open_stream
-from tidings.net.handshake import BROKER, Identity, welcome_refusal
+from tidings.net.handshake import BROKER, CROSSING, NAME_TAKEN, Identity, welcome_refusal
 from tidings.net.outbox import Policy
 from tidings.net.session import Dial, End, Session
 
 ANSWER_SECONDS = 10.0
+ATTEMPTS = 5
 
 
 async def ask_to_join(
     us: Identity, listen: Address, parent: Address, context: ssl.SSLContext | None
 ) -> Joined:
     """The place that the broker at `parent` gives us; ConnectionFailed says why there is none."""
+    for attempt in range(ATTEMPTS):
+        answer = await _ask_once(us, listen, parent, context)
+        if not isinstance(answer, str):
+            return answer
+        # Whoever has our name there came back while we asked: ask again, to hear that from the protocol.
+        if answer not in (CROSSING, NAME_TAKEN) or attempt == ATTEMPTS - 1:
+            break
+        await asyncio.sleep(0.05 * (attempt + 1))
+    raise ConnectionFailed(f"cannot join at {parent}: {answer}")
+
+
+async def _ask_once(
+    us: Identity, listen: Address, parent: Address, context: ssl.SSLContext | None
+) -> Joined | str:
+    """The answer, or why there is none."""
     asking = _Asking(us)
     dial = Dial(Hello(PROTOCOL_VERSION, us.node, BROKER, us.mode, us.token))
     try:
@@ -36,8 +52,6 @@ async def ask_to_join(
         raise ConnectionFailed(f"cannot join at {parent}: no answer in time") from None
     finally:
         session.end(End("joined", refused=False))
-    if isinstance(answer, str):
-        raise ConnectionFailed(f"cannot join at {parent}: {answer}")
     return answer
 
 

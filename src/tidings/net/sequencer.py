@@ -19,7 +19,7 @@ from tidings.model.messages import PROTOCOL_VERSION, Hello, Message, Status, Sta
 from tidings.model.ordering_messages import OrderLayout
 from tidings.net.address import Address
 from tidings.net.dialling import explain, keep_open, open_stream
-from tidings.net.handshake import CLIENT, ORDERED, SEQUENCER, same_token
+from tidings.net.handshake import CLIENT, NAME_TAKEN, ORDERED, SEQUENCER, same_token
 from tidings.net.ordering_links import (
     BETWEEN_SEQUENCERS,
     FROM_CLIENTS,
@@ -252,7 +252,7 @@ class SequencerHost:
             return
         before = self._links.get(peer)
         if before is not None:
-            before.session.refuse("another connection took the name")
+            before.session.refuse(NAME_TAKEN)
         if session.dial is None:  # not before: who dialled takes no large message until it is welcome
             session.send(self._own_layout())
         take = partial(self._take, peer)

@@ -51,4 +51,12 @@ class ConnectedSequencing:
             await self._connection.close()
 
     async def status(self) -> dict[str, Any]:
-        return {str(address): "" for address in self._addresses}
+        """Which of their nodes are connected, and why there is none, if they refused us."""
+        if self._connection is None:
+            return {}
+        found: dict[str, Any] = {
+            node: "connected" if connected else "away" for node, connected in self._connection.nodes.items()
+        }
+        if self._connection.refused:
+            found["refused"] = self._connection.refused
+        return found

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from tidings.model.errors import AttributeValueError, ConnectionFailed, NotConfirmed, TidingsError
+from tidings.model.errors import AttributeValueError, ConnectionFailed, NotConfirmed, OrderError, TidingsError
 from tidings.model.event import MAX_ATTRIBUTES, MAX_EVENT_BYTES, ORDER_ATTRIBUTE, EventId, Publication
 from tidings.model.predicates import Scalar
 from tidings.protocol.sequencing.client import OrderingModule, PublishNow
@@ -103,6 +103,7 @@ class Publishing:
         self._ready: list[PublishNow] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._refusal: OrderError | None = None
 
     async def begin(self, rank: int | None, outgoing: Outgoing) -> None:
         """Returns once the event is on its way; `outgoing.done` when it is with the service.
@@ -114,6 +115,8 @@ class Publishing:
             await self._room.wait()
         if self._closed:
             raise ConnectionFailed(CLOSED)
+        if self._refusal is not None and rank is not None:
+            raise self._refusal
         self._under_way[outgoing] = None
         outgoing.done.add_done_callback(lambda _: self._ended(outgoing))
         if rank is None:
@@ -206,6 +209,13 @@ class Publishing:
             outgoing = fact.event
             assert isinstance(outgoing, Outgoing)
             outgoing.fail(error)
+
+    def fail(self, error: OrderError) -> None:
+        """Nothing gets a number any more: what waits for one, and what comes, is refused."""
+        self._refusal = error
+        for outgoing in list(self._under_way):
+            outgoing.fail(error)
+        self._room.set()
 
     async def close(self) -> None:
         """What is not with the service now is not published; whoever waits for it is told."""

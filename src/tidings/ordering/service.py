@@ -28,6 +28,7 @@ from tidings.model.event import (
 )
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Interest, Order, Subscription
+from tidings.net.sequencing import SequencersRefused
 from tidings.ordering.place import Place
 from tidings.ordering.publishing import Outgoing, Publishing, Together, check_room, note
 from tidings.ordering.sequencing import Sequencing
@@ -346,6 +347,9 @@ class OrderedService(EventService):
                     joined.set_result(None)
             case OrderBroken(key=key, reason=reason) if key in self._by_key:
                 self._break(self._by_key[key], OrderError(reason))
+            case SequencersRefused(reason=reason):
+                if self._publishing is not None:
+                    self._publishing.fail(OrderError(reason))
             case Misbehaviour(peer=peer, what=what) if peer not in self._accused:
                 if len(self._accused) < MAX_ACCUSED:
                     self._accused.add(peer)

@@ -23,7 +23,6 @@ from tidings.model.errors import ConnectionFailed, NotConfirmed, SubscriptionRef
 from tidings.model.event import (
     MAX_NAME_BYTES,
     EventId,
-    Publication,
     check_not_internal,
     check_publication,
     decode_publication,
@@ -259,7 +258,7 @@ class ExternalService(EventService):
             )
         if subscription.id in self.incoming:
             raise ValueError(f"subscription {subscription.id!r} exists")
-        incoming = Incoming(subscription, notify, paced=paced, whole=self._selects_whole)
+        incoming = Incoming(subscription, notify, paced=paced)
         self.incoming[subscription.id] = incoming
         try:
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT_S):
@@ -351,13 +350,6 @@ class ExternalService(EventService):
         )
         if incoming.subscription.id in self.streams:
             self.streams[incoming.subscription.id].miss(EventsMissed(store, 0, first, last))
-
-    def _selects_whole(self, publication: Publication) -> bool:
-        return any(
-            other.interest.matches(publication)
-            for other in self.incoming.values()
-            if not other.subscription.headers
-        )
 
     # --- Status
 

@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from tidings.model.event import Event, Publication, strip_publication
+from tidings.model.event import Event, Publication
 from tidings.model.subscription import Order, Subscription
 from tidings.protocol.client import MAX_TRACKED_SOURCES, RECENT_EVENTS
 from tidings.services.service import Notify
@@ -69,15 +69,9 @@ class Pace:
 
 
 class Incoming:
-    def __init__(
-        self,
-        subscription: Subscription,
-        notify: Notify,
-        *,
-        paced: bool,
-        whole: Callable[[Publication], bool],
-    ) -> None:
-        """`whole` says whether another subscription of this client selects an event (see Subscription.headers)."""
+    """One with `headers` gets whole events: the broker has sent them by now, so nothing is saved by stripping them."""
+
+    def __init__(self, subscription: Subscription, notify: Notify, *, paced: bool) -> None:
         self.subscription = subscription
         self.interest = subscription.interest()
         self.pace = Pace(bounded=paced)
@@ -89,7 +83,6 @@ class Incoming:
         self.notified = 0
         self.duplicates = 0
         self._notify = notify
-        self._whole = whole
         self._recent = RecentIds(RECENT_EVENTS)
         self._fifo = subscription.order is Order.FIFO
         self._highest: dict[tuple[str, int], int] = {}
@@ -101,8 +94,6 @@ class Incoming:
         if not self._recent.first_time(publication.source, publication.incarnation, publication.sequence):
             self.duplicates += 1
             return
-        if self.subscription.headers and not self._whole(publication):
-            publication = strip_publication(publication)
         event = publication.event()
         if publication.hidden and not self.subscription.headers:
             return

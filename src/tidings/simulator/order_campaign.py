@@ -5,9 +5,8 @@ Whatever happens, no two subscribers see two events in different orders, none se
 confirmed comes to all that are owed it, every subscription is accepted, and nothing waits any more. A seed replays its
 run exactly.
 
-What may be lost for good: a server that loses its disk and has no standby; one of whose three nodes (itself, standby,
-witness) two lose their disks: nobody is left who knows how far it had counted; and events, over a service that loses
-them (`buffer_events` above 0).
+What may be lost for good: a server that loses its disk when no standby is in step; the order itself, if the witness
+loses its disk as well and a server counts anew; and events, over a service that loses them (`buffer_events` above 0).
 """
 
 from __future__ import annotations
@@ -66,34 +65,45 @@ def verdicts(simulation: Simulation, trace: Trace) -> Iterator[str]:
     found = [exactly_once(trace)]
     if simulation.guaranteed:
         found.append(fifo(trace, orders=frozenset({"none", "fifo"})))
-    if not servers_at_risk(simulation):
+    if not may_count_anew(simulation):
         found.append(total_order(trace, orders=ORDERED))
         found.append(causal_order(trace, orders=frozenset({"causal"})))
-        if loses_nothing(simulation):
-            found.append(gap_free(trace, confirmed_only=True))
+    if loses_nothing(simulation):
+        found.append(gap_free(trace, confirmed_only=True))
     yield from (str(verdict) for verdict in found if not verdict.holds)
 
 
 def loses_nothing(simulation: Simulation) -> bool:
-    """Every event is owed: the service delivers all."""
+    """Every event is owed: the service delivers all, and no server is lost."""
     ordering = simulation.plan.ordering
-    return ordering is None or not ordering.buffer_events
+    return (ordering is None or not ordering.buffer_events) and not (
+        may_be_lost(simulation) and (without_a_voice(simulation) or may_count_anew(simulation))
+    )
 
 
-def servers_at_risk(simulation: Simulation) -> list[str]:
-    """Those that may have lost their numbers for good."""
-    forgetful = {
+def forgetful(simulation: Simulation) -> set[str]:
+    """The brokers that lose their disks, and what is beside them."""
+    return {
         name
         for planned in simulation.plan.faults
         if isinstance(planned.fault, CrashFault) and planned.fault.state == "lost"
         for name in planned.fault.nodes
     }
-    servers = () if simulation.plan.ordering is None else simulation.plan.ordering.servers
-    return [
-        server.broker
-        for server in servers
-        if len({server.broker, server.standby, server.witness} & forgetful) > (server.standby is not None)
-    ]
+
+
+def may_count_anew(simulation: Simulation) -> bool:
+    """A server and its witness may both have lost their disks, and with them that it ever counted."""
+    ordering, lost = simulation.plan.ordering, forgetful(simulation)
+    servers = () if ordering is None else ordering.servers
+    return any(len({server.broker, server.standby, server.witness} & lost) > 1 for server in servers)
+
+
+def may_be_lost(simulation: Simulation) -> bool:
+    """A server may have lost its disk at a time when nobody else had its state."""
+    ordering, lost = simulation.plan.ordering, forgetful(simulation)
+    servers = () if ordering is None else ordering.servers
+    alone = any(server.standby is None and server.broker in lost for server in servers)
+    return alone or (bool(lost) and len(simulation.plan.faults) > 1)
 
 
 def without_a_voice(simulation: Simulation) -> list[str]:
@@ -105,10 +115,8 @@ def without_a_voice(simulation: Simulation) -> list[str]:
 
 def unfinished(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
     """What should have come to an end."""
-    if servers_at_risk(simulation):
-        return
     silent = without_a_voice(simulation)
-    if silent:
+    if silent and not may_be_lost(simulation):
         yield f"nobody speaks for {', '.join(silent)}"
     if not loses_nothing(simulation):
         return

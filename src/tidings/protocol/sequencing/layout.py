@@ -12,7 +12,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tidings.model.errors import OrderError, TopicError
 from tidings.model.ordering_messages import MAX_TOPICS
@@ -49,7 +49,10 @@ class Layout:
     """`causal`: groups of threshold 1 and serial publishers, for causal (and total) order; else total order alone."""
 
     def __init__(self, servers: Iterable[Place], *, causal: bool = True) -> None:
-        self.servers = tuple(servers)
+        # The node of a server's name is the default: said or not, it is the same layout.
+        self.servers = tuple(
+            structs.replace(place, node="") if place.node == place.name else place for place in servers
+        )
         self.causal = causal
         self.topics = tuple(topic for server in self.servers for topic in server.topics)
         self._check()

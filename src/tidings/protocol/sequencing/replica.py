@@ -217,6 +217,8 @@ class Replica:
         for no_ops in list(self.machine.no_ops.values()):
             self.port.emit(no_ops)
         self._repeat_chain()
+        if self._peer:  # if it believes to be in step, it is not any more, and should ask for the state soon
+            self.port.send(self._peer, Ruling(self.server, self.term, self.port.node, self.alone, 0))
 
     def _step_down(self, term: int, active: str, *, alone: bool) -> None:
         """Another went on: what it does not have, nobody was told."""
