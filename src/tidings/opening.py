@@ -126,7 +126,7 @@ class ConnectedBus(OrderedService):
 
 
 class Embedded(ConnectedBus):
-    """A whole network in this process, and a bus at its first broker. `connect` gives more buses."""
+    """A whole network in this process, and a bus at its first broker. `connect` gives more buses, closed with it."""
 
     def __init__(
         self, network: LocalNetwork, ordering: LocalOrdering | None, patience: Patience | None

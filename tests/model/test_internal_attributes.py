@@ -15,6 +15,7 @@ import tidings
 from tidings.cli import scenario_client
 from tidings.cli.scenario_client import LiveSubscriber
 from tidings.cli.scenario_facts import Go, SubscriberWork
+from tidings.cli.scenario_link import LiveLink
 from tidings.model.errors import AttributeValueError, WireError
 from tidings.model.event import (
     HEADER_ATTRIBUTE,
@@ -279,7 +280,7 @@ def test_a_simulated_subscriber_is_not_shown_what_is_hidden() -> None:
 def test_a_live_subscriber_is_not_shown_what_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     reports: list[Any] = []
     monkeypatch.setattr(scenario_client, "report", reports.append)
-    live = LiveSubscriber(SubscriberWork("s", "b", None, "none", ()), Address(port=1))
+    live = LiveSubscriber(SubscriberWork("s", "b", None, "none", ()), LiveLink("s", Address(port=1), 0))
     live.go = Go(0, 0)
     window = scenario_client.Window(Subscription("s#0", ("/t",)), 0)
     live._windows["s#0"] = window

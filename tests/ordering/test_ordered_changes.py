@@ -218,6 +218,20 @@ async def _read_all(stream: tidings.Stream) -> None:
         pass
 
 
+def test_closing_ends_a_subscription_that_begins() -> None:
+    async def begin(bus: Embedded, turns: int) -> None:
+        beginning = asyncio.create_task(bus.subscribe("/a", order="total").__aenter__())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(10):  # not as long as sequencers may take
+            await bus.close()
+            [result] = await asyncio.gather(beginning, return_exceptions=True)
+        assert isinstance(result, tidings.Stream | tidings.TidingsError), result
+
+    for turns in range(25):
+        run(lambda bus, turns=turns: begin(bus, turns), brokers=1)
+
+
 def test_a_subscription_that_is_given_up_while_it_begins_is_forgotten() -> None:
     async def scenario(bus: Embedded) -> None:
         for turns in range(12):
@@ -251,6 +265,21 @@ def test_publications_that_are_given_up_leave_the_order_whole() -> None:
             while not events or events[-1].attributes["n"] != 1:
                 events.append(await stream.get(TIMEOUT_S))
             check_gap_free(events)
+
+    run(scenario)
+
+
+def test_publications_that_are_given_up_count_until_they_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "MAX_UNDER_WAY", 10)
+
+    async def scenario(bus: Embedded) -> None:
+        client, service = troubled_client(bus, "b1", "c")
+        async with bus.subscribe("/a", order="total"), client:
+            service.hangs = True
+            for _ in range(30):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(client.publish("/a"), 0.001)
+            assert client._module.unpublished <= 10
 
     run(scenario)
 

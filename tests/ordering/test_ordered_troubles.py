@@ -16,9 +16,11 @@ from tidings.model.event import ORDER_ATTRIBUTE, Event
 from tidings.net.guaranteed import DEFAULT_WINDOW
 from tidings.opening import Embedded
 from tidings.ordering import service as service_module
+from tidings.ordering.sequencing import LocalSequencing
 from tidings.protocol.sequencing.stamps import Timestamp, encode_stamp
 from tidings.protocol.sequencing.subscriber import MAX_AHEAD
-from troubled_service import troubled_client
+from tidings.services.overlay import local_bus
+from troubled_service import TroubledService, troubled_client
 
 ENTRIES = ("/a", "/b", "/c")
 BATCH = 1_500
@@ -214,15 +216,56 @@ def test_a_refused_publication_does_not_hold_up_the_others_under_load(mode: str)
                 return refused
 
             async with asyncio.TaskGroup() as group:
-                publishers = [group.create_task(publish()) for _ in range(8)]
+                publishers = [group.create_task(publish()) for _ in range(20)]
                 await take(stream, 20)
                 service.refuses, service.lingers_s = 0.05, 0.01
-                await take(stream, 300)
+                await take(stream, 500)
                 going_on = False
             assert sum(task.result() for task in publishers)
 
     patience = None if mode == "guaranteed" else tidings.Patience(events=65_536, limit_ns=300_000_000_000)
     run(scenario, mode=mode, order_patience=patience)
+
+
+class Scripted(TroubledService):
+    """Holds up event 0 until told to go on, and refuses event 1."""
+
+    def __init__(self, inner: tidings.EventService) -> None:
+        super().__init__(inner, Random(0), lossless=True)
+        self.going_on = asyncio.Event()
+        self.calls: list[object] = []
+
+    async def publish(  # type: ignore[override]
+        self, topic: str, attributes: dict[str, Any], payload: bytes = b"", *, internal: bool = False
+    ) -> tidings.EventId:
+        self.calls.append(attributes["n"])
+        if attributes["n"] == 0:
+            await self.going_on.wait()
+        if attributes["n"] == 1:
+            raise tidings.NotConfirmed("refused on purpose")
+        return await self.inner.publish(topic, attributes, payload, internal=internal)
+
+
+def test_after_a_refusal_nothing_goes_out_until_its_number_can_be_given_back() -> None:
+    async def scenario(bus: Embedded) -> None:
+        ordering = bus.ordering
+        assert ordering is not None
+        service = Scripted(local_bus(bus.network, "b1", "c"))
+        client = tidings.OrderedService(service, lambda: LocalSequencing(ordering, "c"))
+        async with client, client.subscribe("/a", order="total") as stream:
+            publishing = [asyncio.create_task(client.publish("/a", {"n": n})) for n in range(2)]
+            with pytest.raises(tidings.NotConfirmed, match="on purpose"):
+                await publishing[1]
+            publishing += [asyncio.create_task(client.publish("/a", {"n": n})) for n in (2, 3)]
+            assert await quiet(stream)
+            assert service.calls == [0, 1]
+            service.going_on.set()
+            await asyncio.gather(publishing[0], *publishing[2:])
+            events = await take(stream, 3)
+            assert numbers(events) == [0, 2, 3]
+            assert not any(event.out_of_order for event in events)
+
+    run(scenario)
 
 
 # --- Slow readers

@@ -324,7 +324,9 @@ async def check_restart(
             await asyncio.to_thread(crash)
             await asyncio.sleep(0.3)
             await asyncio.to_thread(restart)
-            await until(lambda: min(publisher.reconnections, reader.reconnections) >= crashes, WAIT_S)  # noqa: B023
+            await until(
+                lambda: min(publisher.keeper.reconnections, reader.keeper.reconnections) >= crashes, WAIT_S
+            )  # noqa: B023
         back = load.published
         await load.reach(200)
         await load.stop()

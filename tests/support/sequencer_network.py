@@ -41,7 +41,7 @@ from tidings.protocol.sequencing.layout import Layout, spread
 from tidings.protocol.sequencing.machine import PublishNoOps
 from tidings.protocol.sequencing.node import SequencerNode
 from tidings.protocol.sequencing.replica import Replica, Role, Times
-from tidings.protocol.sequencing.stamps import CarriedStamp
+from tidings.protocol.sequencing.stamps import CarriedStamp, Timestamp
 from tidings.protocol.sequencing.subscriber import OrderedSubscriber
 from tidings.protocol.store import Change, MemoryStore
 
@@ -194,6 +194,10 @@ class Watcher:
             self.problems.append(f"{sender} says {message}; it was {self.answers[what]}")
 
 
+def carried(stamp: Timestamp, count: int = 0) -> CarriedStamp:
+    return CarriedStamp(0, stamp.topic, stamp.number, stamp.index, stamp.values, count)
+
+
 class Service:
     """Takes events and no-ops, and notifies whoever is subscribed to their topic then."""
 
@@ -227,7 +231,7 @@ class Service:
         if self.events.setdefault(number, str(fact.event)) != fact.event:
             world.problems.append(f"{number} is in the service as {self.events[number]} and as {fact.event}")
         published.accepted, published.number = True, number
-        self._notify(CarriedStamp(0, *structs.astuple(fact.stamp)), fact.event)
+        self._notify(carried(fact.stamp), fact.event)
         if not published.refused:
             world.later(self._answer, host, life, fact.handle, taken=True)
 
@@ -246,7 +250,7 @@ class Service:
             return
         for offset in range(fact.count):
             self.no_ops.add((fact.stamp.topic, fact.stamp.number + offset))
-        self._notify(CarriedStamp(0, *structs.astuple(fact.stamp), fact.count), None)
+        self._notify(carried(fact.stamp, fact.count), None)
         self._world.later(self._no_ops_published, host, life, fact)
 
     def _no_ops_published(self, host: Host, life: int, fact: PublishNoOps) -> None:

@@ -1,8 +1,8 @@
-"""How whoever started a broker process goes on to tell it things: lines of JSON on its stdin.
+"""How whoever started a broker or a sequencer goes on to tell it things: lines of JSON on its stdin.
 
     {"cut": ["b2", "s0"]}    lose everything to and from these, and only these, from now on
 
-The end of stdin ends the broker: so none survives its parent, however that ended.
+The end of stdin ends the process: so none survives its parent, however that ended.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Controlled(Protocol):
-    """What is controlled: a BrokerServer."""
+    """What is controlled: a BrokerServer or a SequencerHost."""
 
     def cut(self, peers: Collection[str]) -> None: ...
 
 
 def cut_line(peers: Iterable[str]) -> bytes:
-    """The line that cuts the broker off from these peers, and from no others."""
+    """The line that cuts the process off from these peers, and from no others."""
     return msgspec.json.encode({"cut": sorted(peers)}) + b"\n"
 
 
@@ -48,16 +48,9 @@ async def obey(server: Controlled) -> None:
             try:
                 order = msgspec.json.decode(line, type=Order)
             except msgspec.MsgspecError as error:
-                log.warning("a line on stdin is no order for a broker: %s", error)
+                log.warning("a line on stdin is no order: %s", error)
                 continue
             server.cut(order.cut)
-
-
-async def until_eof() -> None:
-    """Until stdin ends; what it says is for nobody."""
-    wake_when_orphaned()
-    async for _ in stdin_lines():
-        pass
 
 
 def wake_when_orphaned() -> None:

@@ -83,6 +83,42 @@ state = "lost"
 """
 """Two brokers crash, the network is split, the root loses its disk."""
 
+ORDERS = ("none", "total")
+ORDERED = """
+seed = 7
+duration_s = 10.0
+settle_s = 20.0
+
+[network]
+delay_ms = {{ kind = "lognormal", median = 12, sigma = 0.5 }}
+
+[overlay]
+mode = "guaranteed"
+shape = {{ kind = "tree", brokers = 7, degree = 3 }}
+
+[ordering]
+servers = [
+    {{ node = "b1", topics = ["/t0", "/t1", "/t2"] }},
+    {{ node = "b2", topics = ["/t3", "/t4", "/t5"] }},
+]
+
+[workload]
+publishers = 4
+subscribers = 12
+topics = 6
+topics_per_subscriber = 4
+rate_hz = 20.0
+order = "{order}"
+
+[[fault]]
+kind = "crash"
+at_s = 4.0
+until_s = 8.0
+nodes = ["b1"]
+state = "lost"
+"""
+"""One of the two sequencers loses its disk; its standby goes on."""
+
 Brokers = Annotated[int, option("--brokers", min=4, max=50, help="How many processes.")]
 Seconds = Annotated[float, option("--seconds", min=0.5, max=3600.0, help="How long is published in all.")]
 
@@ -98,13 +134,15 @@ def demo(brokers: Brokers = 5, seconds: Seconds = 6.0, json: Json = False) -> No
         show_live(live)
     simulated = simulate(LOSSY, "loss", LOSSES, quiet=json)
     broken = simulate(BROKEN, "mode", MODES, quiet=json)
-    as_claimed = live.as_claimed and nothing_lost(broken[-1])
+    ordered = simulate(ORDERED, "order", ORDERS, quiet=json)
+    as_claimed = live.as_claimed and nothing_lost(broken[-1]) and one_order(ordered[-1])
     if json:
-        fields = {"live": live_fields(live), "simulated": simulated, "broken": broken}
+        fields = {"live": live_fields(live), "simulated": simulated, "broken": broken, "ordered": ordered}
         print_json({**fields, "as_claimed": as_claimed})
     else:
         show_simulated(simulated)
         show_broken(broken)
+        show_ordered(ordered)
     if not as_claimed:
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
@@ -160,6 +198,8 @@ def simulate(text: str, key: str, values: Sequence[float | str], *, quiet: bool)
     """The summaries of one scenario with each of the values for a key."""
     from tidings.scenario.load import parse_scenario
     from tidings.simulator.run import run_scenario
+    from tidings.trace.checkers import total_order
+    from tidings.trace.reader import Trace
 
     summaries = []
     with tempfile.TemporaryDirectory(prefix="tidings-demo-") as directory:
@@ -167,6 +207,8 @@ def simulate(text: str, key: str, values: Sequence[float | str], *, quiet: bool)
             scenario = parse_scenario(text.format(**{key: value}), name="demo")
             with progress_bar(f"simulating {key} = {value}", quiet=quiet) as progress:
                 summary = run_scenario(scenario, Path(directory), progress)
+            if key == "order":
+                summary["inversions"] = total_order(Trace.read(Path(directory))).violations
             summaries.append({key: value, **summary})
     return summaries
 
@@ -197,6 +239,28 @@ def show_broken(summaries: list[dict[str, Any]]) -> None:
         )
     else:
         print_line("This is not as it should be: mode guaranteed must not lose, repeat or reorder.")
+
+
+def one_order(summary: dict[str, Any]) -> bool:
+    return nothing_lost(summary) and not summary["inversions"]
+
+
+def show_ordered(summaries: list[dict[str, Any]]) -> None:
+    rows = [
+        (
+            summary["order"],
+            f"{summary['delivery_ratio']:.2%}",
+            summary["inversions"],
+            f"{summary['latency_ms']['p50']:.0f} / {summary['latency_ms']['p99']:.0f} ms",
+        )
+        for summary in summaries
+    ]
+    columns = ("order", "delivered of expected", "inversions", "latency p50 / p99")
+    print_table("Simulated: 12 subscribers of overlapping topics; a sequencer loses its disk", columns, rows)
+    if one_order(summaries[-1]):
+        print_line("With order total no two subscribers saw any two events in different orders.")
+    else:
+        print_line("This is not as it should be: order total must show everybody the same order.")
 
 
 def show_simulated(summaries: list[dict[str, Any]]) -> None:

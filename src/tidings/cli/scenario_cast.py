@@ -10,12 +10,15 @@ from typing import Any
 from tidings.cli import scenario_facts as words
 from tidings.cli.broker_control import cut_line
 from tidings.cli.child_process import ChildProcess
+from tidings.cli.listening_process import ListeningProcess
 from tidings.cli.processes import BrokerProcess, free_addresses
 from tidings.cli.scenario_facts import Work
+from tidings.cli.sequencer_processes import SequencerProcess
 from tidings.model.errors import ConnectionFailed
 from tidings.net.address import Address
 from tidings.scenario.expand import Plan, PlannedFault
 from tidings.scenario.schema import CrashFault, PauseFault
+from tidings.simulator.faults import Neighbours
 
 MAX_CLIENT_PROCESSES = 16
 READ_BYTES = 256 * 1024
@@ -35,7 +38,7 @@ class ClientProcess(ChildProcess):
         self._reading: asyncio.Task[None] | None = None
 
     async def start(self, work: Work, create_task: CreateTask) -> None:
-        stdout = await self.spawn([sys.executable, "-P", "-m", "tidings.cli.scenario_client"])
+        stdout = await self.spawn([sys.executable, "-P", "-m", "tidings.cli.scenario_process"])
         self._reading = create_task(self._read(stdout))
         self.tell(words.line_of(work))
 
@@ -87,6 +90,12 @@ class Member:
         """What was on its disk is gone."""
         raise NotImplementedError
 
+    def before_crash(self) -> None:
+        """It is about to be killed."""
+
+    def after_crash(self) -> None:
+        """It is gone, and all that it said has been heard."""
+
     async def start(self) -> None:
         self._lives += 1
         await self.launch()
@@ -107,8 +116,10 @@ class Member:
         async with self._changing:
             if self.process.running:
                 self._killed_life = self._lives
+                self.before_crash()
                 self.process.kill()
                 await self.process.wait()
+                self.after_crash()
                 if not keep_state:
                     self.lose_state()
 
@@ -136,32 +147,39 @@ class Stage:
     reachable = True
     """Can we connect to brokers ourselves?"""
 
-    def addresses(self, brokers: Iterable[str]) -> dict[str, Address]:
-        return free_addresses(brokers)
+    def addresses(self, servers: Iterable[str]) -> dict[str, Address]:
+        """Of brokers, and of the sequencers beside them."""
+        return free_addresses(servers)
 
     def prefix(self, process: str) -> tuple[str, ...]:
         """What the command of that broker, or client process, is run with."""
         return ()
 
-    def cut(self, broker: BrokerProcess, peers: frozenset[str]) -> None:
-        """From now on nothing passes between the broker and these, and all between it and others."""
-        broker.tell(cut_line(peers))
+    def cut(self, server: ListeningProcess, peers: frozenset[str]) -> None:
+        """From now on nothing passes between the server and these, and all between it and others."""
+        server.tell(cut_line(peers))
 
 
-class BrokerMember(Member):
+class ServerMember(Member):
+    """A broker, or a sequencer beside one."""
+
     def __init__(
-        self, process: BrokerProcess, create_task: CreateTask, stage: Stage, lose_disk: Callable[[], None]
+        self,
+        process: BrokerProcess | SequencerProcess,
+        create_task: CreateTask,
+        stage: Stage,
+        lose_disk: Callable[[], None],
     ) -> None:
         super().__init__(process, create_task)
-        self.broker = process
+        self.server = process
         self._stage = stage
         self._lose_disk = lose_disk
         self._cut: frozenset[str] = frozenset()
 
     async def launch(self) -> None:
-        await self.broker.start()
+        await self.server.start()
         if self._cut:
-            self._stage.cut(self.broker, self._cut)
+            self._stage.cut(self.server, self._cut)
 
     def lose_state(self) -> None:
         self._lose_disk()
@@ -170,16 +188,26 @@ class BrokerMember(Member):
         """Nothing passes between it and these, from now on; others hear it again."""
         if peers != self._cut:
             self._cut = peers
-            self._stage.cut(self.broker, peers)
+            self._stage.cut(self.server, peers)
 
 
 class ClientMember(Member):
-    """`work(keeps_state)` says what the process is to do from now on."""
+    """`work(keeps_state)` says what the process is to do from now on; `on_crash` is told when it was killed."""
 
-    def __init__(self, process: ClientProcess, create_task: CreateTask, work: Callable[[bool], Work]) -> None:
+    def __init__(
+        self,
+        process: ClientProcess,
+        create_task: CreateTask,
+        work: Callable[[bool], Work],
+        clock: Callable[[], int],
+        on_crash: Callable[[int], None],
+    ) -> None:
         super().__init__(process, create_task)
         self.client = process
         self._work = work
+        self._clock = clock
+        self._on_crash = on_crash
+        self._killed_ns = 0
         self._keeps_state = True
 
     async def launch(self) -> None:
@@ -189,22 +217,35 @@ class ClientMember(Member):
     def lose_state(self) -> None:
         self._keeps_state = False
 
+    def before_crash(self) -> None:
+        self._killed_ns = self._clock()
+
+    def after_crash(self) -> None:
+        self._on_crash(self._killed_ns)
+
 
 class Cast:
-    """All members by the nodes that they play, and the cuts between nodes."""
+    """All members by the nodes that they play, and the cuts between nodes.
 
-    def __init__(self, brokers: Mapping[str, BrokerMember], clients: Mapping[str, ClientMember]) -> None:
-        self.brokers = brokers
+    What hits a broker hits the sequencer beside it as well, and where there is an order its clients are cut off with
+    it, as they speak with sequencers everywhere.
+    """
+
+    def __init__(
+        self, servers: Mapping[str, ServerMember], clients: Mapping[str, ClientMember], neighbours: Neighbours
+    ) -> None:
+        self.servers = servers
         self.clients = clients
+        self._neighbours = neighbours
         self._partitions: list[PlannedFault] = []
 
     async def begin(self, planned: PlannedFault) -> None:
         match planned.fault:
             case CrashFault(nodes=nodes, state=state):
                 keep = state == "kept"
-                await asyncio.gather(*(self._member(name).crash(keep_state=keep) for name in nodes))
+                await asyncio.gather(*(member.crash(keep_state=keep) for member in self._members(nodes)))
             case PauseFault(nodes=nodes):
-                await asyncio.gather(*(self._member(name).pause() for name in nodes))
+                await asyncio.gather(*(member.pause() for member in self._members(nodes)))
             case _:
                 self._partitions.append(planned)
                 self._cut()
@@ -212,37 +253,39 @@ class Cast:
     async def end(self, planned: PlannedFault) -> None:
         match planned.fault:
             case CrashFault(nodes=nodes):
-                await asyncio.gather(*(self._member(name).restart() for name in nodes))
+                await asyncio.gather(*(member.restart() for member in self._members(nodes)))
             case PauseFault(nodes=nodes):
-                await asyncio.gather(*(self._member(name).resume() for name in nodes))
+                await asyncio.gather(*(member.resume() for member in self._members(nodes)))
             case _:
                 self._partitions.remove(planned)
                 self._cut()
 
-    def _member(self, name: str) -> Member:
-        return self.brokers[name] if name in self.brokers else self.clients[name]
+    def _members(self, nodes: tuple[str, ...]) -> list[Member]:
+        names = self._neighbours.with_order_nodes(nodes)
+        return [self.servers[name] if name in self.servers else self.clients[name] for name in names]
 
     def _cut(self) -> None:
-        beyond: dict[str, set[str]] = {name: set() for name in self.brokers}
+        beyond: dict[str, set[str]] = {name: set() for name in self.servers}
         for planned in self._partitions:
-            for group in planned.groups:
-                others = {name for other in planned.groups if other is not group for name in other}
+            groups = self._neighbours.with_everybody(planned.groups)
+            for group in groups:
+                others = {name for other in groups if other is not group for name in other}
                 for name in group:
                     if name in beyond:
                         beyond[name] |= others
-        for name, member in self.brokers.items():
+        for name, member in self.servers.items():
             member.cut(frozenset(beyond[name]))
 
     async def leave(self) -> None:
         """The clients first, so that what they end with is still taken."""
-        for member in (*self.clients.values(), *self.brokers.values()):
+        for member in (*self.clients.values(), *self.servers.values()):
             member.leaving = True
         await asyncio.gather(*(process.leave() for process in self.client_processes))
-        await asyncio.gather(*(member.process.stop() for member in self.brokers.values()))
+        await asyncio.gather(*(member.process.stop() for member in self.servers.values()))
 
     async def stop(self) -> None:
         """End whatever runs still; for when the course was cut short."""
-        members = {id(member): member for member in (*self.clients.values(), *self.brokers.values())}
+        members = {id(member): member for member in (*self.clients.values(), *self.servers.values())}
         await asyncio.gather(*(member.process.stop() for member in members.values()))
 
     @property
@@ -252,7 +295,8 @@ class Cast:
 
 def client_groups(plan: Plan) -> list[tuple[str, ...]]:
     """Who shares a process: whoever a fault strikes has its own, the others share the rest."""
-    names = [*(one.name for one in plan.subscribers), *(one.name for one in plan.publishers)]
+    both = [*(one.name for one in plan.subscribers), *(one.name for one in plan.publishers)]
+    names = list(dict.fromkeys(both))
     struck = struck_nodes(plan.faults)
     alone = [name for name in names if name in struck]
     others = [name for name in names if name not in struck]

@@ -1,30 +1,22 @@
-"""One process of a live scenario: publishers and subscribers of the plan, over real sockets.
+"""Publishers and subscribers of a live scenario, over real sockets.
 
-Started by `tidings up --scenario` as `python -m tidings.cli.scenario_client`. It reads its work from stdin and
-ends when that closes; what its applications do and are told goes to stdout, line by line (`scenario_facts`). A
-line leaves before the network hears of what it says: so even kill -9 leaves no event that nobody has published,
-and none that was acknowledged and not seen.
+What their applications do and are told is reported. A line leaves before the network hears of what it says: so even
+kill -9 leaves no event that nobody has published, and none that was acknowledged and not seen.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
 from tidings.cli import scenario_facts as words
-from tidings.cli.broker_control import wake_when_orphaned
-from tidings.cli.scenario_facts import Go, PublisherWork, SubscriberWork, Work
-from tidings.cli.stdin import stdin_lines
-from tidings.model.errors import ConnectionFailed
-from tidings.model.event import is_hidden, source_text
+from tidings.cli.scenario_facts import PublisherWork, SubscriberWork
+from tidings.cli.scenario_link import LiveLink, Role, report
+from tidings.model.event import Publication, is_hidden, source_text
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Order, Subscription
-from tidings.net.address import Address
-from tidings.net.client import ClientConnection
 from tidings.protocol.facts import (
     Delivered,
     EventsMissed,
@@ -36,18 +28,6 @@ from tidings.scenario.schema import Publisher
 from tidings.scenario.timeline import Step
 from tidings.simulator.clients import DRAIN_NS, NEVER, attribute_sampler
 from tidings.simulator.faults import NS_PER_S, nanoseconds
-
-RETRY_S = 0.2
-"""Between attempts to reach the broker, for a client that starts while it is away."""
-
-ROUNDING_S = 0.002
-"""Event loops count milliseconds, and may be early by one."""
-
-
-def report(fact: words.Fact) -> None:
-    """Tell the conductor, at once: a line that waits here would be lost with the process."""
-    sys.stdout.buffer.write(words.line_of(fact))
-    sys.stdout.buffer.flush()
 
 
 class Arrival(NamedTuple):
@@ -75,57 +55,9 @@ def arrivals(plan: Publisher, seed: int) -> Iterator[Arrival]:
         number += 1
 
 
-class LiveClient:
-    """What publishers and subscribers share: a connection, and the common clock once there is one."""
-
-    def __init__(self, name: str, address: Address, incarnation: int) -> None:
-        self.name = name
-        self.go: Go
-        self._was_connected = False
-        self._closing = False
-        self.connection = ClientConnection(
-            address,
-            name,
-            emit=self.on_fact,
-            on_connection=self._on_connection,
-            incarnation=incarnation,
-        )
-
-    async def open(self) -> None:
-        """Until its broker takes it: that may be down, or cut off."""
-        while True:
-            try:
-                return await self.connection.open()
-            except ConnectionFailed:
-                await asyncio.sleep(RETRY_S)
-
-    async def close(self) -> None:
-        self._closing = True
-        await self.connection.close()
-
-    async def until(self, at_ns: int) -> None:
-        """That time, or now; others get their turn in any case."""
-        await asyncio.sleep(max(0, at_ns - self.go.now) / NS_PER_S)
-        if self.go.now < at_ns:
-            await asyncio.sleep(ROUNDING_S)
-
-    def on_fact(self, fact: object) -> None:
-        raise NotImplementedError
-
-    def on_first_connection(self) -> None:
-        """Before anything comes over it."""
-
-    def _on_connection(self, up: bool, reason: str) -> None:
-        if up and not self._was_connected:
-            self._was_connected = True
-            self.on_first_connection()
-        elif not up and self.connection.closed and not self._closing:
-            report(words.Failed(f"client {self.name!r}: {reason}"))
-
-
-class LivePublisher(LiveClient):
-    def __init__(self, work: PublisherWork, address: Address, seed: int, end_ns: int) -> None:
-        super().__init__(work.plan.name, address, work.lives)
+class LivePublisher(Role):
+    def __init__(self, work: PublisherWork, link: LiveLink, seed: int, end_ns: int) -> None:
+        super().__init__(work.plan.name, link)
         self._plan = work.plan
         self._absent = work.absent
         self._again = work.lives > 0
@@ -148,11 +80,18 @@ class LivePublisher(LiveClient):
             self._publish(arrival)
 
     def _publish(self, arrival: Arrival) -> None:
-        client, now = self.connection.client, self.go.now
+        session, now = self.link.connection.client.session, self.go.now
+        self._report(arrival, session.next_sequence, now)
+        self._hand_over(arrival.topic, arrival.attributes, now)
+
+    def _report(self, arrival: Arrival, sequence: int, now: int) -> None:
         _, topic, attributes = arrival
-        sequence = client.session.next_sequence
         report(words.Published(self._source, sequence, topic, attributes, len(self._payload), now))
-        client.publish(topic, attributes, self._payload, self.go.wall_ns + now)
+
+    def _hand_over(self, topic: str, attributes: dict[str, Scalar], called_ns: int) -> int:
+        """To the service; its sequence there."""
+        session = self.link.connection.client.session
+        return session.publish(topic, attributes, self._payload, self.go.wall_ns + called_ns).sequence
 
     def on_fact(self, fact: object) -> None:
         if isinstance(fact, PublicationConfirmed):
@@ -174,10 +113,13 @@ class Window:
         self.cancelled_ns = NEVER
         self.accepted = False
 
+    def has(self, published_ns: int) -> bool:
+        return self.requested_ns <= published_ns < self.cancelled_ns
 
-class LiveSubscriber(LiveClient):
-    def __init__(self, work: SubscriberWork, address: Address) -> None:
-        super().__init__(work.name, address, 0)
+
+class LiveSubscriber(Role):
+    def __init__(self, work: SubscriberWork, link: LiveLink) -> None:
+        super().__init__(work.name, link)
         self._work = work
         self._made = work.made
         self._marks = work.marks
@@ -196,7 +138,7 @@ class LiveSubscriber(LiveClient):
             window = Window(self._subscription(held.subscription, held.topics), held.requested_ns)
             window.accepted = held.accepted
             self._windows[held.subscription] = window
-            self.connection.client.subscribe(window.subscription)
+            self.link.connection.client.subscribe(window.subscription)
             if held.cancelled_ns is None:
                 self._current = window
             else:
@@ -211,14 +153,14 @@ class LiveSubscriber(LiveClient):
             self._cancel(self._current)
             self._current = None
         if step.topics is not None:
-            self._current = self._subscribe(step.topics)
+            self._current = self._open_window(step.topics)
+            self.link.connection.client.subscribe(self._current.subscription)
 
-    def _subscribe(self, topics: tuple[str, ...]) -> Window:
+    def _open_window(self, topics: tuple[str, ...]) -> Window:
         subscription = self._subscription(f"{self.name}#{self._made}", topics)
         self._made += 1
         window = self._windows[subscription.id] = Window(subscription, self.go.now)
         report(words.Requested(self.name, subscription.id, topics, window.requested_ns))
-        self.connection.client.subscribe(subscription)
         return window
 
     def _cancel(self, window: Window) -> None:
@@ -233,7 +175,10 @@ class LiveSubscriber(LiveClient):
     def _end(self, subscription_id: str) -> None:
         del self._windows[subscription_id]
         report(words.Ended(self.name, subscription_id))
-        self.connection.client.unsubscribe(subscription_id)
+        self._unsubscribe(subscription_id)
+
+    def _unsubscribe(self, subscription_id: str) -> None:
+        self.link.connection.client.unsubscribe(subscription_id)
 
     def on_fact(self, fact: object) -> None:
         match fact:
@@ -249,93 +194,39 @@ class LiveSubscriber(LiveClient):
     def _on_delivered(self, fact: Delivered) -> None:
         publication = fact.publication
         window = self._windows.get(fact.subscription)
-        published_ns = publication.published_at - self.go.wall_ns
-        if window is None or not window.requested_ns <= published_ns < window.cancelled_ns:
-            return
-        if is_hidden(publication):
+        if window is None or not window.has(self._published_ns(publication)) or is_hidden(publication):
             return
         source = source_text(publication.source, publication.incarnation)
-        if publication.sequence <= self._marks.get(fact.subscription, {}).get(source, 0):
-            return
+        if publication.sequence > self._marks.get(fact.subscription, {}).get(source, 0):
+            self._show(window, publication, late=fact.out_of_order, by=fact.recovered_by)
+
+    def _published_ns(self, publication: Publication) -> int:
+        return publication.published_at - self.go.wall_ns
+
+    def _show(self, window: Window, publication: Publication, *, late: bool, by: str) -> None:
+        """The application is notified, for the subscription of the window."""
+        source = source_text(publication.source, publication.incarnation)
+        published_ns = self._published_ns(publication)
         report(
             words.Delivered(
                 self.name,
-                fact.subscription,
+                window.subscription.id,
                 source,
                 publication.sequence,
                 published_ns,
                 self.go.now,
-                fact.out_of_order,
-                fact.recovered_by,
+                late,
+                by,
             )
         )
 
     def _on_accepted(self, subscription_id: str) -> None:
         window = self._windows.get(subscription_id)
-        if window is not None and not window.accepted and window.cancelled_ns == NEVER:
+        if window is not None:
+            self._accept(window)
+
+    def _accept(self, window: Window) -> None:
+        if not window.accepted and window.cancelled_ns == NEVER:
             window.accepted = True
             # What was published earlier in this very instant may have been missed.
-            report(words.Accepted(self.name, subscription_id, self.go.now + 1))
-
-
-def make_clients(work: Work) -> list[LivePublisher | LiveSubscriber]:
-    """Subscribers first: of what is due in the same instant, asking comes before publishing."""
-    subscribers = [LiveSubscriber(one, work.brokers[one.at]) for one in work.subscribers]
-    publishers = [
-        LivePublisher(one, work.brokers[one.plan.at], work.seed, work.end_ns) for one in work.publishers
-    ]
-    return [*subscribers, *publishers]
-
-
-async def lines() -> AsyncIterator[bytes]:
-    async for several in stdin_lines():
-        for line in several:
-            yield line
-
-
-async def work_until_told() -> None:
-    """Until stdin ends, or an error, which the conductor hears of."""
-    orders = lines()
-    work = words.decode_work(await anext(orders))
-    started: asyncio.Future[Go] = asyncio.get_running_loop().create_future()
-    if work.go is not None:
-        started.set_result(work.go)
-    clients = make_clients(work)
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            life = tasks.create_task(live(clients, started))
-            async for line in orders:
-                started.set_result(words.decode_go(line))
-            life.cancel()
-    finally:
-        await asyncio.gather(*(client.close() for client in clients))
-
-
-async def live(clients: list[LivePublisher | LiveSubscriber], started: asyncio.Future[Go]) -> None:
-    try:
-        if started.done():
-            give_start(clients, started.result())
-        await asyncio.gather(*(client.open() for client in clients))
-        report(words.Ready())
-        give_start(clients, await started)
-        await asyncio.gather(*(client.run() for client in clients))
-    except Exception as error:
-        report(words.Failed(f"a client process: {type(error).__name__}: {error}"))
-        raise
-
-
-def give_start(clients: list[LivePublisher | LiveSubscriber], go: Go) -> None:
-    for client in clients:
-        client.go = go
-
-
-def main() -> None:
-    from tidings.net.loop import run
-
-    wake_when_orphaned()
-    with suppress(BrokenPipeError, StopAsyncIteration):
-        run(work_until_told())
-
-
-if __name__ == "__main__":
-    main()
+            report(words.Accepted(self.name, window.subscription.id, self.go.now + 1))

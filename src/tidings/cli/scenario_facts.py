@@ -45,6 +45,10 @@ class SubscriberWork(msgspec.Struct, frozen=True):
     held: tuple[Held, ...] = ()
     marks: Mapping[str, Mapping[str, int]] = {}
     """Subscription -> source -> the last sequence that it was shown; what its disk would hold."""
+    topics: tuple[str, ...] | None = None
+    """With an order: what it is to be subscribed to."""
+    entries: tuple[str, ...] = ()
+    """With an order: what its broker may still know of the life before (`Entries`)."""
 
 
 class PublisherWork(msgspec.Struct, frozen=True):
@@ -54,6 +58,16 @@ class PublisherWork(msgspec.Struct, frozen=True):
     absent: tuple[Interval, ...] = ()
     lives: int = 0
     """How often it was started before."""
+
+
+class OrderingWork(msgspec.Struct, frozen=True):
+    """Who numbers the events, and how long one is held back."""
+
+    layout: str
+    nodes: dict[str, Address]
+    buffer_events: int
+    """0: as long as it takes."""
+    ttl_ms: float
 
 
 class Go(msgspec.Struct, frozen=True):
@@ -79,6 +93,7 @@ class Work(msgspec.Struct, frozen=True):
     subscribers: tuple[SubscriberWork, ...]
     go: Go | None = None
     """For one that comes back from a crash: the start, which was."""
+    ordering: OrderingWork | None = None
 
 
 class Fact(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -160,6 +175,26 @@ class Missed(Fact, frozen=True, gc=False):
     last: int
 
 
+class Stamped(Fact, frozen=True, gc=False):
+    """An event has its number, in a timestamp of so many entries."""
+
+    entries: int
+
+
+class Entries(Fact, frozen=True, gc=False):
+    """Of a subscriber with an order: all its subscriptions in the service, by name."""
+
+    subscriber: str
+    entries: tuple[str, ...]
+
+
+class Broken(Fact, frozen=True, gc=False):
+    """The order of a subscriber was given up; it is subscribed to nothing until its topics change."""
+
+    subscriber: str
+    reason: str
+
+
 class Failed(Fact, frozen=True, gc=False):
     """The scenario cannot go on."""
 
@@ -177,6 +212,9 @@ AnyFact = (
     | Ended
     | Delivered
     | Missed
+    | Stamped
+    | Entries
+    | Broken
     | Failed
 )
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from functools import partial
 
+from msgspec import structs
+
 from tidings.cli import scenario_facts as words
 from tidings.cli.scenario_facts import Held, SubscriberWork
 from tidings.model.errors import ScenarioError
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Interest, Order, Subscription
 from tidings.scenario.expand import PlannedSubscriber
+from tidings.scenario.ordering import ORDERS
 from tidings.structures.interest_index import InterestIndex
 from tidings.structures.recent_ids import RecentIds
 from tidings.trace.writer import TraceWriter
@@ -56,11 +59,18 @@ class Subscriber:
         self.marks: dict[str, dict[str, int]] = {}
         self.steps = 0
         self.position = 0
+        self.entries: tuple[str, ...] = ()
+        self.broken_after = 0
+        """With an order: after so many steps it was given up."""
+
+    @property
+    def ordered(self) -> bool:
+        return self.plan.order in ORDERS
 
     def work(self, *, keep_marks: bool) -> SubscriberWork:
         """What it has still to do; without marks it has forgotten what it was shown."""
         plan = self.plan
-        return SubscriberWork(
+        work = SubscriberWork(
             plan.name,
             plan.at,
             plan.filter,
@@ -68,9 +78,18 @@ class Subscriber:
             plan.timeline,
             done=self.steps,
             made=len(self.accounts),
+        )
+        if self.ordered:
+            return structs.replace(work, topics=self._topics, entries=self.entries)
+        return structs.replace(
+            work,
             held=tuple(account.held for account in self.accounts.values() if not account.ended),
             marks=self.marks if keep_marks else {},
         )
+
+    @property
+    def _topics(self) -> tuple[str, ...] | None:
+        return self.plan.timeline[self.steps - 1].topics if self.steps > self.broken_after else None
 
 
 class Ledger:
@@ -78,6 +97,11 @@ class Ledger:
         self.subscribers = {plan.name: Subscriber(plan) for plan in subscribers}
         self.missed = 0
         """Events that a broker said it had given up."""
+        self.stamped = 0
+        """Events that got their number, with so many entries of timestamps in all."""
+        self.stamp_entries = 0
+        self.broken: list[str] = []
+        """Subscribers whose order was given up, and why."""
         self._writer = writer
         self._unconfirmed: set[str] = set()
         self._unaccepted: set[tuple[str, str]] = set()
@@ -132,12 +156,30 @@ class Ledger:
                 self.missed += last - first + 1
             case words.StepTaken(subscriber):
                 self.subscribers[subscriber].steps += 1
+            case words.Stamped(entries):
+                self.stamped += 1
+                self.stamp_entries += entries
+            case words.Entries(subscriber, names):
+                self.subscribers[subscriber].entries = names
+            case words.Broken(subscriber, reason):
+                self.broken.append(f"{subscriber}: {reason}")
+                self.subscribers[subscriber].broken_after = self.subscribers[subscriber].steps
             case words.Failed(reason):
                 raise ScenarioError(reason)
             case words.Ready():
                 pass
             case _:
                 self._on_subscription(fact)
+
+    def crashed(self, name: str, at_ns: int) -> None:
+        """A client is gone. With an order its subscription ends there: it comes back as somebody else."""
+        subscriber = self.subscribers.get(name)
+        if subscriber is None or not subscriber.ordered:
+            return
+        for subscription, account in subscriber.accounts.items():
+            if account.cancelled_ns == NEVER:
+                self._on_subscription(words.Cancelled(name, subscription, at_ns))
+            self._on_subscription(words.Ended(name, subscription))
 
     def _on_published(self, fact: words.Published) -> None:
         event_id = f"{fact.source}:{fact.sequence}"

@@ -1,7 +1,8 @@
 """`tidings up --scenario`: a scenario in wall time, with real processes over loopback (design: the scenario file).
 
-The plan is that of the simulator. Brokers, publishers and subscribers are processes; crash is kill -9, pause is
-SIGSTOP, links and partitions are cut at the brokers' sockets. Whatever happens, no process is left behind.
+The plan is that of the simulator. Brokers, sequencers, publishers and subscribers are processes; crash is kill -9,
+pause is SIGSTOP, links and partitions are cut at the sockets of brokers and sequencers. Whatever happens, no process
+is left behind.
 """
 
 from __future__ import annotations
@@ -21,21 +22,24 @@ import msgspec
 from tidings.cli.output import Progress
 from tidings.cli.processes import BrokerNetwork, BrokerProcess, EpidemicNetwork, GuaranteedNetwork
 from tidings.cli.scenario_cast import (
-    BrokerMember,
     Cast,
     ClientMember,
     ClientProcess,
+    ServerMember,
     Stage,
     client_groups,
     struck_nodes,
 )
 from tidings.cli.scenario_facts import Go, Interval, PublisherWork, Work
 from tidings.cli.scenario_ledger import Ledger
+from tidings.cli.scenario_sequencers import LiveOrdering
 from tidings.cli.topology import check_size
 from tidings.model.errors import ConnectionFailed, ScenarioError, TidingsError, TraceError
+from tidings.net.address import Address
 from tidings.net.guaranteed import store_path
 from tidings.opening import ConnectedBus, connect
 from tidings.scenario.expand import Plan, PlannedFault, expand
+from tidings.scenario.order_nodes import host_of, order_node
 from tidings.scenario.schema import (
     LinkFault,
     LossFault,
@@ -44,7 +48,7 @@ from tidings.scenario.schema import (
     Scenario,
     SlowFault,
 )
-from tidings.simulator.faults import NS_PER_S, nanoseconds
+from tidings.simulator.faults import NS_PER_S, Neighbours, nanoseconds
 from tidings.simulator.run import check_available, recovery_settings, write_nodes
 from tidings.trace.metrics import Latency, metrics
 from tidings.trace.reader import Trace
@@ -66,7 +70,7 @@ Notice = Callable[[str], None]
 
 def check_wall_time(plan: Plan, notice: Notice) -> None:
     """ScenarioError, naming the key, where the scenario asks for what only virtual time has."""
-    check_available(plan, live=True)
+    check_available(plan)
     scenario = plan.scenario
     check_size(len(plan.topology.brokers))
     for key, value in _link_keys(scenario):
@@ -123,15 +127,23 @@ class Conductor:
         self._lives: dict[str, int] = {}
         self._data = data
         self._stage = stage or Stage()
-        self._network = self._make_network()
+        brokers = () if plan.ordering is None else plan.ordering.brokers
+        addresses = self._stage.addresses([*plan.topology.brokers, *map(order_node, brokers)])
+        self._network = self._make_network(addresses)
+        self.ordering = self._make_ordering(addresses)
         self._tasks: asyncio.TaskGroup
         self._cast: Cast
 
-    def _make_network(self) -> BrokerNetwork:
+    def _make_network(self, addresses: Mapping[str, Address]) -> BrokerNetwork:
         topology, overlay = self.plan.topology, self.plan.scenario.overlay
         shared = GuaranteedNetwork(overlay.delta, overlay.window, self._data) if self.guaranteed else None
-        addresses = self._stage.addresses(topology.brokers)
         return BrokerNetwork(topology, addresses, guaranteed=shared, epidemic=self._epidemic_network())
+
+    def _make_ordering(self, addresses: Mapping[str, Address]) -> LiveOrdering | None:
+        if self.plan.ordering is None:
+            return None
+        services = {name: broker.url for name, broker in self._network.brokers.items()}
+        return LiveOrdering(self.plan.ordering, addresses, services, self._data)
 
     def _epidemic_network(self) -> EpidemicNetwork | None:
         scenario = self.plan.scenario
@@ -158,20 +170,32 @@ class Conductor:
         write_nodes(self.plan, self.writer)
 
     def _make_cast(self, tasks: asyncio.TaskGroup) -> Cast:
-        brokers = {
-            name: BrokerMember(process, tasks.create_task, self._stage, partial(self._lose_disk, name))
+        servers = {
+            name: ServerMember(process, tasks.create_task, self._stage, partial(self._lose_disk, name))
             for name, process in self._network.brokers.items()
         }
-        for name, broker in self._network.brokers.items():
-            broker.prefix = self._stage.prefix(name)
+        if self.ordering is not None:
+            for name, sequencer in self.ordering.processes.items():
+                lose_disk = partial(self.ordering.lose_disk, name)
+                servers[name] = ServerMember(sequencer, tasks.create_task, self._stage, lose_disk)
+        for name, server in servers.items():
+            server.process.prefix = self._stage.prefix(host_of(name))
         clients: dict[str, ClientMember] = {}
         for number, names in enumerate(client_groups(self.plan)):
             label = names[0] if len(names) == 1 else f"client process {number}"
             process = ClientProcess(label, self.ledger.take)
             process.prefix = self._stage.prefix(label)
-            member = ClientMember(process, tasks.create_task, self._work_maker(names))
-            clients |= dict.fromkeys(names, member)
-        return Cast(brokers, clients)
+            clients |= dict.fromkeys(names, self._make_member(process, names, tasks))
+        return Cast(servers, clients, Neighbours(self.plan))
+
+    def _make_member(
+        self, process: ClientProcess, names: tuple[str, ...], tasks: asyncio.TaskGroup
+    ) -> ClientMember:
+        def on_crash(at_ns: int) -> None:
+            for name in names:
+                self.ledger.crashed(name, at_ns)
+
+        return ClientMember(process, tasks.create_task, self._work_maker(names), lambda: self._now, on_crash)
 
     def _lose_disk(self, name: str) -> None:
         store = store_path(self._data, name).name
@@ -200,6 +224,7 @@ class Conductor:
                 works,
                 tuple(one.work(keep_marks=keeps_state and self.guaranteed) for one in subscribers),
                 self._go,
+                None if self.ordering is None else self.ordering.work,
             )
 
         return make
@@ -220,7 +245,7 @@ class Conductor:
     # --- Its phases
 
     async def _start(self) -> None:
-        await asyncio.gather(*(member.start() for member in self._cast.brokers.values()))
+        await asyncio.gather(*(member.start() for member in self._cast.servers.values()))
         if self._stage.reachable:
             await self._until_linked()
         members = dict.fromkeys(self._cast.clients.values())
@@ -241,8 +266,10 @@ class Conductor:
                 for broker in self._network.brokers.values():
                     bus = await stack.enter_async_context(connect(broker.url))
                     await linked(bus, broker)
+                if self.ordering is not None:
+                    await self.ordering.until_ready()
         except TimeoutError:
-            raise ConnectionFailed("not all brokers found each other in time") from None
+            raise ConnectionFailed("not all brokers and sequencers found each other in time") from None
 
     async def _course(self) -> None:
         strikes = [self._tasks.create_task(self._strike(planned)) for planned in self.plan.faults]
@@ -286,13 +313,16 @@ class Conductor:
     # --- What else is in the trace
 
     async def _write_traffic(self) -> None:
-        """What brokers have received over the connections that stand at the end: that is what they count."""
+        """What brokers and sequencers received over the connections that stand at the end: that is what they count."""
         if not self._stage.reachable:
             return
-        known = {*self.plan.topology.brokers, *self.ledger.subscribers}
-        known |= {publisher.name for publisher in self.plan.publishers}
-        statuses = await asyncio.gather(*(status_of(broker) for broker in self._network.brokers.values()))
-        for name, status in zip(self._network.brokers, statuses, strict=True):
+        known = {*self._cast.servers, *self._cast.clients}
+        found = await asyncio.gather(*(status_of(broker) for broker in self._network.brokers.values()))
+        statuses = dict(zip(self._network.brokers, found, strict=True))
+        if self.ordering is not None:
+            self.ordering.statuses = await self.ordering.ask()
+            statuses |= self.ordering.statuses
+        for name, status in statuses.items():
             sessions = status.get("sessions")
             for session in sessions if isinstance(sessions, list) else ():
                 if session["peer"] in known:
@@ -349,7 +379,7 @@ def summarise(conductor: Conductor, out: Path) -> dict[str, Any]:
     trace = Trace.read(out)
     found = msgspec.structs.asdict(metrics(trace))
     found["latency_ms"] = msgspec.structs.asdict(found["latency_ms"] or Latency(0.0, 0.0, 0.0, 0.0, 0.0))
-    return {
+    summary = {
         "seed": plan.scenario.seed,
         "mode": plan.scenario.overlay.mode,
         "brokers": len(plan.topology.brokers),
@@ -365,3 +395,7 @@ def summarise(conductor: Conductor, out: Path) -> dict[str, Any]:
         "settled_s": conductor.settled_ns / NS_PER_S,
         "trace_sha256": conductor.writer.sha256,
     }
+    if conductor.ordering is not None:
+        ledger = conductor.ledger
+        summary["ordering"] = conductor.ordering.summary(ledger.stamped, ledger.stamp_entries, ledger.broken)
+    return summary

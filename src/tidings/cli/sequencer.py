@@ -51,6 +51,11 @@ Service = Annotated[
     option("--service", metavar="URL", help="Where events are published: there the dead are stood in for."),
 ]
 
+NotNew = Annotated[
+    bool,
+    option("--not-new", help="It ran before: a server without its state and without a standby is lost."),
+]
+
 
 def sequencer(
     name: Name = None,
@@ -66,6 +71,7 @@ def sequencer(
     token_file: TokenFile = None,
     json: Json = False,
     stop_on_eof: StopOnEof = False,
+    not_new: NotNew = False,
 ) -> None:
     """Run one sequencer until SIGINT or SIGTERM; prints one line once it listens."""
     from tidings.cli.running import Stopped, run
@@ -88,13 +94,13 @@ def sequencer(
     )
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        run(serve(settings, as_json=json, stop_on_eof=stop_on_eof))
+        run(serve(settings, as_json=json, stop_on_eof=stop_on_eof, first=not not_new))
     except Stopped:
         return  # the way in which a sequencer is meant to end
 
 
-async def serve(settings: SequencerSettings, *, as_json: bool, stop_on_eof: bool) -> None:
-    from tidings.cli.broker_control import until_eof
+async def serve(settings: SequencerSettings, *, as_json: bool, stop_on_eof: bool, first: bool = True) -> None:
+    from tidings.cli.broker_control import obey
     from tidings.cli.no_ops import NoOpPublisher
     from tidings.net.sequencer import SequencerHost
 
@@ -115,6 +121,7 @@ async def serve(settings: SequencerSettings, *, as_json: bool, stop_on_eof: bool
         token=settings.token,
         tls=settings.tls,
         on_no_ops=lambda fact: no_ops.add(fact),
+        first=first,
     )
     no_ops = NoOpPublisher(
         None if settings.service is None else make_service, settings.layout, host.no_ops_published
@@ -122,7 +129,7 @@ async def serve(settings: SequencerSettings, *, as_json: bool, stop_on_eof: bool
     await host.start()
     try:
         announce(host, tls=settings.tls is not None, as_json=as_json)
-        await (until_eof() if stop_on_eof else asyncio.Event().wait())
+        await (obey(host) if stop_on_eof else asyncio.Event().wait())
     finally:
         await no_ops.close()
         await host.stop()

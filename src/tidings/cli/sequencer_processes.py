@@ -33,6 +33,8 @@ class SequencerProcess(ListeningProcess):
         self._layout_file = layout_file
         self._data = data
         self._service = service
+        self.lost_its_disk = False
+        """What it knew is gone: it must not begin anew with numbers that were given."""
 
     @property
     def url(self) -> str:
@@ -42,7 +44,8 @@ class SequencerProcess(ListeningProcess):
         """Start it and wait until it listens; ConnectionFailed says why it does not."""
         command = [sys.executable, "-P", "-m", "tidings.cli.main", "sequencer", "--json", "--stop-on-eof"]
         command += ["--name", self.name, "--layout", str(self._layout_file), "--data", str(self._data)]
-        await self.start_listening([*command, "--service", self._service])
+        command += ["--service", self._service]
+        await self.start_listening([*command, "--not-new"] if self.lost_its_disk else command)
 
 
 class SequencerProcesses:

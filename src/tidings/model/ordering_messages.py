@@ -69,7 +69,7 @@ class EventStamps(WireMessage, frozen=True, gc=False, tag=102):
 
 
 class AnswersTaken(WireMessage, frozen=True, gc=False, tag=103):
-    """Up the chain: the publisher has the answers to its requests to `server` up to `acknowledged`."""
+    """Up the chain: the publisher has the answers to its requests to `server` up to `acknowledged`; 0: it has left."""
 
     publisher: Identity
     server: Name
@@ -165,7 +165,7 @@ class SubscriberDisowned(WireMessage, frozen=True, gc=False, tag=113):
 
 
 class NotActive(WireMessage, frozen=True, gc=False, tag=114):
-    """To whoever asks a replica that does not speak for the server now."""
+    """To whoever asks a replica that does not speak for the server now; and from one that begins to, of itself."""
 
     server: Name
     active: Annotated[str, Meta(max_length=256)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from tidings.model.ordering_messages import OrderLayout
 from tidings.net.address import Address
 from tidings.net.dialling import explain, keep_open, open_stream
 from tidings.net.handshake import CLIENT, NAME_TAKEN, ORDERED, SEQUENCER, same_token
+from tidings.net.holes import Holes
 from tidings.net.ordering_links import (
     BETWEEN_SEQUENCERS,
     FROM_CLIENTS,
@@ -59,7 +60,8 @@ class SequencerHost:
     """`await start()`, then `address` is where it listens; `await stop()` ends it, as abruptly as a crash.
 
     `addresses` has every node of the layout whose name sorts higher; of the others, and of itself, what clients are to
-    be told. Without `data` nothing outlives it: then its servers begin anew, and clients are told so.
+    be told. Without `data` nothing outlives it: then its servers begin anew, and clients are told so. If it is
+    not the `first` life of the node, a server that has neither state nor standby is lost, and does not begin anew.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class SequencerHost:
         on_no_ops: Callable[[PublishNoOps], None] = lambda fact: None,
         emit: Callable[[object], None] | None = None,
         seed: int | None = None,
+        first: bool = True,
     ) -> None:
         self.name = name
         self.address = listen
@@ -88,6 +91,7 @@ class SequencerHost:
         self._token = token
         self._tls = tls
         self._times = times
+        self._first = first
         self._on_no_ops = on_no_ops
         self._emit = emit
         self._port = AsyncPort(name, on_timer=self._on_timer, emit=self._on_fact, seed=seed)
@@ -100,6 +104,7 @@ class SequencerHost:
         """Of the servers at other nodes."""
         self._diallers: list[asyncio.Task[End]] = []
         self._complaints: dict[tuple[str, str], None] = {}
+        self._holes = Holes()
         self._server: asyncio.Server | None = None
         self._client_context: ssl.SSLContext | None = None
         self._stopped = False
@@ -118,7 +123,9 @@ class SequencerHost:
         try:
             assert self._server is not None
             self._store = open_sequencer_store(self._data, self.name)
-            self._node = SequencerNode(self._port, self.layout, self._store, times=self._times, first=True)
+            self._node = SequencerNode(
+                self._port, self.layout, self._store, times=self._times, first=self._first
+            )
             self._node.start()
             await self._server.start_serving()
         except BaseException:
@@ -168,6 +175,8 @@ class SequencerHost:
         return await keep_open(lambda: self._dial(peer), self._port.random, on_failure)
 
     async def _dial(self, peer: str) -> Session:
+        if peer in self._holes.peers:
+            raise TimeoutError
         hello = Hello(PROTOCOL_VERSION, self.name, SEQUENCER, SEQUENCER_MODE, self._token)
         return await open_stream(self, self.addresses[peer], Dial(hello, peer), POLICY, self._client_context)
 
@@ -178,8 +187,9 @@ class SequencerHost:
         await asyncio.gather(*self._diallers, return_exceptions=True)
         if self._server is not None:
             self._server.close()
-        sessions = list(self._sessions)
+        sessions = list(self._sessions | self._holes.sessions)
         for session in sessions:
+            session.silent = False
             session.end(End(f"{self.name} stops", refused=False))
             session.abort()
         self._port.close()
@@ -190,6 +200,8 @@ class SequencerHost:
     # --- Sessions: what they ask of their host
 
     def on_hello(self, session: Session, hello: Hello) -> None:
+        if self._holes.swallows(session, hello.node):
+            return
         reason = self._hello_refusal(hello)
         if reason is not None:
             self._refuse(session, hello.node, reason)
@@ -220,6 +232,8 @@ class SequencerHost:
     def on_welcome(self, session: Session, welcome: Welcome) -> None:
         assert session.dial is not None
         expected = session.dial.expected
+        if self._holes.swallows(session, expected):
+            return
         if (welcome.version, welcome.node, welcome.mode) != (PROTOCOL_VERSION, expected, SEQUENCER_MODE):
             session.refuse(
                 f"{welcome.node} ({welcome.mode}) answered where sequencer {expected} was expected"
@@ -329,6 +343,15 @@ class SequencerHost:
         self.refusals += 1
         self._complain(f"{peer} from {session.address.rpartition(':')[0]} is refused", reason)
         session.refuse(reason)
+
+    # --- Faults, for tests
+
+    def cut(self, peers: Collection[str]) -> None:
+        """From now on nothing passes to and from these peers, sequencers or clients, and from and to no others.
+
+        As with brokers: connections with them become black holes until a later call does not name them any more.
+        """
+        self._holes.cut(peers, self._sessions)
 
     # --- The protocol
 

@@ -1,11 +1,8 @@
-"""What event services over existing brokers share: one connection after another, and what outlives them.
+"""What event services over existing brokers share: everything but the broker.
 
-    connecting -> connected -> lost -> connecting ...      until it is closed, or the broker refuses us for good
-
-A service makes a `Session` for each connection. Between sessions it keeps the publications that are not confirmed
-(external_outgoing.py) and the subscriptions with their positions (external_incoming.py); the next session first brings
-the subscriptions back and then sends those publications again. The client libraries' own reconnection is not used:
-they send what was buffered before what was lost, which breaks the order of a source.
+A service makes a `Session` for each connection, one after another (external_keeper.py). Between sessions it keeps the
+publications that are not confirmed (external_outgoing.py) and the subscriptions with their positions
+(external_incoming.py). A new session first brings the subscriptions back and then sends those publications again.
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from tidings.model.errors import ConnectionFailed, NotConfirmed, SubscriptionRefused, WireError
@@ -30,16 +26,16 @@ from tidings.model.event import (
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Order, Subscription
 from tidings.services.external_incoming import Incoming
+from tidings.services.external_keeper import Keeper
 from tidings.services.external_outgoing import Outgoing, Receipt
-from tidings.services.external_session import Loss, Refused, Session, SessionLost
+from tidings.services.external_session import Session, SessionLost
 from tidings.services.service import EventService, Notify
 from tidings.services.stream import EventsMissed
 
 DEFAULT_TIMEOUT_S = 5.0
 DEFAULT_RETRY_S = 30.0
 SUBSCRIBE_TIMEOUT_S = 30.0
-FIRST_DELAY_S, LAST_DELAY_S = 0.05, 2.0
-"""Between attempts to connect; doubled each time."""
+POLL_S = 0.05
 AVAILABLE_ORDERS = (Order.NONE, Order.FIFO)
 
 log = logging.getLogger("tidings")
@@ -60,124 +56,51 @@ class ExternalService(EventService):
         self.incoming: dict[str, Incoming] = {}
         self.received = 0
         self.garbage = 0
-        self.reconnections = 0
-        self._session: Session | None = None
-        self._ready = asyncio.Event()
-        """A session is up, and the subscriptions are back."""
+        self.keeper = Keeper(
+            server,
+            timeout_s,
+            start=self._start_session,
+            restore=self._restore,
+            use=self._write,
+            give_up=self._end,
+        )
         self._closed_because = "the bus is not open: use it inside 'async with'"
-        self._keeper: asyncio.Task[None] | None = None
 
     @abstractmethod
-    async def _start_session(self, *, first: bool) -> Session:
+    async def _start_session(self) -> Session:
         """Connect; ConnectionFailed says why not, Refused that trying again is no use."""
 
     # --- Opening and closing
 
     async def open(self) -> None:
-        self._session = await self._connect(first=True)
+        await self.keeper.open()
         self._closed_because = ""
-        self._ready.set()
-        self._keeper = asyncio.get_running_loop().create_task(self._keep(self._session))
 
     async def close(self) -> None:
-        keeper, self._keeper = self._keeper, None
-        if keeper is None:
-            return
-        self._end("the connection was closed")
-        keeper.cancel()
-        with suppress(asyncio.CancelledError):
-            await keeper
-        await self._drop_session(forget=True)
-
-    async def _keep(self, session: Session) -> None:
-        try:
-            await self._keep_connected(session)
-        except Exception as error:  # a mistake of ours: whoever waits must not wait for ever
-            log.exception("%s: the connection is given up", self.server)
-            self._end(f"{type(error).__name__}: {error}")
-
-    async def _keep_connected(self, first: Session) -> None:
-        session: Session | None = first
-        clock = asyncio.get_running_loop().time
-        delay_s = FIRST_DELAY_S
-        while session is not None:
-            began_at = clock()
-            loss = await self._use(session)
-            log.info("%s: connection lost: %s", self.server, loss.reason)
-            self._ready.clear()
-            await self._drop_session()
-            if loss.final:
-                self._end(loss.reason)
-                return
-            # A broker that takes us and drops us again is not to be besieged.
-            brief = clock() - began_at < LAST_DELAY_S
-            delay_s = min(2 * delay_s, LAST_DELAY_S) if brief else FIRST_DELAY_S
-            session = await self._reconnect(delay_s)
-
-    async def _use(self, session: Session) -> Loss:
-        """Until it is lost."""
-        writer = asyncio.get_running_loop().create_task(self._write(session))
-        try:
-            return await asyncio.shield(session.ended)
-        finally:
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
-
-    async def _reconnect(self, delay_s: float) -> Session | None:
-        """None: the broker refuses us."""
-        while True:
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, LAST_DELAY_S)
-            try:
-                session = self._session = await self._connect(first=False)
-                await self._bring_back(session)
-            except Refused as refused:
-                self._end(str(refused))
-                return None
-            except (ConnectionFailed, SessionLost) as error:
-                log.debug("%s: no connection yet: %s", self.server, error)
-                await self._drop_session()
-            else:
-                self.reconnections += 1
-                self.outgoing.rewind()
-                self._ready.set()
-                return session
-
-    async def _connect(self, *, first: bool) -> Session:
-        try:
-            async with asyncio.timeout(self.timeout_s):
-                return await self._start_session(first=first)
-        except TimeoutError:
-            raise ConnectionFailed(f"{self.server} did not answer within {self.timeout_s:g} s") from None
-
-    async def _bring_back(self, session: Session) -> None:
-        for incoming in [each for each in self.incoming.values() if each.accepted]:
-            try:
-                await self._ask(session, incoming)
-            except SubscriptionRefused as refused:
-                log.error(
-                    "subscription %s was refused after a reconnection: %s", incoming.subscription.id, refused
-                )
-                self.incoming.pop(incoming.subscription.id, None)
-                self._fail_stream(incoming.subscription.id, refused)
-            if incoming.ended:  # it was removed meanwhile
-                await session.unsubscribe(incoming)
-
-    async def _drop_session(self, *, forget: bool = False) -> None:
-        """`forget`: the broker need keep nothing for us."""
-        session, self._session = self._session, None
-        if session is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.timeout_s):
-                    await session.close(forget=forget)
+        if not self._closed_because:
+            self._end("the connection was closed")
+        await self.keeper.close()
 
     def _end(self, reason: str) -> None:
         """There is no coming back: whoever waits is told."""
         self._closed_because = reason
-        self._ready.set()  # who waits for a session looks again
         self.outgoing.fail_all(reason)
         for subscription_id in list(self.streams):
             self._fail_stream(subscription_id, ConnectionFailed(reason))
+
+    async def _restore(self, session: Session) -> None:
+        """Subscriptions first: what is then sent again is for them, too."""
+        for incoming in [each for each in self.incoming.values() if each.accepted]:
+            try:
+                await self._ask(session, incoming)
+            except SubscriptionRefused as refused:
+                subscription_id = incoming.subscription.id
+                log.error("subscription %s was refused after a reconnection: %s", subscription_id, refused)
+                self.incoming.pop(subscription_id, None)
+                self._fail_stream(subscription_id, refused)
+            if incoming.ended:  # it was removed meanwhile
+                await session.unsubscribe(incoming)
+        self.outgoing.rewind()
 
     def _fail_stream(self, subscription_id: str, error: Exception) -> None:
         if subscription_id in self.streams:
@@ -273,21 +196,19 @@ class ExternalService(EventService):
 
     async def _subscribe(self, incoming: Incoming) -> None:
         """On the next connection, if this one breaks meanwhile."""
-        while True:
-            await self._ready.wait()
+        while not incoming.accepted:
+            await self.keeper.ready.wait()
             self._check_open()
-            session = self._session
-            if session is None or session.ended.done():
-                await asyncio.sleep(FIRST_DELAY_S)
+            session = self.keeper.live
+            if session is None:  # lost, and about to be replaced
+                await asyncio.sleep(POLL_S)
                 continue
             try:
                 await self._ask(session, incoming)
             except SessionLost as lost:
                 session.end(str(lost))
             else:
-                if not session.ended.done():
-                    incoming.accepted = True
-                    return
+                incoming.accepted = not session.ended.done()
 
     async def _ask(self, session: Session, incoming: Incoming) -> None:
         try:
@@ -303,8 +224,8 @@ class ExternalService(EventService):
         if incoming is None:
             return
         incoming.ended = True
-        session = self._session
-        if session is None or session.ended.done():
+        session = self.keeper.live
+        if session is None:
             return
         try:
             async with asyncio.timeout(self.timeout_s):
@@ -355,14 +276,13 @@ class ExternalService(EventService):
 
     async def status(self) -> dict[str, Any]:
         self._check_open()
-        session = self._session
-        connected = self._ready.is_set() and session is not None and not session.ended.done()
+        session = self.keeper.live
         return {
             "service": self.kind,
             "server": self.server,
             "client": self.name,
-            "connected": connected,
-            "reconnections": self.reconnections,
+            "connected": session is not None,
+            "reconnections": self.keeper.reconnections,
             "lossless": self.lossless,
             "published": self.outgoing.published,
             "confirmed": self.outgoing.confirmed,
@@ -373,7 +293,7 @@ class ExternalService(EventService):
             "notified": sum(incoming.notified for incoming in self.incoming.values()),
             "duplicates": sum(incoming.duplicates for incoming in self.incoming.values()),
             "garbage": self.garbage,
-            **(session.status() if session is not None and connected else {}),
+            **(session.status() if session is not None else {}),
         }
 
 

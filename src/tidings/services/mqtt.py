@@ -64,7 +64,7 @@ class MqttService(ExternalService):
         self.filters: set[str] = set()
         """What the broker's session has, as far as we know: it outlives a connection."""
 
-    async def _start_session(self, *, first: bool) -> Session:
+    async def _start_session(self) -> Session:
         from tidings.services.mqtt_session import MqttSession
 
         session = MqttSession(self)

@@ -78,7 +78,7 @@ class NatsService(ExternalService):
     def lossless(self) -> bool:
         return self.jetstream
 
-    async def _start_session(self, *, first: bool) -> Session:
+    async def _start_session(self) -> Session:
         from tidings.services.nats_jetstream import JetStreamSession
         from tidings.services.nats_session import CoreSession
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
@@ -150,8 +151,10 @@ class JetStreamSession(NatsSession):
             raise SessionLost(f"stream {self.service.stream}: {describe(error)}") from None
 
     async def close(self, *, forget: bool) -> None:
-        for reader in list(self._readers.values()):
-            await reader.stop(forget=forget and not self.ended.done())
+        forget = forget and not self.ended.done()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.service.timeout_s / 2):
+                await asyncio.gather(*(reader.stop(forget=forget) for reader in self._readers.values()))
         await super().close(forget=forget)
 
     def status(self) -> dict[str, Any]:

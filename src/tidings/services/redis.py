@@ -52,7 +52,7 @@ class RedisService(ExternalService):
     def lossless(self) -> bool:
         return True
 
-    async def _start_session(self, *, first: bool) -> Session:
+    async def _start_session(self) -> Session:
         from tidings.services.redis_session import RedisSession
 
         session = RedisSession(self)

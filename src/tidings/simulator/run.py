@@ -33,7 +33,6 @@ from tidings.protocol.recovery.settings import RecoverySettings
 from tidings.protocol.store import MemoryStore
 from tidings.scenario.expand import Plan, expand
 from tidings.scenario.order_nodes import order_node
-from tidings.scenario.ordering import ORDERS
 from tidings.scenario.schema import Recovery, Scenario
 from tidings.scenario.topology import labels, neighbourhoods, neighbours, parents
 from tidings.simulator.clients import SimulatedPublisher, SimulatedSubscriber
@@ -55,35 +54,13 @@ DATA = (Publication, Forward, Carried, Fragment)
 GOSSIP = (Offer, Ask, Solicit, HighWater, HighWaterTaken, LinkCount)
 
 
-def check_available(plan: Plan, *, live: bool = False) -> None:
-    """NotYetAvailable where the scenario asks for what this version does not run; `live`: in wall time."""
+def check_available(plan: Plan) -> None:
+    """NotYetAvailable where the scenario asks for what this version does not run."""
     scenario = plan.scenario
     mode = scenario.overlay.mode
     if mode not in AVAILABLE_MODES:
         available = ", ".join(f'"{known}"' for known in AVAILABLE_MODES)
         raise NotYetAvailable(f'overlay.mode: "{mode}" is not yet available; available: {available}')
-    if live:
-        _check_available_live(plan)
-
-
-def _check_available_live(plan: Plan) -> None:
-    for subscriber in plan.subscribers:
-        if subscriber.order in ORDERS:
-            raise NotYetAvailable(
-                f'subscriber {subscriber.name!r}: order "{subscriber.order}" is not yet available in wall time; '
-                'available: "none", "fifo"'
-            )
-    if plan.ordering is not None:
-        raise NotYetAvailable(
-            "ordering.servers: total and causal order are not yet available in wall time; use `tidings sim`"
-        )
-    publishers = {publisher.name for publisher in plan.publishers}
-    for subscriber in plan.subscribers:
-        if subscriber.name in publishers:
-            raise NotYetAvailable(
-                f"subscriber {subscriber.name!r}: a client that publishes and subscribes is not yet available in "
-                "wall time; use `tidings sim`"
-            )
 
 
 class Simulation:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from recording_port import RecordingPort
 from tidings.model.errors import OrderError
 from tidings.model.ordering_messages import (
+    ChainItem,
     ChangeSubscription,
     Create,
     EventStamps,
@@ -243,8 +243,8 @@ def test_who_leaves_in_peace_leaves_no_no_ops_for_what_it_published() -> None:
 
 def climb(low: SequencerMachine, high: SequencerMachine) -> None:
     for output in low.outputs:
-        if isinstance(output, tuple) and output[0] == "high":
-            high.apply("low", msgspec.convert(output[1], Any))
+        if isinstance(output, tuple) and isinstance(output[1], ChainItem):
+            high.apply("low", output[1])
     low.outputs.clear()
 
 

@@ -198,9 +198,14 @@ class OrderingModule(Part):
                 self.port.send(self.routes.active(server), alive)
 
     def on_not_active(self, sender: str, message: NotActive) -> None:
-        """What was not answered is repeated there in a while."""
-        if message.active and self.routes.is_replica(message.server, sender):
-            self.routes.speaks(message.server, message.active)
+        """What was not answered is repeated there: at once if the new one says so itself, else in a while."""
+        if not message.active or not self.routes.is_replica(message.server, sender):
+            return
+        if self.routes.speaks(message.server, message.active) and message.active == sender:
+            if self._publisher is not None:
+                self._publisher.repeat(message.server)
+            for subscriber in self._subscribers.values():
+                subscriber.repeat(message.server)
 
     def meet(self, server: str, lineage: int) -> None:
         """Somebody speaks for the server who has this lineage of its state (0: of none that is known).

@@ -32,7 +32,7 @@ MAX_WAITING = 16_384
 MAX_MERGED = 256
 """Events of requests for one topic that wait are asked for in one, up to so many."""
 
-MAX_DOUBLINGS = 4
+MAX_DOUBLINGS = 2
 """A server that does not answer is asked less and less often: it may only be slow."""
 
 Receipt = tuple[str, int]
@@ -236,7 +236,8 @@ class OrderedPublisher(Part):
                 self._send_waiting(each)
             return
         line, now = self._lines[server], self.port.now
-        if line.unanswered and next(iter(line.unanswered.values())).repeats % 2:
+        first = next(iter(line.unanswered.values()), None)
+        if first is not None and first.repeat_at <= now and first.repeats % 2:  # not at repeats of others
             self._on_silence(server)
         for number, request in line.unanswered.items():
             if request.repeat_at <= now:
@@ -245,6 +246,15 @@ class OrderedPublisher(Part):
                 self._send(server, line, number, request)
         if line.unanswered:
             self.port.set_timer(name, min(request.repeat_at for request in line.unanswered.values()))
+
+    def repeat(self, server: str) -> None:
+        """Another speaks for that server now: it has not seen what is under way."""
+        line = self._lines.get(server)
+        if line is not None and line.unanswered:
+            for number, request in line.unanswered.items():
+                request.repeats, request.repeat_at = 0, self.port.now + self._repeat_ns
+                self._send(server, line, number, request)
+            self.port.set_timer((self.name, server), self.port.now + self._repeat_ns)
 
     def on_event_stamps(self, sender: str, message: EventStamps) -> None:
         line = self._lines.get(message.server)

@@ -219,6 +219,15 @@ class Replica:
         self._repeat_chain()
         if self._peer:  # if it believes to be in step, it is not any more, and should ask for the state soon
             self.port.send(self._peer, Ruling(self.server, self.term, self.port.node, self.alone, 0))
+            self._announce()
+
+    def _announce(self) -> None:
+        """To all who may have asked the other in vain: who speaks now."""
+        assert self.machine is not None
+        speaks = NotActive(self.server, self.port.node)
+        nodes = {*self._layout.nodes, *self.machine.server.clients} - {self.port.node}
+        for node in sorted(nodes):
+            self.port.send(node, speaks)
 
     def _step_down(self, term: int, active: str, *, alone: bool) -> None:
         """Another went on: what it does not have, nobody was told."""

@@ -286,6 +286,13 @@ class OrderedSubscriber(Part):
         self.port.send(self._chain.server_of(lowest), request)
         self.port.set_timer((self.name, "repeat"), self.port.now + self._repeat_ns)
 
+    def repeat(self, server: str) -> None:
+        """Another speaks for that server now."""
+        if self._current is not None:
+            request = self._current[1]
+            if self._chain.server_of(max((*request.topics, *request.ghosts))) == server:
+                self._send_request(request)
+
     def on_walk_done(self, sender: str, message: WalkDone) -> None:
         if self._current is None or (message.subscriber, message.version) != (self.identity, self._version):
             return

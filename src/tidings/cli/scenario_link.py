@@ -1,0 +1,158 @@
+"""What a client of a live scenario has in the network: its broker and, where there is an order, the sequencers.
+
+A publisher and a subscriber of one name share it, as their roles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from tidings.cli import scenario_facts as words
+from tidings.cli.scenario_facts import Go, OrderingWork
+from tidings.model.errors import ConnectionFailed
+from tidings.net.address import Address
+from tidings.net.client import ClientConnection
+from tidings.net.sequencing import SequencersRefused, SequencingConnection
+from tidings.protocol.sequencing.client import OrderingModule
+from tidings.protocol.sequencing.layout import Layout, parse_layout
+from tidings.protocol.sequencing.subscriber import Patience
+from tidings.simulator.faults import NS_PER_S
+from tidings.simulator.sequencers import NS_PER_MS
+
+RETRY_S = 0.2
+"""Between attempts to reach somebody, for a client that starts while all are away."""
+
+ROUNDING_S = 0.002
+"""Event loops count milliseconds, and may be early by one."""
+
+
+def report(fact: words.Fact) -> None:
+    """Tell the conductor, at once: a line that waits here would be lost with the process."""
+    sys.stdout.buffer.write(words.line_of(fact))
+    sys.stdout.buffer.flush()
+
+
+class Role:
+    """What a client does in the scenario, with the common clock once there is one."""
+
+    go: Go
+
+    def __init__(self, name: str, link: LiveLink) -> None:
+        self.name = name
+        self.link = link
+        link.roles.append(self)
+
+    async def run(self) -> None:
+        raise NotImplementedError
+
+    async def until(self, at_ns: int) -> None:
+        """That time, or now; others get their turn in any case."""
+        await asyncio.sleep(max(0, at_ns - self.go.now) / NS_PER_S)
+        if self.go.now < at_ns:
+            await asyncio.sleep(ROUNDING_S)
+
+    def on_fact(self, fact: object) -> None:
+        """Facts that another role of the client cares for come here, too."""
+        raise NotImplementedError
+
+    def on_first_connection(self) -> None:
+        """With the broker, and before anything comes over it."""
+
+    def on_connection_lost(self) -> None:
+        """With the broker."""
+
+
+class Sequencers:
+    """The way to those who number events, and how long what they numbered is waited for."""
+
+    def __init__(self, work: OrderingWork, *, all_are_there: bool) -> None:
+        self.layout: Layout = parse_layout(work.layout)
+        self.patience: Patience | None = None
+        if work.buffer_events:
+            self.patience = Patience(work.buffer_events, round(work.ttl_ms * NS_PER_MS))
+        self._addresses = tuple(work.nodes.values())
+        self._all = all_are_there
+        self._connection: SequencingConnection | None = None
+
+    @property
+    def module(self) -> OrderingModule:
+        assert self._connection is not None, "it is not open"
+        return self._connection.module
+
+    async def open(self, link: LiveLink) -> None:
+        """Until one of them takes it; at the start of the scenario, when all are there, until all do."""
+        self._connection = await self._open_one(link)
+        while self._all and not all(self._connection.nodes.values()):
+            await asyncio.sleep(RETRY_S)
+
+    async def _open_one(self, link: LiveLink) -> SequencingConnection:
+        while True:
+            connection = SequencingConnection(
+                self._addresses, link.name, emit=link.on_fact, layout=self.layout
+            )
+            try:
+                await connection.open()
+            except ConnectionFailed:
+                await asyncio.sleep(RETRY_S)
+            else:
+                return connection
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+
+class LiveLink:
+    def __init__(
+        self, name: str, address: Address, incarnation: int, sequencers: Sequencers | None = None
+    ) -> None:
+        self.name = name
+        self.roles: list[Role] = []
+        self.sequencers = sequencers
+        self._was_connected = False
+        self._closing = False
+        self.connection = ClientConnection(
+            address,
+            name,
+            emit=self.on_fact,
+            on_connection=self._on_connection,
+            incarnation=incarnation,
+        )
+
+    async def open(self) -> None:
+        """Until its broker takes it, which may be down, or cut off; and a sequencer, where there is an order."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._open_connection())
+            if self.sequencers is not None:
+                tasks.create_task(self.sequencers.open(self))
+
+    async def _open_connection(self) -> None:
+        while True:
+            try:
+                return await self.connection.open()
+            except ConnectionFailed:
+                await asyncio.sleep(RETRY_S)
+
+    async def close(self) -> None:
+        self._closing = True
+        await self.connection.close()
+        if self.sequencers is not None:
+            await self.sequencers.close()
+
+    def on_fact(self, fact: object) -> None:
+        if isinstance(fact, SequencersRefused) and not self._closing:
+            report(words.Failed(f"client {self.name!r}: {fact.reason}"))
+        for role in self.roles:
+            role.on_fact(fact)
+
+    def _on_connection(self, up: bool, reason: str) -> None:
+        if up and not self._was_connected:
+            self._was_connected = True
+            for role in self.roles:
+                role.on_first_connection()
+        elif not up and self.connection.closed and not self._closing:
+            report(words.Failed(f"client {self.name!r}: {reason}"))
+        elif not up:
+            for role in self.roles:
+                role.on_connection_lost()
