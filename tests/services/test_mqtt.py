@@ -124,7 +124,7 @@ def test_a_client_that_was_away_gets_what_it_missed(make: Make) -> None:
             break_connection(reader)
             await publisher.publish_many((f"/a/{n}", {"n": n}, b"") for n in range(1, 100))
             assert numbers(await take(stream, 99)) == list(range(1, 100))
-            await until(lambda: reader.keeper.reconnections == 1, WAIT_S)
+            await until(lambda: reader.reconnections == 1, WAIT_S)
 
     run(test)
 
@@ -137,7 +137,7 @@ def test_a_subscription_that_ends_while_the_client_is_away_ends_at_the_broker(ma
             break_connection(reader)
             await until(lambda: reader.keeper.session is None, WAIT_S)
             await gone.__aexit__(None, None, None)
-            await until(lambda: reader.keeper.reconnections == 1, WAIT_S)
+            await until(lambda: reader.reconnections == 1, WAIT_S)
             before = reader.received
             await publisher.publish("/gone")
             await publisher.publish("/kept", {"n": 1})
@@ -178,7 +178,7 @@ def test_two_clients_with_one_name_do_not_disturb_each_other(make: Make) -> None
         async with make(name="me") as one, one.subscribe("/a") as stream, make(name="me") as two:
             first, second = await one.publish("/a"), await two.publish("/a")
             assert [event.id for event in await take(stream, 2)] == [first, second]
-            assert one.keeper.reconnections == two.keeper.reconnections == 0
+            assert one.reconnections == two.reconnections == 0
 
     run(test)
 

@@ -17,7 +17,7 @@ from external_checks import WAIT_S, Make, numbers, run, take
 from live_network import until
 from tidings.model.topics import TopicPattern
 from tidings.services.nats import NAMES, nats_service, subjects
-from tidings.services.nats_jetstream import Position, StreamEnds, filter_subjects, message_numbers
+from tidings.services.nats_reader import Position, StreamEnds, filter_subjects, message_numbers
 from topic_strategies import PATTERNS, TOPICS
 
 KINDS = ("core", "jetstream")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -324,9 +325,7 @@ async def check_restart(
             await asyncio.to_thread(crash)
             await asyncio.sleep(0.3)
             await asyncio.to_thread(restart)
-            await until(
-                lambda: min(publisher.keeper.reconnections, reader.keeper.reconnections) >= crashes, WAIT_S
-            )  # noqa: B023
+            await until(partial(reconnected, publisher, reader, times=crashes), WAIT_S)
         back = load.published
         await load.reach(200)
         await load.stop()
@@ -340,6 +339,10 @@ async def check_restart(
         )
         assert not late
         check_once_in_order(seen)
+
+
+def reconnected(*services: ExternalService, times: int) -> bool:
+    return all(service.reconnections >= times for service in services)
 
 
 async def check_unreachable(make: Make) -> None:

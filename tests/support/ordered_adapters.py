@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,7 +160,7 @@ class Crowd:
         self._sequencers = list(sequencers)
         self._patience = patience
         self._counts: dict[str, int] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
         self._loads: list[asyncio.Task[None]] = []
         self._loading = False
 
@@ -219,13 +219,14 @@ class Crowd:
         assert await self.buses[who].publish_many(events) == len(events)
         self.confirmed.update(map(key_of, events))
 
-    def answer(self, reader: Reader, who: str, topic: str) -> None:
-        """`who` publishes an answer to every fifth event of others that the reader is shown."""
+    def answer(self, reader: Reader, who: str, topics: Sequence[str]) -> None:
+        """`who` publishes an answer to every fifth event of others that the reader is shown, on each topic in turn."""
 
         def on_event(event: Event) -> None:
-            if key(event)[0] != who and key(event)[1] % 5 == 0:
-                task = asyncio.create_task(self.publish(who, topic, key(event)))
-                self._tasks.add(task)
+            cause = key(event)
+            if cause[0] != who and cause[1] % 5 == 0:
+                topic = topics[len(self._tasks) % len(topics)]
+                self._tasks.append(asyncio.create_task(self.publish(who, topic, cause)))
 
         reader.on_event = on_event
 

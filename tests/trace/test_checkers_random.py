@@ -258,7 +258,10 @@ def missing_twin(rows: Rows, strict_end: bool = False) -> Iterator[tuple[Subscri
         came = {row.event_id for row in delivered if (row.subscriber, row.subscription) == name}
         for number, event in enumerate(events):
             overtaken = any(
-                later.source == event.source and later.event_id in came for later in events[number + 1 :]
+                later.source == event.source
+                and later.event_id in came
+                and (asked.order not in ("causal", "total") or later.topic == event.topic)
+                for later in events[number + 1 :]
             )
             excused = asked.cancelled_ns is not None and not overtaken and not strict_end
             if is_owed(asked, event) and event.event_id not in came and not excused:

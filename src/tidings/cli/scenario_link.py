@@ -23,6 +23,7 @@ from tidings.simulator.sequencers import NS_PER_MS
 RETRY_S = 0.2
 """Between attempts to reach somebody, for a client that starts while all are away."""
 
+LOOK_S = 0.02
 ROUNDING_S = 0.002
 """Event loops count milliseconds, and may be early by one."""
 
@@ -82,9 +83,11 @@ class Sequencers:
 
     async def open(self, link: LiveLink) -> None:
         """Until one of them takes it; at the start of the scenario, when all are there, until all do."""
-        self._connection = await self._open_one(link)
-        while self._all and not all(self._connection.nodes.values()):
-            await asyncio.sleep(RETRY_S)
+        connection = self._connection = await self._open_one(link)
+        enough = not self._all
+        while not enough:
+            await asyncio.sleep(LOOK_S)
+            enough = all(connection.nodes.values())
 
     async def _open_one(self, link: LiveLink) -> SequencingConnection:
         while True:

@@ -70,6 +70,10 @@ class ExternalService(EventService):
     async def _start_session(self) -> Session:
         """Connect; ConnectionFailed says why not, Refused that trying again is no use."""
 
+    @property
+    def reconnections(self) -> int:
+        return self.keeper.reconnections
+
     # --- Opening and closing
 
     async def open(self) -> None:
@@ -282,7 +286,7 @@ class ExternalService(EventService):
             "server": self.server,
             "client": self.name,
             "connected": session is not None,
-            "reconnections": self.keeper.reconnections,
+            "reconnections": self.reconnections,
             "lossless": self.lossless,
             "published": self.outgoing.published,
             "confirmed": self.outgoing.confirmed,

@@ -178,8 +178,8 @@ class SequencerMachine:
         self.outputs.append((self._below, ChainTaken(self._below, self._taken)))
 
     def _on_chain_taken(self, sender: str, message: ChainTaken) -> None:
-        for number in [number for number in self.untaken if number <= message.number]:
-            del self.untaken[number]
+        while self.untaken and (first := next(iter(self.untaken))) <= message.number:
+            del self.untaken[first]
 
     def _on_between(self, sender: str, message: Between) -> None:
         inner = message.message

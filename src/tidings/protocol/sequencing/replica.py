@@ -49,6 +49,7 @@ from tidings.protocol.facts import Fact, Misbehaviour
 from tidings.protocol.kernel import Port
 from tidings.protocol.sequencing.journal import Journal
 from tidings.protocol.sequencing.layout import Layout
+from tidings.protocol.sequencing.leases import Leases
 from tidings.protocol.sequencing.machine import Input, Output, SequencerMachine, decode_inputs
 from tidings.protocol.sequencing.routes import Routes
 from tidings.protocol.sequencing.transfer import StateReceiver, StateSender
@@ -61,8 +62,8 @@ MAX_UNACKNOWLEDGED = 2048
 """Batches that the standby does not have; beyond, likewise, or, while it still gets the state, it is left behind."""
 MAX_OUTPUTS = 65_536
 """What waits for the disk or the standby; beyond, likewise."""
-MAX_SHOWN = 100
-"""Subscribers that the status names."""
+EXPIRE_TICKS = 4
+"""Leases are long: looking through all clients now and then is enough."""
 CHAIN_WINDOW = 256
 """Items that are repeated at a time, or kept because one before them has not come."""
 MAX_EARLY_PUBLISHERS = 1024
@@ -138,11 +139,11 @@ class Replica:
         """With the number of the batch that must be safe before."""
         self._said = 0
         """The last item of the chain that left."""
-        self._heard: dict[Identity, int] = {}
-        self._stalled: dict[Identity, tuple[int, int, int, int]] = {}
-        """Subscriber -> topic and number of what it lacks, how many events wait for it, and since when."""
+        self._leases = Leases()
         self._ticked_at = port.now
+        self._ticks = 0
         self._chain_silence = 0
+        """Ticks in which nothing of what went up the chain was taken."""
         # The other replica
         self._peer_heard_at = port.now
         self._claiming: bool | None = None
@@ -153,6 +154,8 @@ class Replica:
         self._gated_after = 0
         """The last batch of which something was said although the standby did not have it."""
         self._acknowledged = 0
+        self._standby_silence = 0
+        """Ticks in which the standby acknowledged nothing new."""
         self._unacknowledged: dict[int, bytes] = {}
         self._sender: StateSender | None = None
         self._state_term = 0
@@ -208,7 +211,7 @@ class Replica:
     def _become_active(self) -> None:
         assert self.machine is not None
         self._routes.speaks(self.server, self.port.node)
-        self._heard.clear()
+        self._leases.clear()
         self._outputs.clear()
         self._forget_early()
         self._said = self.machine.sent
@@ -216,6 +219,7 @@ class Replica:
         # Whoever was active before may not have said these.
         for no_ops in list(self.machine.no_ops.values()):
             self.port.emit(no_ops)
+        self._chain_silence = 1  # at once
         self._repeat_chain()
         if self._peer:  # if it believes to be in step, it is not any more, and should ask for the state soon
             self.port.send(self._peer, Ruling(self.server, self.term, self.port.node, self.alone, 0))
@@ -272,15 +276,15 @@ class Replica:
 
     def _tick(self) -> None:
         now = self.port.now
-        if (
-            now - self._ticked_at > self._times.lease_ns // 2
-        ):  # we slept: what was said to us waits to be read
-            self._heard.clear()
+        if now - self._ticked_at > self._times.lease_ns // 2:
+            self._leases.clear()  # we slept: what was said to us waits to be read
             self._peer_heard_at = now
         self._ticked_at = now
+        self._ticks += 1
         if self.role is Role.ACTIVE:
             self._commit()
-            self._expire()
+            if self._ticks % EXPIRE_TICKS == 0:
+                self._expire()
             self._repeat_chain()
             self._tend_standby()
         elif self.role is Role.STANDBY:
@@ -320,11 +324,11 @@ class Replica:
         else:
             identity = message.publisher
         if sender == identity[0]:
-            self._heard[identity] = self.port.now
+            self._leases.hear(identity, self.port.now)
         if isinstance(message, SubscriberAlive):
             if sender != identity[0]:
                 return
-            self._note_stall(message)
+            self._leases.note_stall(message, self.port.now)
             if machine.server.has_subscriber(identity):
                 return
         # Whether it is unknown is told like all else only when the standby agrees: we may be out of date.
@@ -355,13 +359,6 @@ class Replica:
         if not early or max(early) < following:
             del self._early_requests[publisher]
 
-    def _note_stall(self, message: SubscriberAlive) -> None:
-        before = self._stalled.pop(message.subscriber, None)
-        if message.buffered:
-            lacks = (message.topic, message.number)
-            since = before[3] if before is not None and before[:2] == lacks else self.port.now
-            self._stalled[message.subscriber] = (*lacks, message.buffered, since)
-
     def _send_elsewhere(self, sender: str) -> None:
         self.port.send(sender, NotActive(self.server, "" if self.role is Role.LOST else self._peer))
 
@@ -385,8 +382,8 @@ class Replica:
         if self._is_mine(sender, self._above) and self._above is not None:
             assert self.machine is not None
             self._routes.speaks(self._above, sender)
-            self._chain_silence = 0
-            if any(number <= message.number for number in self.machine.untaken):
+            if next(iter(self.machine.untaken), message.number + 1) <= message.number:
+                self._chain_silence = 0
                 self._input(sender, message)
 
     def on_between(self, sender: str, message: Between) -> None:
@@ -506,6 +503,8 @@ class Replica:
             self._chain_silence = 0
             return
         self._chain_silence += 1
+        if self._chain_silence < 2:
+            return
         if self._chain_silence % 4 == 0:
             self._routes.suspect(self._above)
         for number in list(machine.untaken)[:CHAIN_WINDOW]:
@@ -516,20 +515,16 @@ class Replica:
 
     def _expire(self) -> None:
         assert self.machine is not None
-        now, server = self.port.now, self.machine.server
+        now, server, leases = self.port.now, self.machine.server, self._leases
         publishers, subscribers = server.publishers, server.subscribers
         known = {*publishers, *subscribers}
-        for identity in [identity for identity in self._heard if identity not in known]:
-            del self._heard[identity]
-            self._stalled.pop(identity, None)
+        leases.keep_only(known)
         for identity in [identity for identity in self._early_requests if identity not in known]:
             del self._early_requests[identity]  # repeated, if it is still there
-        for publisher in publishers:
-            if now - self._heard.setdefault(publisher, now) > self._times.publisher_ns:
-                self._input(self.port.node, PublisherExpired(publisher))
-        for subscriber in subscribers:
-            if now - self._heard.setdefault(subscriber, now) > self._times.subscriber_ns:
-                self._input(self.port.node, SubscriberExpired(subscriber))
+        for publisher in leases.overdue(publishers, now, self._times.publisher_ns):
+            self._input(self.port.node, PublisherExpired(publisher))
+        for subscriber in leases.overdue(subscribers, now, self._times.subscriber_ns):
+            self._input(self.port.node, SubscriberExpired(subscriber))
 
     # --- Active: the standby
 
@@ -543,7 +538,9 @@ class Replica:
             else:
                 self._sender.repeat()
         if self._following:
-            self._repeat_batches()
+            self._standby_silence += 1
+            if self._standby_silence >= 2:
+                self._repeat_batches()
             self.port.send(self._peer, Replicate(self.server, self.term, self._number))
             if now - self._peer_heard_at > self._times.lease_ns // 2:
                 self._claiming = True
@@ -601,8 +598,9 @@ class Replica:
         if not self._following or message.number > self._number:
             return
         self._acknowledged = max(self._acknowledged, message.number)
-        for number in [number for number in self._unacknowledged if number <= self._acknowledged]:
-            del self._unacknowledged[number]
+        while self._unacknowledged and (first := next(iter(self._unacknowledged))) <= self._acknowledged:
+            del self._unacknowledged[first]
+            self._standby_silence = 0
         self._release()
         self._maybe_claim_step()
 
@@ -787,19 +785,6 @@ class Replica:
 
     # --- What it says of itself
 
-    def _stalls(self) -> list[dict[str, object]]:
-        topics = self._layout.chain.topics
-        return [
-            {
-                "subscriber": subscriber,
-                "lacks": f"event {number} of {self._layout.entry(topic)}",
-                "waiting": waiting,
-                "seconds": round((self.port.now - since) / 1e9, 1),
-            }
-            for (subscriber, _), (topic, number, waiting, since) in list(self._stalled.items())[:MAX_SHOWN]
-            if topic < topics
-        ]
-
     def status(self) -> dict[str, object]:
         found: dict[str, object] = {"role": str(self.role), "term": self.term, "batches": self._number}
         if self._peer:
@@ -817,6 +802,6 @@ class Replica:
                 "unacknowledged": server.unacknowledged,
                 "up_the_chain": len(self.machine.untaken),
                 "no_ops": len(self.machine.no_ops),
-                "stalled": self._stalls(),
+                "stalled": self._leases.stalled(self._layout, self.port.now),
             }
         return found

@@ -1,0 +1,276 @@
+"""`tidings up --scenario` with an order: sequencers beside the brokers, and what hits a broker hits them as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidings.cli import scenario_facts as words
+from tidings.cli.running import run
+from tidings.cli.scenario_cast import client_groups
+from tidings.cli.scenario_ledger import Ledger
+from tidings.cli.scenario_process import make_links
+from tidings.cli.scenario_run import check_wall_time, run_live
+from tidings.cli.scenario_sequencers import LiveOrdering
+from tidings.net.address import Address
+from tidings.scenario.expand import Plan, expand
+from tidings.scenario.load import parse_scenario
+from tidings.simulator.run import run_scenario
+from tidings.trace.checkers import causal_order, exactly_once, gap_free, total_order
+from tidings.trace.reader import Trace
+from tidings.trace.writer import TraceWriter
+
+ORDERED = frozenset({"total", "causal"})
+NETWORK = """
+duration_s = {duration_s}
+settle_s = 20.0
+[overlay]
+mode = "{mode}"
+shape = {{ kind = "chain", brokers = 3 }}
+[ordering]
+{ordering}
+"""
+TWO_SERVERS = 'servers = [{ node = "b1", topics = ["/c", "/a"] }, { node = "b2", topics = ["/b"] }]'
+
+
+def network(mode: str, ordering: str = TWO_SERVERS, duration_s: float = 6.0) -> str:
+    return NETWORK.format(mode=mode, ordering=ordering, duration_s=duration_s)
+
+
+def publisher(name: str, at: str) -> str:
+    return (
+        f'[[publisher]]\nname = "{name}"\nat = "{at}"\ntopics = ["/a", "/b", "/c"]\nrate_hz = 20.0\n'
+        "attributes = { x = { kind = 'int', low = 0, high = 9 } }\n"
+    )
+
+
+def subscriber(name: str, at: str, rest: str = "", order: str = "total") -> str:
+    return f'[[subscriber]]\nname = "{name}"\nat = "{at}"\norder = "{order}"\n{rest}\n'
+
+
+def crash(node: str, at_s: float, until_s: float, state: str = "kept") -> str:
+    return f'[[fault]]\nkind = "crash"\nnodes = ["{node}"]\nstate = "{state}"\nat_s = {at_s}\nuntil_s = {until_s}\n'
+
+
+def plan_of(text: str) -> Plan:
+    return expand(parse_scenario(text))
+
+
+CLIENTS = publisher("p", "b0") + subscriber("s", "b0") + subscriber("t", "b2")
+
+
+# --- The parts
+
+
+def test_wall_time_has_what_the_simulator_has() -> None:
+    notices: list[str] = []
+    for text in (CLIENTS, publisher("s", "b0") + subscriber("s", "b0")):
+        check_wall_time(plan_of(network("guaranteed") + text), notices.append)
+    assert not notices
+
+
+def make_ordering(plan: Plan, data: Path) -> LiveOrdering:
+    assert plan.ordering is not None
+    addresses = {f"order:{broker}": Address(port=1) for broker in plan.ordering.brokers}
+    return LiveOrdering(plan.ordering, addresses, dict.fromkeys(plan.topology.brokers, "tidings://x:1"), data)
+
+
+def test_a_publisher_and_a_subscriber_of_one_name_are_one_client(tmp_path: Path) -> None:
+    plan = plan_of(
+        network("guaranteed") + subscriber("s", "b0") + subscriber("t", "b2") + publisher("s", "b0")
+    )
+    assert sorted(client_groups(plan)) == [("s",), ("t",)]
+    work = words.Work(
+        7,
+        1,
+        dict.fromkeys(plan.topology.brokers, Address(port=1)),
+        tuple(words.PublisherWork(one, (), 2) for one in plan.publishers),
+        tuple(
+            words.SubscriberWork(one.name, one.at, None, one.order, one.timeline) for one in plan.subscribers
+        ),
+        None,
+        make_ordering(plan, tmp_path).work,
+    )
+    assert words.decode_work(words.line_of(work)) == work
+    roles = {link.name: [type(role).__name__ for role in link.roles] for link in make_links(work)}
+    assert roles == {"s": ["OrderedLiveSubscriber", "OrderedLivePublisher"], "t": ["OrderedLiveSubscriber"]}
+
+
+def test_sequencers_are_ready_when_each_server_has_a_standby_in_step(tmp_path: Path) -> None:
+    ordering = make_ordering(plan_of(network("guaranteed") + CLIENTS), tmp_path)
+    assert [*ordering.processes] == ["order:b1", "order:b2", "order:b0"]
+
+    def served(server: str, active: str, standby: str, step: str = "in step") -> dict[str, dict[str, Any]]:
+        return {
+            active: {"servers": {server: {"role": "active", "standby": step}}},
+            standby: {"servers": {server: {"role": "standby"}}},
+        }
+
+    def both(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+        return {
+            node: {
+                "servers": {**one.get(node, {}).get("servers", {}), **other.get(node, {}).get("servers", {})}
+            }
+            for node in {**one, **other}
+        }
+
+    first, second = served("b1", "order:b1", "order:b2"), served("b2", "order:b0", "order:b2")
+    assert ordering.is_ready(both(first, second))
+    assert not ordering.is_ready(both(first, served("b2", "order:b0", "order:b2", "none")))
+    assert not ordering.is_ready(first)
+    assert not ordering.is_ready({"order:b1": {}, "order:b2": {}, "order:b0": {}})
+
+
+def test_a_disk_that_is_lost_takes_the_state_with_it(tmp_path: Path) -> None:
+    ordering = make_ordering(plan_of(network("guaranteed") + CLIENTS), tmp_path)
+    disk = ordering._disks["order:b1"]
+    disk.mkdir(parents=True)
+    (disk / "state").touch()
+    ordering.lose_disk("order:b1")
+    assert not disk.exists()
+    assert ordering.processes["order:b1"].lost_its_disk
+    assert not ordering.processes["order:b2"].lost_its_disk
+
+
+CHANGES = 'changes = [{ at_s = 2.0, add = ["/b"] }, { at_s = 4.0, remove = ["/a"] }]\ntopics = ["/a"]'
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    plain = subscriber("plain", "b1", order="fifo")
+    writer = TraceWriter(tmp_path / "trace")
+    yield Ledger(writer, plan_of(network("guaranteed") + subscriber("s", "b0", CHANGES) + plain).subscribers)
+    writer.discard()
+
+
+def subscribe(ledger: Ledger, name: str, number: int) -> words.SubscriberWork:
+    ledger.take(words.Requested(name, f"{name}#{number}", ("/a",), 10))
+    ledger.take(words.Accepted(name, f"{name}#{number}", 11))
+    ledger.take(words.StepTaken(name))
+    return ledger.subscribers[name].work(keep_marks=True)
+
+
+def test_an_ordered_subscriber_that_crashed_asks_again_for_what_it_wants(ledger: Ledger) -> None:
+    assert ledger.subscribers["s"].work(keep_marks=True).topics is None
+    assert subscribe(ledger, "s", 0).topics == ("/a",)
+    ledger.take(words.Entries("s", ("s#0@0",)))
+    ledger.take(words.Published("p", 1, "/a", {}, 0, 15))
+    ledger.take(words.Confirmed("p", 1, 1, 16))
+    assert ledger.under_way
+    ledger.crashed("s", 20)
+    assert not ledger.under_way  # what was on its way to it is lost
+    work = ledger.subscribers["s"].work(keep_marks=True)
+    assert (work.topics, work.entries, work.held, work.made, work.done) == (("/a",), ("s#0@0",), (), 1, 1)
+    assert subscribe(ledger, "s", 1).topics == ("/a", "/b")
+
+
+def test_a_subscriber_without_an_order_keeps_its_subscription_in_a_crash(ledger: Ledger) -> None:
+    subscribe(ledger, "plain", 0)
+    ledger.crashed("plain", 20)
+    ledger.crashed("a publisher", 20)
+    assert [held.cancelled_ns for held in ledger.subscribers["plain"].work(keep_marks=True).held] == [None]
+
+
+def test_an_order_that_was_given_up_is_not_asked_for_again_until_the_topics_change(ledger: Ledger) -> None:
+    subscribe(ledger, "s", 0)
+    ledger.take(words.Broken("s", "no more"))
+    assert ledger.broken == ["s: no more"]
+    assert ledger.subscribers["s"].work(keep_marks=True).topics is None
+    assert subscribe(ledger, "s", 1).topics == ("/a", "/b")
+
+
+# --- Real processes
+
+
+class Played:
+    def __init__(self, text: str, out: Path) -> None:
+        self.summary: dict[str, Any] = run(
+            run_live(parse_scenario(text), out, lambda share: None, lambda notice: None)
+        )
+        self.trace = Trace.read(out)
+        self.ordering = self.summary["ordering"]
+
+    def check(self, *, gaps: bool, confirmed_only: bool = False) -> None:
+        """The order is total, nothing comes twice and, with `gaps`, nothing lacks."""
+        found = [exactly_once(self.trace), total_order(self.trace, orders=ORDERED)]
+        found.append(causal_order(self.trace, orders=frozenset({"causal"})))
+        if gaps:
+            found.append(gap_free(self.trace, confirmed_only=confirmed_only))
+            assert found[-1].counts["expected"] > 0
+        assert all(verdict.holds for verdict in found), ([str(verdict) for verdict in found], self.summary)
+        assert self.ordering["broken"] == []
+        assert {server["status"] for server in self.ordering["servers"].values()} == {"active"}
+
+    def subscriptions(self, name: str) -> list[dict[str, Any]]:
+        return [row for row in self.trace.subscribed.to_pylist() if row["subscriber"] == name]
+
+
+@pytest.mark.processes
+def test_the_order_is_total_whatever_fails(tmp_path: Path) -> None:
+    """The active sequencers of a broker are killed with it, topics change, the network is split."""
+    changes = 'topics = ["/a"]\nchanges = [{ at_s = 1.0, add = ["/b"] }, { at_s = 5.2, remove = ["/a"] }]'
+    text = network("guaranteed") + CLIENTS + publisher("q", "b2") + subscriber("v", "b2", changes)
+    text += crash("b1", 1.5, 4.0)
+    text += '[[fault]]\nkind = "partition"\ngroups = [["b0"], ["b1", "b2"]]\nat_s = 4.5\nuntil_s = 5.5\n'
+    played = Played(text, tmp_path / "out")
+    played.check(gaps=True)
+    trace, summary = played.trace, played.summary
+    assert summary["delivery_ratio"] == 1
+    assert trace.published["confirmed_ns"].null_count == 0
+    assert summary["out_of_order"] == 0
+    assert played.ordering["stamped"] == trace.published.num_rows == summary["published"] > 100
+    assert played.ordering["mean_timestamp_entries"] > 1
+    simulated = run_scenario(parse_scenario(text), tmp_path / "simulated")
+    assert set(simulated) - {"steps"} <= set(summary)
+    assert played.ordering.keys() == simulated["ordering"].keys()
+    for server, fields in simulated["ordering"]["servers"].items():
+        assert played.ordering["servers"][server].keys() == fields.keys()
+        assert played.ordering["servers"][server]["roles"].keys() == fields["roles"].keys()
+    assert trace.nodes.to_pylist() == Trace.read(tmp_path / "simulated").nodes.to_pylist()
+    assert [row["topics"] for row in played.subscriptions("v")] == [["/a"], ["/a", "/b"], ["/b"]]
+    sources = set(trace.traffic["from"].to_pylist())
+    assert {"p", "s", "b0"} <= sources
+    assert "order:b1" in set(trace.traffic["to"].to_pylist())
+
+
+@pytest.mark.processes
+def test_over_a_service_that_loses_events_the_order_goes_on_without_them(tmp_path: Path) -> None:
+    """And a subscriber that is killed comes back as another."""
+    text = network("best-effort", TWO_SERVERS + "\nbuffer_events = 50\nttl_ms = 300", 4.0).replace(
+        "settle_s = 20.0", "settle_s = 4.0"
+    )
+    text += CLIENTS + publisher("q", "b2") + subscriber("v", "b1", 'filter = "x > 4"') + crash("s", 1.5, 2.0)
+    text += '[[fault]]\nkind = "link"\nbetween = ["b1", "b2"]\nat_s = 1.0\nuntil_s = 2.0\n'
+    played = Played(text, tmp_path / "out")
+    played.check(gaps=False)
+    assert played.ordering["causal"]
+    assert 0 < played.summary["delivered"] <= played.summary["expected"] + played.summary["published"]
+    first, second = played.subscriptions("s")
+    assert first["cancelled_ns"] >= 1_500_000_000
+    assert second["requested_ns"] > first["cancelled_ns"]
+    attributes = {row["event_id"]: dict(row["attributes"]) for row in played.trace.published.to_pylist()}
+    shown = [row["event_id"] for row in played.trace.delivered.to_pylist() if row["subscriber"] == "v"]
+    assert {attributes[event]["x"] for event in shown} <= {"5", "6", "7", "8", "9"}
+
+
+@pytest.mark.processes
+def test_causes_come_before_effects_though_a_sequencer_loses_its_disk(tmp_path: Path) -> None:
+    """Only its standby knows the numbers then: it must have taken over."""
+    both = "".join(publisher(name, at) + subscriber(name, at, order="causal") for name, at in PLACES)
+    text = network("guaranteed", "", 5.0) + both + subscriber("s", "b2", order="causal")
+    played = Played(text + crash("b0", 1.5, 2.5, "lost"), tmp_path / "out")
+    played.check(gaps=True)
+    assert played.ordering["causal"]
+    assert played.ordering["servers"]["b0"]["roles"]["order:b1"] == "active"
+    kinds = dict(
+        zip(played.trace.nodes["node"].to_pylist(), played.trace.nodes["kind"].to_pylist(), strict=True)
+    )
+    assert (kinds["c"], kinds["d"], kinds["s"]) == ("client", "client", "subscriber")
+    own = [row for row in played.trace.delivered.to_pylist() if row["subscriber"] == "c"]
+    assert any(row["event_id"].startswith("d:") for row in own)
+
+
+PLACES = (("c", "b1"), ("d", "b2"))
