@@ -218,7 +218,6 @@ def test_the_order_is_total_whatever_fails(tmp_path: Path) -> None:
     played = Played(text, tmp_path / "out")
     played.check(gaps=True)
     trace, summary = played.trace, played.summary
-    assert summary["delivery_ratio"] == 1
     assert trace.published["confirmed_ns"].null_count == 0
     assert summary["out_of_order"] == 0
     assert played.ordering["stamped"] == trace.published.num_rows == summary["published"] > 100

@@ -1,4 +1,4 @@
-"""Cuts between sequencers and their clients: black holes while they last, and all goes on when they are healed."""
+"""Faults of sequencers: cuts, black holes while they last, after which all goes on; and disks that are lost."""
 
 from __future__ import annotations
 
@@ -78,3 +78,17 @@ async def test_a_host_that_stops_while_it_is_cut_off_leaves_no_connection() -> N
             await hosts.kill("n1")
             assert session.ended.done()
             await until(lambda: not any(user.connection.nodes.values()))
+
+
+@played
+async def test_a_server_that_lost_its_disk_and_has_no_standby_does_not_begin_anew(tmp_path: Path) -> None:
+    async with Hosts(Layout([Place("main", ("/a",), node="n1")]), tmp_path / "kept") as hosts:
+        await hosts.kill("n1")
+        await hosts.start("n1", first=False)
+        assert hosts.role("n1") == "active"
+        await hosts.kill("n1")
+        await hosts.start("n1", first=False, data=tmp_path / "empty")
+        assert hosts.role("n1") == "lost"
+        await hosts.kill("n1")
+        await hosts.start("n1", data=tmp_path / "another")
+        assert hosts.role("n1") == "active"

@@ -105,6 +105,10 @@ def test_orders_that_a_service_cannot_keep_are_refused(tmp_path: Path) -> None:
             async with connect(broker.url) as bus:  # type: ignore[attr-defined]
                 with pytest.raises(tidings.SubscriptionRefused, match="this network has none"):
                     await bus.subscribe("/a", order="total").__aenter__()
+            with pytest.raises(
+                tidings.ConnectionFailed, match=r"cannot reach the sequencer at .*127\.0\.0\.1:1"
+            ):
+                await connect(broker.url, sequencer="127.0.0.1:1").open()  # type: ignore[attr-defined]
             async with Sequencers(broker.url, tmp_path, causal=False) as sequencers:  # type: ignore[attr-defined]
                 async with connect(broker.url, sequencer=sequencers.texts) as bus:  # type: ignore[attr-defined]
                     with pytest.raises(tidings.SubscriptionRefused, match="may lose events"):

@@ -173,6 +173,8 @@ def test_a_subject_that_no_topic_has() -> None:
         (("/a/*", "/b/*"), ["t.a.*", "t.b.*"]),
         (("/a/**", "/*/b/c"), ["t.>"]),
         ((), ["t.>"]),
+        (tuple(f"/{n}" for n in range(1_000, 3_000)), [f"t.{n}" for n in range(1_000, 3_000)]),
+        (tuple(f"/{n}/**" for n in range(1_000, 3_000)), ["t.>"]),
     ],
 )
 def test_a_consumer_gets_no_overlapping_subjects(topics: tuple[str, ...], expected: list[str]) -> None:

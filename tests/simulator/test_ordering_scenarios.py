@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from tidings.cli.scenario_run import check_wall_time
-from tidings.model.errors import NotYetAvailable
 from tidings.model.ordering_messages import Create
 from tidings.protocol.sequencing.layout import Place
 from tidings.scenario.expand import Plan, expand
@@ -529,20 +527,3 @@ def test_the_campaign_finds_a_subscriber_that_ignores_the_order() -> None:
         patch.setattr(OrderedSubscriber, "_on_notified", show_at_once)
         run = Run(network() + EVERYBODY)
     assert any("total_order" in verdict for verdict in verdicts(run.simulation, run.trace))
-
-
-# --- What cannot be run
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        (network() + EVERYBODY, "'s'"),
-        (network(), "ordering.servers"),
-        (network().replace(TWO_SERVERS, "") + client("c", "b1", '["/a"]', "none"), "'c'"),
-    ],
-)
-def test_wall_time_says_what_it_does_not_have_yet(text: str, named: str) -> None:
-    with pytest.raises(NotYetAvailable, match="not yet available in wall time") as refusal:
-        check_wall_time(expand(parse_scenario(text)), lambda notice: None)
-    assert named in str(refusal.value)

@@ -254,6 +254,7 @@ async def check_slow_reader_is_counted(make: Make, count: int) -> None:
         await take(quick, count)
         await until(lambda: len(slow) + slow.dropped == count, WAIT_S)
         assert len(slow) == 10
+        assert not bus.incoming[slow.subscription.id].pace._sizes, "what was left out is never taken"
         assert numbers(await take(slow, 10)) == list(range(10))
 
 

@@ -599,7 +599,13 @@ class Exploration:
     complete: bool = True
 
 
-def explore(scenario: Scenario, *, max_states: int = 20_000, symptom: str = "") -> Exploration:
+def explore(
+    scenario: Scenario,
+    *,
+    max_states: int = 20_000,
+    symptom: str = "",
+    world_of: Callable[[Scenario], World] = World,
+) -> Exploration:
     """All orders, depth first, each state once, up to the first end with a violation that has the symptom.
 
     What servers logged is no part of a state, so the invariants 1 and 2 are checked along one way to each end.
@@ -609,7 +615,7 @@ def explore(scenario: Scenario, *, max_states: int = 20_000, symptom: str = "") 
     ends = 0
     while prefixes:
         path = prefixes.pop()
-        world = replay(scenario, path)
+        world = replay(scenario, path, world_of)
         while True:
             mark = world.fingerprint()
             if mark in seen:
@@ -630,8 +636,10 @@ def explore(scenario: Scenario, *, max_states: int = 20_000, symptom: str = "") 
     return Exploration(len(seen), ends, [])
 
 
-def replay(scenario: Scenario, path: Sequence[Action]) -> World:
-    world = World(scenario)
+def replay(
+    scenario: Scenario, path: Sequence[Action], world_of: Callable[[Scenario], World] = World
+) -> World:
+    world = world_of(scenario)
     for action in path:
         world.act(action)
     return world

@@ -229,6 +229,12 @@ class StateWanted(WireMessage, frozen=True, gc=False, tag=120):
     server: Name
 
 
+class NoState(WireMessage, frozen=True, gc=False, tag=129):
+    """The answer of a replica that never had a state."""
+
+    server: Name
+
+
 class StatePart(WireMessage, frozen=True, gc=False, tag=121):
     """A piece of the state as it was after batch `number`."""
 

@@ -94,7 +94,8 @@ class ExternalService(EventService):
 
     async def _restore(self, session: Session) -> None:
         """Subscriptions first: what is then sent again is for them, too."""
-        for incoming in [each for each in self.incoming.values() if each.accepted]:
+        restored = [each for each in self.incoming.values() if each.accepted]
+        for incoming in restored:
             try:
                 await self._ask(session, incoming)
             except SubscriptionRefused as refused:
@@ -102,8 +103,9 @@ class ExternalService(EventService):
                 log.error("subscription %s was refused after a reconnection: %s", subscription_id, refused)
                 self.incoming.pop(subscription_id, None)
                 self._fail_stream(subscription_id, refused)
-            if incoming.ended:  # it was removed meanwhile
-                await session.unsubscribe(incoming)
+        while removed := [each for each in restored if each.ended]:  # meanwhile
+            restored.remove(removed[0])
+            await session.unsubscribe(removed[0])
         self.outgoing.rewind()
 
     def _fail_stream(self, subscription_id: str, error: Exception) -> None:
@@ -185,7 +187,7 @@ class ExternalService(EventService):
             )
         if subscription.id in self.incoming:
             raise ValueError(f"subscription {subscription.id!r} exists")
-        incoming = Incoming(subscription, notify, paced=paced)
+        incoming = Incoming(subscription, notify, paced=paced and self.lossless)
         self.incoming[subscription.id] = incoming
         try:
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT_S):

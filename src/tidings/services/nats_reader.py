@@ -39,6 +39,8 @@ PULL_EXPIRES_S = 5.0
 INACTIVE_S = 300.0
 """A consumer that nobody asks for so long is dropped by the server."""
 RENEW_DELAY_S = 0.2
+MAX_COMPARISONS = 100_000
+"""Of subjects, to see whether they overlap; where it were more, everything is read."""
 DRAINED, FULL, BROKEN = "drained", "full", "broken"
 
 log = logging.getLogger("tidings")
@@ -76,7 +78,10 @@ def filter_subjects(prefix: str, interest: Interest) -> list[str]:
     """The subjects of all patterns; everything where they overlap, which a consumer's subjects may not."""
     found = [subject for pattern in interest.topics for subject in subjects(prefix, pattern)]
     tokens = [subject.split(".") for subject in found]
-    overlap = any(_overlap(one, other) for number, one in enumerate(tokens) for other in tokens[number + 1 :])
+    wild = [each for each in tokens if "*" in each or ">" in each]  # no two others are the same
+    if len(wild) * len(tokens) > MAX_COMPARISONS:
+        return [f"{prefix}.>"]
+    overlap = any(_overlap(one, other) for one in wild for other in tokens if one is not other)
     return [f"{prefix}.>"] if overlap else found
 
 

@@ -5,7 +5,7 @@
 All events of all topics are entries of one stream, `tidings:events` in the database of the URL; an entry has one field,
 `e`, with the encoded event. There is no mapping of topics: the client reads every entry and selects by topic and filter
 itself. So a subscriber costs the traffic of the whole stream, once per client and not per subscription, and a client
-handles some tens of thousands of entries a second; topics that nobody of a group wants belong under another `key`.
+handles some ten thousand entries a second; topics that nobody of a group wants belong under another `key`.
 
 `publish` is confirmed by Redis' answer to XADD; what is not confirmed when the connection breaks is sent again, and
 subscribers drop the repetitions. Whether a confirmed event survives a crash of the server is the server's setting:

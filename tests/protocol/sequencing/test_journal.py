@@ -203,6 +203,8 @@ def test_what_is_no_state_and_no_inputs_is_refused() -> None:
 
 def test_the_first_claim_keeps_its_mark_until_something_came_of_it() -> None:
     tables: Tables = {}
-    assert Journal(MemoryStore(tables), "middle", LAYOUT).first_mark(17) == 17
-    assert Journal(MemoryStore(tables), "middle", LAYOUT).first_mark(18) == 17
-    assert Journal(MemoryStore(tables), "low", LAYOUT).first_mark(18) == 18
+    journal = Journal(MemoryStore(tables), "middle", LAYOUT)
+    assert journal.mark is None
+    journal.keep_mark(17)
+    assert Journal(MemoryStore(tables), "middle", LAYOUT).mark == 17
+    assert Journal(MemoryStore(tables), "low", LAYOUT).mark is None

@@ -40,6 +40,7 @@ class Journal:
         self._layout = layout
         self._standing_key = b"order:" + server.encode()
         self._state_key = b"order-state:" + server.encode()
+        self._mark_key = b"order-mark:" + server.encode()
         self._prefix = b"order:" + server.encode() + b"\0"
         self._logged: list[bytes] = []
         self._log_bytes = 0
@@ -70,14 +71,15 @@ class Journal:
         machine.outputs.clear()
         return machine, number
 
-    def first_mark(self, drawn: int) -> int:
-        """For the first claim ever: if a life before made it and was gone before it began, it is that one's again."""
-        key = b"order-mark:" + self._server.encode()
-        value = self._store.get("identity", key)
-        if value is None:
-            value = drawn.to_bytes(8)
-            self._store.write([("identity", key, value)])
-        return int.from_bytes(value)
+    @property
+    def mark(self) -> int | None:
+        """Of the first claim ever, if a life before made it and was gone before it began."""
+        value = self._store.get("identity", self._mark_key)
+        return None if value is None else int.from_bytes(value)
+
+    def keep_mark(self, mark: int) -> None:
+        """Before the first claim is made."""
+        self._store.write([("identity", self._mark_key, mark.to_bytes(8))])
 
     def append(self, number: int, batches: list[bytes]) -> None:
         """The batches from `number` on."""

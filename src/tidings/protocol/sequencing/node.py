@@ -12,6 +12,7 @@ from tidings.model.ordering_messages import (
     ChainTaken,
     ChangeSubscription,
     Create,
+    NoState,
     NotActive,
     PublisherAlive,
     PublisherGone,
@@ -31,7 +32,17 @@ from tidings.protocol.sequencing.routes import Routes
 from tidings.protocol.sequencing.witness import Witness
 from tidings.protocol.store import Store
 
-_ANSWERS = (ChainTaken, NotActive, Replicate, Replicated, Ruling, StatePart, StateTaken, StateWanted)
+_ANSWERS = (
+    ChainTaken,
+    NoState,
+    NotActive,
+    Replicate,
+    Replicated,
+    Ruling,
+    StatePart,
+    StateTaken,
+    StateWanted,
+)
 
 
 class _PortWithSelf:
@@ -160,6 +171,8 @@ class Sequencer(Part):
                 replica.on_replicated(sender, message)
             case StateWanted():
                 replica.on_state_wanted(sender)
+            case NoState():
+                replica.on_no_state(sender)
             case StatePart():
                 replica.on_state_part(sender, message)
             case StateTaken():

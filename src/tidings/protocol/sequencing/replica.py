@@ -32,6 +32,7 @@ from tidings.model.ordering_messages import (
     Create,
     Identity,
     NoOpsPublished,
+    NoState,
     NotActive,
     PublisherAlive,
     PublisherExpired,
@@ -62,6 +63,8 @@ MAX_UNACKNOWLEDGED = 2048
 """Batches that the standby does not have; beyond, likewise, or, while it still gets the state, it is left behind."""
 MAX_OUTPUTS = 65_536
 """What waits for the disk or the standby; beyond, likewise."""
+NO_TERM = 2**63 - 1
+"""A claim from no term: only to hear the ruling."""
 EXPIRE_TICKS = 4
 """Leases are long: looking through all clients now and then is enough."""
 CHAIN_WINDOW = 256
@@ -129,7 +132,8 @@ class Replica:
         self._above = layout.chain.above(server)
         self._below = layout.chain.below(server)
         self._journal = Journal(store, server, layout)
-        self._mark = port.random.randrange(1, 2**62)
+        drawn = port.random.randrange(1, 2**62)
+        self._mark = drawn if self._journal.standing.term else self._journal.mark or drawn
         self._number = 0
         """Of the last batch that is on disk."""
         self._batch: list[Raw] = []
@@ -165,6 +169,8 @@ class Replica:
         self._receiver = StateReceiver()
         self._received: list[bytes] = []
         # What came before its turn, of links that reorder
+        self._peer_has_none = False
+        """The other never had a state."""
         self._early_requests: dict[Identity, dict[int, tuple[str, Create]]] = {}
         self._early_items: dict[int, tuple[str, ChainItem]] = {}
         self._early_batches: dict[int, bytes] = {}
@@ -303,9 +309,16 @@ class Replica:
             self._claim_first()  # or hear who speaks; a late word may have made us think that all is lost
 
     def _claim_first(self) -> None:
-        if not self._journal.standing.term:
+        """Or only hear who speaks: as long as the other may have a state, nothing begins here.
+
+        A witness that lost its disk would grant it.
+        """
+        if not self._peer_has_none:
+            self.port.send(self._witness, Claim(self.server, NO_TERM, True, self._mark))
+            return
+        if not self._journal.standing.term and self._journal.mark is None:
             try:
-                self._mark = self._journal.first_mark(self._mark)
+                self._journal.keep_mark(self._mark)
             except StoreError as error:
                 self.trouble = str(error)
                 return
@@ -553,9 +566,16 @@ class Replica:
                 self._peer, Replicate(self.server, self.term, number, self._unacknowledged[number])
             )
 
+    def on_no_state(self, sender: str) -> None:
+        if sender == self._peer and self.machine is None and not self._journal.standing.term:
+            self._peer_has_none = True
+            self._claim_first()
+
     def on_state_wanted(self, sender: str) -> None:
         if sender != self._peer:
             return
+        if self.machine is None and not self.term:
+            self.port.send(self._peer, NoState(self.server))
         if self.role is Role.STANDBY:  # the active one has lost its state
             self._claim(alone=True)
         elif self.role is Role.ACTIVE and self._sender is None:
