@@ -38,6 +38,7 @@ class ClientProcess(ChildProcess):
         self._reading: asyncio.Task[None] | None = None
 
     async def start(self, work: Work, create_task: CreateTask) -> None:
+        self.ready.clear()
         stdout = await self.spawn([sys.executable, "-P", "-m", "tidings.cli.scenario_process"])
         self._reading = create_task(self._read(stdout))
         self.tell(words.line_of(work))
@@ -287,6 +288,11 @@ class Cast:
         """End whatever runs still; for when the course was cut short."""
         members = {id(member): member for member in (*self.clients.values(), *self.servers.values())}
         await asyncio.gather(*(member.process.stop() for member in members.values()))
+
+    @property
+    def ready(self) -> bool:
+        """No client that was started again is still on its way."""
+        return all(process.ready.is_set() for process in self.client_processes)
 
     @property
     def client_processes(self) -> list[ClientProcess]:

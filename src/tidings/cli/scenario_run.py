@@ -285,7 +285,7 @@ class Conductor:
         quiet_since = began_ns
         while self._now < began_ns + self.settle_ns:
             await self._tick()
-            if self.ledger.under_way:
+            if self.ledger.under_way or not self._cast.ready:
                 quiet_since = self._now
             elif self._now - quiet_since >= QUIET_S * NS_PER_S:
                 return

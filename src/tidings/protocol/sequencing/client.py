@@ -18,6 +18,7 @@ from tidings.model.messages import Message
 from tidings.model.ordering_messages import (
     EventStamps,
     NotActive,
+    PublisherAlive,
     PublisherDisowned,
     SubscriberAlive,
     SubscriberDisowned,
@@ -110,7 +111,10 @@ class _InnerPort:
         return self._port.now
 
     def send(self, to: str, message: Message) -> None:
-        self._port.send(self._module.routes.active(to), message)
+        if isinstance(message, PublisherAlive):
+            self._module.send_to_all(to, message)
+        else:
+            self._port.send(self._module.routes.active(to), message)
 
     def sender(self, to: str) -> Send:
         return lambda message: self.send(to, message)
@@ -195,7 +199,12 @@ class OrderingModule(Part):
                 topic, number = subscriber.waits_for() or (0, 0)
                 waiting = subscriber.buffered if number else 0
                 alive = SubscriberAlive(subscriber.identity, server, topic, number, waiting)
-                self.port.send(self.routes.active(server), alive)
+                self.send_to_all(server, alive)
+
+    def send_to_all(self, server: str, message: Message) -> None:
+        """To all who may speak for the server: nothing else would tell us that another does now."""
+        for node in self.layout.replicas(server):
+            self.port.send(node, message)
 
     def on_not_active(self, sender: str, message: NotActive) -> None:
         """What was not answered is repeated there: at once if the new one says so itself, else in a while."""

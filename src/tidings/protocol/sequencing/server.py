@@ -315,7 +315,7 @@ class SequencerServer(Part):
     @property
     def clients(self) -> set[str]:
         """The nodes of all who may wait for an answer."""
-        return {name for name, _ in (*self._requests, *self._subscriptions)}
+        return {name for name, _ in (*self.publishers, *self._subscriptions)}
 
     @property
     def subscriptions(self) -> int:
