@@ -268,6 +268,20 @@ def test_gaps_are_reported_by_the_stream() -> None:
     embedded(scenario, brokers=1)
 
 
+def test_a_gap_ends_an_ordered_stream_after_what_came_before_it() -> None:
+    """What comes later would wait for ever for what was given up."""
+
+    async def scenario(bus: Embedded) -> None:
+        async with bus.subscribe("/t", order="total") as stream:
+            await bus.publish("/t", {"n": 1})
+            bus.on_fact(EventsMissed(stream.subscription.id, "source", 7, 3, 5))
+            assert (await stream.get(5)).attributes == {"n": 1}
+            with pytest.raises(tidings.OrderError, match="could not keep events 3 to 5 of source"):
+                await stream.get(5)
+
+    embedded(scenario, brokers=1)
+
+
 # --- In virtual time
 
 

@@ -293,6 +293,9 @@ class World:
             self._receive(to, sender, self.links[sender, to].popleft())
         elif action[0] == "bag":
             self._take(self.bag.pop(action[1]))
+        self._receive_prompt()
+
+    def _receive_prompt(self) -> None:
         while self.prompt:
             self._receive(*self.prompt.popleft())
 
@@ -358,6 +361,7 @@ class World:
         del self.ports[node].timers[name]
         self._marks.pop(node, None)
         self.nodes[node].timer(name)
+        self._receive_prompt()
         return True
 
     def _operate(self, name: str, operation: Operation) -> None:

@@ -37,6 +37,7 @@ from tidings.protocol.sequencing.client import Joined, OrderBroken, OrderingModu
 from tidings.protocol.sequencing.stamps import decode_stamp
 from tidings.protocol.sequencing.subscriber import MAX_BUFFERED, Patience
 from tidings.services.service import EventService, Notify
+from tidings.services.stream import EventsMissed
 
 DEFAULT_PATIENCE = Patience(events=4_096, limit_ns=5_000_000_000)
 JOIN_TIMEOUT_S = 30.0
@@ -205,6 +206,9 @@ class OrderedService(EventService):
         key = module.add_subscriber(patience, self._max_buffered)
         ordered = _Ordered(subscription, notify, key, paced=paced)
         self._by_id[subscription.id] = self._by_key[ordered.key] = ordered
+        stream = self.streams.get(subscription.id)
+        if stream is not None and patience is None:
+            stream.on_miss = lambda gap: self._on_miss(ordered, gap)
         try:
             await self._subscribe_inside(ordered, ranks)
             if not ordered.joined.done():  # else it has ended by now
@@ -378,6 +382,13 @@ class OrderedService(EventService):
         if interest.pattern is None:
             return True
         return interest.pattern.matches({**event.attributes, "topic": event.topic})
+
+    def _on_miss(self, ordered: _Ordered, gap: EventsMissed) -> None:
+        """The service gave events up; those after them would wait for ever."""
+        if self._sequencing is not None:
+            self._module.end(ordered.key)
+        lost = f"events {gap.first} to {gap.last} of {gap.source}"
+        self._break(ordered, OrderError(f"the service could not keep {lost}: the order cannot be continued"))
 
     def _break(self, ordered: _Ordered, error: OrderError) -> None:
         """The order cannot be continued: better an error than another order."""

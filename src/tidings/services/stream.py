@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -48,6 +49,8 @@ class Stream:
         self.gaps: deque[EventsMissed] = deque(maxlen=MAX_GAPS)
         self.missed = 0
         """Events in all gaps there ever were."""
+        self.on_miss: Callable[[EventsMissed], None] = lambda gap: None
+        """Told of each gap, by whoever cannot go on after one."""
         self._service = service
         self._limit = buffer_events
         self._events: deque[Event] = deque()
@@ -84,6 +87,7 @@ class Stream:
             )
         self.gaps.append(gap)
         self.missed += gap.last - gap.first + 1
+        self.on_miss(gap)
 
     @property
     def uncovered(self) -> tuple[str, ...]:

@@ -276,8 +276,9 @@ def test_who_lives_says_so_where_its_walks_begin_and_what_it_lacks() -> None:
     client = Client()
     key = client.join(0, 1)
     client.show(key, 1, 3)
-    ((to, alive),) = client.alive()
+    (to, alive), (other, again) = client.alive()
     assert (to, alive.topic, alive.number, alive.buffered) == ("low", 1, 1, 1)
+    assert (other, again) == ("third", alive), "whoever speaks for it now"
     client.module.change(key, (2,))
     assert not [message for _, message in client.alive() if isinstance(message, SubscriberAlive)]
 
@@ -372,7 +373,7 @@ def test_it_asks_the_other_replica_when_told_or_when_nobody_answers() -> None:
     asked = []
     for _ in range(60):
         client.port.now += 100_000_000
-        asked += [to for to, _ in client.gather()]
+        asked += [to for to, message in client.gather() if isinstance(message, Create)]
     assert asked[0] == "low" and {"high", "low"} == {*asked}
 
 
