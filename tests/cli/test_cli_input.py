@@ -66,7 +66,7 @@ def test_a_scenario_that_cannot_be_used(tmp_path: Path, text: str, parts: list[s
         (["pub", NOWHERE, "/a", "x"], 4, "cannot reach tidings://127.0.0.1:9: connection refused"),
         (["pub", "tidings+udp://127.0.0.1:9", "/a", "x"], 4, "connection refused"),
         (["pub", "http://127.0.0.1", "/a", "x"], 2, "is no URL of a broker"),
-        (["pub", "nats://127.0.0.1", "/a", "x"], 2, "not yet available"),
+        (["pub", "peers://127.0.0.1", "/a", "x"], 2, "not yet available"),
         (["pub", NOWHERE, "a", "x"], 2, "must start with '/'"),
         (["pub", NOWHERE, "/a/*", "x"], 2, "wildcard"),
         (["pub", NOWHERE, "/a", "-a", "size"], 2, "NAME=VALUE"),

@@ -649,6 +649,28 @@ def replay(
     return world
 
 
+# --- Scripts
+
+
+def is_event(item: tuple[Any, ...]) -> bool:
+    return bool(item[0] == "event")
+
+
+def operate(world: World, name: str, *operations: Operation) -> None:
+    """The client does this, and everything happens that follows from it, but that events stay on their way."""
+    world.scripts[name].extend(operations)
+    world.run(without=is_event)
+
+
+def notify(world: World, subscriber: str, *numbers: tuple[int, int]) -> None:
+    """The service notifies it of these events, in this order."""
+    for number in numbers:
+        on_their_way = [
+            (item[1], item[2].topic, item[2].number) if is_event(item) else None for item in world.bag
+        ]
+        world.act(("bag", on_their_way.index((subscriber, *number))))
+
+
 # --- Rules taken away, and flaws put back
 
 

@@ -350,6 +350,27 @@ def test_what_one_alone_numbered_is_not_numbered_again_when_its_disk_is_lost() -
     assert trio.answers[-1] == ("a", "p", NotActive("s", ""))
 
 
+def test_who_comes_back_before_its_standby_goes_on_needs_no_witness() -> None:
+    trio = Trio().in_step()
+    trio.stop("w", disk=False)
+    trio.start("w")
+    trio.cut("ab")
+    trio.nodes["a"].receive("p", create())
+    trio.settle()
+    assert trio.stamps() == [], "the standby does not have it"
+    trio.stop("a")
+    trio.cut()
+    trio.start("a")
+    trio.wait(1 * SECOND)
+    assert trio.roles() == ["active", "standby"]
+    trio.say("p", "a", create(2))
+    trio.say("p", "a", create(1))
+    assert sorted({*trio.stamps()}) == [(0, 0), (0, 1)]
+    states = [trio.replica(name).machine for name in "ab"]
+    assert states[0] is not None and states[1] is not None
+    assert states[0].written() == states[1].written()
+
+
 def test_a_server_does_not_begin_again_although_its_witness_forgot_it() -> None:
     """Primary and witness lose their disks: the standby knows numbers that must not be given again."""
     trio = Trio().in_step()

@@ -81,6 +81,18 @@ class Journal:
         """Before the first claim is made."""
         self._store.write([("identity", self._mark_key, mark.to_bytes(8))])
 
+    def batches_after(self, number: int, last: int) -> dict[int, bytes] | None:
+        """Those after `number` up to the last one; None if they are part of the written state by now."""
+        if number < self.standing.number or number > last:
+            return None
+        found = {}
+        for missing in range(number + 1, last + 1):
+            batch = self._store.get("log", self._prefix + missing.to_bytes(8))
+            if batch is None:
+                return None
+            found[missing] = batch
+        return found
+
     def append(self, number: int, batches: list[bytes]) -> None:
         """The batches from `number` on."""
         changes: list[Change] = []

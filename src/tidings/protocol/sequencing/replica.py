@@ -303,6 +303,8 @@ class Replica:
     def _ask_around(self) -> None:
         if self._peer and self._claiming:
             self._claim(alone=True)
+            if self.machine is not None and not self.alone:
+                self.port.send(self._peer, Replicate(self.server, self.term, self._number))
         elif self._peer:
             if self.role is Role.WAITING:
                 self.port.send(self._peer, StateWanted(self.server))
@@ -605,8 +607,28 @@ class Replica:
         if sender == self._peer and self._sender is not None and self._sender.taken(message):
             self._peer_heard_at = self.port.now
 
+    def _resume(self, message: Replicated) -> None:
+        """Active before it stopped, and the standby has not gone on: then it goes on, saying what both have.
+
+        That needs no ruling. If the standby has one of its own it does not answer in this term any more.
+        """
+        missing = self._journal.batches_after(message.number, self._number)
+        if missing is None:
+            return
+        self._claiming = None
+        self.alone = True  # whether the witness knows that we are in step is not sure: it is claimed again
+        self._become_active()
+        self._following = self._gated = True
+        self._gated_after = self._number
+        self._acknowledged = message.number
+        self._unacknowledged = missing
+
     def on_replicated(self, sender: str, message: Replicated) -> None:
-        if sender != self._peer or self.role is not Role.ACTIVE or message.term != self.term:
+        if sender != self._peer or message.term != self.term:
+            return
+        if self.role is Role.WAITING and self.machine is not None and self._claiming and not self.alone:
+            self._resume(message)
+        if self.role is not Role.ACTIVE:
             return
         self._peer_heard_at = self.port.now
         if self._sender is not None and message.number >= self._sender.number:
