@@ -57,7 +57,7 @@ def assert_only_the_flaw_fails(played: Scenario, put_back: Callable[[], None], s
 
 
 def test_e1_a_clock_is_raised_to_the_new_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figure 17, lines 14 and 25: with the value v from before the event, the next one of the topic is never next."""
+    """E1. Figure 17, lines 14 and 25: with the value v from before it, the topic's second event is never next."""
     played = scenario({"s": (0,)}, p=publish(0, 0))
     show = OrderedSubscriber._show
 
@@ -73,7 +73,7 @@ def test_e1_a_clock_is_raised_to_the_new_value(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_e2_entries_of_topics_that_are_not_subscribed_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """isNext wants every topic of the timestamp in the clock: u, with one topic of the group, is never notified."""
+    """E2. isNext wants every topic of the timestamp in the clock: u, with one topic of the group, is never notified."""
     played = scenario({"s": (0, 1), "t": (0, 1), "u": (1,)}, q=publish(1))
 
     def put_back() -> None:
@@ -92,7 +92,7 @@ def equal_clocks(self: OrderedSubscriber, queue: Any) -> bool:
 
 
 def test_e3_a_clock_that_has_gone_on_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """isNext wants equality: t leaves 1 when e0 is stamped {0:1, 1:0}; e1, stamped {1:1}, overtakes e0 at s."""
+    """E3. isNext wants equality: t leaves 1 when e0 is stamped {0:1, 1:0}; e1, stamped {1:1}, overtakes e0 at s."""
 
     def play() -> World:
         world = World(scenario({"s": (0, 1), "t": (0, 1)}, p=[], q=[], t=[]))
@@ -113,7 +113,7 @@ def test_e3_a_clock_that_has_gone_on_is_enough(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_e3_also_with_all_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equality alone: t moves from 1 to 0, and some order makes s wait for ever."""
+    """E3. Equality alone: t moves from 1 to 0, and some order makes s wait for ever."""
     moving: list[Operation] = [("unsubscribe", 1), ("subscribe", 0)]
     played = scenario({"s": (0, 1), "t": (1,)}, p=publish(0), q=publish(1), t=moving)
 
@@ -124,7 +124,7 @@ def test_e3_also_with_all_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_e7_a_subscription_sets_the_clock_of_the_new_topic_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figure 18a, line 09, overwrites the others, whose events are on their way: they are never shown."""
+    """E7. Figure 18a, line 09, overwrites the others, whose events are on their way: they are never shown."""
     played = scenario({"s": (0,), "t": (0, 1)}, p=publish(0), s=[("subscribe", 1)])
     complete = OrderedSubscriber._complete
 
@@ -142,7 +142,7 @@ def test_e7_a_subscription_sets_the_clock_of_the_new_topic_alone(monkeypatch: py
 
 
 def test_e8_of_two_values_for_a_topic_the_higher_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figure 18b, line 05: the union keeps the pair (1, 0) beside the walk's (1, 1), and the old one may be used."""
+    """E8. Figure 18b, line 05: the union keeps the pair (1, 0) beside the walk's (1, 1), and may be used."""
     joining: list[Operation] = [("subscribe", 0)]
     played = scenario({"s": (0, 1), "t": (1,)}, p=publish(0), q=publish(1), t=joining)
     walk = SequencerServer._walk
@@ -159,7 +159,7 @@ def test_e8_of_two_values_for_a_topic_the_higher_one_counts(monkeypatch: pytest.
 
 
 def test_e9_the_clock_of_a_topic_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Left in place it stands still, and events that name the topic wait for ever."""
+    """E9. Left in place it stands still, and events that name the topic wait for ever."""
     played = scenario(
         {"s": (0, 1), "t": (0, 1), "u": (0, 1)}, p=publish(0), q=publish(1), t=[("unsubscribe", 1)]
     )
@@ -174,7 +174,7 @@ def test_e9_the_clock_of_a_topic_goes_with_it(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_e10_nothing_of_a_topic_is_shown_after_it_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figure 17, line 20, does not ask for the topic: what is buffered when it is left is notified later."""
+    """E10. Figure 17, line 20, does not ask for the topic: what is buffered when it is left is notified later."""
     played = scenario({"s": (0, 1), "t": (0, 1)}, p=publish(0), q=publish(1), t=[("unsubscribe", 1)])
     receive = OrderedSubscriber.receive
 
@@ -190,7 +190,7 @@ def test_e10_nothing_of_a_topic_is_shown_after_it_was_left(monkeypatch: pytest.M
 
 
 def test_s1_every_server_between_relays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """{0,2,3} twice and {1,2} twice: the event of 2 goes by 1 to 0, that of 3 goes to 0 directly and overtakes it."""
+    """S1. {0,2,3} twice and {1,2} twice: the event of 2 goes by 1 to 0, that of 3 directly, and overtakes it."""
     played = scenario(
         {"s": (0, 2, 3), "t": (0, 2, 3), "u": (1, 2), "v": (1, 2)},
         starts=(0, 1, 2, 3),
@@ -202,7 +202,7 @@ def test_s1_every_server_between_relays(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_s2_also_where_subscriptions_make_a_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """{0,1}, {1,2}, {2,3}, {0,3} without a chord, and one subscriber of all: its four events wait for each other.
+    """S2. {0,1}, {1,2}, {2,3}, {0,3} without a chord, and one subscriber of all: its four events wait for each other.
 
     The event of 3 has been at 2 and is late at 0, where those of 1, which knows that of 2, and 0 are before it.
     """
@@ -241,7 +241,7 @@ def test_s2_also_where_subscriptions_make_a_cycle(monkeypatch: pytest.MonkeyPatc
 def test_s3_a_walk_is_not_overtaken(
     others: dict[str, tuple[int, ...]], symptom: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """s joins 2 by way of 1; an event of 2 goes to 0 directly."""
+    """S3. s joins 2 by way of 1; an event of 2 goes to 0 directly."""
     played = scenario(
         {"s": (0, 1), **others}, starts=(0, 1, 2), p=publish(2), q=publish(0), s=[("subscribe", 2)]
     )
@@ -249,20 +249,20 @@ def test_s3_a_walk_is_not_overtaken(
 
 
 def test_s4_a_topic_that_left_the_group_lingers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """t saw the event of 1 and leaves 1; the event of 0 has no entry for it, and overtakes it at s."""
+    """S4. t saw the event of 1 and leaves 1; the event of 0 has no entry for it, and overtakes it at s."""
     played = scenario({"s": (0, 1), "t": (0, 1)}, p=publish(0), q=publish(1), t=[("unsubscribe", 1)])
     assert_only_the_flaw_fails(played, lambda: forget_linger(monkeypatch), "before")
 
 
 def test_s5_the_topics_that_a_subscriber_left_follow_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """t moves from 1 to 0 and never has both; s does."""
+    """S5. t moves from 1 to 0 and never has both; s does."""
     moving: list[Operation] = [("unsubscribe", 1), ("subscribe", 0)]
     played = scenario({"s": (0, 1), "t": (1,)}, p=publish(0), q=publish(1), t=moving)
     assert_only_the_flaw_fails(played, lambda: forget_ghosts(monkeypatch), "before")
 
 
 def test_s6_a_new_topic_waits_for_the_old_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """t joins 1 while s leaves 0: nobody shares the pair, and each orders the two events as they come.
+    """S6. t joins 1 while s leaves 0: nobody shares the pair, and each orders the two events as they come.
 
     That all orders are right with the rule is in tests/protocol/sequencing/test_small_scenarios.py.
     """
@@ -323,12 +323,12 @@ class UpdatesWorld(World):
         return UpdatingSubscriber(self._port(name), self.chain, threshold=2)
 
 
-def leave_and_return(world: World, *, late: bool) -> list[str]:
-    """t leaves 1 and joins it again. What it said when it left is late, or comes once more in the end."""
+def leave_and_return(world: World, notice: str) -> list[str]:
+    """t leaves 1 and joins it again. Notice of the first comes on time, late, or once more in the end."""
     world.act(("op", "t"))
     stale = [item for item in world.bag if item[0] == "datagram"]
-    world.run(without=lambda item: late and item in stale)
-    if not late:
+    world.run(without=lambda item: notice == "late" and item in stale)
+    if notice == "again":
         world.bag += stale
     world.run()
     for number in (1, 2):  # the first ones have entries by rule 1
@@ -340,22 +340,23 @@ def leave_and_return(world: World, *, late: bool) -> list[str]:
 
 
 def test_s7_a_stale_update_does_not_undo_a_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figure 19: an UPDATE_SUB comes after the walk of the re-subscription; the managers believe that t has left 1.
+    """S7. Figure 19: an UPDATE_SUB comes after the walk of the re-subscription; the managers believe that t has left 1.
 
-    Our correction has two parts. A change waits for the one before it, which is one walk; repeats have versions.
+    With us leaving is a walk, too, the next one waits for it, and old versions are ignored.
     """
     returning: list[Operation] = [("unsubscribe", 1), ("subscribe", 1)]
     played = scenario({"s": (0, 1), "t": (0, 1)}, p=[], q=[], t=returning)
-    assert leave_and_return(World(played), late=True) == []
-    assert leave_and_return(World(played), late=False) == []
+    for notice in ("on time", "late", "again"):
+        assert leave_and_return(World(played), notice) == []
     inverted = "s saw (0, 2) before (1, 2), t after it"
-    assert inverted in leave_and_return(UpdatesWorld(played), late=True)
+    assert leave_and_return(UpdatesWorld(played), "on time") == []
+    assert inverted in leave_and_return(UpdatesWorld(played), "late")
     monkeypatch.setattr(SequencerServer, "_version", lambda self, subscriber: 0)
-    assert inverted in leave_and_return(World(played), late=False)
+    assert inverted in leave_and_return(World(played), "again")
 
 
 def test_s8_a_repeated_request_takes_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figure 16b, lines 01 to 07, stamps it again: numbers that no event has are waited for, for ever."""
+    """S8. Figure 16b, lines 01 to 07, stamps it again: numbers that no event has are waited for, for ever."""
 
     def play() -> World:
         world = World(Scenario({"s": (0,)}, {"p": publish(0, 0)}, starts=(0,), topics=1))
@@ -378,7 +379,7 @@ def test_s8_a_repeated_request_takes_no_numbers(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_s9_what_a_dead_publisher_did_not_publish_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It dies between its request and the answer; the next event waits for the number."""
+    """S9. It dies between its request and the answer; the next event waits for the number."""
 
     def play() -> World:
         dying: list[Operation] = [*publish(0), ("crash",)]
@@ -417,7 +418,7 @@ class RetryingWorld(World):
 
 
 def test_s11_what_was_lost_between_servers_is_not_repeated_from_the_end() -> None:
-    """The relay of number 1 of topic 1 is lost, and comes again after that of number 2 and an event of 0.
+    """S11. The relay of number 1 of topic 1 is lost, and comes again after that of number 2 and an event of 0.
 
     The event of 0 waits for number 2, that for number 1, and number 1 for the event of 0.
     """
@@ -440,7 +441,7 @@ def test_s11_what_was_lost_between_servers_is_not_repeated_from_the_end() -> Non
 
 
 def test_s11_the_chain_is_fifo() -> None:
-    """Without it an older stamp passes a server after a newer one."""
+    """S11. Without it an older stamp passes a server after a newer one."""
     played = scenario({"s": (0, 1), "t": (0, 1)}, p=publish(1, 1), q=publish(0))
     assert explore(played).violations == []
     assert explore(replace(played, fifo_chain=False), symptom="in its buffer").violations != []

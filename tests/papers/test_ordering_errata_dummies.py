@@ -165,31 +165,31 @@ def assert_only_the_paper_fails(played: Scenario, flaws: Set[str], symptom: str)
 
 
 def test_e4_a_dummy_does_not_pass_an_event_of_its_own_topic() -> None:
-    """Figure 17, line 02, leaves T out: the update overtakes an event of T at s, which is never shown."""
+    """E4. Figure 17, line 02, leaves T out: the update overtakes an event of T at s, which is never shown."""
     played = scenario({"s": (0,), "t": ()}, p=[("publish", 0)], t=[("subscribe", 0)])
     assert_only_the_paper_fails(played, {"E4"}, "s never saw")
 
 
 def test_e5_a_dummy_need_not_name_all_topics_of_the_receiver() -> None:
-    """Figure 17, line 02, wants topic 1 in an update of t, who has 0 alone: s and the next event of 0 wait for ever."""
+    """E5. Figure 17, line 02, wants topic 1 in an update of t, who has 0 alone: s never gets on with topic 0."""
     played = scenario({"s": (0, 1), "t": ()}, p=[("publish", 0)], t=[("subscribe", 0)])
     assert_only_the_paper_fails(played, {"E5"}, "s never saw")
 
 
 def test_e6_the_second_copy_of_a_dummy_stays_in_the_buffer() -> None:
-    """t has 0 and joins 1: s, who has both, gets the update twice, and the second fits no clock any more."""
+    """E6. t has 0 and joins 1: s, who has both, gets the update twice, and the second fits no clock any more."""
     played = scenario({"s": (0, 1), "t": (0,)}, t=[("subscribe", 1)])
     assert_only_the_paper_fails(played, FIGURE_17, "s has 1 events in its buffer")
 
 
 def test_e6_a_dummy_that_waited_is_shown_to_the_application() -> None:
-    """Figure 17, line 06, buffers an update like an event, and line 22 notifies of it like of an event."""
+    """E6. Figure 17, line 06, buffers an update like an event, and line 22 notifies of it like of an event."""
     played = scenario({"s": (0, 1), "t": ()}, t=[("subscribe", 0)])
     assert_only_the_paper_fails(played, FIGURE_17, "s is shown a dummy event")
 
 
 def test_s10_a_subscriber_that_dies_before_its_dummies_leaves_no_gap() -> None:
-    """Its subscription took number 1 of topic 0, for which nobody has an event now: s waits for it for ever."""
+    """S10. Its subscription took number 1 of topic 0, for which nobody has an event now: s waits for it for ever."""
 
     def play(world_of: type[World], *, dies: bool) -> World:
         world = world_of(scenario({"s": (0, 1), "t": ()}, p=[], t=[("subscribe", 0)]))
