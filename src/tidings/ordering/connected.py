@@ -27,21 +27,16 @@ class ConnectedSequencing:
         self._tls = tls
         self._timeout_s = timeout_s
         self._connection: SequencingConnection | None = None
-
-    @property
-    def module(self) -> OrderingModule:
-        assert self._connection is not None, "it is not open"
-        return self._connection.module
-
-    @property
-    def layout(self) -> Layout:
-        return self.module.layout
+        self.module: OrderingModule
+        self.layout: Layout
 
     async def open(self, emit: Callable[[object], None]) -> None:
         self._connection = SequencingConnection(
             self._addresses, self._name, emit=emit, layout=None, token=self._token, tls=self._tls
         )
         await self._connection.open(self._timeout_s)
+        self.module = self._connection.module
+        self.layout = self.module.layout
 
     def want(self) -> None:
         pass

@@ -54,9 +54,10 @@ class Disowned(Fact, frozen=True, gc=False):
 
 
 class _Request:
-    __slots__ = ("events", "repeat_at", "repeats", "topic", "unpublished")
+    __slots__ = ("events", "line", "repeat_at", "repeats", "topic", "unpublished")
 
-    def __init__(self, topic: int, events: tuple[object, ...]) -> None:
+    def __init__(self, line: _Line, topic: int, events: tuple[object, ...]) -> None:
+        self.line = line
         self.topic = topic
         self.events = events
         self.unpublished = len(events)
@@ -67,9 +68,10 @@ class _Request:
 class _Line:
     """The requests to one server."""
 
-    __slots__ = ("acknowledged", "answered", "done", "next", "unanswered", "waiting")
+    __slots__ = ("acknowledged", "answered", "done", "next", "server", "unanswered", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, server: str) -> None:
+        self.server = server
         self.next = 1
         self.waiting: deque[_Request] = deque()
         """Not sent yet; unused by a serial publisher."""
@@ -124,6 +126,8 @@ class OrderedPublisher(Part):
         self._gathers = gathers
         self._on_silence = on_silence
         self._lines: dict[str, _Line] = {}
+        self._line_of: dict[int, _Line] = {}
+        """Topic -> the requests to its server."""
         self._waiting: deque[_Request] = deque()
         """Of a serial publisher, all that is not sent yet: what must wait holds up what was published later."""
         self._unstamped = 0
@@ -143,11 +147,11 @@ class OrderedPublisher(Part):
         if self.disowned or self._unstamped >= self._max_waiting:
             return False
         self._unstamped += 1
-        server = self._chain.server_of(topic)
-        waiting = self._waiting if self._serial else self._line(server).waiting
-        waiting.append(_Request(topic, tuple(events)))
+        line = self._line_of.get(topic) or self._line(topic)
+        waiting = self._waiting if self._serial else line.waiting
+        waiting.append(_Request(line, topic, tuple(events)))
         if not self._gathers:
-            self._send_waiting(server)
+            self._send_waiting(line)
         elif not self._gathering:
             self._gathering = True
             self.port.set_timer((self.name, "", "gather"), self.port.now)
@@ -163,7 +167,7 @@ class OrderedPublisher(Part):
         request.unpublished -= 1
         if not request.unpublished:
             line.finish(number)
-            self._send_waiting(server)
+            self._send_waiting(line)
 
     def alive(self) -> None:
         """To be said now and then: who is silent for long is dead to the servers."""
@@ -181,15 +185,17 @@ class OrderedPublisher(Part):
             acknowledged = 0 if line is None else line.acknowledged
             self.port.send(server, PublisherGone(self.identity, server, acknowledged))
 
-    def _line(self, server: str) -> _Line:
+    def _line(self, topic: int) -> _Line:
+        server = self._chain.server_of(topic)
         line = self._lines.get(server)
         if line is None:
-            line = self._lines[server] = _Line()
+            line = self._lines[server] = _Line(server)
+        self._line_of[topic] = line
         return line
 
-    def _send_waiting(self, server: str) -> None:
-        """All that may go to the server or, of a serial publisher, that is next, wherever it goes."""
-        waiting = self._waiting if self._serial else self._line(server).waiting
+    def _send_waiting(self, line: _Line) -> None:
+        """All that may go to the line's server or, of a serial publisher, that is next, wherever it goes."""
+        waiting = self._waiting if self._serial else line.waiting
         while waiting and self._may_send(waiting[0]):
             request = waiting.popleft()
             if self._gathers and waiting and waiting[0].topic == request.topic:
@@ -197,7 +203,7 @@ class OrderedPublisher(Part):
             self._send_new(request)
 
     def _may_send(self, request: _Request) -> bool:
-        line = self._line(self._chain.server_of(request.topic))
+        line = request.line
         if line.next - line.acknowledged > self._window:
             return False
         return not self._serial or not self._asked or request.topic in self._asked
@@ -210,18 +216,17 @@ class OrderedPublisher(Part):
                 break
             events += waiting.popleft().events
             self._unstamped -= 1
-        return _Request(request.topic, tuple(events))
+        return _Request(request.line, request.topic, tuple(events))
 
     def _send_new(self, request: _Request) -> None:
-        server = self._chain.server_of(request.topic)
-        line = self._line(server)
+        line = request.line
         if not line.unanswered:
-            self.port.set_timer((self.name, server), self.port.now + self._repeat_ns)
+            self.port.set_timer((self.name, line.server), self.port.now + self._repeat_ns)
         self._asked[request.topic] = self._asked.get(request.topic, 0) + 1
         line.unanswered[line.next] = request
         line.next += 1
         request.repeat_at = self.port.now + self._repeat_ns
-        self._send(server, line, line.next - 1, request)
+        self._send(line.server, line, line.next - 1, request)
 
     def _send(self, server: str, line: _Line, number: int, request: _Request) -> None:
         create = Create(self.identity, number, request.topic, len(request.events), line.acknowledged)
@@ -232,7 +237,7 @@ class OrderedPublisher(Part):
         server = str(name[1])
         if not server:
             self._gathering = False
-            for each in [server] if self._serial else list(self._lines):
+            for each in list(self._lines.values())[: 1 if self._serial else None]:
                 self._send_waiting(each)
             return
         line, now = self._lines[server], self.port.now
@@ -275,7 +280,7 @@ class OrderedPublisher(Part):
             self.port.emit(EventStamped(stamp, event, receipt))
         if not line.unanswered:
             self.port.cancel_timer((self.name, message.server))
-        self._send_waiting(message.server)
+        self._send_waiting(line)
 
     def on_publisher_disowned(self, sender: str, message: PublisherDisowned) -> None:
         if message.publisher != self.identity or self.disowned:
