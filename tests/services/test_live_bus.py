@@ -118,4 +118,5 @@ def test_an_invalid_filter_or_order_never_reaches_the_broker() -> None:
                 bus.subscribe("a")
             with pytest.raises(ValueError, match="known: none, fifo, causal, total"):
                 bus.subscribe("/a", order="best")
+
     run(test)
