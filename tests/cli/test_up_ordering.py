@@ -247,7 +247,7 @@ def test_over_a_service_that_loses_events_the_order_goes_on_without_them(tmp_pat
     assert played.ordering["causal"]
     assert played.summary["delivered"] > 0
     first, *others = played.subscriptions("s")
-    assert first["cancelled_ns"] >= 1_500_000_000
+    assert first["cancelled_ns"] >= 1_490_000_000  # the clocks of two processes
     assert [row["subscription"] for row in others] in ([], ["s#1"])  # it may come back too late
     assert all(row["requested_ns"] > first["cancelled_ns"] for row in others)
     attributes = {row["event_id"]: dict(row["attributes"]) for row in played.trace.published.to_pylist()}

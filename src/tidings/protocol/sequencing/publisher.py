@@ -54,10 +54,9 @@ class Disowned(Fact, frozen=True, gc=False):
 
 
 class _Request:
-    __slots__ = ("events", "line", "repeat_at", "repeats", "topic", "unpublished")
+    __slots__ = ("events", "repeat_at", "repeats", "topic", "unpublished")
 
-    def __init__(self, line: _Line, topic: int, events: tuple[object, ...]) -> None:
-        self.line = line
+    def __init__(self, topic: int, events: tuple[object, ...]) -> None:
         self.topic = topic
         self.events = events
         self.unpublished = len(events)
@@ -149,7 +148,7 @@ class OrderedPublisher(Part):
         self._unstamped += 1
         line = self._line_of.get(topic) or self._line(topic)
         waiting = self._waiting if self._serial else line.waiting
-        waiting.append(_Request(line, topic, tuple(events)))
+        waiting.append(_Request(topic, tuple(events)))
         if not self._gathers:
             self._send_waiting(line)
         elif not self._gathering:
@@ -203,7 +202,7 @@ class OrderedPublisher(Part):
             self._send_new(request)
 
     def _may_send(self, request: _Request) -> bool:
-        line = request.line
+        line = self._line_of[request.topic]
         if line.next - line.acknowledged > self._window:
             return False
         return not self._serial or not self._asked or request.topic in self._asked
@@ -216,10 +215,10 @@ class OrderedPublisher(Part):
                 break
             events += waiting.popleft().events
             self._unstamped -= 1
-        return _Request(request.line, request.topic, tuple(events))
+        return _Request(request.topic, tuple(events))
 
     def _send_new(self, request: _Request) -> None:
-        line = request.line
+        line = self._line_of[request.topic]
         if not line.unanswered:
             self.port.set_timer((self.name, line.server), self.port.now + self._repeat_ns)
         self._asked[request.topic] = self._asked.get(request.topic, 0) + 1
