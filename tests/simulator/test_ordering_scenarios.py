@@ -519,8 +519,8 @@ def test_the_campaign_finds_a_subscriber_that_ignores_the_order() -> None:
     from tidings.simulator.ordered_clients import OrderedSubscriber
 
     def show_at_once(self: Any, fact: Any) -> None:
-        rank = self._rank_of.get(fact.subscription)
-        if rank is not None and self._key is not None:
+        rank = self._changes._rank_of.get(fact.subscription)
+        if rank is not None and self._changes.key is not None:
             self._on_shown(rank, fact.publication, late=False, by=None)
 
     with pytest.MonkeyPatch.context() as patch:

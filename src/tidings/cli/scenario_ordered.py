@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
-from typing import NamedTuple
 
 from tidings.cli import scenario_facts as words
 from tidings.cli.scenario_client import Arrival, LivePublisher, LiveSubscriber, Window
 from tidings.cli.scenario_facts import PublisherWork, SubscriberWork
 from tidings.cli.scenario_link import LiveLink, Sequencers, report
 from tidings.model.errors import OrderError
-from tidings.model.event import ORDER_ATTRIBUTE, Publication, is_hidden
+from tidings.model.event import ORDER_ATTRIBUTE, Publication
 from tidings.model.predicates import Scalar
-from tidings.model.subscription import Subscription
-from tidings.model.topics import TopicPattern
 from tidings.net.guaranteed import GUARANTEED
 from tidings.protocol.facts import (
     Delivered,
@@ -30,7 +26,8 @@ from tidings.protocol.facts import (
     SubscriptionFailed,
 )
 from tidings.protocol.sequencing.client import Joined, OrderBroken, PublishNow, Shown
-from tidings.protocol.sequencing.stamps import decode_stamp, encode_stamp
+from tidings.protocol.sequencing.stamps import encode_stamp
+from tidings.protocol.sequencing.topic_changes import Notified, TopicChanges
 from tidings.simulator.faults import nanoseconds
 
 log = logging.getLogger("tidings.cli")
@@ -107,40 +104,19 @@ class OrderedLivePublisher(LivePublisher):
             self._sequencers.module.failed(failed)
 
 
-class _Notified(NamedTuple):
-    """What the service notified of; `by` says which gossip recovered it."""
-
-    publication: Publication
-    by: str
-
-
-class _Entry:
-    """The subscriptions in the service to one entry of the layout."""
-
-    __slots__ = ("name", "since_ns", "subscriptions", "unaccepted")
-
-    def __init__(self, name: str, subscriptions: tuple[Subscription, ...], since_ns: int) -> None:
-        self.name = name
-        self.subscriptions = subscriptions
-        self.since_ns = since_ns
-        """When the application asked for it. What was published before is not shown, whenever it got its number."""
-        self.unaccepted = {subscription.id for subscription in subscriptions}
-
-
 class OrderedLiveSubscriber(LiveSubscriber):
     def __init__(self, work: SubscriberWork, link: LiveLink, sequencers: Sequencers) -> None:
         super().__init__(work, link)
         self._sequencers = sequencers
-        self._layout = sequencers.layout
-        self._ranks: frozenset[int] = frozenset()
-        """What the application wants now."""
-        self._asked: frozenset[int] = frozenset()
-        """What the module was asked for."""
-        self._joining = 0
-        """Changes that the module has not completed."""
-        self._key: int | None = None
-        self._entries: dict[int, _Entry] = {}
-        self._rank_of: dict[str, int] = {}
+        self._changes = TopicChanges(
+            sequencers.layout,
+            work.filter,
+            sequencers.patience,
+            module=lambda: self._sequencers.module,
+            subscribe=lambda subscription: self.link.connection.client.subscribe(subscription),
+            unsubscribe=lambda name: self.link.connection.client.unsubscribe(name),
+            on_complete=self._on_complete,
+        )
         self._eligible: list[Window] = []
         """For which events may be shown."""
 
@@ -165,7 +141,7 @@ class OrderedLiveSubscriber(LiveSubscriber):
         """Back from a crash: what its broker may still know of the life before is of no use."""
         session = self.link.connection.client.session
         for name in self._work.entries:
-            for subscription in self._subscriptions(name):
+            for subscription in self._changes.subscriptions(int(name.rpartition("@")[2]), name):
                 session.subscribe(subscription)
                 session.unsubscribe(subscription.id)
 
@@ -182,106 +158,47 @@ class OrderedLiveSubscriber(LiveSubscriber):
         if topics is not None:
             self._current = self._open_window(topics)
             self._eligible.append(self._current)
-        patterns = tuple(TopicPattern(topic) for topic in topics or ())
-        self._ranks = frozenset(self._layout.ranks_for(patterns))
-        left = self._asked - self._ranks
-        if left and self._key is not None:
-            self._asked -= left
-            self._sequencers.module.change(self._key, (), left)
-        self._change_entries()
-        self._maybe_join()
+        since = 0 if self._current is None else self._current.requested_ns
+        self._changes.follow(topics or (), since, self._name_of, self._report_entries)
 
-    def _change_entries(self) -> None:
-        old, new = self._entries.keys() - self._ranks, self._ranks - self._entries.keys()
-        made = {rank: self._make_entry(rank) for rank in sorted(new)}
-        if made:
-            names = [entry.name for entry in (*self._entries.values(), *made.values())]
-            report(words.Entries(self.name, tuple(names)))
-        for rank in sorted(old):
-            self._leave_entry(rank)
-        for rank, entry in made.items():
-            self._entries[rank] = entry
-            for subscription in entry.subscriptions:
-                self._rank_of[subscription.id] = rank
-                self.link.connection.client.subscribe(subscription)
-
-    def _make_entry(self, rank: int) -> _Entry:
-        """Its name was never used before: no window joins an entry twice."""
+    def _name_of(self, rank: int) -> str:
+        """Never used before: no window joins an entry twice."""
         assert self._current is not None
-        name = f"{self._current.subscription.id}@{rank}"
-        return _Entry(name, tuple(self._subscriptions(name)), self._current.requested_ns)
+        return f"{self._current.subscription.id}@{rank}"
 
-    def _subscriptions(self, name: str) -> Iterator[Subscription]:
-        topics, condition = (self._layout.entry(int(name.rpartition("@")[2])),), self._work.filter
-        yield Subscription(name, topics, headers=condition is not None)
-        if condition is not None:
-            yield Subscription(f"{name}?", topics, condition)
+    def _report_entries(self, names: tuple[str, ...]) -> None:
+        report(words.Entries(self.name, names))
 
-    def _leave_entry(self, rank: int) -> None:
-        for subscription in self._entries.pop(rank).subscriptions:
-            del self._rank_of[subscription.id]
-            self.link.connection.client.unsubscribe(subscription.id)
-
-    # --- How far the change of topics is
-
-    def _maybe_join(self) -> None:
-        missing = self._ranks - self._asked
-        if any(self._entries[rank].unaccepted for rank in missing):
-            return
-        if missing:
-            module = self._sequencers.module
-            if self._key is None:
-                self._key = module.add_subscriber(self._sequencers.patience)
-            self._asked |= missing
-            self._joining += 1
-            module.change(self._key, missing)
-        self._maybe_accept()
-
-    def _maybe_accept(self) -> None:
-        if self._current is not None and self._asked == self._ranks and not self._joining:
+    def _on_complete(self) -> None:
+        if self._current is not None:
             self._accept(self._current)
 
     def on_fact(self, fact: object) -> None:
         match fact:
             case Delivered():
                 self._on_notified(fact)
-            case Shown(key=self._key, stamp=stamp, event=_Notified() as notified, out_of_order=late):
+            case Shown(key=self._changes.key, stamp=stamp, event=Notified() as notified, out_of_order=late):
                 self._on_shown(stamp.topic, notified.publication, late=late, by=notified.by)
-            case Joined(key=self._key):
-                self._joining -= 1
-                self._maybe_accept()
+            case Joined(key=self._changes.key):
+                self._changes.on_joined()
             case SubscriptionAccepted(subscription=name):
-                if name in self._rank_of:
-                    self._entries[self._rank_of[name]].unaccepted.discard(name)
-                    self._maybe_join()
+                self._changes.on_accepted(name)
             case SubscriptionFailed(reason=reason):
                 report(words.Failed(f"subscriber {self.name!r}: {reason}"))
-            case OrderBroken(key=self._key, reason=reason):
+            case OrderBroken(key=self._changes.key, reason=reason):
                 self._on_broken(reason)
 
     # --- Events
 
     def _on_notified(self, fact: Delivered) -> None:
-        if self._key is None or fact.subscription not in self._rank_of:
-            return
-        publication = fact.publication
-        carried = publication.attributes().get(ORDER_ATTRIBUTE)
-        if carried is None:
-            return  # it has no order
         try:
-            stamp = decode_stamp(carried, self._layout.fingerprint, self._layout.chain)
+            self._changes.on_notified(fact)
         except OrderError as error:
-            log.warning("%s: an event of %s was left out: %s", self.name, publication.source, error)
-            return
-        module = self._sequencers.module
-        if is_hidden(publication) and not stamp.count:
-            module.receive_header(self._key, stamp)
-        else:
-            module.receive(self._key, stamp, _Notified(publication, fact.recovered_by))
+            log.warning("%s: an event of %s was left out: %s", self.name, fact.publication.source, error)
 
     def _on_shown(self, rank: int, publication: Publication, *, late: bool, by: str) -> None:
         published_ns = self._published_ns(publication)
-        if rank not in self._entries or published_ns < self._entries[rank].since_ns:
+        if not self._changes.shows(rank, published_ns):
             return
         for window in reversed(self._eligible):
             if window.has(published_ns):
@@ -296,8 +213,5 @@ class OrderedLiveSubscriber(LiveSubscriber):
         report(words.Broken(self.name, reason))
         self._close_current()
         self._eligible.clear()
-        self._key = None
-        self._ranks = self._asked = frozenset()
-        self._joining = 0
-        for rank in sorted(self._entries):
-            self._leave_entry(rank)
+        self._changes.forget()
+        self._changes.leave_all()

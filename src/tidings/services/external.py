@@ -67,8 +67,18 @@ class ExternalService(EventService):
         self._closed_because = "the bus is not open: use it inside 'async with'"
 
     @abstractmethod
+    def _new_session(self) -> Session:
+        """Not connected yet."""
+
     async def _start_session(self) -> Session:
         """Connect; ConnectionFailed says why not, Refused that trying again is no use."""
+        session = self._new_session()
+        try:
+            await session.start()
+        except BaseException:
+            await session.close(forget=False)
+            raise
+        return session
 
     @property
     def reconnections(self) -> int:

@@ -44,6 +44,10 @@ class Session(ABC):
             self.ended.set_result(Loss(reason, final))
 
     @abstractmethod
+    async def start(self) -> None:
+        """Connect; ConnectionFailed or Refused if that cannot be."""
+
+    @abstractmethod
     async def write(self, batch: Sequence[Publication]) -> None:
         """Send these, in order. Each is confirmed or failed to the service's `outgoing` when the broker answers."""
 

@@ -64,16 +64,10 @@ class MqttService(ExternalService):
         self.filters: set[str] = set()
         """What the broker's session has, as far as we know: it outlives a connection."""
 
-    async def _start_session(self) -> Session:
+    def _new_session(self) -> Session:
         from tidings.services.mqtt_session import MqttSession
 
-        session = MqttSession(self)
-        try:
-            await session.start()
-        except BaseException:
-            await session.close(forget=False)
-            raise
-        return session
+        return MqttSession(self)
 
 
 def mqtt_service(

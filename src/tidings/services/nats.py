@@ -78,17 +78,11 @@ class NatsService(ExternalService):
     def lossless(self) -> bool:
         return self.jetstream
 
-    async def _start_session(self) -> Session:
+    def _new_session(self) -> Session:
         from tidings.services.nats_jetstream import JetStreamSession
         from tidings.services.nats_session import CoreSession
 
-        session = (JetStreamSession if self.jetstream else CoreSession)(self)
-        try:
-            await session.start()
-        except BaseException:
-            await session.close(forget=False)
-            raise
-        return session
+        return (JetStreamSession if self.jetstream else CoreSession)(self)
 
 
 def nats_service(

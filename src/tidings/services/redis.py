@@ -52,16 +52,10 @@ class RedisService(ExternalService):
     def lossless(self) -> bool:
         return True
 
-    async def _start_session(self) -> Session:
+    def _new_session(self) -> Session:
         from tidings.services.redis_session import RedisSession
 
-        session = RedisSession(self)
-        try:
-            await session.start()
-        except BaseException:
-            await session.close(forget=False)
-            raise
-        return session
+        return RedisSession(self)
 
 
 def redis_service(

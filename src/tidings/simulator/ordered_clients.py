@@ -13,14 +13,10 @@ the trace ends with the crash, and another one begins when it is back.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import NamedTuple
 
 from tidings.model.errors import OrderError
-from tidings.model.event import ORDER_ATTRIBUTE, Publication, is_hidden, source_text
+from tidings.model.event import ORDER_ATTRIBUTE, Publication, source_text
 from tidings.model.predicates import Scalar
-from tidings.model.subscription import Subscription
-from tidings.model.topics import TopicPattern
 from tidings.protocol.facts import (
     Delivered,
     Misbehaviour,
@@ -30,7 +26,8 @@ from tidings.protocol.facts import (
     SubscriptionFailed,
 )
 from tidings.protocol.sequencing.client import Joined, OrderBroken, PublishNow, Shown
-from tidings.protocol.sequencing.stamps import decode_stamp, encode_stamp
+from tidings.protocol.sequencing.stamps import encode_stamp
+from tidings.protocol.sequencing.topic_changes import Notified, TopicChanges
 from tidings.scenario.expand import PlannedSubscriber
 from tidings.scenario.schema import Publisher
 from tidings.simulator.client_node import SimulatedClient
@@ -153,25 +150,6 @@ class OrderedPublisher(SimulatedPublisher):
             self._on_crash()
 
 
-class _Notified(NamedTuple):
-    """What the service notified of; `by` says which gossip recovered it."""
-
-    publication: Publication
-    by: str | None
-
-
-class _Entry:
-    """The subscriptions in the service to one entry of the layout."""
-
-    __slots__ = ("since", "subscriptions", "unaccepted")
-
-    def __init__(self, subscriptions: tuple[Subscription, ...], since: int) -> None:
-        self.subscriptions = subscriptions
-        self.since = since
-        """When the application asked for it. What was published before is not shown, whenever it got its number."""
-        self.unaccepted: set[str] = set()
-
-
 class OrderedSubscriber(SimulatedSubscriber):
     def __init__(
         self,
@@ -186,16 +164,16 @@ class OrderedSubscriber(SimulatedSubscriber):
     ) -> None:
         self._ordering = ordering
         self._topics: tuple[str, ...] | None = None
-        self._ranks: frozenset[int] = frozenset()
-        """What the application wants now."""
-        self._asked: frozenset[int] = frozenset()
-        """What the module was asked for."""
-        self._joining = 0
-        """Changes that the module has not completed."""
-        self._key: int | None = None
-        self._entries: dict[int, _Entry] = {}
-        self._rank_of: dict[str, int] = {}
         self._made = 0
+        self._changes = TopicChanges(
+            ordering.layout,
+            plan.filter,
+            ordering.patience,
+            module=lambda: self._client.module,
+            subscribe=lambda subscription: self._client.session.subscribe(subscription),
+            unsubscribe=lambda name: self._client.session.unsubscribe(name),
+            on_complete=self._on_complete,
+        )
         self._eligible: list[Window] = []
         """For which events may be shown: those of this life."""
         client = client or SimulatedClient(
@@ -227,76 +205,32 @@ class OrderedSubscriber(SimulatedSubscriber):
 
     def _follow(self) -> None:
         """Leave at once what is not wanted any more; join what is once the service has accepted it."""
-        layout = self._ordering.layout
         if self._topics is not None:
             self._current = self._open_window(self._topics)
             self._eligible.append(self._current)
-        patterns = tuple(TopicPattern(topic) for topic in self._topics or ())
-        self._ranks = frozenset(layout.ranks_for(patterns))
-        left = self._asked - self._ranks
-        if left and self._key is not None:
-            self._asked -= left
-            self._client.module.change(self._key, (), left)
-        for rank in sorted(self._entries.keys() - self._ranks):
-            self._leave_entry(rank)
-        for rank in sorted(self._ranks - self._entries.keys()):
-            self._join_entry(rank)
-        self._maybe_join()
+        self._changes.follow(self._topics or (), self._schedule.now, self._name_of)
 
-    def _join_entry(self, rank: int) -> None:
-        entry = self._entries[rank] = _Entry(tuple(self._subscriptions_to(rank)), self._schedule.now)
-        for subscription in entry.subscriptions:
-            entry.unaccepted.add(subscription.id)
-            self._rank_of[subscription.id] = rank
-            self._client.session.subscribe(subscription)
-
-    def _subscriptions_to(self, rank: int) -> Iterator[Subscription]:
-        topics, condition = (self._ordering.layout.entry(rank),), self._plan.filter
+    def _name_of(self, rank: int) -> str:
         self._made += 1
-        name = f"{self._name}@{self._made}"
-        yield Subscription(name, topics, headers=condition is not None)
-        if condition is not None:
-            yield Subscription(f"{name}?", topics, condition)
+        return f"{self._name}@{self._made}"
 
-    def _leave_entry(self, rank: int) -> None:
-        for subscription in self._entries.pop(rank).subscriptions:
-            del self._rank_of[subscription.id]
-            self._client.session.unsubscribe(subscription.id)
-
-    # --- How far the change of topics is
-
-    def _maybe_join(self) -> None:
-        missing = self._ranks - self._asked
-        if any(self._entries[rank].unaccepted for rank in missing):
-            return
-        if missing:
-            if self._key is None:
-                self._key = self._client.module.add_subscriber(self._ordering.patience)
-            self._asked |= missing
-            self._joining += 1
-            self._client.module.change(self._key, missing)
-        self._maybe_accept()
-
-    def _maybe_accept(self) -> None:
-        if self._current is not None and self._asked == self._ranks and not self._joining:
+    def _on_complete(self) -> None:
+        if self._current is not None:
             self._accept(self._current)
 
     def on_fact(self, fact: object) -> None:
         match fact:
             case Delivered():
                 self._on_notified(fact)
-            case Shown(key=self._key, stamp=stamp, event=_Notified() as notified, out_of_order=late):
-                self._on_shown(stamp.topic, notified.publication, late=late, by=notified.by)
-            case Joined(key=self._key):
-                self._joining -= 1
-                self._maybe_accept()
+            case Shown(key=self._changes.key, stamp=stamp, event=Notified() as notified, out_of_order=late):
+                self._on_shown(stamp.topic, notified.publication, late=late, by=notified.by or None)
+            case Joined(key=self._changes.key):
+                self._changes.on_joined()
             case SubscriptionAccepted(subscription=name):
-                if name in self._rank_of:
-                    self._entries[self._rank_of[name]].unaccepted.discard(name)
-                    self._maybe_join()
+                self._changes.on_accepted(name)
             case SubscriptionFailed(reason=reason):
                 self.failure = f"subscriber {self._name!r}: {reason}"
-            case OrderBroken(key=self._key, reason=reason):
+            case OrderBroken(key=self._changes.key, reason=reason):
                 self._on_broken(reason)
             case Misbehaviour():
                 self._ordering.complain(self._name, fact)
@@ -304,26 +238,14 @@ class OrderedSubscriber(SimulatedSubscriber):
     # --- Events
 
     def _on_notified(self, fact: Delivered) -> None:
-        rank = self._rank_of.get(fact.subscription)
-        if rank is None or self._key is None:
-            return
-        publication, layout = fact.publication, self._ordering.layout
-        carried = publication.attributes().get(ORDER_ATTRIBUTE)
-        if carried is None:
-            return  # it has no order
         try:
-            stamp = decode_stamp(carried, layout.fingerprint, layout.chain)
+            self._changes.on_notified(fact)
         except OrderError as error:
-            self._ordering.complain(self._name, Misbehaviour(publication.source, str(error)))
-            return
-        if publication.hidden is not False and is_hidden(publication) and not stamp.count:
-            self._client.module.receive_header(self._key, stamp)
-            return
-        self._client.module.receive(self._key, stamp, _Notified(publication, fact.recovered_by or None))
+            self._ordering.complain(self._name, Misbehaviour(fact.publication.source, str(error)))
 
     def _on_shown(self, rank: int, publication: Publication, *, late: bool, by: str | None) -> None:
         published_at = publication.published_at
-        if rank not in self._entries or published_at < self._entries[rank].since:
+        if not self._changes.shows(rank, published_at):
             return
         for window in reversed(self._eligible):
             if window.requested_at <= published_at < window.cancelled_at:
@@ -334,9 +256,10 @@ class OrderedSubscriber(SimulatedSubscriber):
     @property
     def waiting(self) -> str:
         """In words, what is held back and for want of what; empty: nothing."""
-        if self._key is None or not (held_back := self._client.module.buffered(self._key)):
+        key, module = self._changes.key, self._client.module
+        if key is None or not (held_back := module.buffered(key)):
             return ""
-        return f"{self._name} holds back {held_back} events and waits for {self._client.module.waits_for(self._key)}"
+        return f"{self._name} holds back {held_back} events and waits for {module.waits_for(key)}"
 
     # --- When it cannot go on
 
@@ -347,19 +270,13 @@ class OrderedSubscriber(SimulatedSubscriber):
         """The module's subscriber is no more: what was on its way for it is lost."""
         self._close_current()
         self._eligible.clear()
-        self._key = None
-        self._asked = frozenset()
-        self._joining = 0
+        self._changes.forget()
 
     def _on_start(self) -> None:
         """Back from a crash: the application asks again. What it left meanwhile, its broker may still know."""
-        left_over = list(self._entries.values())
-        self._entries.clear()
-        self._rank_of.clear()
-        for entry in left_over:
-            for subscription in entry.subscriptions:
-                self._client.session.subscribe(subscription)
-                self._client.session.unsubscribe(subscription.id)
+        for subscription in self._changes.lose_all():
+            self._client.session.subscribe(subscription)
+            self._client.session.unsubscribe(subscription.id)
         if self._topics is not None:
             self._follow()
 
@@ -367,6 +284,5 @@ class OrderedSubscriber(SimulatedSubscriber):
         """Nothing more is shown until the topics change."""
         self._ordering.broken.append(f"{self._name}: {reason}")
         self._forget()
-        for rank in sorted(self._entries):
-            self._leave_entry(rank)
-        self._topics, self._ranks = None, frozenset()
+        self._changes.leave_all()
+        self._topics = None
