@@ -23,7 +23,7 @@ from tidings.model.ordering_messages import (
     WalkDone,
 )
 from tidings.protocol.facts import Misbehaviour
-from tidings.protocol.sequencing.publisher import Disowned, EventStamped, OrderedPublisher
+from tidings.protocol.sequencing.publisher import EventStamped, OrderedPublisher
 from tidings.protocol.sequencing.server import MAX_WINDOW, NoOps, SequencerServer
 from tidings.protocol.sequencing.stamps import Chain, Timestamp
 
@@ -228,17 +228,6 @@ def test_a_serial_publisher_waits_with_another_topic() -> None:
     assert [to for to, _ in port.sent[2:]] == ["high"]
     part.on_event_stamps("high", stamps(1, 0, topic=0))
     assert [to for to, _ in port.sent[3:]] == ["low"]
-
-
-def test_a_disowned_publisher_says_what_got_no_number() -> None:
-    port, part = publisher(window=1)
-    part.publish(2, ["a"])
-    part.publish(2, ["b"])
-    part.on_publisher_disowned("low", PublisherDisowned(P))
-    part.on_publisher_disowned("low", PublisherDisowned(P))
-    assert port.facts == [Disowned(("a", "b"))]
-    assert port.timers == {}
-    assert not part.publish(2, ["c"])
 
 
 def test_messages_have_tags_of_their_own_and_survive_the_wire() -> None:

@@ -19,7 +19,6 @@ from tidings.model.ordering_messages import (
     EventStamps,
     Identity,
     PublisherAlive,
-    PublisherDisowned,
     PublisherGone,
 )
 from tidings.protocol.facts import Fact
@@ -45,12 +44,6 @@ class EventStamped(Fact, frozen=True, gc=False):
     stamp: Timestamp
     event: object
     receipt: Receipt
-
-
-class Disowned(Fact, frozen=True, gc=False):
-    """The servers hold this publisher for dead: nothing more is stamped, and these events were not."""
-
-    events: tuple[object, ...]
 
 
 class _Request:
@@ -99,7 +92,7 @@ class OrderedPublisher(Part):
     """
 
     name = "ordered-publisher"
-    handles = {EventStamps: "on_event_stamps", PublisherDisowned: "on_publisher_disowned"}
+    handles = {EventStamps: "on_event_stamps"}
 
     def __init__(
         self,
@@ -116,7 +109,6 @@ class OrderedPublisher(Part):
     ) -> None:
         super().__init__(port)
         self.identity: Identity = (port.node, incarnation)
-        self.disowned = False
         self._chain = chain
         self._serial = serial
         self._repeat_ns = repeat_ns
@@ -140,10 +132,10 @@ class OrderedPublisher(Part):
         return self._unstamped
 
     def publish(self, topic: int, events: Sequence[object]) -> bool:
-        """Number the events one after the other; False if there is no room, or the publisher is disowned."""
+        """Number the events one after the other; False if there is no room."""
         if not 0 <= topic < self._chain.topics or not 0 < len(events) <= MAX_BATCH:
             raise ValueError(f"{len(events)} events for topic {topic}: no such topic, or no such batch")
-        if self.disowned or self._unstamped >= self._max_waiting:
+        if self._unstamped >= self._max_waiting:
             return False
         self._unstamped += 1
         line = self._line_of.get(topic) or self._line(topic)
@@ -280,19 +272,3 @@ class OrderedPublisher(Part):
         if not line.unanswered:
             self.port.cancel_timer((self.name, message.server))
         self._send_waiting(line)
-
-    def on_publisher_disowned(self, sender: str, message: PublisherDisowned) -> None:
-        if message.publisher != self.identity or self.disowned:
-            return
-        self.disowned = True
-        lost: list[_Request] = []
-        for server, line in self._lines.items():
-            lost += [*line.unanswered.values(), *line.waiting]
-            line.unanswered.clear()
-            line.waiting.clear()
-            self.port.cancel_timer((self.name, server))
-        lost += self._waiting
-        self._waiting.clear()
-        self._asked.clear()
-        self._unstamped = 0
-        self.port.emit(Disowned(tuple(event for request in lost for event in request.events)))
