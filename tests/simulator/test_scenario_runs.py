@@ -16,6 +16,7 @@ import pytest
 
 from tidings.model.errors import NotYetAvailable, ScenarioError
 from tidings.model.subscription import make_interest
+from tidings.model.text import attribute_value
 from tidings.scenario.expand import expand
 from tidings.scenario.load import load_scenario, parse_scenario
 from tidings.scenario.schema import Scenario
@@ -24,7 +25,6 @@ from tidings.structures.histogram import Histogram
 from tidings.trace.checkers import exactly_once, fifo, gap_free, total_order
 from tidings.trace.metrics import metrics
 from tidings.trace.reader import Trace
-from tidings.trace.text import attribute_value
 from tidings.trace.writer import TraceWriter
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidings.model.filter import Filter
+from tidings.model.text import attribute_text, attribute_value
 from tidings.model.topics import TopicPattern
 from tidings.trace import checkers
 from tidings.trace.checkers import GUARANTEES, causal, check_all, gap_free
 from tidings.trace.metrics import metrics
 from tidings.trace.reader import Trace
 from tidings.trace.tables import Delivered, Published, Subscribed
-from tidings.trace.text import attribute_text, attribute_value
 
 TOPICS = ["/a", "/a/b", "/c"]
 PATTERNS = [[], ["/a"], ["/c", "/a"], ["/a", "/c"], ["/a/**"], ["/*"], ["/a/b", "/c"]]

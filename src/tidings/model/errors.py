@@ -64,3 +64,27 @@ class StoreCorrupt(StoreError):  # noqa: N818
 
 class OrderError(TidingsError):
     """Topics, sequencers or timestamps that do not fit together, or an order that cannot be had here."""
+
+
+class ArchiveError(TidingsError):
+    """An archive that cannot be opened, read or written; the message names the file or the offset."""
+
+
+class ArchiveTrimmed(ArchiveError):  # noqa: N818
+    """Offsets that the archive had and does not keep any more."""
+
+
+class ArchiveAhead(ArchiveError):  # noqa: N818
+    """Offsets that the archive does not have yet."""
+
+
+class ArchiveCorrupt(ArchiveError):  # noqa: N818
+    """A file of an archive that is missing, torn or damaged; the message names it and the offsets it held."""
+
+
+class ArchiveFull(ArchiveError):  # noqa: N818
+    """There is no room for a write. Nothing of it was kept, and the archive goes on once there is room."""
+
+
+class PipelineError(TidingsError):
+    """A job that cannot run on Spark as it was asked for: an option, a column, a master, or no Java."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidings.model.predicates import Scalar
+from tidings.model.text import attribute_text
 from tidings.trace.reader import Trace
-from tidings.trace.text import attribute_text
 from tidings.trace.writer import TraceWriter
 
 

@@ -17,8 +17,8 @@ from tidings.model.errors import FilterError, TopicError, TraceError
 from tidings.model.event import RESERVED_ATTRIBUTE
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Interest, make_interest
+from tidings.model.text import attribute_value
 from tidings.model.topics import TopicPattern
-from tidings.trace.text import attribute_value
 
 Array = npt.NDArray[np.int64]
 

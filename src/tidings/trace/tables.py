@@ -13,7 +13,7 @@ import pyarrow as pa
 
 
 class Published(NamedTuple):
-    """One publication. `attributes` is text by name (see `trace.text`), sorted by name."""
+    """One publication. `attributes` is text by name (see `model.text`), sorted by name."""
 
     event_id: str
     source: str

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from tidings.model.errors import TraceError
 from tidings.model.event import RESERVED_ATTRIBUTE
 from tidings.model.predicates import Scalar
+from tidings.model.text import attribute_text
 from tidings.trace.tables import SCHEMAS, TABLES, arrow_table
-from tidings.trace.text import attribute_text
 
 ROWS_PER_GROUP = 65_536
 MAX_PENDING = 100_000

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidings.model.errors import AttributeValueError, TraceError
-from tidings.trace.text import attribute_text, attribute_value
+from tidings.model.text import attribute_text, attribute_value
 
 SCALARS = st.one_of(
     st.none(),

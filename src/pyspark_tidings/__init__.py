@@ -1,0 +1,1 @@
+"""Spark finds `format("tidings")` by the name of this module."""

@@ -1,0 +1,1 @@
+"""The archive of events: a durable, replayable log (design: the data pipeline)."""

@@ -1,0 +1,166 @@
+"""A Spark session as the command line needs it: local by default, quiet, and one clear line where there is none.
+
+Importing this module does not import pyspark, so that its absence can be told.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidings.model.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_NEEDED = 17
+NO_JAVA = (
+    "Spark needs Java 17 or newer, and there is none: apt-get install default-jre-headless (or set JAVA_HOME)"
+)
+NO_PYSPARK = "this needs PySpark: pip install 'tidings[spark]'"
+LOCAL_ATTEMPTS = 3
+"""`local[2]` would never repeat a failed task."""
+SHUFFLE_PARTITIONS_PER_CORE = 2
+LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
+JAVA_SECONDS = 60
+
+
+def default_master() -> str:
+    return f"local[{os.cpu_count() or 1},{LOCAL_ATTEMPTS}]"
+
+
+def check_spark() -> None:
+    """PipelineError, in one line, where Spark cannot run."""
+    if find_spec("pyspark") is None:
+        raise PipelineError(NO_PYSPARK)
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    if java is None:
+        where = f" in JAVA_HOME ({home})" if home else ""
+        raise PipelineError(NO_JAVA.replace("there is none", f"there is none{where}"))
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PipelineError(f"{NO_JAVA} ({java} does not run: {error})") from None
+    found = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    if found is None or int(found[1]) < JAVA_NEEDED:
+        which = "an unknown version" if found is None else f"version {found[1]}"
+        raise PipelineError(NO_JAVA.replace("there is none", f"{java} is {which}"))
+
+
+@contextmanager
+def spark_session(
+    master: str | None = None, *, app: str = "tidings", settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """The active session if there is one, which stays open; else one of our own at `master`, stopped at the end."""
+    check_spark()
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
+    session = _start(master or default_master(), app, settings or {})
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _start(master: str, app: str, settings: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    local = master.startswith("local")
+    cores = os.cpu_count() or 1
+    chosen = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": f"{_driver_megabytes()}m",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        **({"spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS_PER_CORE * cores)} if local else {}),
+        **(
+            {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+            if _loopback(master)
+            else {}
+        ),
+        **settings,
+    }
+    builder = SparkSession.builder.appName(app).master(master)
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    with _stderr_kept() as printed:
+        try:
+            session = builder.getOrCreate()
+        except Exception as error:
+            raise PipelineError(f"no Spark session at {master}: {_reason(error, printed())}") from None
+    if not local:
+        ship_package(session)
+    return session
+
+
+def _loopback(master: str) -> bool:
+    return master.startswith(("local", "spark://127.", "spark://localhost"))
+
+
+def _driver_megabytes() -> int:
+    """A quarter of the machine, from 1 to 8 GiB; Python's workers have theirs beside it."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    return min(max(total // 4, 1024), 8192)
+
+
+@contextmanager
+def _stderr_kept() -> Iterator[Callable[[], str]]:
+    """What the JVM prints while it starts is kept, not shown: it inherits our stderr as it is then."""
+    with tempfile.TemporaryFile() as kept:
+
+        def text() -> str:
+            kept.seek(0)
+            return kept.read().decode(errors="replace")
+
+        sys.stderr.flush()
+        own = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield text
+        finally:
+            os.dup2(own, 2)
+            os.close(own)
+
+
+def _reason(error: Exception, printed: str) -> str:
+    lines = [line.strip() for line in f"{printed}\n{error}".splitlines() if line.strip()]
+    told = [line for line in lines if "Exception" in line or "Error" in line]
+    return (told or lines or [type(error).__name__])[-1][:500]
+
+
+def ship_package(session: SparkSession) -> None:
+    """The workers of a cluster get tidings as it is here; what it depends on they must have."""
+    directory = Path(tempfile.mkdtemp(prefix="tidings-"))
+    path = directory / "tidings.zip"
+    path.write_bytes(package_zip())
+    session.sparkContext.addPyFile(str(path))
+
+
+def package_zip() -> bytes:
+    source = Path(__file__).parents[2]
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in ("tidings", "pyspark_tidings"):
+            for path in sorted((source / package).rglob("*")):
+                if path.is_file() and path.suffix != ".pyc":
+                    archive.write(path, path.relative_to(source))
+    return buffer.getvalue()

@@ -1,0 +1,27 @@
+"""One Spark session for all tests of a run, as cheap as it gets: import the fixture `spark` where it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+SETTINGS = {
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "4",
+}
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    from tidings.spark.session import LOG_SETTINGS, spark_session
+
+    options = (
+        f"{SETTINGS['spark.driver.extraJavaOptions']} -Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
+    )
+    with spark_session(
+        "local[2,3]", app="tests", settings={**SETTINGS, "spark.driver.extraJavaOptions": options}
+    ) as session:
+        yield session
