@@ -1,1 +1,50 @@
-"""Spark finds `format("tidings")` by the name of this module."""
+"""Spark finds `format("tidings")` by the name of this module: it imports every `pyspark_*` that there is.
+
+Hence the imports inside: a session that does not use tidings does not pay for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+
+class DefaultSource(DataSource):  # type: ignore[misc]
+    @classmethod
+    def name(cls) -> str:
+        return "tidings"
+
+    def schema(self) -> StructType:
+        from tidings.spark.source import checked_schema
+
+        return checked_schema(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from tidings.spark.source import ArchiveBatchReader
+
+        return ArchiveBatchReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from tidings.spark.stream_reader import ArchiveStreamReader
+
+        return ArchiveStreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from tidings.spark.sink import sink_writer
+
+        return sink_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from tidings.spark.sink import sink_stream_writer
+
+        return sink_stream_writer(self.options, schema, overwrite)

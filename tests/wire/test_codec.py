@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidings.model import messages, ordering_messages, recovery_messages
+from tidings.model import archive_messages, messages, ordering_messages, recovery_messages
 from tidings.model.errors import WireError
 from tidings.model.event import MAX_EVENT_BYTES, Publication, make_publication
 from tidings.model.messages import Changes, Hello, Message, Notify, StatusRequest, Subscribe, WireMessage
@@ -65,7 +65,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
 
 
 def messages_of(cls: type[WireMessage]) -> st.SearchStrategy[WireMessage]:
-    names = {**vars(messages), **vars(recovery_messages), **vars(ordering_messages)}
+    names = {**vars(messages), **vars(recovery_messages), **vars(ordering_messages), **vars(archive_messages)}
     hints = get_type_hints(cls, names, include_extras=True)
     return st.builds(cls, **{name: values_of(hints[name]) for name in cls.__struct_fields__})
 
@@ -100,7 +100,7 @@ def one_of_each() -> list[Message]:
 
 
 def test_every_message_class_travels_as_itself() -> None:
-    modules = {**vars(messages), **vars(recovery_messages), **vars(ordering_messages)}
+    modules = {**vars(messages), **vars(recovery_messages), **vars(ordering_messages), **vars(archive_messages)}
     named = {value for value in modules.values() if isinstance(value, type)}
     expected = {cls for cls in named if issubclass(cls, WireMessage)} - {WireMessage, *CARRIERS}
     assert set(message_classes()) == expected

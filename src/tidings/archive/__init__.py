@@ -1,1 +1,13 @@
-"""The archive of events: a durable, replayable log (design: the data pipeline)."""
+"""The archive of events: a durable log with contiguous offsets (design: the data pipeline).
+
+`Archive` writes; `ArchiveReader` reads, in any process and at any time. The newest rows, the tail, are in a SQLite
+file in WAL mode; older ones in Parquet files, the segments, which Spark reads as they are.
+"""
+
+from tidings.archive.archive import Archive
+from tidings.archive.events import events_of
+from tidings.archive.facts import ArchiveSettings, Bounds, Gap, Segment
+from tidings.archive.reader import ArchiveReader
+from tidings.archive.rows import SCHEMA
+
+__all__ = ["SCHEMA", "Archive", "ArchiveReader", "ArchiveSettings", "Bounds", "Gap", "Segment", "events_of"]

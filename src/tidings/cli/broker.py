@@ -18,9 +18,11 @@ from tidings.cli.options import (
     option,
 )
 from tidings.cli.output import print_json, print_line
+from tidings.cli.record import RetainAge, RetainSize
 
 if TYPE_CHECKING:
     from tidings.cli.settings import BrokerSettings
+    from tidings.net.archive_desk import ArchiveDesk
     from tidings.net.broker import BrokerServer
 
 Name = Annotated[str | None, option("--name", help="Unique in the network. Default: b0.")]
@@ -100,6 +102,14 @@ Sequencers = Annotated[
     str | None,
     option("--sequencers", metavar="HOST:PORT[,...]", help="Where clients find who gives events one order."),
 ]
+KeptIn = Annotated[
+    Path | None,
+    option("--archive", metavar="DIR", help="Keep an archive of events there, and let others read it here."),
+]
+ArchiveTopics = Annotated[
+    list[str] | None,
+    option("--archive-topic", metavar="TOPIC", help="Archive only these: /a/b, /a/*, /a/**. Repeatable."),
+]
 Transport = Annotated[TransportName | None, option("--transport", help="udp only on loopback. Default: tcp.")]
 TlsCertificate = Annotated[
     Path | None, option("--tls-cert", help="Certificate (PEM); needed beyond loopback.")
@@ -128,6 +138,10 @@ def broker(
     recovery_settings: RecoveryJson = None,
     loss: LossText = None,
     sequencers: Sequencers = None,
+    archive: KeptIn = None,
+    archive_topic: ArchiveTopics = None,
+    retain_size: RetainSize = None,
+    retain_age: RetainAge = None,
     transport: Transport = None,
     tls_cert: TlsCertificate = None,
     tls_key: TlsKey = None,
@@ -157,6 +171,10 @@ def broker(
         recovery_settings=recovery_settings,
         loss=loss,
         sequencers=sequencers,
+        archive=archive,
+        archive_topics=archive_topic or (),
+        retain_size=retain_size,
+        retain_age=retain_age,
         transport=transport,
         tls_cert=tls_cert,
         tls_key=tls_key,
@@ -200,16 +218,28 @@ async def leave_network(settings: BrokerSettings, *, as_json: bool) -> None:
 async def serve(settings: BrokerSettings, *, as_json: bool, stop_on_eof: bool) -> None:
     from tidings.cli.broker_control import obey
 
-    server = make_server(settings)
+    archive = settings.archive
+    if archive is None:
+        server, keeping = make_server(settings), None
+    else:
+        from tidings.cli.broker_archive import Keeping
+
+        keeping = Keeping(archive)
+        server = make_server(settings, keeping.desk)
     await server.start()
     try:
+        if keeping is not None:
+            await keeping.start(server)
         announce(server, settings, as_json=as_json)
-        await (obey(server) if stop_on_eof else asyncio.Event().wait())
+        living = obey(server) if stop_on_eof else asyncio.Event().wait()
+        await (living if keeping is None else keeping.beside(living))
     finally:
+        if keeping is not None:
+            await keeping.stop()
         await server.stop()
 
 
-def make_server(settings: BrokerSettings) -> BrokerServer:
+def make_server(settings: BrokerSettings, desk: ArchiveDesk | None = None) -> BrokerServer:
     from tidings.net.broker import BrokerServer
 
     return BrokerServer(
@@ -220,6 +250,7 @@ def make_server(settings: BrokerSettings) -> BrokerServer:
         guaranteed=settings.guaranteed,
         epidemic=settings.epidemic,
         sequencers=settings.sequencers,
+        archive=desk,
         transport=settings.transport,
         tls=settings.tls,
         token=settings.token,

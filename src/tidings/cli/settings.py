@@ -13,7 +13,8 @@ from msgspec import Meta
 from tidings.cli.loss import parse_loss
 from tidings.cli.options import ModeName, RecoveryName, TransportName, read_token
 from tidings.cli.toml_file import read_toml
-from tidings.model.errors import ConnectionFailed
+from tidings.model.errors import ConnectionFailed, TopicError
+from tidings.model.subscription import make_interest
 from tidings.net.address import Address, Transport, parse_address
 from tidings.net.epidemic import EpidemicSettings
 from tidings.net.guaranteed import DEFAULT_DELTA, DEFAULT_WINDOW, GuaranteedSettings, store_path
@@ -54,6 +55,10 @@ class BrokerFile(Table, frozen=True, kw_only=True):
     recovery: Algorithm | None = None
     loss: str | int | float | None = None
     sequencers: tuple[str, ...] = ()
+    archive: str | None = None
+    archive_topics: tuple[str, ...] = ()
+    retain_size: str | None = None
+    retain_age: str | None = None
     transport: Literal["tcp", "udp"] | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -80,11 +85,24 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     """All of it, as JSON: from whoever starts brokers for a scenario."""
     loss: str | None = None
     sequencers: str | None = None
+    archive: Path | None = None
+    archive_topics: Sequence[str] = ()
+    retain_size: str | None = None
+    retain_age: str | None = None
     transport: TransportName | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_ca: Path | None = None
     token_file: Path | None = None
+
+
+class KeptArchive(msgspec.Struct, frozen=True):
+    """What a broker records; `size` and `age` as users write them."""
+
+    directory: Path
+    topics: tuple[str, ...]
+    size: str | None
+    age: str | None
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +113,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     guaranteed: GuaranteedSettings | None
     epidemic: EpidemicSettings | None
     sequencers: tuple[Address, ...]
+    archive: KeptArchive | None
     transport: Transport
     tls: Tls | None
     token: str
@@ -126,10 +145,27 @@ def broker_settings(flags: Flags, config: Path | None) -> BrokerSettings:
         guaranteed=guaranteed,
         epidemic=_epidemic(flags, file) if mode is ModeName.EPIDEMIC else None,
         sequencers=_sequencers(file.sequencers if flags.sequencers is None else flags.sequencers.split(",")),
+        archive=_archive(flags, file, beside),
         transport=transport.value,
         tls=tls if any(tls) else None,
         token=read_token(_path(flags.token_file, file.token_file, beside)),
     )
+
+
+def _archive(flags: Flags, file: BrokerFile, beside: Path) -> KeptArchive | None:
+    directory = _path(flags.archive, file.archive, beside)
+    topics = tuple(flags.archive_topics) or file.archive_topics
+    size, age = flags.retain_size or file.retain_size, flags.retain_age or file.retain_age
+    if directory is None:
+        for given, flag in ((topics, "--archive-topic"), (size, "--retain-size"), (age, "--retain-age")):
+            if given:
+                raise typer.BadParameter("it is for a broker with --archive", param_hint=flag)
+        return None
+    try:
+        make_interest(topics, None)
+    except TopicError as error:
+        raise typer.BadParameter(str(error), param_hint="--archive-topic") from None
+    return KeptArchive(directory, topics, size, age)
 
 
 def checked_name(name: str) -> str:

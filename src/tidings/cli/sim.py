@@ -106,25 +106,9 @@ def print_summary(title: str, summary: dict[str, Any], out: Path, how: list[tupl
 
 def verdicts(scenario: Scenario, out: Path) -> list[Verdict]:
     """What the checkers say of the trace in `out`, for what its subscriptions asked for and the mode promises."""
-    from tidings.trace.checkers import check_all, fifo, gap_free
-    from tidings.trace.reader import Trace
+    from tidings.simulator.checking import verdicts as check
 
-    trace = Trace.read(out)
-    if scenario.overlay.mode != "guaranteed":
-        return check_all(trace)
-    # Total order alone keeps the order of a source on each topic, not among topics.
-    in_order = fifo(trace, orders=frozenset({"none", "fifo", "causal"}))
-    once, *others = check_all(trace)
-    found = [once, in_order, *(verdict for verdict in others if verdict.guarantee != in_order.guarantee)]
-    # What a publisher had not got confirmed when it was killed went with it.
-    return [*found, gap_free(trace, confirmed_only=kills_publishers(scenario))]
-
-
-def kills_publishers(scenario: Scenario) -> bool:
-    from tidings.scenario.schema import CrashFault
-
-    publishers = {publisher.name for publisher in scenario.publishers}
-    return any(isinstance(fault, CrashFault) and publishers & {*fault.nodes} for fault in scenario.faults)
+    return check(scenario, out)
 
 
 def show_verdicts(found: list[Verdict], *, as_json: bool) -> bool:

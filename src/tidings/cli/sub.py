@@ -117,9 +117,19 @@ class Printer:
         self.printed = 0
         self._lines: list[str] = []
 
-    def add(self, event: Event) -> None:
+    def add(self, event: Event, offset: int | None = None) -> None:
+        """`offset` is its place in an archive."""
         self.printed += 1
-        self._lines.append(json_line(self._fields(event)) if self.as_json else self._text(event))
+        if self.as_json:
+            fields = self._fields(event)
+            self._lines.append(json_line(fields if offset is None else {"offset": offset, **fields}))
+        else:
+            text = self._text(event)
+            self._lines.append(text if offset is None else f"{offset} {text}")
+
+    @property
+    def waiting(self) -> int:
+        return len(self._lines)
 
     def flush(self) -> None:
         lines, self._lines = self._lines, []

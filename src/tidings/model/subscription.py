@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tidings.model.topics import TopicPattern, canonical_topics
 
 if TYPE_CHECKING:
-    from tidings.model.event import Publication
+    from tidings.model.event import Event, Publication
     from tidings.model.filter import Pattern
 
 MAX_INTEREST_BYTES = 48 * 1024
@@ -77,6 +77,12 @@ class Interest:
         if not any(pattern.matches(topic) for pattern in self.topics):
             return False
         return self.pattern is None or self.pattern.matches(publication.attributes())
+
+    def selects(self, event: Event) -> bool:
+        """The same for an event that is decoded."""
+        if not any(pattern.matches(event.topic) for pattern in self.topics):
+            return False
+        return self.pattern is None or self.pattern.matches({**event.attributes, "topic": event.topic})
 
     def covers(self, other: Interest) -> bool:
         """True only if every event that `other` selects is selected here."""

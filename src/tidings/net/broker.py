@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
+from tidings.model.archive_messages import ArchiveFailed, ArchiveInfoRequest
 from tidings.model.errors import ConnectionFailed, StoreCorrupt, StoreError, WireError
 from tidings.model.event import Publication, check_publication
 from tidings.model.messages import (
@@ -35,7 +39,7 @@ from tidings.model.messages import (
     Welcome,
 )
 from tidings.net.address import Address, Transport, parse_address
-from tidings.net.dialling import explain, keep_open, open_stream
+from tidings.net.dialling import explain, keep_open, open_stream, settled
 from tidings.net.epidemic import EPIDEMIC, EpidemicSettings, Post, unpinned, within_datagrams
 from tidings.net.guaranteed import (
     GUARANTEED,
@@ -59,7 +63,7 @@ from tidings.net.lossy import LossyLinks
 from tidings.net.outbox import DEFAULT_LIMIT_BYTES, Policy
 from tidings.net.port import AsyncPort
 from tidings.net.security import Tls, check_dialling, check_listening, client_context, server_context
-from tidings.net.session import MAX_REASON_CHARACTERS, Dial, End, Handler, Session, State
+from tidings.net.session import MAX_REASON_CHARACTERS, Dial, End, Handler, Host, Session, State
 from tidings.net.status_text import status_text
 from tidings.net.stream import StreamSession
 from tidings.net.udp import DatagramEndpoint, DatagramSession, Peer
@@ -77,6 +81,9 @@ from tidings.protocol.guaranteed import GuaranteedBroker
 from tidings.protocol.kernel import TimerName
 from tidings.protocol.store import Store
 
+if TYPE_CHECKING:
+    from tidings.net.archive_desk import ArchiveDesk  # it needs pyarrow, which most brokers do not
+
 BEST_EFFORT = "best-effort"
 MAX_COMPLAINTS = 1_000
 """So many different complaints are told once each; then they may be told again."""
@@ -84,6 +91,7 @@ PORT_ATTEMPTS = 50
 """A port that is to be free for streams and for datagrams is found after so many, or there is none."""
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - listened on only with TLS and a token
 """No addresses to dial."""
+NO_ARCHIVE = "this broker keeps no archive (tidings broker --archive DIR)"
 
 log = logging.getLogger("tidings.net")
 
@@ -116,6 +124,7 @@ class BrokerServer:
         token: str = "",
         incarnation: int | None = None,
         sequencers: Sequence[Address] = (),
+        archive: ArchiveDesk | None = None,
         buffer_limit_bytes: int = DEFAULT_LIMIT_BYTES,
         emit: Callable[[object], None] | None = None,
         seed: int | None = None,
@@ -129,6 +138,9 @@ class BrokerServer:
         self.transport = transport
         self.sequencers = tuple(map(str, sequencers))
         """Clients are told where they find an order."""
+        self._archive = archive
+        self.describe_archive: Callable[[], dict[str, object]] | None = None
+        """Set by whoever records here: it is told in the status."""
         self.identity = Identity(name, mode, self.neighbours.keys(), token, open=guaranteed is not None)
         self.bad_frames = 0
         self.refusals = 0
@@ -285,6 +297,8 @@ class BrokerServer:
             session.abort()
         if self._endpoint is not None:
             self._endpoint.close()
+        if self._archive is not None:
+            await self._archive.close()
         self._release()
         await asyncio.gather(*(session.wait_closed() for session in sessions))
 
@@ -359,6 +373,19 @@ class BrokerServer:
         session = StreamSession(self, self._client_policy)
         self._sessions[session] = None
         return session
+
+    async def open_inside(self, host: Host, dial: Dial, policy: Policy) -> Session:
+        """A session of a client in this process, whatever guards the port: what a `ClientConnection` opens with."""
+        if self._stopped:
+            raise ConnectionRefusedError
+        hello = msgspec.structs.replace(dial.hello, token=self.identity.token)
+        ours, theirs = socket.socketpair()
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(self._accepted, ours)
+        _, session = await loop.create_connection(
+            lambda: StreamSession(host, policy, dial._replace(hello=hello)), sock=theirs
+        )
+        return await settled(session)
 
     def _policy_for(self, hello: Hello) -> Policy:
         return self._broker_policy if hello.role == BROKER else self._client_policy
@@ -472,6 +499,8 @@ class BrokerServer:
 
     def on_ended(self, session: Session, end: End) -> None:
         self._sessions.pop(session, None)
+        if self._archive is not None:
+            self._archive.forget(session)
         if session.peer and self._port.sessions.get(session.peer) is session:
             del self._port.sessions[session.peer]
             self._tell_node(self._node.link_down, session.peer)
@@ -555,6 +584,9 @@ class BrokerServer:
         def take_status_request(message: StatusRequest) -> None:
             session.send(Status(status_text(self.status())))
 
+        def refuse_reader(message: ArchiveInfoRequest) -> None:
+            session.send(ArchiveFailed(message.request, "error", NO_ARCHIVE))
+
         def refuse(message: Message) -> None:
             session.refuse(f"a client does not send {type(message).__name__}")
 
@@ -562,7 +594,10 @@ class BrokerServer:
             Subscribe: receive,
             Unsubscribe: receive,
             StatusRequest: take_status_request,
+            ArchiveInfoRequest: refuse_reader,
         }
+        if self._archive is not None:
+            handlers |= self._archive.handlers(session)
         if self._guaranteed is None:
             handlers[Publication] = take_publication
         else:
@@ -631,6 +666,8 @@ class BrokerServer:
         }
         if self.sequencers:
             status["sequencers"] = list(self.sequencers)
+        if self.describe_archive is not None:
+            status["archive"] = self.describe_archive()
         if self._post is not None:
             status["datagrams"] = self._post.status()
         if self._lossy is not None:

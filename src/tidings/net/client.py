@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -23,13 +23,15 @@ from tidings.net.handshake import BROKER, CLIENT
 from tidings.net.outbox import DEFAULT_LIMIT_BYTES, Policy
 from tidings.net.port import AsyncPort
 from tidings.net.security import Tls, check_dialling, client_context
-from tidings.net.session import Dial, End, Session, State
+from tidings.net.session import Dial, End, Host, Session, State
 from tidings.net.udp import DatagramEndpoint, say_goodbye
 from tidings.protocol.client import Client
 from tidings.protocol.kernel import TimerName
-from tidings.protocol.reliable_client import ReliableClient
+from tidings.protocol.reliable_client import Marks, ReliableClient
 
 AnyClient = Client | ReliableClient
+Opener = Callable[[Host, Dial, Policy], Awaitable[Session]]
+"""Opens a session that has settled, in another way than by dialling an address."""
 
 CLOSE_SECONDS = 2.0
 """How long `close` waits for the broker to take what is still to be sent."""
@@ -42,7 +44,8 @@ class ClientConnection:
     another connection took) ends it: `on_connection(False, reason)`, and `closed` is true.
 
     A guaranteed broker is told what the application has seen, unless `acknowledges` is False: then whoever shows
-    the events says so (`ReliableSession.acknowledge`).
+    the events says so (`ReliableSession.acknowledge`). With `marks`, what an earlier life of this client was shown
+    is not shown again.
     """
 
     def __init__(
@@ -60,6 +63,8 @@ class ClientConnection:
         buffer_limit_bytes: int = DEFAULT_LIMIT_BYTES,
         acknowledges: bool = True,
         lasting: bool = True,
+        marks: Marks | None = None,
+        opener: Opener | None = None,
         seed: int | None = None,
     ) -> None:
         self.name = name
@@ -75,6 +80,8 @@ class ClientConnection:
         """Which of the addresses is dialled."""
         self._acknowledges = acknowledges
         self._lasting = lasting
+        self._marks = marks
+        self._opener = opener
         self._on_connection = on_connection
         self._transport = transport
         self._tls = tls
@@ -183,6 +190,8 @@ class ClientConnection:
         self._on_connection(False, end.reason)
 
     async def _open_session(self) -> Session:
+        if self._opener is not None:
+            return await self._opener(self, self._dial, self._policy)
         if self._transport == "tcp":
             return await open_stream(self, self._address, self._dial, self._policy, self._context)
         self._release_endpoint()
@@ -245,6 +254,7 @@ class ClientConnection:
             incarnation=self._incarnation,
             acknowledges=self._acknowledges,
             lasting=self._lasting,
+            marks=self._marks,
         )
 
     def on_bad_frame(self, session: Session, error: WireError) -> None:

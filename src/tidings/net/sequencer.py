@@ -45,11 +45,13 @@ from tidings.protocol.kernel import TimerName
 from tidings.protocol.sequencing.layout import Layout
 from tidings.protocol.sequencing.machine import PublishNoOps
 from tidings.protocol.sequencing.node import SequencerNode
-from tidings.protocol.sequencing.replica import RoleChanged, Times
+from tidings.protocol.sequencing.replica import Role, RoleChanged, Times
 from tidings.protocol.store import Store
 
 MAX_COMPLAINTS = 1_000
 """So many different complaints are told once each; then they may be told again."""
+MAX_SUBSCRIPTIONS_TOLD = 1_000
+"""In the status, which is also bounded as a text."""
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - listened on only with TLS and a token
 """No addresses to dial."""
 
@@ -418,10 +420,31 @@ class SequencerHost:
             "left_out": sum(link.left_out for link in self._links.values()),
             "clients": sum(link.session.role == ORDERED for link in self._links.values()),
             "servers": self._node.sequencer.status(),
+            "subscriptions": self._subscriptions_status(),
             "witness_of": [place.name for place in self.layout.servers if place.witness == self.name],
             "nodes": {node: self._node_status(node) for node in self.layout.nodes},
             "sessions": [session.status() for session in self._sessions if session.state is State.UP],
         }
+
+    def _subscriptions_status(self) -> list[dict[str, object]] | int:
+        """Who has which topics, each told by the server where its changes begin; of too many only how many."""
+        assert self._node is not None
+        found = [
+            (identity, replica.machine.server.topics_of(identity))
+            for replica in self._node.sequencer.replicas.values()
+            if replica.role is Role.ACTIVE and replica.machine is not None
+            for identity in replica.machine.server.subscribers
+        ]
+        if len(found) > MAX_SUBSCRIPTIONS_TOLD:
+            return len(found)
+        return [
+            {
+                "subscriber": name,
+                "incarnation": incarnation,
+                "topics": [self.layout.entry(rank) for rank in sorted(ranks)],
+            }
+            for (name, incarnation), ranks in found
+        ]
 
     def _node_status(self, node: str) -> dict[str, object]:
         address = self.addresses.get(node)

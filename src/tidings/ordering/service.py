@@ -362,7 +362,8 @@ class OrderedService(EventService):
     def _show(self, fact: Shown) -> None:
         ordered = self._by_key.get(fact.key)
         event = fact.event
-        if ordered is None or not isinstance(event, Event) or not self._selects(ordered, event):
+        # An entry of the layout may have other topics than those of the subscription.
+        if ordered is None or not isinstance(event, Event) or not ordered.interest.selects(event):
             return
         assert self._sequencing is not None
         event.__dict__["order"] = Place(fact.stamp, self._sequencing.layout)
@@ -372,16 +373,6 @@ class OrderedService(EventService):
         if ordered.paced:
             ordered.unread += 1
         ordered.notify(event)
-
-    @staticmethod
-    def _selects(ordered: _Ordered, event: Event) -> bool:
-        """An entry may have other topics than those of the subscription."""
-        interest = ordered.interest
-        if not any(pattern.matches(event.topic) for pattern in interest.topics):
-            return False
-        if interest.pattern is None:
-            return True
-        return interest.pattern.matches({**event.attributes, "topic": event.topic})
 
     def _on_miss(self, ordered: _Ordered, gap: EventsMissed) -> None:
         """The service gave events up; those after them would wait for ever."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from tidings.model.errors import ConnectionFailed, NotConfirmed, SubscriptionRefused, WireError
@@ -99,6 +99,7 @@ class _Pace:
         self._tickets: dict[str, deque[tuple[int, int]]] = {}
         """Subscription -> connection and notification of what its stream holds."""
         self._scheduled = False
+        self._stopped = False
         # The session says here that it showed one more, even if that was for nobody.
         session.acknowledges = True
         session.acknowledge = lambda count: self._schedule()  # type: ignore[method-assign]
@@ -107,6 +108,10 @@ class _Pace:
         """Numbers start again; what an earlier connection brought is acknowledged no more."""
         self._connection += 1
         self._open.clear()
+
+    def stop(self) -> None:
+        """Nothing is acknowledged any more: what is not done with is for a later life of this client."""
+        self._stopped = True
 
     def begin(self, subscription: str) -> None:
         self._tickets[subscription] = deque()
@@ -143,6 +148,8 @@ class _Pace:
 
     def _acknowledge(self) -> None:
         self._scheduled = False
+        if self._stopped:
+            return
         first_open = next(iter(self._open), self._session.shown + 1)
         ReliableSession.acknowledge(self._session, first_open - 1)
 
@@ -153,6 +160,10 @@ class Bus(EventService):
         self.connection: Connection
         self.dropped = 0
         """Notifications that the broker left out because this client did not keep up."""
+        self.keeps_subscriptions = False
+        """True: a guaranteed broker goes on keeping events for this client after `close`; it will come back."""
+        self.on_break: Callable[[str], None] = lambda reason: None
+        """Told when the connection is lost, for whoever must know that something may be missing."""
         self._open = False
         self._unconfirmed: dict[int, asyncio.Future[None] | _Batch] = {}
         self._room: asyncio.Future[None] | None = None
@@ -185,10 +196,12 @@ class Bus(EventService):
 
     async def close(self) -> None:
         if self._open:
-            if self.lossless and not self.connection.closed:
+            if self.lossless and not self.connection.closed and not self.keeps_subscriptions:
                 for subscription_id in list(self._notify):  # else the broker keeps events for nobody
                     await self.remove_subscription(subscription_id)
             self._open = False
+            if self._pace is not None and self.keeps_subscriptions:
+                self._pace.stop()
             self._fail_everything("the connection was closed")
             await self.connection.close()
 
@@ -414,6 +427,7 @@ class Bus(EventService):
             self._on_broker(self.connection.client.session.broker)
         if not up:
             log.info("connection lost: %s", reason)
+            self.on_break(reason)
             if not self.lossless:
                 self._fail_publications(reason)
             if self.connection.closed:  # refused, or another took our name: it does not come back

@@ -8,13 +8,14 @@ from typing import get_args
 
 from tidings.model.errors import ConnectionFailed
 from tidings.net.address import Transport, parse_address
-from tidings.net.client import ClientConnection
+from tidings.net.client import ClientConnection, Opener
 from tidings.net.epidemic import EPIDEMIC
 from tidings.net.guaranteed import GUARANTEED
 from tidings.net.local import LocalConnection, LocalEpidemic, LocalNetwork
 from tidings.net.security import Tls
 from tidings.protocol.labels import parse_label
 from tidings.protocol.recovery.settings import Algorithm, RecoverySettings
+from tidings.protocol.reliable_client import Marks
 from tidings.scenario.schema import (
     BernoulliLoss,
     ChainShape,
@@ -45,8 +46,15 @@ def broker_bus(
     token: str = "",
     tls_ca: str | Path | None = None,
     timeout_s: float = 5.0,
+    incarnation: int | None = None,
+    marks: Marks | None = None,
+    opener: Opener | None = None,
 ) -> Bus:
-    """A bus at a broker, not open yet; with several addresses, `host1:port1,host2:port2`, at any of them."""
+    """A bus at a broker, not open yet; with several addresses, `host1:port1,host2:port2`, at any of them.
+
+    `incarnation` and `marks` are for a client that goes on where an earlier one ended: it publishes as that one, and
+    is not shown again what that one was shown.
+    """
     transport, encrypted = SCHEMES[scheme]
     bus = Bus()
     bus.connection = ClientConnection(
@@ -57,8 +65,11 @@ def broker_bus(
         transport=transport,
         tls=Tls(authority=tls_ca) if encrypted else None,
         token=token,
-        incarnation=None if name else 0,  # a name that was never used before has no earlier life
+        # A name that was never used before has no earlier life.
+        incarnation=incarnation if name else 0,
         lasting=name is not None,
+        marks=marks,
+        opener=opener,
         connect_timeout_seconds=timeout_s,
     )
     return bus

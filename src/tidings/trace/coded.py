@@ -7,8 +7,10 @@ made.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -55,30 +57,53 @@ class Events:
 
     def number_of(self, ids: Any) -> Array:
         """The number of each event id, -1 where it was never published."""
-        return _longs(pc.index_in(ids, value_set=self.ids).fill_null(-1))
+        return numbers_in(ids, self.ids)
 
     def published_before(self, at_ns: Array) -> Array:
         """How many events were published before each instant: the number of the first that was not."""
         return np.searchsorted(self.at, at_ns, side="left").astype(np.int64)
 
+    @cached_property
+    def by_source(self) -> Array:
+        """The events, source by source."""
+        return np.argsort(self.source, kind="stable").astype(np.int64)
+
+    def only(self, numbers: Array) -> Self:
+        """These events, ascending, as if there were no others: numbered anew from 0."""
+        few = copy(self)
+        few.__dict__.pop("by_source", None)
+        few.row, few.at, few.topic = self.row[numbers], self.at[numbers], self.topic[numbers]
+        few.sequence_rank, few.confirmed = self.sequence_rank[numbers], self.confirmed[numbers]
+        sources, few.source = np.unique(self.source[numbers], return_inverse=True)
+        few.source_names = [self.source_names[source] for source in sources]
+        few.ordinal = _ordinals(few.source)
+        few.ids = self.ids.take(pa.array(numbers))
+        return few
+
 
 class Subscriptions:
-    """Rows of the table `subscribed`. Subscribers are numbered as they appear there, then in `delivered`."""
+    """Rows of the table `subscribed`. Subscribers are numbered as they appear there, then as in `others`."""
 
-    def __init__(self, subscribed: Any, delivered: Any) -> None:
-        pairs = pa.chunked_array(
-            [*subscribed["subscriber"].chunks, *delivered["subscriber"].chunks], pa.string()
+    def __init__(self, subscribed: Any, others: Sequence[str] = ()) -> None:
+        names = pc.unique(
+            pa.chunked_array([*subscribed["subscriber"].chunks, pa.array(others, pa.string())], pa.string())
         )
-        names = pc.unique(pairs)
+        self._subscribers = names
         self.subscriber_names: list[str] = names.to_pylist()
         self.names: list[str] = subscribed["subscription"].to_pylist()
-        self.subscriber = _longs(pc.index_in(subscribed["subscriber"], value_set=names))
+        self.subscriber = self.numbers_of(subscribed["subscriber"])
         self.requested = _longs(subscribed["requested_ns"])
         self.accepted = _longs(subscribed["accepted_ns"].fill_null(NEVER))
         self.cancelled = _longs(subscribed["cancelled_ns"].fill_null(NEVER))
         self.order: list[str] = subscribed["order"].to_pylist()
-        self.delivered_subscriber = _longs(pc.index_in(delivered["subscriber"], value_set=names))
-        self.delivered_row = self._rows_of(delivered)
+        self._distinct = pa.array(sorted(set(self.names)), pa.string())
+        own = numbers_in(subscribed["subscription"], self._distinct)
+        keys = self.subscriber * len(self._distinct) + own
+        self._by_key = np.argsort(keys, kind="stable")
+        self._keys = keys[self._by_key]
+        repeated = np.flatnonzero(np.diff(self._keys) == 0)
+        if repeated.size:
+            raise TraceError(f"subscription {self.describe(self._by_key[repeated[0]])} is listed twice")
 
     def __len__(self) -> int:
         return len(self.names)
@@ -90,40 +115,73 @@ class Subscriptions:
         """Which subscriptions asked for one of `orders`; all for None."""
         return np.array([orders is None or order in orders for order in self.order], dtype=np.bool_)
 
-    def _rows_of(self, delivered: Any) -> Array:
-        """The row of the subscription of each delivery, -1 where that subscriber has none of this name."""
-        distinct = pa.array(sorted(set(self.names)), pa.string())
-        own = _longs(pc.index_in(pa.array(self.names, pa.string()), value_set=distinct))
-        keys = self.subscriber * len(distinct) + own
-        order = np.argsort(keys, kind="stable")
-        repeated = np.flatnonzero(np.diff(keys[order]) == 0)
-        if repeated.size:
-            raise TraceError(f"subscription {self.describe(order[repeated[0]])} is listed twice")
-        named = _longs(pc.index_in(delivered["subscription"], value_set=distinct).fill_null(-1))
-        wanted = np.where(named < 0, -1, self.delivered_subscriber * len(distinct) + named)
-        found = index_in_sorted(keys[order], wanted)
-        return np.where(found >= 0, order[found], -1) if len(order) else found
+    def numbers_of(self, subscribers: Any) -> Array:
+        """The number of each subscriber, -1 where there is none of this name."""
+        return numbers_in(subscribers, self._subscribers)
+
+    def rows_of(self, subscriber: Array, names: Any) -> Array:
+        """The row of the subscription of this name of each subscriber, -1 where it has none."""
+        named = numbers_in(names, self._distinct)
+        wanted = np.where(named < 0, -1, subscriber * len(self._distinct) + named)
+        found = index_in_sorted(self._keys, wanted)
+        return np.where(found >= 0, self._by_key[found], -1) if len(self._keys) else found
+
+
+class Deliveries(NamedTuple):
+    """Rows of the table `delivered`, ascending by `number`, which is the row in the whole table."""
+
+    number: Array
+    subscriber: Array
+    subscription: Array
+    event: Array
+    position: Array
+    at: Array
+    out_of_order: Mask
 
 
 class Coded:
-    """Events, subscriptions and deliveries of one trace as arrays; deliveries are in the table's order."""
+    """Events, subscriptions and deliveries of a trace as arrays.
 
-    def __init__(self, published: Any, subscribed: Any, delivered: Any) -> None:
-        self.events = Events(published)
-        self.subscriptions = Subscriptions(subscribed, delivered)
-        self.subscriber = self.subscriptions.delivered_subscriber
-        self.subscription = self.subscriptions.delivered_row
-        self.event = self.events.number_of(delivered["event_id"])
-        self.position = _longs(delivered["position"])
-        self.at = _longs(delivered["at_ns"])
-        self.out_of_order: Mask = delivered["out_of_order"].to_numpy()
-        self._tables = (published, subscribed, delivered)
+    The deliveries, and `own`, the rows of `subscribed` that are asked about, may be those of some subscribers
+    alone: what is checked of each subscriber is then checked of these.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        subscriptions: Subscriptions,
+        interests: Callable[[], Interests],
+        deliveries: Deliveries,
+        *,
+        own: Array,
+        unknown_id: Callable[[int], str],
+    ) -> None:
+        self.events = events
+        self.subscriptions = subscriptions
+        self.own = own
+        self._interests = interests
+        self._number, self.subscriber, self.subscription, self.event, *others = deliveries
+        self.position, self.at, self.out_of_order = others
+        self._unknown_id = unknown_id
+
+    @classmethod
+    def of_tables(cls, published: Any, subscribed: Any, delivered: Any) -> Self:
+        """The whole trace."""
+        events = Events(published)
+        subscriptions = Subscriptions(subscribed, pc.unique(delivered["subscriber"]).to_pylist())
+        return cls(
+            events,
+            subscriptions,
+            lambda: Interests(published, subscribed, events.row),
+            coded_deliveries(events, subscriptions, delivered),
+            own=np.arange(len(subscriptions)),
+            unknown_id=lambda number: str(delivered["event_id"][number]),
+        )
 
     @cached_property
     def interests(self) -> Interests:
         """What each subscription selects."""
-        published, subscribed, _ = self._tables
-        return Interests(published, subscribed, self.events.row)
+        return self._interests()
 
     @cached_property
     def by_position(self) -> Array:
@@ -138,15 +196,14 @@ class Coded:
         distinct: Array = keys[segment_starts(keys)]
         return distinct
 
+    def number(self, row: int) -> int:
+        """The row of a delivery in the whole table."""
+        return int(self._number[row])
+
     def event_id(self, row: int) -> str:
         """The event id of a delivery, also of one that was never published."""
-        text: str = self._tables[2]["event_id"][int(row)].as_py()
-        return text
-
-    def published_id(self, row: int) -> str:
-        """The event id in a row of the table `published`."""
-        text: str = self._tables[0]["event_id"][int(row)].as_py()
-        return text
+        event = int(self.event[row])
+        return self.events.name(event) if event >= 0 else self._unknown_id(self.number(row))
 
     def subscriber_name(self, row: int) -> str:
         """The subscriber of a delivery."""
@@ -168,6 +225,25 @@ class Coded:
         _, first = np.unique(keys, return_index=True)
         kept: Array = rows[np.sort(first)]
         return kept
+
+
+def coded_deliveries(events: Events, subscriptions: Subscriptions, delivered: Any, first: int = 0) -> Deliveries:
+    """Rows of the table `delivered` from row `first` on."""
+    subscriber = subscriptions.numbers_of(delivered["subscriber"])
+    return Deliveries(
+        number=np.arange(first, first + len(subscriber)),
+        subscriber=subscriber,
+        subscription=subscriptions.rows_of(subscriber, delivered["subscription"]),
+        event=events.number_of(delivered["event_id"]),
+        position=_longs(delivered["position"]),
+        at=_longs(delivered["at_ns"]),
+        out_of_order=delivered["out_of_order"].to_numpy(),
+    )
+
+
+def numbers_in(column: Any, values: Any) -> Array:
+    """Where each string is among the distinct `values`, -1 where it is not."""
+    return _longs(pc.index_in(column, value_set=values).fill_null(-1))
 
 
 def index_in_sorted(keys: Array, wanted: Array) -> Array:

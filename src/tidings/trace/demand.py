@@ -13,19 +13,27 @@ way on the others still comes for it; and total order keeps that of a source on 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from tidings.trace.coded import NEVER, Array, Coded, Mask, index_in_sorted
 
+PIECE = 4_000_000
+"""Owed events that are looked at together."""
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """`missing` holds `subscription row * events + event`, ascending."""
+    """`missing` holds `subscription row * events + event`, ascending; `expected_of` is by row of `subscribed`."""
 
-    expected: int
+    expected_of: Array
     missing: Array
+
+    @property
+    def expected(self) -> int:
+        return int(self.expected_of.sum())
 
     @property
     def delivered(self) -> int:
@@ -34,12 +42,20 @@ class Demand:
 
 def demand(coded: Coded, *, confirmed_only: bool = False, strict_end: bool = False) -> Demand:
     """What was owed. `confirmed_only` leaves out unconfirmed events, `strict_end` excuses nothing."""
-    owed = _owed(coded, confirmed_only)
-    missing = owed[index_in_sorted(coded.delivered_keys, owed) < 0]
-    if strict_end:
-        return Demand(len(owed), missing)
-    excused = _on_their_way(coded, missing)
-    return Demand(len(owed) - int(np.count_nonzero(excused)), missing[~excused])
+    expected_of = np.zeros(len(coded.subscriptions), dtype=np.int64)
+    parts = [np.empty(0, dtype=np.int64)]
+    for piece in _owed(coded, confirmed_only):
+        missing = piece[index_in_sorted(coded.delivered_keys, piece) < 0]
+        excused = np.zeros(len(missing), dtype=np.bool_) if strict_end else _on_their_way(coded, missing)
+        _count(expected_of, piece // len(coded.events), 1)
+        _count(expected_of, missing[excused] // len(coded.events), -1)
+        parts.append(missing[~excused])
+    return Demand(expected_of, np.concatenate(parts))
+
+
+def _count(counts: Array, rows: Array, step: int) -> None:
+    distinct, times = np.unique(rows, return_counts=True)
+    counts[distinct] += step * times
 
 
 def windows(coded: Coded) -> tuple[Array, Array]:
@@ -48,25 +64,31 @@ def windows(coded: Coded) -> tuple[Array, Array]:
     return events.published_before(subscriptions.accepted), events.published_before(subscriptions.cancelled)
 
 
-def _owed(coded: Coded, confirmed_only: bool) -> Array:
+def _owed(coded: Coded, confirmed_only: bool) -> Iterator[Array]:
+    """In pieces, as there may be far more of it than was delivered."""
     first, end = windows(coded)
-    parts = [np.empty(0, dtype=np.int64)]
-    for row in np.flatnonzero(first < end):
+    parts, size = [], 0
+    for row in coded.own[first[coded.own] < end[coded.own]]:
         selected = coded.interests.selected(int(coded.interests.of_subscription[row]))
         low, high = np.searchsorted(selected, (first[row], end[row]))
         events = selected[low:high]
         if confirmed_only:
             events = events[coded.events.confirmed[events]]
         parts.append(events + row * len(coded.events))
-    return np.concatenate(parts)
+        size += len(events)
+        if size >= PIECE:
+            yield np.concatenate(parts)
+            parts, size = [], 0
+    if parts:
+        yield np.concatenate(parts)
 
 
 def _on_their_way(coded: Coded, missing: Array) -> Mask:
     """Which of the missing were behind everything that came of their source when the subscription ended."""
     events = coded.events
-    if not len(missing):
-        return np.zeros(0, dtype=np.bool_)
     ended = coded.subscriptions.cancelled != NEVER
+    if not len(missing) or not ended[missing // len(events)].any():
+        return np.zeros(len(missing), dtype=np.bool_)
     by_topic = coded.subscriptions.with_orders(frozenset({"causal", "total"}))
     streams_in_all = len(events.source_names) * (events.topics + 1)
 

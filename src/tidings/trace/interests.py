@@ -22,6 +22,9 @@ from tidings.model.topics import TopicPattern
 
 Array = npt.NDArray[np.int64]
 
+MAX_KEPT = 50_000_000
+"""Selected events that are remembered, over all interests; when there are more, all are computed anew."""
+
 _NOTHING: Array = np.empty(0, dtype=np.int64)
 
 
@@ -35,6 +38,7 @@ class Interests:
         self.of_subscription: Array = self._numbered(subscribed)
         self._events_of_pattern: dict[TopicPattern, list[int]] = {}
         self._selected: dict[int, Array] = {}
+        self._kept = 0
         self._interests = list(self._distinct)
 
     def __len__(self) -> int:
@@ -43,14 +47,17 @@ class Interests:
     def selected(self, interest: int) -> Array:
         """The numbers of the events that this interest selects, ascending."""
         if interest not in self._selected:
+            if self._kept > MAX_KEPT:
+                self._selected.clear()
+                self._kept = 0
             self._selected[interest] = self._select(self._interests[interest])
+            self._kept += len(self._selected[interest])
         return self._selected[interest]
 
-    @cached_property
-    def selected_keys(self) -> Array:
-        """`interest * events + event` of everything that is selected, ascending."""
+    def selected_keys(self, interests: Array) -> Array:
+        """`interest * events + event` of everything that these, ascending, select; ascending."""
         events = len(self._event_rows)
-        keys = [self.selected(interest) + interest * events for interest in range(len(self))]
+        keys = [self.selected(interest) + interest * events for interest in interests.tolist()]
         return np.concatenate([_NOTHING, *keys])
 
     def _numbered(self, subscribed: Any) -> Array:

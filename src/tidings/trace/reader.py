@@ -57,7 +57,7 @@ class Trace:
     @cached_property
     def coded(self) -> Coded:
         """The same content as integer arrays, made once; what checkers and metrics compute with."""
-        return Coded(self.published, self.subscribed, self.delivered)
+        return Coded.of_tables(self.published, self.subscribed, self.delivered)
 
 
 def _table_of(name: str, rows: list[Sequence[Any]]) -> Any:
@@ -75,10 +75,11 @@ def _read_table(directory: Path, name: str) -> Any:
         table = pq.read_table(path, partitioning="hive")
     except (OSError, pa.ArrowException) as error:
         raise TraceError(f"cannot read trace table {path}: {_first_line(error)}") from error
-    return _conformed(table, name, path)
+    return conformed(table, name, path)
 
 
-def _conformed(table: Any, name: str, path: Path) -> Any:
+def conformed(table: Any, name: str, path: Path) -> Any:
+    """The table with the exact schema of `name`; TraceError, which names the file, if it is of another shape."""
     schema = SCHEMAS[name]
     for column in table.column_names:
         if schema.get_field_index(column) < 0:

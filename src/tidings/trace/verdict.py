@@ -1,13 +1,18 @@
-"""What a check of a trace says: does a guarantee hold, how often does it not, and the first cases of that."""
+"""What a check of a trace says: does a guarantee hold, how often does it not, and the first cases of that.
+
+A check may run on parts of a trace, each with whole subscribers: each part gives a `Found`, and `verdict_of` puts
+them together to what one check of everything says. Hence each case has a key that places it among all of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import merge
 from itertools import islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-Case = TypeVar("Case")
+Item = TypeVar("Item")
 
 MAX_WITNESSES = 10
 
@@ -42,6 +47,34 @@ class Verdict:
         return f"{self.guarantee}: {self.violations} violation{plural}, first: {self.witnesses[0]}"
 
 
-def first_witnesses(cases: Iterable[Case], describe: Callable[[Case], Witness]) -> list[Witness]:
-    """Describes the first cases only: a broken trace has millions."""
-    return [describe(case) for case in islice(cases, MAX_WITNESSES)]
+class Case(NamedTuple):
+    """A violation and where it stands among all of its guarantee."""
+
+    key: tuple[int, ...]
+    witness: Witness
+
+
+class Found(NamedTuple):
+    """What was found in a part of a trace: how many violations, and the first of them in the order of keys."""
+
+    violations: int
+    cases: Sequence[Case] = ()
+    counts: Mapping[str, int] = {}
+
+
+def first_cases(items: Iterable[Item], describe: Callable[[Item], Case]) -> list[Case]:
+    """Describes the first items only: a broken trace has millions."""
+    return [describe(item) for item in islice(items, MAX_WITNESSES)]
+
+
+def verdict_of(guarantee: str, parts: Iterable[Found]) -> Verdict:
+    """The verdict on all parts together."""
+    parts = list(parts)
+    violations = sum(part.violations for part in parts)
+    cases = merge(*(part.cases for part in parts), key=lambda case: case.key)
+    counts: dict[str, int] = {}
+    for part in parts:
+        for name, count in part.counts.items():
+            counts[name] = counts.get(name, 0) + count
+    witnesses = [case.witness for case in islice(cases, MAX_WITNESSES)]
+    return Verdict(guarantee, violations == 0, violations, witnesses, counts)

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Union
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from tidings.model import messages, ordering_messages, recovery_messages
+from tidings.model import archive_messages, messages, ordering_messages, recovery_messages
 from tidings.model.errors import WireError
 from tidings.model.event import MAX_EVENT_BYTES, Counter, Name, Publication, decode_publication
 from tidings.model.messages import (
@@ -97,7 +97,7 @@ def message_classes() -> tuple[type[WireMessage], ...]:
     """Every message that travels as itself, by tag."""
     found = [
         value
-        for module in (messages, recovery_messages, ordering_messages)
+        for module in (messages, recovery_messages, ordering_messages, archive_messages)
         for value in vars(module).values()
         if isinstance(value, type)
         and issubclass(value, WireMessage)

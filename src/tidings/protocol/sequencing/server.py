@@ -312,6 +312,10 @@ class SequencerServer(Part):
             if topics and max(topics) in self.own
         ]
 
+    def topics_of(self, subscriber: Identity) -> frozenset[int]:
+        _, topics = self._subscriptions.get(subscriber, (0, frozenset()))
+        return topics
+
     @property
     def clients(self) -> set[str]:
         """The nodes of all who may wait for an answer."""

@@ -18,9 +18,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from tidings.trace.coded import Array, Coded, Mask, highest_before, segment_starts
+from tidings.trace.checkers.total import Edges
+from tidings.trace.coded import Array, Coded, Events, Mask, highest_before, segment_starts
 from tidings.trace.reader import Trace
-from tidings.trace.verdict import MAX_WITNESSES, Verdict, Witness, first_witnesses
+from tidings.trace.verdict import MAX_WITNESSES, Case, Found, Verdict, Witness, first_cases, verdict_of
 
 CAUSAL_ORDER = "causal_order"
 
@@ -36,17 +37,53 @@ def causal_order(trace: Trace, *, orders: frozenset[str] | None = None) -> Verdi
     Deliveries declared out of order are set aside, and so are repeated ones. `orders` limits the check, not
     the causality, to subscriptions that asked for one of these.
     """
-    coded = trace.coded
-    rows = coded.ordered_rows(orders)
+    return verdict_of(CAUSAL_ORDER, [find_late(trace.coded, trace.coded.ordered_rows(orders))])
+
+
+def find_late(coded: Coded, rows: Array) -> Found:
+    """Which of these deliveries, subscriber by subscriber in the order of positions, come too late.
+
+    All deliveries of `coded`, in whatever order, make causality.
+    """
     late, shown_before = _late_in_own_source(coded, rows)
     past = _Pasts(coded)
     for low in range(0, past.sources, past.block):
         past.fill(low)
         late |= _late_by_vectors(coded, rows, past, shown_before)
     broken = np.flatnonzero(late)
-    told = [int(place) for place in broken if int(place) in shown_before]
-    witnesses = first_witnesses(told, lambda place: _witness(coded, rows[place], shown_before[place]))
-    return Verdict(CAUSAL_ORDER, not len(broken), len(broken), witnesses)
+
+    def describe(place: int) -> Case:
+        # The first of all late places are among those that have an entry.
+        return Case(
+            (int(coded.subscriber[rows[place]]), place), _witness(coded, rows[place], shown_before[place])
+        )
+
+    return Found(len(broken), first_cases(broken.tolist(), describe))
+
+
+def causal_edges(coded: Coded) -> Edges:
+    """From each event that a source was notified of to the first event which that makes depend on it.
+
+    With the steps from each event to the next of its source (`source_edges`) they span all causality.
+    """
+    events = coded.events
+    numbers = {name: number for number, name in enumerate(events.source_names)}
+    source_of = np.array(
+        [numbers.get(name, -1) for name in coded.subscriptions.subscriber_names], dtype=np.int64
+    )
+    rows = np.flatnonzero((coded.event >= 0) & (source_of[coded.subscriber] >= 0))
+    counts_from = np.maximum(events.published_before(coded.at[rows]), coded.event[rows] + 1)
+    source, size = source_of[coded.subscriber[rows]], len(events) + 1
+    keys = events.source[events.by_source] * size + events.by_source
+    place = np.searchsorted(keys, source * size + counts_from)
+    made = np.flatnonzero(place < np.searchsorted(keys, (source + 1) * size))
+    return coded.event[rows[made]], events.by_source[place[made]]
+
+
+def source_edges(events: Events) -> Edges:
+    order = events.by_source
+    same = ~segment_starts(events.source[order])[1:]
+    return order[:-1][same], order[1:][same]
 
 
 class _Pasts:

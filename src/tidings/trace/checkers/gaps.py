@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidings.trace.coded import Array, Coded, index_in_sorted
+from tidings.trace.coded import Array, Coded, Events, Subscriptions, index_in_sorted
 from tidings.trace.demand import demand, windows
 from tidings.trace.reader import Trace
-from tidings.trace.verdict import Verdict, Witness, first_witnesses
+from tidings.trace.verdict import Case, Found, Verdict, Witness, first_cases, verdict_of
 
 GAP_FREE = "gap_free"
 AGREEMENT = "agreement"
@@ -18,16 +18,19 @@ def gap_free(trace: Trace, *, confirmed_only: bool = False, strict_end: bool = F
 
     `counts` says how many were `expected` and how many of these `delivered`.
     """
-    coded = trace.coded
+    found = find_gaps(trace.coded, confirmed_only=confirmed_only, strict_end=strict_end)
+    return verdict_of(GAP_FREE, [found])
+
+
+def find_gaps(coded: Coded, *, confirmed_only: bool = False, strict_end: bool = False) -> Found:
     owed = demand(coded, confirmed_only=confirmed_only, strict_end=strict_end)
 
-    def describe(key: int) -> Witness:
+    def describe(key: int) -> Case:
         row, event = divmod(int(key), len(coded.events))
-        return _missing(coded, row, event, "never came")
+        return _missing(coded.events, coded.subscriptions, row, event, "never came")
 
     counts = {"expected": owed.expected, "delivered": owed.delivered}
-    witnesses = first_witnesses(owed.missing, describe)
-    return Verdict(GAP_FREE, not len(owed.missing), len(owed.missing), witnesses, counts)
+    return Found(len(owed.missing), first_cases(owed.missing, describe), counts)
 
 
 def agreement(trace: Trace, *, strict_end: bool = False) -> Verdict:
@@ -38,26 +41,22 @@ def agreement(trace: Trace, *, strict_end: bool = False) -> Verdict:
     missing at one of them (see `trace.demand`) while another got it.
     """
     coded = trace.coded
-    missing = demand(coded, strict_end=strict_end).missing
-    events = max(len(coded.events), 1)
-    row, event = np.divmod(missing, events)
-    wanted = coded.interests.of_subscription[row] * events + event
-    keys, got_row = _got_in_time(coded)
-    place = index_in_sorted(keys, wanted)
-
-    def describe(case: int) -> Witness:
-        other = coded.subscriptions.describe(int(got_row[place[case]]))
-        return _missing(coded, int(row[case]), int(event[case]), f"never came, but did at {other}")
-
-    broken = np.flatnonzero(place >= 0)
-    return Verdict(AGREEMENT, not len(broken), len(broken), first_witnesses(broken.tolist(), describe))
+    missing = missing_of_equals(coded, strict_end=strict_end)
+    return verdict_of(AGREEMENT, [find_unequal(coded.events, coded.subscriptions, missing, got_in_time(coded))])
 
 
-def _got_in_time(coded: Coded) -> tuple[Array, Array]:
-    """`interest * events + event`, ascending, of what a subscription got that was in force at publication.
+Keyed = tuple[Array, Array]
+"""Numbers `interest * events + event`, and with each a row of `subscribed`."""
 
-    With each the first row of `subscribed` that got it.
-    """
+
+def missing_of_equals(coded: Coded, *, strict_end: bool = False) -> Keyed:
+    """What is missing, by row of `subscribed`, then by event."""
+    row, event = np.divmod(demand(coded, strict_end=strict_end).missing, max(len(coded.events), 1))
+    return coded.interests.of_subscription[row] * len(coded.events) + event, row
+
+
+def got_in_time(coded: Coded) -> Keyed:
+    """What a subscription got that was in force at publication, ascending, with the first row that got it."""
     first, end = windows(coded)
     row, event = np.divmod(coded.delivered_keys, max(len(coded.events), 1))
     in_force = (event >= first[row]) & (event < end[row])
@@ -68,8 +67,21 @@ def _got_in_time(coded: Coded) -> tuple[Array, Array]:
     return keys, row[places]
 
 
-def _missing(coded: Coded, row: int, event: int, what: str) -> Witness:
-    subscriptions = coded.subscriptions
-    event_id = coded.events.name(event)
+def find_unequal(events: Events, subscriptions: Subscriptions, missing: Keyed, got: Keyed) -> Found:
+    """Which of the missing somebody got."""
+    place = index_in_sorted(got[0], missing[0])
+
+    def describe(case: int) -> Case:
+        row, event = int(missing[1][case]), int(missing[0][case]) % len(events)
+        other = subscriptions.describe(int(got[1][place[case]]))
+        return _missing(events, subscriptions, row, event, f"never came, but did at {other}")
+
+    broken = np.flatnonzero(place >= 0)
+    return Found(len(broken), first_cases(broken.tolist(), describe))
+
+
+def _missing(events: Events, subscriptions: Subscriptions, row: int, event: int, what: str) -> Case:
+    event_id = events.name(event)
     text = f"event {event_id}, selected by subscription {subscriptions.describe(row)}, {what}"
-    return Witness(text, (event_id,), (subscriptions.subscriber_names[subscriptions.subscriber[row]],))
+    name = subscriptions.subscriber_names[subscriptions.subscriber[row]]
+    return Case((row, event), Witness(text, (event_id,), (name,)))

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
 
-from tidings.trace.coded import Array, Coded, Mask, index_in_sorted, segment_starts
+from tidings.trace.coded import Array, Coded, Events, Mask, index_in_sorted, segment_starts
 from tidings.trace.reader import Trace
-from tidings.trace.verdict import Verdict, Witness, first_witnesses
+from tidings.trace.verdict import Case, Found, Verdict, Witness, first_cases, verdict_of
 
 EXACTLY_ONCE = "exactly_once"
 
+Key = tuple[int, ...]
+
 
 class _Broken(NamedTuple):
-    """The rows that break one rule."""
+    """The rows that break one rule; `place` is where a row stands among all that break it."""
 
     rule: str
     rows: Array
     describe: Callable[[str, int], Witness]
+    place: Callable[[int], Key]
 
 
 def exactly_once(trace: Trace) -> Verdict:
@@ -33,37 +36,63 @@ def exactly_once(trace: Trace) -> Verdict:
     a subscriber run from 0 without gap or repetition. Event ids are unique, and `source:sequence`. A row
     counts once for each of these rules that it breaks.
     """
-    coded = trace.coded
+    published = find_wrong_publications(trace.published, trace.coded.events)
+    return verdict_of(EXACTLY_ONCE, [published, find_wrong_deliveries(trace.coded)])
+
+
+def find_wrong_deliveries(coded: Coded) -> Found:
+    def of_stream(row: int) -> Key:
+        return (int(coded.subscription[row]), int(coded.event[row]), int(coded.position[row]), coded.number(row))
+
+    def of_subscriber(row: int) -> Key:
+        return (int(coded.subscriber[row]), int(coded.position[row]), coded.number(row))
+
+    describe = _delivery(coded)
     broken = [
-        *_broken_publications(trace),
         *_broken_deliveries(coded),
-        _Broken("is delivered again", _repeated(coded), _delivery(coded)),
-        _Broken("is not at the position after the one before", _misplaced(coded), _delivery(coded)),
+        _Broken("is delivered again", _repeated(coded), describe, of_stream),
+        _Broken("is not at the position after the one before", _misplaced(coded), describe, of_subscriber),
     ]
-    cases = chain.from_iterable(((case, int(row)) for row in case.rows) for case in broken)
-    witnesses = first_witnesses(cases, lambda case: case[0].describe(case[0].rule, case[1]))
-    violations = sum(len(case.rows) for case in broken)
-    return Verdict(EXACTLY_ONCE, violations == 0, violations, witnesses)
+    return _found(broken, first_rule=_PUBLICATION_RULES)
+
+
+def find_wrong_publications(published: Any, events: Events) -> Found:
+    """Among all publications, whoever was notified of them."""
+    names = pc.binary_join_element_wise(published["source"], published["sequence"].cast("string"), ":")
+    misnamed = np.flatnonzero(pc.not_equal(names, published["event_id"]).to_numpy())
+
+    def describe(rule: str, row: int) -> Witness:
+        event_id: str = published["event_id"][row].as_py()
+        return Witness(f"event {event_id} {rule}", events=(event_id,))
+
+    broken = [
+        _Broken("is published again", events.repeated_rows, describe, _by_row),
+        _Broken("is not called source:sequence", misnamed, describe, _by_row),
+    ]
+    return _found(broken, first_rule=0)
+
+
+_PUBLICATION_RULES = 2
+
+
+def _by_row(row: int) -> Key:
+    return (row,)
+
+
+def _found(broken: list[_Broken], first_rule: int) -> Found:
+    numbered = enumerate(broken, first_rule)
+    cases = chain.from_iterable(((rule, case, int(row)) for row in case.rows) for rule, case in numbered)
+
+    def describe(item: tuple[int, _Broken, int]) -> Case:
+        rule, case, row = item
+        return Case((rule, *case.place(row)), case.describe(case.rule, row))
+
+    return Found(sum(len(case.rows) for case in broken), first_cases(cases, describe))
 
 
 def duplicates(coded: Coded) -> int:
     """How many deliveries repeat an event to the same subscription."""
     return len(_repeated(coded))
-
-
-def _broken_publications(trace: Trace) -> list[_Broken]:
-    published = trace.published
-    names = pc.binary_join_element_wise(published["source"], published["sequence"].cast("string"), ":")
-    misnamed = np.flatnonzero(pc.not_equal(names, published["event_id"]).to_numpy())
-
-    def describe(rule: str, row: int) -> Witness:
-        event_id = trace.coded.published_id(row)
-        return Witness(f"event {event_id} {rule}", events=(event_id,))
-
-    return [
-        _Broken("is published again", trace.coded.events.repeated_rows, describe),
-        _Broken("is not called source:sequence", misnamed, describe),
-    ]
 
 
 def _broken_deliveries(coded: Coded) -> list[_Broken]:
@@ -81,7 +110,10 @@ def _broken_deliveries(coded: Coded) -> list[_Broken]:
         ("is delivered before the subscription was requested", coded.at < requested),
         ("was published after the subscription was cancelled", published_at > cancelled),
     ]
-    return [_Broken(rule, np.flatnonzero(mask), _delivery(coded)) for rule, mask in rules]
+    return [
+        _Broken(rule, np.flatnonzero(mask), _delivery(coded), lambda row: (coded.number(row),))
+        for rule, mask in rules
+    ]
 
 
 def _unselected(coded: Coded, known: Mask) -> Mask:
@@ -89,7 +121,7 @@ def _unselected(coded: Coded, known: Mask) -> Mask:
     interest = coded.interests.of_subscription[coded.subscription[rows]]
     keys = interest * len(coded.events) + coded.event[rows]
     unselected = np.zeros(len(known), dtype=np.bool_)
-    unselected[rows] = index_in_sorted(coded.interests.selected_keys, keys) < 0
+    unselected[rows] = index_in_sorted(coded.interests.selected_keys(np.unique(interest)), keys) < 0
     return unselected
 
 

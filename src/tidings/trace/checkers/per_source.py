@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidings.trace.coded import highest_before
+from tidings.trace.coded import Coded, highest_before
 from tidings.trace.reader import Trace
-from tidings.trace.verdict import Verdict, Witness, first_witnesses
+from tidings.trace.verdict import Case, Found, Verdict, Witness, first_cases, verdict_of
 
 FIFO = "fifo"
 
@@ -17,7 +17,10 @@ def fifo(trace: Trace, *, orders: frozenset[str] | None = None) -> Verdict:
     Deliveries declared out of order are set aside. A delivery is a violation if an earlier one had a sequence
     number as high or higher. `orders` limits the check to subscriptions that asked for one of these.
     """
-    coded = trace.coded
+    return verdict_of(FIFO, [find_unordered(trace.coded, orders)])
+
+
+def find_unordered(coded: Coded, orders: frozenset[str] | None) -> Found:
     events = coded.events
     rows = coded.ordered_rows(orders)
     stream = coded.subscriber[rows] * len(events.source_names) + events.source[coded.event[rows]]
@@ -25,7 +28,7 @@ def fifo(trace: Trace, *, orders: frozenset[str] | None = None) -> Verdict:
     rank = events.sequence_rank[coded.event[rows]]
     broken = np.flatnonzero(rank <= highest_before(np.sort(stream), rank))
 
-    def describe(place: int) -> Witness:
+    def describe(place: int) -> Case:
         row = rows[place]
         # The one before in the stream, or one before that, is higher; the nearest such is what one looks for.
         earlier = place - 1
@@ -37,6 +40,6 @@ def fifo(trace: Trace, *, orders: frozenset[str] | None = None) -> Verdict:
         text = (
             f"subscriber {name} sees {pair[0]} at position {positions[0]}, then {pair[1]} at {positions[1]}"
         )
-        return Witness(text, pair, (name,), positions)
+        return Case((int(coded.subscriber[row]), place), Witness(text, pair, (name,), positions))
 
-    return Verdict(FIFO, not len(broken), len(broken), first_witnesses(broken.tolist(), describe))
+    return Found(len(broken), first_cases(broken.tolist(), describe))

@@ -8,7 +8,7 @@ mean that any two of them disagree (three subscribers that see ab, bc and ca do 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -16,15 +16,27 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from tidings.trace.coded import Array, Coded, segment_starts
+from tidings.trace.coded import Array, Coded, Events, segment_starts
 from tidings.trace.reader import Trace
-from tidings.trace.verdict import Verdict, Witness, first_witnesses
+from tidings.trace.verdict import Case, Found, Verdict, Witness, first_cases, verdict_of
 
 TOTAL_ORDER = "total_order"
 
+Edges = tuple[Array, Array]
+"""Pairs of event numbers."""
+
+
+class Shown(NamedTuple):
+    """What was shown, subscriber by subscriber in the order of positions; `component` is that of the event."""
+
+    component: Array
+    subscriber: Array
+    event: Array
+    position: Array
+
 
 class _Inversion(NamedTuple):
-    """Delivery rows: `first` sees its pair as (a, b), `second` as (b, a)."""
+    """Places in `Shown`: `first` sees its pair as (a, b), `second` as (b, a)."""
 
     first: tuple[int, int]
     second: tuple[int, int]
@@ -38,37 +50,57 @@ def total_order(trace: Trace, *, orders: frozenset[str] | None = None) -> Verdic
     subscriptions that asked for one of these.
     """
     coded = trace.coded
-    disagreeing: dict[tuple[int, int], _Inversion] = {}
-    for rows in _suspicious_components(coded, coded.ordered_rows(orders)):
-        for inversion in _inversions(coded, rows):
-            pair = (int(coded.subscriber[inversion.first[0]]), int(coded.subscriber[inversion.second[0]]))
-            disagreeing.setdefault(pair, inversion)
-    cases = [disagreeing[pair] for pair in sorted(disagreeing)]
-    witnesses = first_witnesses(cases, lambda inversion: _witness(coded, inversion))
-    return Verdict(TOTAL_ORDER, not cases, len(cases), witnesses)
+    rows = coded.ordered_rows(orders)
+    suspects = components(order_edges(coded, rows), len(coded.events))
+    found = find_inversions(coded.events, coded.subscriptions.subscriber_names, shown(coded, rows, suspects))
+    return verdict_of(TOTAL_ORDER, [found])
 
 
-def _suspicious_components(coded: Coded, rows: Array) -> Iterator[Array]:
-    """The rows of each component of several events, by subscriber and position."""
+def order_edges(coded: Coded, rows: Array) -> Edges:
+    """From each of these deliveries to the next of the same subscriber."""
     event, subscriber = coded.event[rows], coded.subscriber[rows]
     same = subscriber[1:] == subscriber[:-1]
-    edges = (event[:-1][same], event[1:][same])
-    size = len(coded.events)
+    return event[:-1][same], event[1:][same]
+
+
+def components(edges: Edges, size: int) -> Array:
+    """The component of each of `size` events, named by its lowest; -1 for an event that is alone in its own."""
     graph = coo_array((np.ones(len(edges[0]), dtype=np.int8), edges), shape=(size, size))
-    _, component_of = connected_components(graph, directed=True, connection="strong")
-    events_in = np.bincount(component_of, minlength=1)
-    component = component_of[event]
-    suspicious = events_in[component] > 1
-    rows, component = rows[suspicious], component[suspicious]
-    order = np.argsort(component, kind="stable")
-    bounds = np.flatnonzero(segment_starts(component[order]))
-    yield from (part for part in np.split(rows[order], bounds) if len(part))
+    _, label = connected_components(graph, directed=True, connection="strong")
+    together = np.flatnonzero((np.bincount(label, minlength=1) > 1)[label])
+    component = np.full(size, -1, dtype=np.int64)
+    _, first, inverse = np.unique(label[together], return_index=True, return_inverse=True)
+    component[together] = together[first[inverse]]
+    return component
 
 
-def _inversions(coded: Coded, rows: Array) -> Iterator[_Inversion]:
+def shown(coded: Coded, rows: Array, component_of: Array) -> Shown:
+    """What the given deliveries show of events that are not alone in their components."""
+    rows = rows[component_of[coded.event[rows]] >= 0]
+    event = coded.event[rows]
+    return Shown(component_of[event], coded.subscriber[rows], event, coded.position[rows])
+
+
+def find_inversions(events: Events, names: Sequence[str], rows: Shown) -> Found:
+    """The pairs of subscribers that disagree, each with its first inversion in the first component that has any."""
+    disagreeing: dict[tuple[int, int], _Inversion] = {}
+    order = np.argsort(rows.component, kind="stable")
+    bounds = np.flatnonzero(segment_starts(rows.component[order]))
+    for part in np.split(order, bounds[1:]):
+        for inversion in _inversions(rows, part):
+            pair = (int(rows.subscriber[inversion.first[0]]), int(rows.subscriber[inversion.second[0]]))
+            disagreeing.setdefault(pair, inversion)
+
+    def describe(pair: tuple[int, int]) -> Case:
+        return Case(pair, _witness(events, names, rows, disagreeing[pair]))
+
+    return Found(len(disagreeing), first_cases(sorted(disagreeing), describe))
+
+
+def _inversions(shown: Shown, rows: Array) -> Iterator[_Inversion]:
     """One inversion for each two subscribers that have any, both having rows in this component."""
-    _, event = np.unique(coded.event[rows], return_inverse=True)
-    subscriber = coded.subscriber[rows]
+    _, event = np.unique(shown.event[rows], return_inverse=True)
+    subscriber = shown.subscriber[rows]
     bounds = [*np.flatnonzero(segment_starts(subscriber)), len(rows)]
     place_of = np.full(len(rows), -1, dtype=np.int64)
     for start, end in pairwise(bounds[:-1]):
@@ -86,14 +118,13 @@ def _inversions(coded: Coded, rows: Array) -> Iterator[_Inversion]:
             )
 
 
-def _witness(coded: Coded, inversion: _Inversion) -> Witness:
+def _witness(events: Events, names: Sequence[str], rows: Shown, inversion: _Inversion) -> Witness:
     (first_a, first_b), (second_b, second_a) = inversion
-    a, b = coded.event_id(first_a), coded.event_id(first_b)
-    names = (coded.subscriber_name(first_a), coded.subscriber_name(second_a))
-    rows = (first_a, first_b, second_b, second_a)
-    positions = tuple(int(coded.position[row]) for row in rows)
+    a, b = events.name(rows.event[first_a]), events.name(rows.event[first_b])
+    who = (names[rows.subscriber[first_a]], names[rows.subscriber[second_a]])
+    positions = tuple(int(rows.position[row]) for row in (first_a, first_b, second_b, second_a))
     text = (
-        f"subscriber {names[0]} sees {a} (position {positions[0]}) before {b} ({positions[1]}), "
-        f"subscriber {names[1]} sees {b} ({positions[2]}) before {a} ({positions[3]})"
+        f"subscriber {who[0]} sees {a} (position {positions[0]}) before {b} ({positions[1]}), "
+        f"subscriber {who[1]} sees {b} ({positions[2]}) before {a} ({positions[3]})"
     )
-    return Witness(text, (a, b), names, positions)
+    return Witness(text, (a, b), who, positions)

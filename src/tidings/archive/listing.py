@@ -1,0 +1,174 @@
+"""What an archive's database holds, asked by writer and readers alike, inside a transaction of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from tidings.archive.database import Database
+from tidings.archive.facts import Bounds, Gap, Segment
+from tidings.archive.files import segment_path
+from tidings.archive.rows import BATCH_BYTES, Row, row_checksum, unpack_row
+from tidings.model.errors import ArchiveCorrupt
+
+_SEGMENT_COLUMNS = (
+    "first, last, size_bytes, first_notified_ns, last_notified_ns, max_published_ns, sha256, checksum"
+)
+
+
+class TailSize(NamedTuple):
+    rows: int
+    size_bytes: int
+
+
+def read_id(database: Database) -> str:
+    rows = database.execute("SELECT archive FROM about")
+    if len(rows) != 1:
+        raise ArchiveCorrupt(f"{database.path} is damaged: it names {len(rows)} archives")
+    archive: str = rows[0][0]
+    return archive
+
+
+def read_bounds(database: Database) -> Bounds:
+    ((first, end),) = database.execute("SELECT first, ending FROM about")
+    return Bounds(first, end)
+
+
+def sealed_end(database: Database) -> int:
+    """The offset at which the tail starts."""
+    ((end,),) = database.execute("SELECT COALESCE((SELECT MAX(last) + 1 FROM segments), first) FROM about")
+    return int(end)
+
+
+def tail_size(database: Database) -> TailSize:
+    return TailSize(*database.execute("SELECT COUNT(*), COALESCE(SUM(LENGTH(value)), 0) FROM tail")[0])
+
+
+def read_segments(database: Database, above: int = -1, limit: int = -1) -> list[Segment]:
+    """The segments that hold offsets above `above`, in order, at most `limit` of them."""
+    rows = database.execute(
+        f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE last > ? ORDER BY first LIMIT ?",  # noqa: S608
+        above,
+        limit,
+    )
+    return [_segment(database.path, row) for row in rows]
+
+
+def insert_segment(database: Database, segment: Segment) -> None:
+    fields = (
+        segment.first,
+        segment.last,
+        segment.size_bytes,
+        segment.first_notified_ns,
+        segment.last_notified_ns,
+        segment.max_published_ns,
+        segment.sha256,
+    )
+    database.execute(
+        f"INSERT INTO segments ({_SEGMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+        *fields,
+        _segment_checksum(fields),
+    )
+
+
+def read_gaps(database: Database) -> list[Gap]:
+    return [
+        Gap(*row)
+        for row in database.execute("SELECT offset, noted_ns, reason, missing FROM gaps ORDER BY id")
+    ]
+
+
+def read_consumers(database: Database) -> dict[str, int]:
+    return dict(database.execute("SELECT name, offset FROM consumers ORDER BY name"))
+
+
+def read_tail(database: Database, start: int, stop: int, max_rows: int) -> list[Row]:
+    """Rows of the tail from offset `start`, fewer than asked for where they are large, at least one."""
+    rows: list[Row] = []
+    size_bytes = 0
+    for packed in _packed_rows(database, start, min(stop, start + max_rows)):
+        rows.append(_unpacked(database.path, start + len(rows), packed))
+        size_bytes += len(packed)
+        if size_bytes >= BATCH_BYTES:
+            break
+    if not rows:
+        raise _lost(database.path, start)
+    return rows
+
+
+def check_contiguous(path: Path, bounds: Bounds, segments: Iterable[Segment]) -> int:
+    """The offset after the last of the segments; ArchiveCorrupt if they leave something out."""
+    expected = bounds.first
+    for segment in segments:
+        if segment.first != expected or segment.last < expected:
+            raise ArchiveCorrupt(f"{path} is damaged: no segment is listed for offset {expected}")
+        expected = segment.last + 1
+    if expected > bounds.end:
+        raise ArchiveCorrupt(f"{path} is damaged: it lists offset {expected - 1} and ends at {bounds.end}")
+    return expected
+
+
+def check_tail(database: Database, first: int, end: int) -> None:
+    """ArchiveCorrupt unless the tail holds offsets [first, end) whole, and no other."""
+    for _ in _packed_rows(database, first, end):
+        pass
+    ((count,),) = database.execute("SELECT COUNT(*) FROM tail")
+    if count != end - first:
+        raise ArchiveCorrupt(
+            f"{database.path} is damaged: the tail has {count} rows for {end - first} offsets"
+        )
+
+
+def _packed_rows(database: Database, start: int, stop: int) -> Iterator[bytes]:
+    sql = "SELECT offset, checksum, value FROM tail WHERE offset >= ? AND offset < ? ORDER BY offset"
+    expected = start
+    with closing(database.iterate(sql, start, stop)) as cursor:
+        for offset, checksum, packed in cursor:
+            if offset != expected:
+                raise _lost(database.path, expected)
+            if type(packed) is not bytes or row_checksum(offset, packed) != checksum:
+                raise ArchiveCorrupt(f"{database.path} is damaged: offset {offset} has a wrong checksum")
+            yield packed
+            expected += 1
+    if expected != stop:
+        raise _lost(database.path, expected)
+
+
+def _unpacked(path: Path, offset: int, packed: bytes) -> Row:
+    try:
+        return unpack_row(packed)
+    except msgspec.MsgspecError as error:
+        raise ArchiveCorrupt(f"{path} is damaged: offset {offset} does not decode: {error}") from None
+
+
+def _lost(path: Path, offset: int) -> ArchiveCorrupt:
+    return ArchiveCorrupt(f"{path} is damaged: offset {offset} is missing")
+
+
+def _segment(path: Path, row: tuple[int, int, int, int, int, int, str, int]) -> Segment:
+    *fields, checksum = row
+    if checksum != _segment_checksum(fields):
+        raise ArchiveCorrupt(
+            f"{path} is damaged: the entry of the segment of offset {row[0]} has a wrong checksum"
+        )
+    first, last, size_bytes, first_notified_ns, last_notified_ns, max_published_ns, sha256 = row[:-1]
+    return Segment(
+        first,
+        last,
+        segment_path(path.parent, first),
+        last - first + 1,
+        size_bytes,
+        first_notified_ns,
+        last_notified_ns,
+        max_published_ns,
+        sha256,
+    )
+
+
+def _segment_checksum(fields: Iterable[object]) -> int:
+    return crc32(repr(tuple(fields)).encode())

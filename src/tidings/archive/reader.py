@@ -1,0 +1,199 @@
+"""Reads an archive from its files: in any process, beside the writer, and after the writer's death.
+
+A reader keeps no state but its connection: each step looks up, in one view of the database, where the next offset
+is. Rows that moved from the tail to a segment are found there, and what was trimmed meanwhile is told as that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from tidings.archive.database import Database
+from tidings.archive.errors import told_as_archive_error
+from tidings.archive.facts import Bounds, Gap, Segment
+from tidings.archive.files import check_there
+from tidings.archive.listing import (
+    read_bounds,
+    read_consumers,
+    read_gaps,
+    read_id,
+    read_segments,
+    read_tail,
+    sealed_end,
+)
+from tidings.archive.rows import Row, batch_of
+from tidings.archive.segment_file import SegmentFile
+from tidings.archive.verify import find_problems
+from tidings.model.errors import ArchiveAhead, ArchiveCorrupt, ArchiveError, ArchiveTrimmed
+
+BATCH_ROWS = 16_384
+MAX_CONSUMERS = 1_000
+MAX_NAME_CHARACTERS = 256
+
+
+class ArchiveReader:
+    """ArchiveError if there is none in `directory`. May be used by several threads."""
+
+    id: str
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        check_there(self.directory)
+        self._database = Database(self.directory, writable=False)
+        try:
+            with self._database.transaction():
+                self.id = read_id(self._database)
+        except BaseException:
+            self._database.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._database.close()
+
+    def bounds(self) -> Bounds:
+        with self._database.transaction():
+            return read_bounds(self._database)
+
+    def segments(self) -> list[Segment]:
+        with self._database.transaction():
+            return read_segments(self._database)
+
+    def gaps(self) -> list[Gap]:
+        with self._database.transaction():
+            return read_gaps(self._database)
+
+    def consumers(self) -> dict[str, int]:
+        with self._database.transaction():
+            return read_consumers(self._database)
+
+    def read(self, start: int, stop: int, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+        """The rows of offsets [start, stop), always the same; batches may be smaller than asked for.
+
+        ArchiveTrimmed, ArchiveAhead, ArchiveCorrupt: at once where they are known, else from the iterator.
+        """
+        if start < 0 or stop < start or batch_rows < 1:
+            raise ArchiveError(f"cannot read offsets {start} to {stop} in batches of {batch_rows}")
+        with self._database.transaction():
+            self._check_kept(start, stop)
+        return self._batches(start, stop, batch_rows)
+
+    def offset_at(self, published_ns: int) -> int:
+        """The first offset that was published at `published_ns` or later; the end if there is none."""
+        position = 0
+        while True:
+            with self._database.transaction():
+                first, end = read_bounds(self._database)
+                segments = [
+                    segment
+                    for segment in read_segments(self._database, max(position, first) - 1)
+                    if segment.max_published_ns >= published_ns
+                ]
+                if not segments:
+                    position = max(position, sealed_end(self._database))
+                    rows = read_tail(self._database, position, end, BATCH_ROWS) if position < end else []
+            if segments:
+                found = self._find_in_segment(segments[0], published_ns)
+                position = segments[0].last + 1
+            elif rows:
+                found = _find_in_rows(rows, position, published_ns)
+                position += len(rows)
+            else:
+                return end
+            if found is not None:
+                return found
+
+    def commit(self, consumer: str, offset: int) -> None:
+        """Note that the consumer needs nothing before `offset`: retention keeps what it needs. Never goes back."""
+        if not consumer or len(consumer) > MAX_NAME_CHARACTERS:
+            raise ArchiveError(
+                f"a consumer's name has 1 to {MAX_NAME_CHARACTERS} characters: {consumer[:40]!r}"
+            )
+        with closing(Database(self.directory, writable=True)) as database, database.transaction(write=True):
+            end = read_bounds(database).end
+            if not 0 <= offset <= end:
+                raise ArchiveAhead(
+                    f"consumer {consumer!r} cannot commit offset {offset}: the archive ends at {end}"
+                )
+            others = read_consumers(database)
+            if consumer not in others and len(others) >= MAX_CONSUMERS:
+                raise ArchiveError(f"archive {self.directory} has {len(others)} consumers and takes no more")
+            database.execute(
+                "INSERT INTO consumers VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE"
+                " SET offset = MAX(offset, excluded.offset), committed_ns = excluded.committed_ns",
+                consumer,
+                offset,
+                time.time_ns(),
+            )
+
+    def verify(self, progress: Callable[[float], None] = lambda share: None) -> list[str]:
+        """Every problem found in all files, each in one line."""
+        return find_problems(self._database, self.directory, progress)
+
+    def _batches(self, start: int, stop: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        while start < stop:
+            with self._database.transaction():
+                self._check_kept(start, stop)
+                segments = read_segments(self._database, start - 1, 1)
+                rows = [] if segments else read_tail(self._database, start, stop, batch_rows)
+            if rows:
+                yield batch_of(start, rows)
+                start += len(rows)
+            else:
+                yield from self._segment_batches(segments[0], start, stop, batch_rows)
+                start = segments[0].last + 1
+
+    def _segment_batches(
+        self, segment: Segment, start: int, stop: int, batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Once it is open, a file is read to its end, trimmed or not."""
+        if segment.first > start:
+            raise ArchiveCorrupt(f"{self._database.path} is damaged: no segment is listed for offset {start}")
+        with self._opened(segment, start, stop) as file:
+            yield from file.batches(start, min(stop, segment.last + 1), batch_rows)
+
+    def _opened(self, segment: Segment, start: int, stop: int) -> SegmentFile:
+        try:
+            with told_as_archive_error(segment.path):
+                return SegmentFile(segment)
+        except ArchiveError:
+            with self._database.transaction():
+                self._check_kept(start, stop)  # trimmed since it was looked up
+            raise
+
+    def _find_in_segment(self, segment: Segment, published_ns: int) -> int | None:
+        try:
+            with self._opened(segment, segment.first, segment.first) as file:
+                return file.first_published_at(published_ns)
+        except ArchiveTrimmed:
+            return None
+
+    def _check_kept(self, start: int, stop: int) -> None:
+        first, end = read_bounds(self._database)
+        if start < first:
+            raise ArchiveTrimmed(
+                f"archive {self.directory} does not keep offset {start} any more: the first it keeps is {first}"
+            )
+        if stop > end:
+            raise ArchiveAhead(
+                f"archive {self.directory} ends at offset {end}: there is no offset {stop - 1} yet"
+            )
+
+
+def _find_in_rows(rows: Sequence[Row], first: int, published_ns: int) -> int | None:
+    late = (offset for offset, row in enumerate(rows, first) if row.published_ns >= published_ns)
+    return next(late, None)

@@ -1,0 +1,50 @@
+"""The archive that a broker keeps: a recorder inside its process, and a desk for its readers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from tidings.cli.record import archive_settings
+from tidings.cli.settings import KeptArchive
+from tidings.net.archive_desk import ArchiveDesk
+from tidings.net.broker import BrokerServer
+from tidings.recording.recorder import Recorder
+
+
+class Keeping:
+    def __init__(self, archive: KeptArchive) -> None:
+        self.desk = ArchiveDesk(archive.directory)
+        self._archive = archive
+        self._settings = archive_settings(archive.size, archive.age)
+        self._recorder: Recorder | None = None
+
+    async def start(self, server: BrokerServer) -> None:
+        """Returns once everything that is published from now on is recorded."""
+        self._recorder = Recorder(
+            "tidings://inside",
+            self._archive.directory,
+            *self._archive.topics,
+            name=f"{server.name}/archive",
+            settings=self._settings,
+            opener=server.open_inside,
+        )
+        server.describe_archive = self._recorder.status
+        await self._recorder.start()
+
+    async def beside(self, living: Awaitable[object]) -> None:
+        """Record while the broker lives; a recorder that cannot go on ends it, for its readers rely on both."""
+        assert self._recorder is not None
+        tasks = [asyncio.ensure_future(living), asyncio.ensure_future(self._recorder.run())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def stop(self) -> None:
+        if self._recorder is not None:
+            await self._recorder.stop()

@@ -1,0 +1,87 @@
+"""`tidings get`: prints the events of an archive."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+from tidings.cli.archive_source import ArchiveOrUrl, EndOffset, Offset, TopicPatterns, archive_source
+from tidings.cli.options import ConnectTimeout, Json, TlsAuthority, TokenFile, option
+from tidings.cli.output import discard_output, print_json, print_table
+from tidings.cli.sub import PayloadFlag, PayloadForm, Printer, Where
+
+if TYPE_CHECKING:
+    from tidings.recording.replay import Source
+
+POLL_S = 0.2
+
+Count = Annotated[int | None, option("--count", "-n", min=1, help="End after so many events.")]
+Follow = Annotated[bool, option("--follow", "-f", help="Go on with what is recorded from now on.")]
+Info = Annotated[bool, option("--info", help="Print what the archive has, and no events.")]
+
+
+def get(
+    archive: ArchiveOrUrl,
+    offset: Offset = "earliest",
+    end: EndOffset = None,
+    count: Count = None,
+    follow: Follow = False,
+    info: Info = False,
+    topic: TopicPatterns = None,
+    where: Where = None,
+    payload: PayloadFlag = PayloadForm.TEXT,
+    token_file: TokenFile = None,
+    tls_ca: TlsAuthority = None,
+    connect_timeout: ConnectTimeout = 10.0,
+    json: Json = False,
+) -> None:
+    """Print the events of an archive, each with its offset; by directory, or over the network."""
+    source = archive_source(archive, offset, end, topic, where, token_file, tls_ca, connect_timeout)
+    if info:
+        print_info(archive, source, as_json=json)
+        return
+    printer = Printer(payload, as_json=json)
+    try:
+        print_range(source, printer, count, follow=follow and end is None)
+    except KeyboardInterrupt:
+        printer.flush()  # somebody has seen enough
+    except BrokenPipeError:
+        discard_output()
+
+
+def print_range(source: Source, printer: Printer, count: int | None, *, follow: bool) -> None:
+    with source.open() as reader:
+        start, stop = source.range(reader)
+        while True:
+            for offset, event in source.events(reader, start, stop):
+                printer.add(event, offset)
+                if printer.printed == count:
+                    printer.flush()
+                    return
+                if printer.waiting >= 1_000:
+                    printer.flush()
+            printer.flush()
+            if not follow:
+                return
+            start = stop
+            while stop == start:
+                time.sleep(POLL_S)
+                stop = reader.bounds().end
+
+
+def print_info(name: str, source: Source, *, as_json: bool) -> None:
+    with source.open() as reader:
+        first, end = reader.bounds()
+        gaps = reader.gaps()
+        told = {"archive": name, "id": reader.id, "first": first, "end": end, "events": end - first}
+    if as_json:
+        listed = [
+            {"offset": gap.offset, "noted_ns": gap.noted_ns, "missing": gap.missing, "reason": gap.reason}
+            for gap in gaps
+        ]
+        print_json({**told, "gaps": listed})
+        return
+    print_table(name, ("what", "value"), list(told.items())[1:])
+    if gaps:
+        rows = [(gap.offset, "?" if gap.missing is None else gap.missing, gap.reason) for gap in gaps]
+        print_table("something may be missing", ("before offset", "events", "why"), rows)

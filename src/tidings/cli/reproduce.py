@@ -1,0 +1,100 @@
+"""`tidings reproduce`: the papers' figures, run again on Spark, and what holds of what the papers say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidings.cli.exits import ExitCode, one_line, report
+from tidings.cli.options import Json, Quiet, option
+from tidings.cli.output import print_json, print_line, print_table, progress_bar
+
+if TYPE_CHECKING:
+    from tidings.spark.reproduce.report import Report
+    from tidings.spark.reproduce.study import Study
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME]...", help="Which papers; --list tells.", show_default=False),
+]
+Everything = Annotated[bool, option("--all", help="All of them.")]
+Quick = Annotated[bool, option("--quick", help="Smaller and fewer runs: minutes, not hours.")]
+Out = Annotated[Path, option("--out", "-o", metavar="DIR", help="Where results and figures go.")]
+Master = Annotated[
+    str | None, option("--master", metavar="URL", help="Where Spark runs; all cores of this machine without.")
+]
+List = Annotated[bool, option("--list", help="Tell which there are, and run nothing.")]
+
+
+def reproduce(
+    names: Names = None,
+    everything: Everything = False,
+    quick: Quick = False,
+    out: Out = Path("reproductions"),
+    master: Master = None,
+    list_them: List = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run the papers' experiments again; figures and verdicts go to DIR/NAME. A second call goes on from the first."""
+    from tidings.spark.reproduce.plots import check_plots
+    from tidings.spark.reproduce.report import write_report
+    from tidings.spark.reproduce.runner import run_studies
+
+    if list_them:
+        show_list(as_json=json)
+        return
+    studies = chosen(names or [], everything)
+    check_plots()
+    with progress_bar("reproduce", quiet=quiet) as progress:
+        outcomes = run_studies(studies, out, quick=quick, master=master, progress=progress)
+    reports = [write_report(outcome, out, quick=quick) for outcome in outcomes]
+    show(reports, quick, as_json=json)
+    if not all(done.complete for done in reports):
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def chosen(names: list[str], everything: bool) -> list[Study]:
+    from tidings.spark.reproduce.study import STUDIES, load_study
+
+    if everything == bool(names):
+        wrong = "names or --all, not both" if names else f"which? {', '.join(STUDIES)}, or --all"
+        raise typer.BadParameter(wrong, param_hint="NAME")
+    return [load_study(name) for name in dict.fromkeys(names or STUDIES)]
+
+
+def show_list(*, as_json: bool) -> None:
+    from tidings.spark.reproduce.study import STUDIES, load_study
+
+    rows = []
+    for name in STUDIES:
+        study = load_study(name)
+        rows.append((name, study.title, len(study.points(True)), len(study.points(False))))
+    if as_json:
+        keys = ("study", "title", "quick_points", "points")
+        print_json([dict(zip(keys, row, strict=True)) for row in rows])
+    else:
+        print_table("Reproductions", ("name", "what", "runs with --quick", "runs"), rows)
+
+
+def show(reports: list[Report], quick: bool, *, as_json: bool) -> None:
+    """Verdicts on stdout, failures on stderr."""
+    from tidings.spark.reproduce.report import FAILURES, fields_of, verdict_line
+
+    for done in reports:
+        name, outcome = done.outcome.study.name, done.outcome
+        for failure in outcome.failures:
+            message = f"{name}: {failure.point} failed: {failure.reason}"
+            report(one_line(message), as_json=as_json)
+        if as_json:
+            continue
+        for claim in done.claims:
+            print_line(verdict_line(done, claim))
+        said = f"see {done.directory / 'README.md'}"
+        if outcome.failures:
+            said = f"{len(outcome.failures)} failed: see {done.directory / FAILURES}"
+        print_line(f"{name}: {outcome.points} runs, {outcome.kept} of them kept from before, {said}")
+    if as_json:
+        print_json([fields_of(done, quick) for done in reports])

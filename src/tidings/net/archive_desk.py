@@ -1,0 +1,173 @@
+"""Answers readers of an archive, for a broker that keeps one or for a recorder.
+
+The files are read in one thread of the desk's own, batch by batch in turn for all readers, so that the loop goes on.
+A batch is read when the one before it has left: a slow reader holds up nobody and costs one batch of memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tidings.archive import ArchiveReader
+from tidings.model.archive_messages import (
+    MAX_GAPS_TOLD,
+    MAX_ROWS_BYTES,
+    ArchiveCommit,
+    ArchiveCommitted,
+    ArchiveFailed,
+    ArchiveFind,
+    ArchiveFound,
+    ArchiveGaps,
+    ArchiveGapsRequest,
+    ArchiveInfo,
+    ArchiveInfoRequest,
+    ArchiveRead,
+    ArchiveRows,
+)
+from tidings.model.errors import (
+    ArchiveAhead,
+    ArchiveCorrupt,
+    ArchiveError,
+    ArchiveFull,
+    ArchiveTrimmed,
+)
+from tidings.net.session import MAX_REASON_CHARACTERS, Handler, Session, State
+
+MAX_REQUESTS = 16
+"""Of one reader at a time; one that asks for more is sent away."""
+BATCH_ROWS = 16_384
+FAILURES: dict[str, type[ArchiveError]] = {
+    "trimmed": ArchiveTrimmed,
+    "ahead": ArchiveAhead,
+    "corrupt": ArchiveCorrupt,
+    "full": ArchiveFull,
+    "error": ArchiveError,
+}
+"""How an error is called on the wire."""
+
+Result = TypeVar("Result")
+
+
+class ArchiveDesk:
+    """Reads the archive in `directory`, which another part of the process, or nobody, writes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="archive-desk")
+        self._reader: ArchiveReader | None = None
+        self._tasks: dict[Session, set[asyncio.Task[None]]] = {}
+
+    def handlers(self, session: Session) -> dict[type, Handler]:
+        """What a reader may send."""
+
+        def answered(answer: Callable[[Session, Any], Awaitable[None]]) -> Handler:
+            return lambda message: self._begin(session, message, answer)
+
+        return {
+            ArchiveInfoRequest: answered(self._tell_info),
+            ArchiveFind: answered(self._find),
+            ArchiveRead: answered(self._read),
+            ArchiveCommit: answered(self._commit),
+            ArchiveGapsRequest: answered(self._tell_gaps),
+        }
+
+    def forget(self, session: Session) -> None:
+        """It ended."""
+        for task in self._tasks.pop(session, ()):
+            task.cancel()
+
+    async def close(self) -> None:
+        tasks = [task for session in list(self._tasks) for task in self._tasks.pop(session)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close_reader)
+        self._thread.shutdown(wait=False)
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    # --- Requests
+
+    def _begin(
+        self, session: Session, message: Any, answer: Callable[[Session, Any], Awaitable[None]]
+    ) -> None:
+        tasks = self._tasks.setdefault(session, set())
+        if len(tasks) >= MAX_REQUESTS:
+            session.refuse(f"more than {MAX_REQUESTS} requests at once")
+            return
+        task = asyncio.ensure_future(self._answer(session, message, answer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    async def _answer(
+        self, session: Session, message: Any, answer: Callable[[Session, Any], Awaitable[None]]
+    ) -> None:
+        try:
+            await answer(session, message)
+        except (ArchiveError, OSError) as error:
+            kind = next((name for name, cls in FAILURES.items() if isinstance(error, cls)), "error")
+            session.send(ArchiveFailed(message.request, kind, str(error)[:MAX_REASON_CHARACTERS]))
+
+    async def _call(self, use: Callable[[ArchiveReader], Result]) -> Result:
+        def call() -> Result:
+            if self._reader is None:
+                self._reader = ArchiveReader(self.directory)
+            return use(self._reader)
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    async def _tell_info(self, session: Session, message: ArchiveInfoRequest) -> None:
+        archive, bounds = await self._call(lambda reader: (reader.id, reader.bounds()))
+        session.send(ArchiveInfo(message.request, archive, bounds.first, bounds.end))
+
+    async def _find(self, session: Session, message: ArchiveFind) -> None:
+        offset = await self._call(lambda reader: reader.offset_at(message.published_ns))
+        session.send(ArchiveFound(message.request, offset))
+
+    async def _commit(self, session: Session, message: ArchiveCommit) -> None:
+        await self._call(lambda reader: reader.commit(message.consumer, message.offset))
+        session.send(ArchiveCommitted(message.request))
+
+    async def _tell_gaps(self, session: Session, message: ArchiveGapsRequest) -> None:
+        gaps = await self._call(lambda reader: reader.gaps())
+        told = tuple((gap.offset, gap.noted_ns, gap.missing, gap.reason) for gap in gaps[-MAX_GAPS_TOLD:])
+        session.send(ArchiveGaps(message.request, told))
+
+    async def _read(self, session: Session, message: ArchiveRead) -> None:
+        if message.start >= message.stop:
+            session.send(ArchiveRows(message.request, message.start, 0, b""))
+            return
+        parts = await self._call(lambda reader: _parts(reader, message.start, message.stop))
+        offset = message.start
+        try:
+            while session.state is State.UP:
+                part = await self._call(lambda reader: next(parts, None))
+                if part is None:
+                    return
+                rows, body = part
+                session.send(ArchiveRows(message.request, offset, rows, body))
+                offset += rows
+                await session.drained()
+        finally:
+            # The generator holds a transaction of the thread's connection.
+            await asyncio.shield(self._call(lambda reader: parts.close()))
+
+
+def _parts(reader: ArchiveReader, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    """The rows as encoded batches, none larger than an answer may be."""
+    for batch in reader.read(start, stop, BATCH_ROWS):
+        waiting = [batch]
+        while waiting:
+            part = waiting.pop()
+            if part.num_rows > 1 and part.nbytes > MAX_ROWS_BYTES:
+                half = part.num_rows // 2
+                waiting += [part.slice(half), part.slice(0, half)]
+            else:
+                yield part.num_rows, part.serialize().to_pybytes()

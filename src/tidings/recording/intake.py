@@ -1,0 +1,52 @@
+"""A stream whose events are acknowledged when its reader says so, not when it takes them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tidings.model.event import Event
+from tidings.model.subscription import Subscription
+from tidings.services.service import EventService
+from tidings.services.stream import Stream
+
+
+class Intake(Stream):
+    """Events are taken in batches with `take`; `settle` says how many of them are safe.
+
+    Where the service loses nothing, what is not settled is not acknowledged: the broker keeps it, and sends it again
+    to the next life of this subscriber.
+    """
+
+    def __init__(self, service: EventService, subscription: Subscription, buffer_events: int) -> None:
+        super().__init__(service, subscription, buffer_events)
+        self.failure: Exception | None = None
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until there is an event, or no more will come, or the time is over."""
+        if self._events or self._failure is not None:
+            return
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._waiter
+        except TimeoutError:
+            pass
+        finally:
+            self._waiter = None
+
+    def take(self, limit: int) -> list[Event]:
+        events = self._events
+        return [events.popleft() for _ in range(min(limit, len(events)))]
+
+    def settle(self, count: int) -> None:
+        for _ in range(count):
+            self._service.taken(self.subscription.id)
+
+    def fail(self, error: Exception) -> None:
+        self.failure = error
+        super().fail(error)
+
+    def leave(self) -> None:
+        """Like the end of `async with`, but the broker is not told: it goes on keeping events for us."""
+        self._closed = True
+        self._service.streams.pop(self.subscription.id, None)

@@ -1,0 +1,59 @@
+"""What was recorded as trace tables: one subscriber, the recorder, and the events it was notified of.
+
+Published is only what came: a trace of one recorder cannot tell that something is missing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidings.archive import ArchiveReader, events_of
+from tidings.model.event import Event
+from tidings.model.subscription import Subscription
+from tidings.trace.writer import TraceWriter
+
+MAX_RECENT = 1_000_000
+"""Events that are known to be in `published`; one that comes again after so many others is there twice."""
+
+
+def write_trace(
+    archive: Path, out: Path, recorder: str, subscription: Subscription, start: int, accepted_ns: int
+) -> int:
+    """Writes the trace of the offsets from `start` on; returns how many there are."""
+    position = 0
+    recent: dict[str, None] = {}
+    with ArchiveReader(archive) as reader, TraceWriter(out) as writer:
+        topics = subscription.topics or ("/**",)
+        writer.subscribed(
+            recorder,
+            subscription.id,
+            topics,
+            subscription.filter,
+            subscription.order.value,
+            accepted_ns,
+            accepted_ns,
+        )
+        writer.nodes(recorder, "subscriber")
+        for batch in reader.read(start, reader.bounds().end):
+            notified = batch.column("notified_ns").to_pylist()
+            for event, notified_ns in zip(events_of(batch), notified, strict=True):
+                event_id = str(event.id)
+                if event_id not in recent:  # it is published once, however often it came
+                    recent[event_id] = None
+                    _write_published(writer, event, event_id)
+                    if len(recent) > MAX_RECENT:
+                        del recent[next(iter(recent))]
+                writer.delivered(
+                    recorder, subscription.id, position, event_id, notified_ns, event.out_of_order
+                )
+                position += 1
+    return position
+
+
+def _write_published(writer: TraceWriter, event: Event, event_id: str) -> None:
+    source = event_id.rpartition(":")[0]
+    at_ns = event.published_at
+    size_bytes = len(event.payload)
+    writer.published(
+        event_id, source, event.sequence, event.topic, event.attributes, size_bytes, at_ns, at_ns
+    )

@@ -1,0 +1,162 @@
+"""A trace as an audit reads it: the large table in chunks of row groups, the small ones whole.
+
+Every task opens the files itself, so on a cluster they must be where all workers see them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from tidings.model.errors import TraceError
+from tidings.trace.reader import conformed
+from tidings.trace.tables import SCHEMAS, TABLES
+
+DELIVERED = "delivered"
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Row groups of one file, from row `first` of the whole table on."""
+
+    path: str
+    groups: tuple[int, ...]
+    first: int
+    rows: int
+
+
+Chunk = tuple[Groups, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFiles:
+    """Where a trace is. `stamp` changes with its content, so that nothing outdated is taken from a cache."""
+
+    directory: str
+    stamp: str
+    delivered: tuple[Groups, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(groups.rows for groups in self.delivered)
+
+
+def trace_files(directory: Path) -> TraceFiles:
+    """The files of the trace in `directory`; TraceError if a table is missing, unreadable or of another shape."""
+    if not directory.is_dir():
+        raise TraceError(f"there is no trace directory {directory}")
+    stamps = []
+    groups: list[Groups] = []
+    for name in TABLES:
+        dataset = _dataset(directory, name)
+        stamps += [f"{file}:{Path(file).stat().st_mtime_ns}:{Path(file).stat().st_size}" for file in dataset.files]
+        if name == DELIVERED:
+            groups = list(_groups(dataset.files))
+    return TraceFiles(str(directory.resolve()), str(hash(tuple(stamps))), tuple(groups))
+
+
+def _dataset(directory: Path, name: str) -> Any:
+    path = directory / f"{name}.parquet"
+    if not path.exists():
+        raise TraceError(f"the trace in {directory} has no table {name!r} ({path.name})")
+    try:
+        dataset = ds.dataset(path, format="parquet", partitioning="hive")
+        schemas = [dataset.schema, *(pq.read_schema(file) for file in dataset.files)]
+    except (OSError, pa.ArrowException) as error:
+        raise TraceError(f"cannot read trace table {path}: {_first_line(error)}") from error
+    for schema in schemas:
+        conformed(schema.empty_table(), name, path)
+    return dataset
+
+
+def _groups(files: Sequence[str]) -> Iterator[Groups]:
+    first = 0
+    for path in files:
+        metadata = pq.read_metadata(path)
+        for group in range(metadata.num_row_groups):
+            rows = metadata.row_group(group).num_rows
+            yield Groups(str(Path(path).resolve()), (group,), first, rows)
+            first += rows
+
+
+def chunks(groups: Sequence[Groups], rows: int) -> list[Chunk]:
+    """The groups in their order, in chunks of about this many rows; at least one chunk."""
+    found: list[list[Groups]] = [[]]
+    size = 0
+    for group in groups:
+        if size + group.rows > rows and found[-1]:
+            found.append([])
+            size = 0
+        found[-1].append(group)
+        size += group.rows
+    return [_joined(parts) for parts in found]
+
+
+def _joined(groups: Sequence[Groups]) -> Chunk:
+    """Neighbours in a file as one."""
+    joined: list[Groups] = []
+    for group in groups:
+        if joined and joined[-1].path == group.path:
+            before = joined.pop()
+            group = Groups(
+                group.path, before.groups + group.groups, before.first, before.rows + group.rows
+            )
+        joined.append(group)
+    return tuple(joined)
+
+
+def read_chunk(chunk: Chunk, columns: Sequence[str], batch_rows: int) -> Iterator[tuple[int, Any]]:
+    """The rows of a chunk as tables of at most `batch_rows`, each with the number of its first row."""
+    schema = pa.schema([SCHEMAS[DELIVERED].field(name) for name in columns])
+    for groups in chunk:
+        first = groups.first
+        try:
+            with pq.ParquetFile(groups.path) as file:
+                for batch in file.iter_batches(batch_rows, list(groups.groups), list(columns)):
+                    yield first, _exact(pa.table(batch), schema, groups.path)
+                    first += len(batch)
+        except (OSError, pa.ArrowException) as error:
+            raise TraceError(f"cannot read trace table {groups.path}: {_first_line(error)}") from error
+
+
+def _exact(table: Any, schema: Any, path: str) -> Any:
+    for field in schema:
+        if table[field.name].null_count and not field.nullable:
+            raise TraceError(f"trace table {path}: column {field.name!r} has nulls")
+    return table.select(schema.names).cast(schema)
+
+
+def read_table(files: TraceFiles, name: str, columns: Sequence[str] | None = None) -> Any:
+    """A table, or some columns of it, whole."""
+    path = Path(files.directory) / f"{name}.parquet"
+    try:
+        table = pq.read_table(path, columns=None if columns is None else list(columns), partitioning="hive")
+    except (OSError, pa.ArrowException) as error:
+        raise TraceError(f"cannot read trace table {path}: {_first_line(error)}") from error
+    if columns is None:
+        return conformed(table, name, path)
+    return _exact(table, pa.schema([SCHEMAS[name].field(column) for column in columns]), str(path))
+
+
+def event_id_at(files: TraceFiles, row: int) -> str:
+    """The event id of a row of `delivered`: needed where it names nothing that was published."""
+    group = next(group for group in files.delivered if group.first <= row < group.first + group.rows)
+    text: str = _event_ids(group.path, group.groups[0], files.stamp)[row - group.first].as_py()
+    return text
+
+
+@lru_cache(maxsize=4)
+def _event_ids(path: str, group: int, stamp: str) -> Any:
+    with pq.ParquetFile(path) as file:
+        return file.read_row_group(group, ["event_id"])["event_id"]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,149 @@
+"""Rows of an archive as Spark sees them, in Arrow and without a Python object per row unless a filter needs one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidings.model.errors import ArchiveCorrupt
+from tidings.model.event import RESERVED_ATTRIBUTE
+from tidings.model.text import attribute_value
+from tidings.model.topics import TopicPattern
+
+KEY_ATTRIBUTE = "key"
+NANOSECONDS_PER_US = 1_000
+MATCHED_TOPICS = 65_536
+
+TEXT_MAP = pa.map_(pa.string(), pa.string())
+HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+HEADERS = pa.list_(pa.field("element", HEADER))
+ORDER = pa.struct(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("number", pa.int64()),
+        pa.field("after", pa.map_(pa.string(), pa.int64())),
+    ]
+)
+COLUMNS = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+        pa.field("headers", HEADERS),
+        pa.field("source", pa.string()),
+        pa.field("sequence", pa.int64()),
+        pa.field("attributes", TEXT_MAP),
+        pa.field("order", ORDER),
+    ]
+)
+"""Exactly the Arrow types that Spark makes of the source's schema: it takes no others."""
+
+
+def spark_batch(batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
+    """A batch of the archive's rows as rows of Spark."""
+    attributes = batch.column("attributes")
+    values = raw_bytes(attributes.items)
+    published_us = pc.divide(batch.column("published_ns"), pa.scalar(NANOSECONDS_PER_US))
+    arrays = [
+        _keys(attributes, values),
+        batch.column("payload"),
+        batch.column("topic"),
+        pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows),
+        batch.column("offset"),
+        published_us.view(pa.timestamp("us", "UTC")),
+        _headers(attributes, values),
+        batch.column("source"),
+        batch.column("sequence"),
+        attributes.cast(TEXT_MAP),
+        batch.column("order").cast(ORDER),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=COLUMNS)
+
+
+def raw_bytes(texts: pa.Array) -> pa.Array:
+    """Attributes' texts as bytes: a string or bytes is itself, anything else its text.
+
+    Only what is written in quotes or as X'..' (model/text.py) differs from its text; without any, nothing is copied.
+    """
+    plain = texts.cast(pa.binary())
+    odd = pc.fill_null(pc.or_(pc.starts_with(texts, '"'), pc.starts_with(texts, "X'")), False)
+    if not pc.any(odd).as_py():
+        return plain
+    written = texts.filter(odd).dictionary_encode()
+    values = [attribute_value(text) for text in written.dictionary.to_pylist()]
+    raw = [value if isinstance(value, bytes) else str(value).encode() for value in values]
+    return pc.replace_with_mask(plain, odd, pa.array(raw, pa.binary()).take(written.indices))
+
+
+def _keys(attributes: pa.MapArray, values: pa.Array) -> pa.Array:
+    """The value of each event's attribute `key`, null where it has none."""
+    entries = np.flatnonzero(pc.equal(attributes.keys, KEY_ATTRIBUTE).to_numpy(zero_copy_only=False))
+    borders = attributes.offsets.to_numpy()
+    entries = entries[(entries >= borders[0]) & (entries < borders[-1])]
+    if not len(entries):
+        return pa.nulls(len(attributes), pa.binary())
+    chosen = np.full(len(attributes), -1, dtype=np.int64)
+    chosen[np.searchsorted(borders, entries, side="right") - 1] = entries
+    return values.take(pa.array(chosen, mask=chosen < 0))
+
+
+def _headers(attributes: pa.MapArray, values: pa.Array) -> pa.Array:
+    """The same entries under the same borders."""
+    entries = pa.StructArray.from_arrays([attributes.keys, values], fields=list(HEADER))
+    return pa.ListArray.from_arrays(attributes.offsets, entries, type=HEADERS)
+
+
+class Selection:
+    """Which rows are wanted: by topic (None: all), and by a filter of ours over the typed attributes."""
+
+    def __init__(self, topics: tuple[TopicPattern, ...] | None, where: str | None) -> None:
+        self._topics = topics
+        self._matches_topic = lru_cache(MATCHED_TOPICS)(self._match_topic)
+        self._pattern = None
+        if where is not None:
+            from tidings.model.filter import Filter  # sqlglot is slow to import; most reads need none
+
+            self._pattern = Filter(where).pattern
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._topics is not None:
+            batch = _kept(batch, self._topic_flags(batch.column("topic")))
+        if self._pattern is not None and batch.num_rows:
+            batch = _kept(batch, pa.array(self._pattern_flags(batch), pa.bool_()))
+        return batch
+
+    def _topic_flags(self, topics: pa.Array) -> pa.Array:
+        encoded = topics.dictionary_encode()
+        matching = [self._matches_topic(topic) for topic in encoded.dictionary.to_pylist()]
+        return pa.array(matching, pa.bool_()).take(encoded.indices)
+
+    def _match_topic(self, topic: str) -> bool:
+        return any(pattern.matches(topic) for pattern in self._topics or ())
+
+    def _pattern_flags(self, batch: pa.RecordBatch) -> Iterator[bool]:
+        assert self._pattern is not None
+        matches = self._pattern.matches
+        columns = (batch.column(name).to_pylist() for name in ("offset", "topic", "packed"))
+        for offset, topic, packed in zip(*columns, strict=True):
+            try:
+                attributes = _decode(packed)
+            except (msgspec.MsgspecError, UnicodeError) as error:
+                raise ArchiveCorrupt(f"the attributes at offset {offset} do not decode: {error}") from None
+            attributes[RESERVED_ATTRIBUTE] = topic
+            yield matches(attributes)
+
+
+_decode = msgspec.msgpack.Decoder(dict[str, Any]).decode
+
+
+def _kept(batch: pa.RecordBatch, flags: pa.Array) -> pa.RecordBatch:
+    return batch if pc.all(flags).as_py() else batch.filter(flags)

@@ -1,0 +1,168 @@
+"""Offsets of several archives: by the id of each, checked against what each has.
+
+The id is of the archive, not of its path, so that another archive under the same path is noticed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from tidings.model.errors import PipelineError
+from tidings.spark.options import EARLIEST, LATEST, Location, Offsets, SourceOptions
+
+log = logging.getLogger("tidings.spark")
+
+Position = dict[str, int]
+"""The next offset of each archive, by its id, sorted: Spark compares positions as texts."""
+
+
+class Bounds(Protocol):
+    @property
+    def first(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+class Reader(Protocol):
+    """What is read here, of a directory or of a broker."""
+
+    @property
+    def id(self) -> str: ...
+    def bounds(self) -> Bounds: ...
+    def read(self, start: int, stop: int) -> Iterator[pa.RecordBatch]: ...
+    def offset_at(self, published_ns: int) -> int: ...
+    def commit(self, consumer: str, offset: int) -> None: ...
+
+
+@contextmanager
+def opened(location: Location) -> Iterator[Reader]:
+    """The archive there, until the end of the block."""
+    with ExitStack() as stack:
+        yield _enter(location, stack)
+
+
+def _enter(location: Location, stack: ExitStack) -> Reader:
+    reader: Any
+    if location.remote:
+        from tidings.net.archive_client import RemoteArchive
+
+        reader = RemoteArchive(location.text, token=location.token, tls_ca=location.tls_ca)
+    else:
+        from tidings.archive.reader import ArchiveReader
+
+        reader = ArchiveReader(location.text)
+    stack.callback(reader.close)
+    return reader  # type: ignore[no-any-return]
+
+
+class Archives:
+    """All archives of a source, open."""
+
+    def __init__(self, locations: tuple[Location, ...]) -> None:
+        self.readers: dict[str, Reader] = {}
+        self.locations: dict[str, Location] = {}
+        with ExitStack() as stack:
+            for location in locations:
+                reader = _enter(location, stack)
+                if reader.id in self.locations:
+                    other = self.locations[reader.id]
+                    raise PipelineError(
+                        f"{other.text} and {location.text} are the same archive ({reader.id})"
+                    )
+                self.readers[reader.id] = reader
+                self.locations[reader.id] = location
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def __enter__(self) -> Archives:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def bounds(self) -> dict[str, Bounds]:
+        return {archive: self.readers[archive].bounds() for archive in sorted(self.readers)}
+
+    def named(self, archive: str) -> str:
+        return f"{self.locations[archive].text} (archive {archive})"
+
+    def check_known(self, offsets: Mapping[Any, Any], what: str, advice: str) -> None:
+        """PipelineError unless there is a sound offset for each archive, and for no other."""
+        for archive in offsets:
+            if archive not in self.readers:
+                have = ", ".join(self.named(known) for known in self.readers)
+                raise PipelineError(
+                    f"{what} names archive {archive}, and there is {have}: it is of another archive; {advice}"
+                )
+        for archive in self.readers:
+            if archive not in offsets:
+                raise PipelineError(f"{what} has no offset for {self.named(archive)}; {advice}")
+
+    def at(self, offsets: Offsets, bounds: Mapping[str, Bounds], option: str) -> Position:
+        """What an option means now. An offset beyond the end is an error; one that is trimmed is not, here."""
+        if not isinstance(offsets, int):
+            self.check_known(offsets, f"option {option}", "write one offset for each archive's id")
+        position: Position = {}
+        for archive, has in bounds.items():
+            offset = offsets if isinstance(offsets, int) else offsets[archive]
+            position[archive] = {EARLIEST: has.first, LATEST: has.end}.get(offset, offset)
+        self.check_not_ahead(position, bounds, f"option {option}")
+        return position
+
+    def at_instant(self, published_ns: int, bounds: Mapping[str, Bounds]) -> Position:
+        """The first offsets that were published then or later."""
+        return {
+            archive: min(max(self.readers[archive].offset_at(published_ns), has.first), has.end)
+            for archive, has in bounds.items()
+        }
+
+    def check_not_ahead(self, position: Position, bounds: Mapping[str, Bounds], what: str) -> None:
+        for archive, offset in position.items():
+            if offset > bounds[archive].end:
+                raise PipelineError(
+                    f"{what}: offset {offset} is ahead of the log of {self.named(archive)}, "
+                    f"which ends at {bounds[archive].end}"
+                )
+
+    def check_forward(self, start: Position, end: Position, what: str) -> None:
+        for archive, offset in start.items():
+            if end[archive] < offset:
+                raise PipelineError(
+                    f"{what} go backwards, from {offset} to {end[archive]}, in {self.named(archive)}"
+                )
+
+    def kept(
+        self,
+        start: Position,
+        end: Position,
+        bounds: Mapping[str, Bounds],
+        options: SourceOptions,
+        *,
+        told: bool = True,
+    ) -> Position:
+        """`start`, or where some of it is not kept any more and that is allowed, the first that is."""
+        found: Position = {}
+        for archive, offset in start.items():
+            first = min(bounds[archive].first, end[archive])
+            if offset < first:
+                loss = lost(offset, first, bounds[archive].first, self.named(archive))
+                if options.fail_on_data_loss:
+                    raise PipelineError(loss)
+                if told:
+                    log.warning("%s", loss)
+            found[archive] = max(offset, first)
+        return found
+
+
+def lost(start: int, stop: int, first: int, archive: str) -> str:
+    return (
+        f"{stop - start} events, offsets {start} to {stop - 1}, are not kept any more by {archive}, whose first is "
+        f"{first}: failOnDataLoss=false goes on without them"
+    )

@@ -1,0 +1,276 @@
+"""The options of `format("tidings")` as a source: names and meaning follow Spark's Kafka source where it has them.
+
+Everything is checked here, on the driver, before anything is opened: a worker never fails for a user's mistake.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from tidings.model.errors import PipelineError, TidingsError
+from tidings.model.event import INT_MAX
+from tidings.model.topics import TopicPattern, canonical_topics, check_topic
+
+EARLIEST, LATEST = -2, -1
+"""Offsets that stand for what an archive has, numbered as Kafka does."""
+NANOSECONDS_PER_MS = 1_000_000
+SHOWN_CHARACTERS = 80
+MAX_PARTITIONS = 100_000
+
+KNOWN = (
+    *("archive", "path", "url", "token", "tlsCa", "subscribe", "subscribePattern", "where"),
+    *("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp"),
+    *("failOnDataLoss", "minPartitions", "maxOffsetsPerTrigger", "consumer"),
+)
+BATCH_ONLY = ("endingOffsets", "endingTimestamp")
+STREAM_ONLY = ("maxOffsetsPerTrigger", "consumer")
+SCHEMES = ("tidings", "tidings+tls")
+_NEXT_URL = re.compile(r",(?=\s*[A-Za-z][A-Za-z0-9+.-]*://)")
+
+Offsets = int | Mapping[str, int]
+"""One offset for the only archive (or EARLIEST, LATEST for each of them), or one by the id of each archive."""
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where an archive is: its directory, or the broker that keeps it. `index` is the column `partition`."""
+
+    index: int
+    text: str
+    remote: bool = False
+    token: str = ""
+    tls_ca: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Location({self.text!r})"  # without the token
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    locations: tuple[Location, ...]
+    topics: tuple[TopicPattern, ...] | None
+    """None: every topic."""
+    where: str | None
+    start: Offsets | None
+    """None: earliest for a batch, latest for a stream."""
+    start_ns: int | None
+    end: Offsets
+    end_ns: int | None
+    fail_on_data_loss: bool
+    min_partitions: int | None
+    max_offsets_per_trigger: int | None
+    consumer: str | None
+
+
+def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
+    """PipelineError, in one line, for the first thing that is wrong. `streaming` is None while nobody knows."""
+    given = _known(options)
+    _check_use(given, streaming)
+    locations = _locations(given)
+    _one_of(given, "startingOffsets", "startingTimestamp")
+    _one_of(given, "endingOffsets", "endingTimestamp")
+    start_ns, end_ns = _instant_ns(given, "startingTimestamp"), _instant_ns(given, "endingTimestamp")
+    if start_ns is not None and end_ns is not None and end_ns < start_ns:
+        raise PipelineError("option endingTimestamp is before startingTimestamp")
+    return SourceOptions(
+        locations=locations,
+        topics=_topics(given),
+        where=_where(given.get("where")),
+        start=_offsets(given, "startingOffsets", len(locations)),
+        start_ns=start_ns,
+        end=_ending_offsets(given, len(locations)),
+        end_ns=end_ns,
+        fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
+        min_partitions=_count(given, "minPartitions", MAX_PARTITIONS),
+        max_offsets_per_trigger=_count(given, "maxOffsetsPerTrigger"),
+        consumer=_consumer(given),
+    )
+
+
+def _known(options: Mapping[str, str]) -> dict[str, str]:
+    """By their own spelling: Spark hands options over in lower case, and a name means the same in any."""
+    spelling = {name.lower(): name for name in KNOWN}
+    given: dict[str, str] = {}
+    for key, value in options.items():
+        name = spelling.get(key.lower())
+        if name is None:
+            near = get_close_matches(key.lower(), spelling, n=1)
+            hint = f"did you mean {spelling[near[0]]}?" if near else f"known are {', '.join(KNOWN)}"
+            raise PipelineError(f"unknown option {_shown(key)}: {hint}")
+        given[name] = value.strip()
+    return given
+
+
+def _check_use(given: Mapping[str, str], streaming: bool | None) -> None:
+    for name in BATCH_ONLY if streaming else ():
+        if name in given:
+            raise PipelineError(f"option {name} is for batches: a stream has no end")
+    for name in STREAM_ONLY if streaming is False else ():
+        if name in given:
+            raise PipelineError(f"option {name} is for streams: use spark.readStream")
+
+
+def _one_of(given: Mapping[str, str], *names: str) -> str | None:
+    found = [name for name in names if name in given]
+    if len(found) > 1:
+        raise PipelineError(f"options {found[0]} and {found[1]} exclude each other: give one of them")
+    return found[0] if found else None
+
+
+def _locations(given: Mapping[str, str]) -> tuple[Location, ...]:
+    name = _one_of(given, "archive", "path", "url")
+    if name is None:
+        raise PipelineError("option archive (a directory) or url (tidings://host:port) is missing")
+    remote = name == "url"
+    for only_remote in ("token", "tlsCa"):
+        if only_remote in given and not remote:
+            raise PipelineError(f"option {only_remote} is for a url, not for an archive's directory")
+    places = [part.strip() for part in (_NEXT_URL.split(given[name]) if remote else given[name].split(","))]
+    for place in places:
+        if not place:
+            raise PipelineError(f"option {name} {_shown(given[name])} has an empty part")
+        if places.count(place) > 1:
+            raise PipelineError(f"option {name} names {_shown(place)} twice")
+        if remote:
+            _check_url(place)
+    token, tls_ca = given.get("token", ""), given.get("tlsCa") or None
+    return tuple(Location(index, place, remote, token, tls_ca) for index, place in enumerate(places))
+
+
+def _check_url(url: str) -> None:
+    from tidings.net.address import parse_address
+
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in SCHEMES:
+        raise PipelineError(f"option url: {_shown(url)} does not start with tidings:// or tidings+tls://")
+    if "," in rest:
+        raise PipelineError(
+            f"option url: {_shown(url)} has several addresses: write each archive's url in full"
+        )
+    try:
+        parse_address(rest.rstrip("/"))
+    except TidingsError as error:
+        raise PipelineError(f"option url: {error}") from None
+
+
+def _topics(given: Mapping[str, str]) -> tuple[TopicPattern, ...] | None:
+    name = _one_of(given, "subscribe", "subscribePattern")
+    if name is None:
+        return None
+    texts = [text.strip() for text in given[name].split(",")]
+    try:
+        return canonical_topics(check_topic(text) if name == "subscribe" else text for text in texts)
+    except TidingsError as error:
+        raise PipelineError(f"option {name}: {error}") from None
+
+
+def _where(sql: str | None) -> str | None:
+    if sql is None:
+        return None
+    from tidings.model.filter import Filter
+
+    try:
+        Filter(sql)
+    except TidingsError as error:
+        raise PipelineError(f"option where: {error}") from None
+    return sql
+
+
+def _offsets(given: Mapping[str, str], name: str, archives: int) -> Offsets | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    if text.lower() in words:
+        return words[text.lower()]
+    if _is_digits(text):
+        if archives > 1:
+            raise PipelineError(
+                f"option {name} is one number for {archives} archives: write one for each, "
+                'as {"<id of the archive>": <offset>, ...}'
+            )
+        return int(text)
+    return _offsets_by_archive(name, text)
+
+
+def _offsets_by_archive(name: str, text: str) -> dict[str, int]:
+    malformed = PipelineError(
+        f"option {name} {_shown(text)} is malformed: write earliest, latest, a number, "
+        'or JSON as {"<id of the archive>": <offset>}'
+    )
+    try:
+        parsed = json.loads(text, object_pairs_hook=_pairs)
+    except (ValueError, RecursionError):
+        raise malformed from None
+    if not isinstance(parsed, dict) or not parsed:
+        raise malformed
+    for archive, offset in parsed.items():
+        if type(offset) is not int or not EARLIEST <= offset <= INT_MAX:
+            raise PipelineError(
+                f"option {name}: {_shown(json.dumps(offset, default=str))} for archive {_shown(archive)} is no "
+                "offset: write a number from 0, -2 for earliest or -1 for latest"
+            )
+    return parsed
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key comes twice")
+    return found
+
+
+def _ending_offsets(given: Mapping[str, str], archives: int) -> Offsets:
+    end = _offsets(given, "endingOffsets", archives)
+    if end is None:
+        return LATEST
+    if end == EARLIEST or (isinstance(end, Mapping) and EARLIEST in end.values()):
+        raise PipelineError("option endingOffsets cannot be earliest: write latest, a number, or JSON")
+    return end
+
+
+def _instant_ns(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not _is_digits(text) or int(text) > INT_MAX // NANOSECONDS_PER_MS:
+        raise PipelineError(f"option {name} {_shown(text)} is no instant: write milliseconds since 1970")
+    return int(text) * NANOSECONDS_PER_MS
+
+
+def _count(given: Mapping[str, str], name: str, most: int = INT_MAX) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not _is_digits(text) or not 1 <= int(text) <= most:
+        raise PipelineError(f"option {name} {_shown(text)} is not a number from 1 to {most}")
+    return int(text)
+
+
+def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = given.get(name)
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false"):
+        raise PipelineError(f"option {name} {_shown(text)} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _consumer(given: Mapping[str, str]) -> str | None:
+    consumer = given.get("consumer")
+    if consumer is not None and not (consumer and consumer.isprintable()):
+        raise PipelineError(f"option consumer {_shown(consumer)} is no name")
+    return consumer
+
+
+def _is_digits(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 19
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...")

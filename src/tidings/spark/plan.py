@@ -1,0 +1,225 @@
+"""Plans an order before it is rolled out: from a table of subscriptions, what stamps will cost, and a layout.
+
+Sequencing groups and the sizes of timestamps follow from who subscribes to what; where topics are numbered and in which
+precedence is ours to choose, and `ordering.placement` chooses it. Without a master all is counted in this process
+(spark/plan_local.py), with one on Spark (spark/plan_spark.py): the result is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidings.model.errors import PipelineError, TopicError
+from tidings.model.topics import check_topic
+from tidings.net.address import Address
+from tidings.net.ordering_links import check_layout_size
+from tidings.protocol.sequencing.layout import Layout, Place
+from tidings.spark.plan_counts import Flags, Ints
+from tidings.spark.plan_entries import Entries
+from tidings.spark.plan_local import Counted, count_here
+from tidings.spark.plan_placement import Demand, Floats, Placed, placements
+from tidings.spark.plan_sites import Site, Sites, standby_of, witness_of
+from tidings.spark.plan_sizes import Sizes, sizes_of
+from tidings.spark.plan_tables import flat_rows, read_table
+from tidings.spark.plan_trace import read_trace, trace_directory
+
+BY_SUBSCRIBERS = "subscribers"
+BY_PUBLICATIONS = "publications"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for; `weights` None: as the source says, or by subscribers. `rest`: `/**` has an order, too."""
+
+    threshold: int = 2
+    sites: Sites | None = None
+    weights: Mapping[str, float] | None = None
+    rest: bool = False
+    master: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    source: str
+    threshold: int
+    counted: Counted
+    groups: Flags
+    weights: Floats
+    weighted_by: str
+    placements: Mapping[str, Placed]
+    notes: tuple[str, ...]
+
+    @property
+    def entries(self) -> Entries:
+        return self.counted.entries
+
+    @property
+    def sites(self) -> Sites:
+        return self.counted.sites
+
+    @property
+    def planned(self) -> Placed:
+        return self.placements["planned"]
+
+    @property
+    def stamp_entries(self) -> Ints:
+        """Of each topic, the entries of its stamps: one for each other topic of the group."""
+        return np.asarray(self.groups.sum(axis=1, dtype=np.int64))
+
+    @property
+    def sizes(self) -> dict[str, Sizes | None]:
+        """Every topic counts once, or by how much is published on it."""
+        entries = self.stamp_entries
+        return {
+            "topics": sizes_of(entries, np.ones(len(entries))),
+            "publications": sizes_of(entries, self.weights),
+        }
+
+    def layout(self) -> tuple[Layout, dict[str, Address]] | None:
+        """What sequencers are started with; None: there is nothing to number."""
+        servers = self.planned.servers()
+        if not servers:
+            return None
+        places = [
+            _place(self.sites.listed[site], tuple(self.entries.texts[number] for number in numbers))
+            for site, numbers in servers
+        ]
+        layout = Layout(places, causal=self.threshold == 1)
+        check_layout_size(layout)
+        return layout, self.sites.nodes(site for site, _ in servers)
+
+    def summary(self) -> dict[str, Any]:
+        """All but the groups, for programs."""
+        counts = self.counted.counts
+        return {
+            "source": self.source,
+            "order": "causal" if self.threshold == 1 else "total",
+            "threshold": self.threshold,
+            "clients": int(counts.clients.sum()),
+            "topics": len(self.entries),
+            "subscriptions": int(counts.subscribers.sum()),
+            "weighted_by": self.weighted_by,
+            "sites": dict(zip(self.sites.names, counts.clients.tolist(), strict=True)),
+            "entries_per_stamp": {
+                by: None if sizes is None else asdict(sizes) for by, sizes in self.sizes.items()
+            },
+            "placements": {
+                name: {
+                    "local": placed.local,
+                    "crossings": placed.crossings,
+                    "servers": len(placed.servers()),
+                }
+                for name, placed in self.placements.items()
+            },
+            "servers": [
+                {
+                    "site": self.sites.names[site],
+                    "topics": [self.entries.texts[number] for number in numbers],
+                }
+                for site, numbers in self.planned.servers()
+            ],
+            "notes": list(self.notes),
+        }
+
+
+def _place(site: Site, topics: tuple[str, ...]) -> Place:
+    return Place(site.name, topics, standby=standby_of(site), witness=witness_of(site))
+
+
+def make_plan(source: str, request: Request) -> Plan:
+    """A plan for the table, or the trace, at a path; PipelineError says what is wrong with it, and where."""
+    of_client = {} if request.sites is None else request.sites.of_client
+    directory = trace_directory(Path(source))
+    if directory is not None:
+        trace = read_trace(directory, of_client)
+        return plan_rows(source, trace.flat, request, weights=trace.weights)
+    if request.master is not None:
+        return _plan_on_spark(source, None, request, None)
+    flat = flat_rows(source, read_table(Path(source)), of_client)
+    return plan_rows(source, flat, request)
+
+
+def plan_rows(
+    source: str, flat: Any, request: Request, *, weights: Mapping[str, float] | None = None
+) -> Plan:
+    """For rows as of `plan_tables.flat_rows`; the source's weights count where none are asked for."""
+    if request.master is not None:
+        return _plan_on_spark(source, flat, request, weights)
+    counted = count_here(source, flat, request.sites, rest=request.rest)
+    return plan_counted(source, counted, request, weights)
+
+
+def _plan_on_spark(
+    source: str, flat: Any | None, request: Request, weights: Mapping[str, float] | None
+) -> Plan:
+    from tidings.spark.plan_spark import count_on_spark, read_frame
+    from tidings.spark.session import spark_session
+
+    with spark_session(request.master, app="tidings plan") as session:
+        if flat is None:
+            rows = read_frame(session, source, request.sites)
+        else:
+            rows = session.createDataFrame(flat.select(["client", "topic", "site"]))
+        counted = count_on_spark(source, rows, request.sites, rest=request.rest)
+    return plan_counted(source, counted, request, weights)
+
+
+def plan_counted(
+    source: str, counted: Counted, request: Request, weights: Mapping[str, float] | None = None
+) -> Plan:
+    if request.threshold not in (1, 2):
+        raise PipelineError(f"threshold {request.threshold} is neither 1 (causal order) nor 2 (total order)")
+    entries, counts = counted.entries, counted.counts
+    notes = [] if len(entries) else ["nobody subscribes to anything: there is nothing to plan"]
+    published = request.weights if request.weights is not None else weights
+    if published is None:
+        weighted_by, of_entries = BY_SUBSCRIBERS, counts.subscribers.astype(np.float64)
+    else:
+        weighted_by = BY_PUBLICATIONS
+        of_entries, left_out = _weights(entries, published)
+        if left_out:
+            notes.append(f"topics that are published on, have no subscriber, and are left out: {left_out:,}")
+    groups = counts.groups(request.threshold)
+    demand = Demand(counts, groups, of_entries)
+    if len(entries.behind()):
+        notes.append(
+            f"patterns that overlap with other entries, and so stand at the end: {len(entries.behind()):,}"
+        )
+    return Plan(
+        source,
+        request.threshold,
+        counted,
+        groups,
+        of_entries,
+        weighted_by,
+        placements(entries, demand),
+        tuple(notes),
+    )
+
+
+def _weights(entries: Entries, published: Mapping[str, float]) -> tuple[Floats, int]:
+    """By entry, and how many topics belong to none."""
+    found = np.zeros(len(entries))
+    left_out = 0
+    for topic, weight in published.items():
+        entry = _entry_of(entries, topic)
+        if entry is None:
+            left_out += weight > 0
+        else:
+            found[entry] += weight
+    return found, left_out
+
+
+def _entry_of(entries: Entries, topic: str) -> int | None:
+    """A weight may be that of an entry, even of a pattern, or that of a topic."""
+    if topic in entries.number_of:
+        return entries.number_of[topic]
+    try:
+        return entries.entry_of(check_topic(topic))
+    except TopicError as error:
+        raise PipelineError(f"weights: {error}") from None

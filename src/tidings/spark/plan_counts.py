@@ -1,0 +1,86 @@
+"""How many clients have both of two topics, for all pairs at once: one matrix product over (client x topic).
+
+The sites of the clients are further columns of the matrix, so the same product says how many of a site's clients have
+each topic, and how many clients a site has. Products of blocks of clients are added up: here block after block, on
+Spark partition by partition (spark/plan_spark.py). Counts of a block are exact in float32, their sums are integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tidings.spark.plan_entries import Entries
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+BLOCK_CLIENTS = 4096
+"""Far below 2 ** 24, to which float32 counts exactly."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the planning needs of all subscriptions."""
+
+    pairs: Ints
+    """Entry and entry -> clients that have both; on the diagonal, the subscribers of an entry."""
+    interest: Ints
+    """Entry and site -> subscribers."""
+    clients: Ints
+    """Of each site."""
+
+    @property
+    def subscribers(self) -> Ints:
+        return np.diagonal(self.pairs)
+
+    def groups(self, threshold: int) -> Flags:
+        """Entry and entry: the second is in the sequencing group of the first."""
+        found: Flags = self.pairs >= threshold
+        np.fill_diagonal(found, False)
+        return found
+
+
+class Tally:
+    """Adds up the subscriptions of clients; each client comes whole, and once."""
+
+    def __init__(self, entries: Entries, sites: int) -> None:
+        self._entries = entries
+        self._sites = sites
+        width = len(entries) + sites
+        self.sums: Ints = np.zeros((width, width), dtype=np.int64)
+
+    def add(self, clients: Ints, topics: Ints, sites: Ints) -> None:
+        """Client `clients[i]`, ascending from 0, has entry `topics[i]`; client c is at site `sites[c]`."""
+        starts = range(0, len(sites), BLOCK_CLIENTS)
+        cuts = np.searchsorted(clients, [*starts, len(sites)])
+        for number, start in enumerate(starts):
+            rows = slice(cuts[number], cuts[number + 1])
+            self._add_block(clients[rows] - start, topics[rows], sites[start : start + BLOCK_CLIENTS])
+
+    def _add_block(self, clients: Ints, topics: Ints, sites: Ints) -> None:
+        matrix = np.zeros((len(sites), len(self.sums)), dtype=np.float32)
+        matrix[clients, topics] = 1
+        self._widen(matrix, clients, topics)
+        matrix[np.arange(len(sites)), len(self._entries) + sites] = 1
+        self.sums += np.rint(matrix.T @ matrix).astype(np.int64)
+
+    def _widen(self, matrix: Any, clients: Ints, topics: Ints) -> None:
+        """Who has a pattern has every entry that overlaps with one of its topics."""
+        wild = np.unique(clients[self._entries.wild[topics]])
+        if len(wild):
+            count = len(self._entries)
+            overlaps = self._entries.overlaps.astype(np.float32)
+            matrix[wild, :count] = matrix[wild, :count] @ overlaps > 0
+
+    def counts(self) -> Counts:
+        return counts_of(self.sums, len(self._entries))
+
+
+def counts_of(sums: Ints, entries: int) -> Counts:
+    return Counts(
+        pairs=sums[:entries, :entries].copy(),
+        interest=sums[:entries, entries:].copy(),
+        clients=np.diagonal(sums)[entries:].copy(),
+    )

@@ -1,0 +1,120 @@
+"""What a plan leaves in a directory: the groups, the sizes, a figure of these, and its summary."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidings.model.errors import PipelineError
+from tidings.spark.plan import Plan
+from tidings.spark.plan_sizes import histogram
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NO_MATPLOTLIB = "the figure of a plan needs matplotlib: pip install 'tidings[spark]'"
+GROUPS = pa.schema(
+    [
+        pa.field("rank", pa.int64(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("site", pa.string(), nullable=False),
+        pa.field("subscribers", pa.int64(), nullable=False),
+        pa.field("weight", pa.float64(), nullable=False),
+        pa.field("entries", pa.int64(), nullable=False),
+        pa.field("local", pa.bool_(), nullable=False),
+        pa.field("group", pa.list_(pa.field("element", pa.string(), nullable=False)), nullable=False),
+    ]
+)
+"""One row for each topic, by falling precedence; the group is without the topic itself."""
+SIZES = pa.schema(
+    [
+        pa.field("entries", pa.int64(), nullable=False),
+        pa.field("topics", pa.int64(), nullable=False),
+        pa.field("weight", pa.float64(), nullable=False),
+    ]
+)
+
+
+def write_plan(plan: Plan, directory: Path) -> list[str]:
+    """The names of the files that were written."""
+    try:
+        import matplotlib as _  # noqa: F401 - before anything is written
+    except ImportError:
+        raise PipelineError(NO_MATPLOTLIB) from None
+    directory.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(group_rows(plan), schema=GROUPS), directory / "groups.parquet")
+    pq.write_table(pa.Table.from_pylist(size_rows(plan), schema=SIZES), directory / "sizes.parquet")
+    text = json.dumps(plan.summary(), indent=2, ensure_ascii=False)
+    (directory / "plan.json").write_text(text + "\n", encoding="utf-8")
+    names = ["groups.parquet", "sizes.parquet", "plan.json"]
+    if len(plan.entries):
+        draw_sizes(plan, directory)
+        names += ["sizes.png", "sizes.svg"]
+    return names
+
+
+def group_rows(plan: Plan) -> list[dict[str, Any]]:
+    texts, planned = plan.entries.texts, plan.planned
+    rank_of = {number: rank for rank, number in enumerate(planned.order)}
+    subscribers, entries = plan.counted.counts.subscribers, plan.stamp_entries
+    return [
+        {
+            "rank": rank,
+            "topic": texts[number],
+            "site": plan.sites.names[planned.sites[rank]],
+            "subscribers": int(subscribers[number]),
+            "weight": float(plan.weights[number]),
+            "entries": int(entries[number]),
+            "local": planned.is_local[rank],
+            "group": [
+                texts[other]
+                for other in sorted(np.flatnonzero(plan.groups[number]).tolist(), key=rank_of.__getitem__)
+            ],
+        }
+        for rank, number in enumerate(planned.order)
+    ]
+
+
+def size_rows(plan: Plan) -> list[dict[str, Any]]:
+    rows = histogram(plan.stamp_entries, plan.weights)
+    return [{"entries": entries, "topics": topics, "weight": weight} for entries, topics, weight in rows]
+
+
+def draw_sizes(plan: Plan, directory: Path) -> None:
+    """The share of topics, and of publications, whose stamps have at most so many entries."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = histogram(plan.stamp_entries, plan.weights)
+    sizes = [entries for entries, _, _ in rows]
+    with rc_context({"svg.hashsalt": "tidings", "font.size": 9}):
+        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        _draw_share(axes, sizes, [topics for _, topics, _ in rows], "topics")
+        if plan.weights.sum():
+            label = "publications" if plan.weighted_by == "publications" else "topics, by subscribers"
+            _draw_share(axes, sizes, [weight for _, _, weight in rows], label)
+        axes.set_xlabel("entries of a timestamp")
+        axes.set_ylabel("share with at most so many")
+        axes.set_ylim(0, 1.02)
+        axes.grid(alpha=0.3)
+        axes.legend(loc="lower right")
+        _save(figure, directory)
+
+
+def _draw_share(axes: Any, sizes: list[int], amounts: list[float] | list[int], label: str) -> None:
+    shares = np.cumsum(amounts) / np.sum(amounts)
+    axes.step([*sizes, sizes[-1] + 1], [*shares, 1.0], where="post", marker=".", label=label)
+
+
+def _save(figure: Figure, directory: Path) -> None:
+    """Without dates: the same plan gives the same files."""
+    figure.savefig(directory / "sizes.png", dpi=150, metadata={"Software": None})
+    figure.savefig(directory / "sizes.svg", metadata={"Date": None})

@@ -1,0 +1,89 @@
+"""The sites of a plan: where topics can be numbered, and at which of them a client is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tidings.model.errors import PipelineError
+from tidings.net.address import Address
+from tidings.protocol.sequencing.layout import MAX_SERVERS
+
+ONLY = "s0"
+"""The site of all where nobody speaks of sites."""
+FIRST_PORT = 7500
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site and the addresses of its sequencer, of the standby and of the witness, where these are known."""
+
+    name: str
+    node: Address | None = None
+    standby: Address | None = None
+    witness: Address | None = None
+
+
+@dataclass(frozen=True)
+class Sites:
+    """`of_client` is for clients whose site is not in the table."""
+
+    listed: tuple[Site, ...]
+    of_client: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.listed) <= MAX_SERVERS:
+            raise PipelineError(f"{len(self.listed)} sites; there are 1 to {MAX_SERVERS}")
+        for name in self.names:
+            if self.names.count(name) > 1:
+                raise PipelineError(f"site {name!r} is listed twice")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(site.name for site in self.listed)
+
+    @property
+    def default(self) -> str | None:
+        """Where a client is of whom nothing is said."""
+        return self.listed[0].name if len(self.listed) == 1 else None
+
+    def nodes(self, used: Iterable[int]) -> dict[str, Address]:
+        """Where the nodes of these sites listen; made up, on this machine, where that is not known."""
+        found: dict[str, Address] = {}
+        for number in used:
+            site = self.listed[number]
+            found[site.name] = site.node or Address(port=FIRST_PORT + number)
+            if site.standby is not None and site.witness is not None:
+                found[standby_of(site)] = site.standby
+                found[witness_of(site)] = site.witness
+        return found
+
+    def made_up(self, used: Iterable[int]) -> bool:
+        return any(self.listed[number].node is None for number in used)
+
+
+def standby_of(site: Site) -> str:
+    return f"{site.name}-standby" if site.standby is not None and site.witness is not None else ""
+
+
+def witness_of(site: Site) -> str:
+    return f"{site.name}-witness" if site.standby is not None and site.witness is not None else ""
+
+
+def found_sites(names: Iterable[str]) -> Sites:
+    """Those that a table names; one for all where it names none."""
+    named = sorted(set(names))
+    return Sites(tuple(map(Site, named or [ONLY])))
+
+
+def unknown_site(where: str, site: str, sites: Sites) -> PipelineError:
+    shown = ", ".join(sites.names[:SHOWN]) + (", ..." if len(sites.names) > SHOWN else "")
+    return PipelineError(f"{where}: site {site!r} is not listed; the sites are {shown}")
+
+
+def no_site(where: str, client: str) -> PipelineError:
+    return PipelineError(
+        f"{where}: nothing says at which site client {client!r} is: fill the column 'site', or list the client with "
+        "its site in the file of --sites"
+    )

@@ -1,0 +1,60 @@
+"""The file of `tidings plan --sites`: the sites by name, where their sequencers listen, and which clients are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from tidings.model.errors import ConnectionFailed, PipelineError
+from tidings.net.address import Address, parse_address
+from tidings.scenario.schema import Name, Table
+from tidings.spark.plan_sites import FIRST_PORT, Site, Sites
+
+
+class SiteTable(Table, frozen=True, kw_only=True):
+    """`[[site]]`: addresses are HOST:PORT; `clients` are those whose site is not in the table of subscriptions."""
+
+    name: Name
+    node: str | None = None
+    standby: str | None = None
+    witness: str | None = None
+    clients: tuple[str, ...] = ()
+
+
+class SitesFile(Table, frozen=True, kw_only=True):
+    sites: Annotated[tuple[SiteTable, ...], Meta(min_length=1)] = field(name="site")
+
+
+def sites_of(path: Path, file: SitesFile) -> Sites:
+    """PipelineError names the file, the site and what is wrong."""
+    of_client: dict[str, str] = {}
+    for table in file.sites:
+        for client in table.clients:
+            if client in of_client:
+                first = of_client[client]
+                raise PipelineError(f"{path}: client {client!r} is at {first!r} and at {table.name!r}")
+            of_client[client] = table.name
+    try:
+        return Sites(tuple(map(_site, file.sites)), of_client)
+    except PipelineError as error:
+        raise PipelineError(f"{path}: {error}") from None
+
+
+def _site(table: SiteTable) -> Site:
+    if (table.standby is None) != (table.witness is None):
+        raise PipelineError(f"site {table.name!r}: a standby needs a witness, and the other way round")
+    return Site(
+        table.name,
+        _address(table, "node", table.node),
+        _address(table, "standby", table.standby),
+        _address(table, "witness", table.witness),
+    )
+
+
+def _address(table: SiteTable, key: str, text: str | None) -> Address | None:
+    try:
+        return None if text is None else parse_address(text, default_port=FIRST_PORT)
+    except ConnectionFailed as error:
+        raise PipelineError(f"site {table.name!r}: {key}: {error}") from None

@@ -1,0 +1,182 @@
+"""The same counts on Spark: each partition multiplies its clients, the products are added up stripe by stripe.
+
+A product is as large as the square of the topics, however many clients there are. It travels as stripes of rows, so
+that many partitions' products need not be in one place together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidings.model.errors import PipelineError, TopicError
+from tidings.model.ordering_messages import MAX_TOPICS
+from tidings.model.topics import TopicPattern
+from tidings.spark.plan_counts import Ints, Tally, counts_of
+from tidings.spark.plan_entries import Entries
+from tidings.spark.plan_local import Counted
+from tidings.spark.plan_sites import Sites, found_sites, no_site, unknown_site
+from tidings.spark.plan_tables import columns_of, kind_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+STRIPE_BYTES = 4 * 2**20
+STRIPES = pa.schema([("start", pa.int64()), ("sums", pa.binary())])
+SHOWN_SITES = 257
+
+
+def read_frame(session: SparkSession, source: str, sites: Sites | None) -> DataFrame:
+    """The table at any path that Spark reads, as (client, topic, site), a row for each topic."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
+
+    kind = kind_of(source)
+    reader = session.read.option("header", "true") if kind == "csv" else session.read
+    try:
+        frame = reader.format(kind).load(source)
+        names = frame.columns
+    except PySparkException as error:
+        raise PipelineError(f"cannot read {source} as {kind}: {_first_line(error)}") from None
+    if kind == "json" and not names:  # no lines, no rows
+        return session.createDataFrame([], "client string, topic string, site string")
+    columns = columns_of(source, names)
+    listed = frame.schema[columns.topic].dataType.typeName() == "array"
+    topic = F.explode(columns.topic) if listed else F.col(columns.topic)
+    site = F.lit(None) if columns.site is None else F.nullif(F.col(columns.site).cast("string"), F.lit(""))
+    rows = frame.select(
+        F.col(columns.client).cast("string").alias("client"),
+        topic.cast("string").alias("topic"),
+        site.cast("string").alias("site"),
+    )
+    return with_sites(session, rows, sites)
+
+
+def with_sites(session: SparkSession, rows: DataFrame, sites: Sites | None) -> DataFrame:
+    """Clients without a site get what else is known of them."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if sites is None:
+        return rows
+    if sites.of_client:
+        listed = session.createDataFrame(list(sites.of_client.items()), "client string, listed string")
+        rows = rows.join(F.broadcast(listed), "client", "left").select(
+            "client", "topic", F.coalesce("site", "listed").alias("site")
+        )
+    return rows.fillna(sites.default, "site") if sites.default is not None else rows
+
+
+def count_on_spark(where: str, rows: DataFrame, sites: Sites | None, *, rest: bool = False) -> Counted:
+    """(client, topic, site) rows, counted where they are. Errors name the client: rows have no numbers here."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    rows = rows.persist()
+    try:
+        _check_nulls(where, rows)
+        entries = Entries(_topics(where, rows), rest=rest)
+        known = sites or found_sites(_different(rows, "site", SHOWN_SITES))
+        if known.default is not None:
+            rows_at = rows.fillna(known.default, "site")
+        else:
+            rows_at = rows
+        clients = rows_at.groupBy("client").agg(
+            F.collect_set("topic").alias("topics"),
+            F.min("site").alias("site"),
+            F.max("site").alias("other"),
+            F.count_if(F.col("site").isNull()).alias("without"),
+        )
+        _check_sites(where, clients, known)
+        sums = _summed(clients.select("topics", "site"), entries, known)
+    finally:
+        rows.unpersist()
+    return Counted(entries, known, counts_of(sums, len(entries)))
+
+
+def _check_nulls(where: str, rows: DataFrame) -> None:
+    wrong = rows.where("client IS NULL OR topic IS NULL").first()
+    if wrong is not None and wrong["client"] is None:
+        raise PipelineError(f"{where}: a row with topic {wrong['topic']!r} has no client")
+    if wrong is not None:
+        raise PipelineError(f"{where}: a row of client {wrong['client']!r} has no topic")
+
+
+def _topics(where: str, rows: DataFrame) -> list[str]:
+    found = _different(rows, "topic", MAX_TOPICS + 1)
+    for text in found:
+        try:
+            TopicPattern(text)
+        except TopicError as error:
+            wrong = rows.where(rows["topic"] == text).first()
+            client = None if wrong is None else wrong["client"]
+            raise PipelineError(f"{where}: a row of client {client!r}: {error}") from None
+    return found
+
+
+def _different(rows: DataFrame, column: str, limit: int) -> list[str]:
+    """The different values, sorted; of too many only so many that they are too many."""
+    found = rows.select(column).where(f"{column} IS NOT NULL").distinct().limit(limit).collect()
+    return sorted(row[column] for row in found)
+
+
+def _check_sites(where: str, clients: DataFrame, sites: Sites) -> None:
+    found = [row["site"] for row in clients.select("site").distinct().limit(SHOWN_SITES).collect()]
+    unknown = [site for site in found if site is not None and site not in sites.names]
+    wrong = clients.where("site IS NULL OR without > 0 OR site <> other").first()
+    if wrong is not None and (wrong["site"] is None or wrong["without"]):
+        raise no_site(where, wrong["client"])
+    if wrong is not None:
+        raise PipelineError(
+            f"{where}: client {wrong['client']!r} is at site {wrong['other']!r}, and at {wrong['site']!r}"
+        )
+    if unknown:
+        row = clients.where(clients["site"] == unknown[0]).first()
+        client = None if row is None else row["client"]
+        raise unknown_site(f"{where}: a row of client {client!r}", unknown[0], sites)
+
+
+def _summed(clients: DataFrame, entries: Entries, sites: Sites) -> Ints:
+    texts, names = entries.texts, sites.names
+    width = len(texts) + len(names)
+    height = max(1, STRIPE_BYTES // (8 * width))
+
+    def multiply(batches: Iterable[Any]) -> Iterator[Any]:
+        tally = Tally(Entries(texts), len(names))
+        for batch in batches:
+            _add(tally, batch, texts, names)
+        for start in range(0, width, height):
+            sums = tally.sums[start : start + height]
+            if sums.any():
+                yield pa.RecordBatch.from_pylist([{"start": start, "sums": sums.tobytes()}], schema=STRIPES)
+
+    def add(table: Any) -> Any:
+        total = sum(np.frombuffer(sums, dtype=np.int64) for sums in table.column("sums").to_pylist())
+        row = {"start": table.column("start")[0].as_py(), "sums": np.asarray(total).tobytes()}
+        return pa.Table.from_pylist([row], schema=STRIPES)
+
+    stripes = clients.mapInArrow(multiply, "start long, sums binary")
+    totals = stripes.groupBy("start").applyInArrow(add, "start long, sums binary").collect()
+    result = np.zeros((width, width), dtype=np.int64)
+    for row in totals:
+        stripe = np.frombuffer(row["sums"], dtype=np.int64).reshape(-1, width)
+        result[row["start"] : row["start"] + len(stripe)] = stripe
+    return result
+
+
+def _add(tally: Tally, batch: Any, texts: tuple[str, ...], names: tuple[str, ...]) -> None:
+    topics = batch.column("topics")
+    clients = pc.list_parent_indices(topics).to_numpy().astype(np.int64)
+    codes = pc.index_in(pc.list_flatten(topics), value_set=pa.array(texts, pa.string()))
+    sites = pc.index_in(batch.column("site"), value_set=pa.array(names, pa.string()))
+    tally.add(
+        clients,
+        codes.to_numpy(zero_copy_only=False).astype(np.int64),
+        sites.to_numpy(zero_copy_only=False).astype(np.int64),
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

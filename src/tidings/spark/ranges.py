@@ -1,0 +1,114 @@
+"""Ranges of offsets: how a read is cut into tasks, and how a task reads its own."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from tidings.model.errors import ArchiveTrimmed, PipelineError
+from tidings.spark.columns import Selection, spark_batch
+from tidings.spark.offsets import Archives, Position, Reader, log, lost, opened
+from tidings.spark.options import SourceOptions
+from tidings.spark.telling import told_plainly
+
+ROWS_PER_TASK = 500_000
+"""Not many more: a task that fails is repeated as a whole."""
+ROWS_WORTH_A_TASK = 20_000
+NEAR = 0.25
+"""Of a task's size: so far a cut moves, to where a segment ends."""
+
+
+@dataclass(frozen=True)
+class ArchiveRange(InputPartition):  # type: ignore[misc]
+    """Offsets `start` to before `stop` of an archive; always the same rows."""
+
+    index: int
+    archive: str
+    start: int
+    stop: int
+
+
+def plan_ranges(
+    archives: Archives, start: Position, end: Position, options: SourceOptions
+) -> list[InputPartition]:
+    rows = {archive: end[archive] - offset for archive, offset in start.items() if end[archive] > offset}
+    total = sum(rows.values())
+    tasks = task_count(total, options.min_partitions)
+    ranges: list[InputPartition] = []
+    for archive, count in rows.items():
+        share = -(-tasks * count // total)
+        borders = _borders(archives.readers[archive])
+        cuts = cut(start[archive], end[archive], share, borders)
+        index = archives.locations[archive].index
+        ranges += [ArchiveRange(index, archive, low, high) for low, high in cuts]
+    return ranges
+
+
+def task_count(rows: int, min_partitions: int | None) -> int:
+    """At least as many as asked for, or as there are cores here if that is worth it; none without a row."""
+    wanted = min_partitions or min(os.cpu_count() or 1, -(-rows // ROWS_WORTH_A_TASK))
+    return min(max(wanted, -(-rows // ROWS_PER_TASK)), rows)
+
+
+def cut(start: int, stop: int, count: int, borders: Sequence[int]) -> list[tuple[int, int]]:
+    """`count` ranges of about one size, cut where segments end if that is near."""
+    size = (stop - start) / count
+    cuts = [start]
+    for index in range(1, count):
+        even = start + (stop - start) * index // count
+        cuts.append(_snapped(even, size * NEAR, borders))
+    return list(zip(cuts, [*cuts[1:], stop], strict=True))
+
+
+def _snapped(offset: int, reach: float, borders: Sequence[int]) -> int:
+    at = bisect_left(borders, offset)
+    near = [border for border in borders[max(at - 1, 0) : at + 1] if abs(border - offset) <= reach]
+    return min(near, key=lambda border: abs(border - offset), default=offset)
+
+
+def _borders(reader: Reader) -> list[int]:
+    """Where segments begin; a broker does not tell."""
+    segments = getattr(reader, "segments", None)
+    return sorted(segment.first for segment in segments()) if segments is not None else []
+
+
+def read_range(options: SourceOptions, wanted: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of one range, in a worker."""
+    if not isinstance(wanted, ArchiveRange):
+        return  # Spark's own, where a plan has no ranges at all
+    location = options.locations[wanted.index]
+    selection = Selection(options.topics, options.where)
+    with told_plainly(), opened(location) as reader:
+        if reader.id != wanted.archive:
+            raise PipelineError(
+                f"{location.text} was archive {wanted.archive} and is archive {reader.id} now"
+            )
+        for batch in _batches(reader, wanted, options.fail_on_data_loss, location.text):
+            selected = selection(batch)
+            if selected.num_rows:
+                yield spark_batch(selected, wanted.index)
+
+
+def _batches(
+    reader: Reader, wanted: ArchiveRange, fail_on_data_loss: bool, place: str
+) -> Iterator[pa.RecordBatch]:
+    position = wanted.start
+    while position < wanted.stop:
+        try:
+            for batch in reader.read(position, wanted.stop):
+                yield batch
+                position += batch.num_rows
+            return
+        except ArchiveTrimmed:  # since the plan was made
+            first = reader.bounds().first
+            stop = min(first, wanted.stop)
+            told = lost(position, stop, first, place)
+            if fail_on_data_loss or stop <= position:
+                raise PipelineError(told) from None
+            log.warning("%s", told)
+            position = stop

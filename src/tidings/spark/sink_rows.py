@@ -1,0 +1,136 @@
+"""The rows of a DataFrame as events: which columns there may be, and what a row becomes.
+
+| column | type | what it is |
+| --- | --- | --- |
+| `value` | binary, string | the payload; required, never null |
+| `topic` | string | the topic, unless the option `topic` names one for all rows; never null |
+| `key` | binary, string | the attribute `key`, as bytes or as a string; null: none |
+| `attributes` | map<string,string> | attributes, their types read from the text: `12`, `12.5`, `true`, `BBC`, `"12"` |
+| `headers` | array<struct<key:string,value:binary>> (or value:string) | attributes, as bytes or as strings |
+
+What the source adds (`partition`, `offset`, `timestamp`, `source`, `sequence`, `order`) is left out, so that what was
+read can be written. Any other column is refused. An attribute may stand in several columns if it is the same there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tidings.model.errors import PipelineError, TidingsError
+from tidings.model.event import INT_MAX, check_not_internal, make_publication
+from tidings.model.predicates import Scalar
+from tidings.model.text import attribute_text, attribute_value
+from tidings.model.topics import check_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+TYPES = {
+    "value": ("binary", "string"),
+    "topic": ("string",),
+    "key": ("binary", "string"),
+    "attributes": ("map<string,string>",),
+    "headers": ("array<struct<key:string,value:binary>>", "array<struct<key:string,value:string>>"),
+}
+LEFT_OUT = ("partition", "offset", "timestamp", "source", "sequence", "order")
+KEY = "key"
+
+Outgoing = tuple[str, dict[str, Scalar], bytes]
+"""Topic, attributes, payload."""
+
+
+class Columns:
+    """Where the columns of a DataFrame are; PipelineError if they are not what a sink takes."""
+
+    def __init__(self, schema: StructType, topic: str | None) -> None:
+        self._topic = topic
+        self._places: dict[str, int] = {}
+        for place, field in enumerate(schema.fields):
+            name = field.name.lower()
+            if name in LEFT_OUT:
+                continue
+            _check_type(field.name, field.dataType.simpleString())
+            if name in self._places:
+                raise PipelineError(f"the column {name} comes twice")
+            self._places[name] = place
+        if "value" not in self._places:
+            raise PipelineError(
+                "the column value (binary or string) is missing: it is the payload of the events"
+            )
+        if topic is None and "topic" not in self._places:
+            raise PipelineError("events need a topic: give the option topic, or a column topic")
+
+    def events(self, batches: Iterable[pa.RecordBatch], source: str, partition: int) -> Iterator[Outgoing]:
+        """Each row as an event that `source` may publish; PipelineError names the first row that cannot be one."""
+        number = 0
+        for batch in batches:
+            columns = {name: batch.column(place).to_pylist() for name, place in self._places.items()}
+            for values in zip(*columns.values(), strict=True):
+                row = dict(zip(columns, values, strict=True))
+                topic = self._topic if self._topic is not None else row["topic"]
+                try:
+                    event = _event(topic, row)
+                    # With the longest numbers there may be: what is too long shows here, not half-way.
+                    make_publication(source, INT_MAX, INT_MAX, *event, INT_MAX)
+                except TidingsError as error:
+                    about = "" if topic is None else f" (topic {topic!r})"
+                    raise PipelineError(f"row {number} of partition {partition}{about}: {error}") from None
+                yield event
+                number += 1
+
+
+def _check_type(name: str, found: str) -> None:
+    wanted = TYPES.get(name.lower())
+    if wanted is None:
+        raise PipelineError(
+            f"the column {name} ({found}) is none that events have: select {', '.join(TYPES)} among the columns, "
+            "and put what else is to be carried into attributes or value"
+        )
+    if found not in wanted:
+        raise PipelineError(f"the column {name} is {found}; it must be {' or '.join(wanted)}")
+
+
+def _event(topic: str | None, row: dict[str, Any]) -> Outgoing:
+    if topic is None:
+        raise PipelineError("the topic is null")
+    check_topic(topic)
+    value = row["value"]
+    if value is None:
+        raise PipelineError("the value is null: events have a payload, be it empty (coalesce(value, ''))")
+    return topic, _attributes(row), value.encode() if isinstance(value, str) else value
+
+
+def _attributes(row: dict[str, Any]) -> dict[str, Scalar]:
+    """In the order of their names: a row that is computed again may bring them in another one."""
+    found: dict[str, Scalar] = {}
+    for name, text in row.get("attributes") or ():
+        found[name] = attribute_value(text)
+    for header in row.get("headers") or ():
+        if header is None or header["key"] is None:
+            raise PipelineError("a header is null, or its key is")
+        _add(found, header["key"], header["value"], "headers")
+    if row.get(KEY) is not None:
+        _add(found, KEY, row[KEY], "key")
+    check_not_internal(found)
+    return dict(sorted(found.items()))
+
+
+def _add(found: dict[str, Scalar], name: str, value: str | bytes | None, column: str) -> None:
+    """What is there already keeps its type: it may have been read with it."""
+    if name not in found:
+        found[name] = value
+    elif not _same(found[name], value):
+        raise PipelineError(
+            f"the attribute {name!r} is {value!r} in the column {column}, and {found[name]!r} in another"
+        )
+
+
+def _same(typed: Scalar, value: str | bytes | None) -> bool:
+    if typed is None or value is None:
+        return typed is value
+    carried = value.encode() if isinstance(value, str) else value
+    raw = typed.encode() if isinstance(typed, str) else typed
+    return carried in (raw, (attribute_text(typed) or "").encode())

@@ -1,0 +1,101 @@
+"""`format("tidings")` as a source: its schema, and a batch read of a range of offsets.
+
+`pushFilters` is left out on purpose: Spark keeps pushed filters with the relation, and where one `load()` is used
+twice the second use gets the first one's. Ranges, topics and filters are options instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from tidings.model.errors import PipelineError
+from tidings.spark.offsets import Archives, Bounds, Position
+from tidings.spark.options import EARLIEST, SourceOptions, parse_options
+from tidings.spark.ranges import plan_ranges, read_range
+from tidings.spark.telling import told_plainly
+
+HEADER = StructType().add("key", StringType()).add("value", BinaryType())
+ORDER = (
+    StructType()
+    .add("topic", StringType())
+    .add("number", LongType())
+    .add("after", MapType(StringType(), LongType()))
+)
+SCHEMA = (
+    StructType()
+    .add("key", BinaryType())
+    .add("value", BinaryType())
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("offset", LongType())
+    .add("timestamp", TimestampType())
+    .add("headers", ArrayType(HEADER))
+    .add("source", StringType())
+    .add("sequence", LongType())
+    .add("attributes", MapType(StringType(), StringType()))
+    .add("order", ORDER)
+)
+"""Those of Spark's Kafka source in its order, without `timestampType`, and then ours."""
+
+
+def checked_schema(options: Mapping[str, str]) -> StructType:
+    """The schema, once the options are such that something can be read: Spark asks when `load()` is called."""
+    with told_plainly():
+        parse_options(options)
+    return SCHEMA
+
+
+def check_schema(schema: StructType) -> None:
+    if schema != SCHEMA:
+        raise PipelineError(
+            "the columns of format tidings are fixed: leave out schema(...), and select what you need"
+        )
+
+
+class ArchiveBatchReader(DataSourceReader):  # type: ignore[misc]
+    """What the archives hold when the read is planned, which Spark does once per `load()`."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        with told_plainly():
+            check_schema(schema)
+            self._options = parse_options(options, streaming=False)
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        with told_plainly(), Archives(options.locations) as archives:
+            bounds = archives.bounds()
+            start, end = batch_range(archives, bounds, options)
+            return plan_ranges(archives, archives.kept(start, end, bounds, options), end, options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(self._options, partition)
+
+
+def batch_range(
+    archives: Archives, bounds: Mapping[str, Bounds], options: SourceOptions
+) -> tuple[Position, Position]:
+    """From where to before where. An instant behind the other end reads nothing; an offset there is an error."""
+    if options.start_ns is not None:
+        start = archives.at_instant(options.start_ns, bounds)
+    else:
+        start = archives.at(EARLIEST if options.start is None else options.start, bounds, "startingOffsets")
+    if options.end_ns is not None:
+        end = archives.at_instant(options.end_ns, bounds)
+    else:
+        end = archives.at(options.end, bounds, "endingOffsets")
+    if options.start_ns is None and options.end_ns is None:
+        archives.check_forward(start, end, "options startingOffsets and endingOffsets")
+    return start, {archive: max(offset, start[archive]) for archive, offset in end.items()}

@@ -1,0 +1,151 @@
+"""`format("tidings")` as a stream: one position per micro-batch, everything else derived from it.
+
+After a crash Spark asks again for the ranges of the batch that it had begun, in a new process. A range of an archive
+reads the same for ever, and nothing that matters is kept here: what is, is opened again when it is missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from tidings.model.errors import ConnectionFailed, PipelineError
+from tidings.spark.offsets import Archives, Bounds, Position
+from tidings.spark.options import LATEST, parse_options
+from tidings.spark.ranges import plan_ranges, read_range
+from tidings.spark.source import check_schema
+from tidings.spark.telling import told_plainly
+
+Answer = TypeVar("Answer")
+
+POSITION = "the position in the checkpoint"
+ANEW = "to begin anew use another checkpointLocation"
+
+
+class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        with told_plainly():
+            check_schema(schema)
+            self._options = parse_options(options, streaming=True)
+        self._opened: Archives | None = None
+        self._target: Position | None = None
+        """Where a query that takes what is available now ends."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Workers get the options alone."""
+        return {**self.__dict__, "_opened": None, "_target": None}
+
+    def initialOffset(self) -> Position:  # noqa: N802
+        start = self._asked(self._initial)
+        self.commit(start)  # a consumer holds what it has not read yet
+        return start
+
+    def _initial(self, archives: Archives) -> Position:
+        options, bounds = self._options, archives.bounds()
+        if options.start_ns is not None:
+            start = archives.at_instant(options.start_ns, bounds)
+        else:
+            start = archives.at(LATEST if options.start is None else options.start, bounds, "startingOffsets")
+        return archives.kept(start, _ends(bounds), bounds, options)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self.reportLatestOffset()
+
+    def reportLatestOffset(self) -> Position:  # noqa: N802
+        return self._asked(lambda archives: _ends(archives.bounds()))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> Position:  # noqa: N802
+        begin, ends = self._asked(lambda archives: self._available(archives, start))
+        return limited(begin, ends, limit.max_rows) if isinstance(limit, ReadMaxRows) else ends
+
+    def _available(self, archives: Archives, start: dict[str, Any]) -> tuple[Position, Position]:
+        bounds = archives.bounds()
+        begin = checked(archives, start, POSITION)
+        archives.check_not_ahead(begin, bounds, POSITION)
+        ends = _ends(bounds)
+        if self._target is not None:
+            ends = {archive: min(end, self._target[archive]) for archive, end in ends.items()}
+        ends = {archive: max(end, begin[archive]) for archive, end in ends.items()}
+        return archives.kept(begin, ends, bounds, self._options, told=False), ends  # the plan tells
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return self._asked(lambda archives: self._plan(archives, start, end))
+
+    def _plan(self, archives: Archives, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        bounds = archives.bounds()
+        begin, until = checked(archives, start, POSITION), checked(archives, end, POSITION)
+        archives.check_forward(begin, until, "the positions in the checkpoint")
+        archives.check_not_ahead(until, bounds, POSITION)
+        begin = archives.kept(begin, until, bounds, self._options)
+        return plan_ranges(archives, begin, until, self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(self._options, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if self._options.consumer is not None:
+            self._asked(lambda archives: self._commit(archives, end))
+
+    def _commit(self, archives: Archives, end: dict[str, Any]) -> None:
+        for archive, offset in checked(archives, end, "the position to commit").items():
+            archives.readers[archive].commit(self._options.consumer or "", offset)
+
+    def stop(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def _asked(self, question: Callable[[Archives], Answer]) -> Answer:
+        """Of the archives. A connection that was lost since the last batch is made again, once."""
+        with told_plainly():
+            if self._opened is not None:
+                try:
+                    return question(self._opened)
+                except ConnectionFailed:
+                    self.stop()
+            self._opened = Archives(self._options.locations)
+            return question(self._opened)
+
+
+def _ends(bounds: Mapping[str, Bounds]) -> Position:
+    return {archive: has.end for archive, has in bounds.items()}
+
+
+def checked(archives: Archives, position: object, what: str) -> Position:
+    """A position as it was written; PipelineError for one that somebody has edited, or of another archive."""
+    if not isinstance(position, dict):
+        raise PipelineError(f"{what} is malformed: {str(position)[:200]!r}; {ANEW}")
+    archives.check_known(position, what, ANEW)
+    for offset in position.values():
+        if type(offset) is not int or offset < 0:
+            raise PipelineError(f"{what} is malformed: {str(offset)[:200]!r} is no offset; {ANEW}")
+    return {archive: position[archive] for archive in sorted(position)}
+
+
+def limited(start: Position, ends: Position, max_rows: int) -> Position:
+    """At most so many offsets in all, each archive its share of what is waiting, so that none starves."""
+    waiting = {archive: ends[archive] - offset for archive, offset in start.items()}
+    total = sum(waiting.values())
+    if total <= max_rows:
+        return ends
+    shares = {archive: max_rows * count // total for archive, count in waiting.items()}
+    spare = max_rows - sum(shares.values())
+    for archive in sorted(waiting, key=lambda archive: (shares[archive] - waiting[archive], archive)):
+        more = min(spare, waiting[archive] - shares[archive])
+        shares[archive] += more
+        spare -= more
+    return {archive: offset + shares[archive] for archive, offset in start.items()}

@@ -1,0 +1,155 @@
+"""A sweep: the scenario of every point of a grid, with every seed, one simulation per Spark task.
+
+    DIR/runs.parquet, metrics.parquet, failures.parquet   the results (sweep_results.py)
+    DIR/scenarios/<id>.toml                                of runs that failed
+    DIR/traces/<id>/                                       with `keep_traces`
+    DIR/done/                                              records of finished runs (sweep_records.py)
+
+A run's id is a hash of its checked scenario, its seed and the version of tidings: what has such a record is not run
+again, also where the grid was changed in between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from tidings import __version__
+from tidings.model.errors import PipelineError, ScenarioError, TidingsError
+from tidings.spark.grid import Grid
+from tidings.spark.session import spark_session
+from tidings.spark.sweep_records import Records, opened_records
+from tidings.spark.sweep_results import Results, write_results
+from tidings.spark.sweep_run import RECORD, Job, RunItem, run_item
+from tidings.spark.tasks import run_tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Progress = Callable[[float], None]
+
+APP = "tidings sweep"
+ID_DIGITS = 20
+PART_RUNS = 1_000
+"""A Spark job has this many runs, or more where there are many cores: all items of a job go to each of its tasks."""
+PART_RUNS_PER_CORE = 20
+CHECK_SHARE = 0.05
+"""How much of the progress is the check of the points."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    master: str | None = None
+    check: bool = False
+    keep_traces: bool = False
+    run_timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What a sweep came to: `ran` runs now, `kept` had been done before."""
+
+    grid: Grid
+    out: Path
+    ran: int
+    kept: int
+    results: Results
+
+
+def run_sweep(grid: Grid, out: Path, options: SweepOptions, progress: Progress = lambda share: None) -> Sweep:
+    """Runs what is not done yet and writes the tables; every point is checked before anything runs."""
+    out = out.absolute()
+    ids = run_ids(grid, lambda share: progress(share * CHECK_SHARE))
+    with opened_records(out) as records:
+        finished = records.finished(ids, checked=options.check, with_trace=options.keep_traces)
+        due = [index for index, run_id in enumerate(ids) if run_id not in finished]
+        if due:
+            job = Job(
+                dict(grid.document),
+                str(out),
+                records.mark,
+                options.check,
+                options.keep_traces,
+                options.run_timeout_s,
+            )
+            items = _Items(grid, ids, due)
+            _run(job, items, records, options.master, lambda s: progress(CHECK_SHARE + s * (1 - CHECK_SHARE)))
+        results = write_results(grid, ids, records, out, check=options.check)
+    progress(1.0)
+    return Sweep(grid, out, len(due), len(ids) - len(due), results)
+
+
+def run_ids(grid: Grid, progress: Progress = lambda share: None) -> list[str]:
+    """The ids of all runs, point by point and then seed by seed; ScenarioError for the first bad point."""
+    ids: list[str] = []
+    point_of: dict[bytes, int] = {}
+    encoder = msgspec.json.Encoder(order="deterministic")
+    for point in range(grid.points):
+        scenario = msgspec.structs.replace(grid.scenario(point), seed=0)
+        digest = hashlib.sha256(__version__.encode() + b"\n" + encoder.encode(scenario))
+        same = point_of.setdefault(digest.digest(), point)
+        if same != point:
+            raise ScenarioError(
+                f"{grid.name}: {grid.label(point)} is the same scenario as {grid.label(same)}"
+            )
+        for seed in grid.seeds:
+            of_run = digest.copy()
+            of_run.update(f"\n{seed}".encode())
+            ids.append(of_run.hexdigest()[:ID_DIGITS])
+        progress((point + 1) / grid.points)
+    return ids
+
+
+class _Items:
+    """The runs that are due, each made when its part is."""
+
+    def __init__(self, grid: Grid, ids: Sequence[str], due: Sequence[int]) -> None:
+        self._grid = grid
+        self._ids = ids
+        self._due = due
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def parts(self, size: int) -> Iterator[list[RunItem]]:
+        for first in range(0, len(self._due), size):
+            yield [self._item(index) for index in self._due[first : first + size]]
+
+    def _item(self, index: int) -> RunItem:
+        point, place = divmod(index, len(self._grid.seeds))
+        return RunItem(self._ids[index], self._grid.values(point), self._grid.seeds[place])
+
+
+def _run(job: Job, items: _Items, records: Records, master: str | None, progress: Progress) -> None:
+    with spark_session(master, app=APP) as session:
+        size = max(PART_RUNS, PART_RUNS_PER_CORE * session.sparkContext.defaultParallelism)
+        before = 0
+        for part in items.parts(size):
+
+            def tell(share: float, before: int = before, runs: int = len(part)) -> None:
+                progress((before + share * runs) / len(items))
+
+            records.add(_run_part(session, job, part, tell))
+            before += len(part)
+
+
+def _run_part(session: SparkSession, job: Job, part: list[RunItem], progress: Progress) -> pa.Table:
+    """A failed run is a record like others; here only Spark itself can fail."""
+    try:
+        return run_tasks(session, partial(run_item, job), part, RECORD, progress)
+    except TidingsError:
+        raise
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        told = [line for line in lines if "Exception" in line or "Error" in line]
+        reason = (told or lines or [type(error).__name__])[-1][:500]
+        raise PipelineError(
+            f"Spark gave up; what is done stays, the same command goes on with it: {reason}"
+        ) from error

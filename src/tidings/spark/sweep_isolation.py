@@ -1,0 +1,70 @@
+"""Runs a function in a child process: what kills that, or never ends, costs one run and not the worker.
+
+A run that takes all the memory is killed by the system; in a worker of Spark's, the job and with it the whole
+sweep would fail after some attempts. The child is forked, and has all that its parent has imported.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+END_SECONDS = 10.0
+"""How long a child that has told its result may take to end."""
+
+Result = dict[str, Any]
+StillWanted = Callable[[], None]
+"""Ends the child if its parent is gone; called now and then."""
+
+
+class RunDied(Exception):  # noqa: N818 - said of the run, to a person
+    """The child ended without a result."""
+
+
+class RunTimedOut(Exception):  # noqa: N818
+    """The child was not done in time."""
+
+
+def isolated(run: Callable[[StillWanted], Result], timeout_s: float | None = None) -> Result:
+    """What `run` returns, which must fit JSON; RunDied or RunTimedOut if it comes to nothing."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_tell, args=(run, sender, os.getpid()))
+    child.start()
+    sender.close()
+    try:
+        if not receiver.poll(timeout_s):
+            raise RunTimedOut(f"not done after {timeout_s:g} s")
+        result: Result = json.loads(receiver.recv_bytes())
+        child.join(END_SECONDS)
+        return result
+    except EOFError:
+        child.join(END_SECONDS)
+        raise RunDied(_death(child.exitcode)) from None
+    finally:
+        receiver.close()
+        if child.exitcode is None:
+            child.kill()
+            child.join()
+        child.close()
+
+
+def _tell(run: Callable[[StillWanted], Result], sender: Connection, parent: int) -> None:
+    def still_wanted() -> None:
+        if os.getppid() != parent:
+            os._exit(1)
+
+    sender.send_bytes(json.dumps(run(still_wanted)).encode())
+
+
+def _death(code: int | None) -> str:
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        hint = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
+        return f"the process of the run was killed by {name}{hint}"
+    return f"the process of the run ended with code {code}"

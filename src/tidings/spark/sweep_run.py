@@ -1,0 +1,160 @@
+"""One run of a sweep, in a worker: simulate, check, keep the trace, note down that it is done.
+
+What a run came to is a record of one shape, whether it worked or not: `summary` is its summary.json, `violations`
+says what the checkers found, and `error` why there is no summary. The record goes back to the driver, and before that
+into a file of its own, so that it is not lost if the driver is. On a cluster that takes a directory that all
+machines share; without one only the driver keeps records, as they come.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pyarrow as pa
+
+from tidings.model.errors import TidingsError
+from tidings.simulator.checking import verdicts
+from tidings.simulator.run import run_scenario
+from tidings.spark.grid import Values, scenario_at
+from tidings.spark.sweep_isolation import RunDied, RunTimedOut, StillWanted, isolated
+
+RECORD = pa.schema(
+    [
+        ("id", pa.string()),
+        ("checked", pa.bool_()),
+        ("summary", pa.string()),
+        ("violations", pa.list_(pa.string())),
+        ("error", pa.string()),
+        ("wall_s", pa.float64()),
+    ]
+)
+DONE = "done"
+TRACES = "traces"
+ROOM = "tidings-run-"
+MARK = "sweep.json"
+"""Holds a word of this sweep: a worker that reads it sees the driver's directory, not one of the same name."""
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunItem:
+    id: str
+    values: Values
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What all runs of a sweep have in common."""
+
+    document: Mapping[str, Any]
+    out: str
+    mark: str
+    check: bool
+    keep_traces: bool
+    timeout_s: float | None
+
+
+def run_item(job: Job, item: RunItem) -> Iterable[Record]:
+    """The record of the run, whatever becomes of it; the others go on."""
+    out = Path(job.out)
+    shared = sees_driver(out, job.mark)
+    if job.keep_traces and not shared:
+        error = f"{out} on this machine is not the sweep's directory: traces need one that all machines share"
+        return [failed(item.id, error, 0.0)]
+    record = run_apart(job, item)
+    if shared:
+        keep(out / DONE / f"{item.id}.json", record)
+    return [record]
+
+
+def run_apart(job: Job, item: RunItem) -> Record:
+    began_at = perf_counter()
+    try:
+        with tempfile.TemporaryDirectory(prefix=ROOM, dir=_room_at(job), ignore_cleanup_errors=True) as room:
+            return isolated(partial(simulate, job, item, Path(room)), job.timeout_s)
+    except (RunDied, RunTimedOut, OSError) as error:
+        return failed(item.id, str(error), perf_counter() - began_at)
+
+
+def _room_at(job: Job) -> str | None:
+    """Traces that stay are written where they only need another name in the end."""
+    if not job.keep_traces:
+        return None
+    traces = Path(job.out) / TRACES
+    traces.mkdir(exist_ok=True)
+    return str(traces)
+
+
+def simulate(job: Job, item: RunItem, room: Path, still_wanted: StillWanted) -> Record:
+    """In a process of its own."""
+    began_at = perf_counter()
+    try:
+        return _simulate(job, item, room / "trace", still_wanted)
+    except (TidingsError, OSError) as error:
+        return failed(item.id, str(error), perf_counter() - began_at)
+    except Exception as error:
+        return failed(item.id, f"{type(error).__name__}: {error}", perf_counter() - began_at)
+
+
+def _simulate(job: Job, item: RunItem, trace: Path, still_wanted: StillWanted) -> Record:
+    scenario = scenario_at(job.document, item.values, item.seed)
+    trace.mkdir()
+    summary = run_scenario(scenario, trace, lambda share: still_wanted())
+    found = verdicts(scenario, trace) if job.check else []
+    if job.keep_traces:
+        settle(trace, Path(job.out) / TRACES / item.id)
+    return {
+        "id": item.id,
+        "checked": job.check,
+        "summary": json.dumps(summary),
+        "violations": [str(verdict) for verdict in found if not verdict.holds],
+        "error": None,
+        "wall_s": summary["wall_s"],
+    }
+
+
+def failed(run_id: str, error: str, wall_s: float) -> Record:
+    told = " ".join(error.split()) or "no reason given"
+    return {
+        "id": run_id,
+        "checked": False,
+        "summary": None,
+        "violations": [],
+        "error": told,
+        "wall_s": round(wall_s, 3),
+    }
+
+
+def settle(trace: Path, target: Path) -> None:
+    """The trace at its place, instead of an earlier one."""
+    shutil.rmtree(target, ignore_errors=True)
+    trace.rename(target)
+
+
+def sees_driver(out: Path, mark: str) -> bool:
+    try:
+        return (out / MARK).read_text(encoding="utf-8") == mark and (out / DONE).is_dir()
+    except OSError:
+        return False
+
+
+def keep(path: Path, record: Record) -> None:
+    """All of it or nothing. Where there is no room the driver still gets the record."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        temporary.write_text(json.dumps(record), encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
