@@ -160,7 +160,9 @@ def test_a_connection_that_breaks_is_a_gap_where_the_network_does_not_wait(tmp_p
 
     play(main)
     with ArchiveReader(archive) as reader:
-        assert [gap.offset for gap in reader.gaps()] == [0]
+        gap = reader.gaps()[0]  # another one follows where the broker stops before the recorder
+    assert gap.offset == 0
+    assert gap.reason.startswith("the connection was lost")
 
 
 def test_order_and_filter_are_recorded_with_their_places(tmp_path: Path) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from source_archives import extend, make_archive, published_ns
 
+from source_archives import extend, make_archive, published_ns
 from tidings.archive.archive import Archive, ArchiveSettings
 from tidings.archive.reader import ArchiveReader
 from tidings.model.errors import PipelineError, TidingsError
@@ -33,11 +33,16 @@ def id_of(directory: Path) -> str:
         return reader.id
 
 
+def sent(value: Any) -> Any:
+    serializer = CloudPickleSerializer()
+    return serializer.loads(serializer.dumps(value))
+
+
 def offsets_of(reader: ArchiveStreamReader, start: Any, end: Any) -> list[int]:
     """As the workers read them: each with a copy of the reader."""
     found: list[int] = []
-    for partition in pickle.loads(pickle.dumps(reader.partitions(start, end))):
-        for batch in pickle.loads(pickle.dumps(reader)).read(partition):
+    for partition in sent(reader.partitions(start, end)):
+        for batch in sent(reader).read(partition):
             found += batch.column("offset").to_pylist()
     return found
 
@@ -77,7 +82,7 @@ def test_batches_are_limited_and_complete(archive: Path) -> None:
     reader = reader_of(archive, startingOffsets="earliest", maxOffsetsPerTrigger=7)
     found = [offsets_of(reader, *batch) for batch in batches(reader, reader.initialOffset())]
     assert [len(one) for one in found] == [7] * 8 + [4]
-    assert sum(found, []) == list(range(60))
+    assert [offset for one in found for offset in one] == list(range(60))
     assert reader.latestOffset({id_of(archive): 3}, ALL) == {id_of(archive): 60}
     assert reader.latestOffset({id_of(archive): 3}, ReadMaxRows(2)) == {id_of(archive): 5}
 

@@ -15,6 +15,7 @@ from tidings.model.event import Event
 from tidings.net.address import Address
 from tidings.net.broker import BrokerServer
 from tidings.net.guaranteed import GuaranteedSettings
+from tidings.net.loop import loop_factory
 from tidings.protocol.guaranteed import GuaranteedBroker
 
 Result = TypeVar("Result")
@@ -34,11 +35,12 @@ class BrokerThread:
         self._data = data
         self._order = order
         self._options = options
-        self._loop = asyncio.new_event_loop()
+        self._loop = (loop_factory() or asyncio.new_event_loop)()
         self._thread = threading.Thread(target=self._loop.run_forever, name="broker", daemon=True)
         self._broker: BrokerServer | None = None
         self._reader: asyncio.Task[None] | None = None
         self._lasts = 0
+        self._last_numbers: list[int] = []
 
     @property
     def url(self) -> str:
@@ -117,14 +119,10 @@ class BrokerThread:
         ):
             ready.set()
             async for event in stream:
-                self.events.append(event)
-
-    def until_events(self, count: int) -> None:
-        """Until the reader has seen so many."""
-        ends_at = time.monotonic() + SECONDS
-        while len(self.events) < count:
-            assert time.monotonic() < ends_at, f"{len(self.events)} of {count} events"
-            time.sleep(0.01)
+                if event.topic == LAST:
+                    self._last_numbers.append(event.attributes["number"])
+                else:
+                    self.events.append(event)
 
     def settled(self) -> list[Event]:
         """All events up to now: what is published last has come."""
@@ -137,10 +135,10 @@ class BrokerThread:
 
         self.run(publish())
         ends_at = time.monotonic() + SECONDS
-        while not any(e.topic == LAST and e.attributes["number"] == number for e in list(self.events)):
-            assert time.monotonic() < ends_at, "the last event did not come"
+        while not (self._last_numbers and self._last_numbers[-1] == number):
+            assert time.monotonic() < ends_at, f"the last event did not come after {len(self.events)} others"
             time.sleep(0.01)
-        return [event for event in list(self.events) if event.topic != LAST]
+        return list(self.events)
 
     def payloads(self) -> list[bytes]:
         return [event.payload for event in self.settled()]

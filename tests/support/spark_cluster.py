@@ -31,6 +31,12 @@ def spark_home() -> Path:
     return Path(pyspark.__file__).parent
 
 
+def scala_version() -> str:
+    """What `bin/spark-class` would tell the workers, which they need to start executors."""
+    (core,) = (spark_home() / "jars").glob("spark-core_*.jar")
+    return core.name.removeprefix("spark-core_").partition("-")[0]
+
+
 def environment(directory: Path) -> dict[str, str]:
     """For the cluster and for those who use it: the same Python everywhere, and small executors."""
     configuration = directory / "conf"
@@ -40,6 +46,7 @@ def environment(directory: Path) -> dict[str, str]:
         **os.environ,
         "SPARK_HOME": str(spark_home()),
         "SPARK_CONF_DIR": str(configuration),
+        "SPARK_SCALA_VERSION": scala_version(),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
     }

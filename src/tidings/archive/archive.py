@@ -1,62 +1,48 @@
 """The archive's writer: events come in, are numbered, and are on disk when `append` returns.
 
-New rows go to the tail, a table of the database. When the tail is large enough it is sealed: its oldest rows
-become a Parquet file. One transaction lists the file and removes the rows from the tail, so at any moment each
-offset is in exactly one place, whatever file a crash leaves; `leftovers.py` removes such files at the next open.
+New rows go to the tail, a table of the database, one transaction per batch. When the tail is large enough its
+oldest rows become a Parquet file (upkeep.py).
 
 Sealing and retention never fail an `append`: its events are on disk already, and a caller who got an error would
-append them again. They are tried again later, and `trouble` says why they failed; only when the tail has grown to
-`max_tail_rows` or `max_tail_bytes` (and one batch) does `append` refuse.
+append them again. They are tried again later, and `trouble` says why they failed. Only when the tail has grown to
+`max_tail_rows` or `max_tail_bytes` does `append` refuse.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-import pyarrow as pa
-
 from tidings.archive.database import Database, make_database
 from tidings.archive.errors import told_as_archive_error
-from tidings.archive.facts import ArchiveSettings, Bounds, Gap, Segment
+from tidings.archive.facts import ArchiveSettings, Bounds, Gap, check_name
 from tidings.archive.files import (
     DATABASE_NAME,
-    SEALING_NAME,
     SEGMENTS_NAME,
     check_free,
     check_there,
     lock_writer,
-    segment_path,
     sync_directory,
 )
 from tidings.archive.leftovers import check_and_clean
-from tidings.archive.listing import (
-    TailSize,
-    insert_segment,
-    read_bounds,
-    read_gaps,
-    read_id,
-    read_segments,
-    read_tail,
-    sealed_end,
-    tail_size,
-)
-from tidings.archive.retention import count_removable, expired_before_ns
-from tidings.archive.rows import batch_of, pack_row, row_checksum
-from tidings.archive.segment_file import GROUP_ROWS, write_segment
+from tidings.archive.listing import TailSize, read_bounds, read_gaps, read_id, read_marks
+from tidings.archive.rows import pack_row, row_checksum
+from tidings.archive.upkeep import Upkeep
 from tidings.model.errors import ArchiveError, ArchiveFull
 from tidings.model.event import INT_MAX, INT_MIN, Event
 
-SEAL_RETRY_S = 5.0
+RETRY_S = 5.0
+"""After a failure, `append` does not try to seal again before."""
 MAX_GAPS = 10_000
+MAX_REASON_CHARACTERS = 1_000
 
 
 class Archive:
-    """Opened by `open`. One thread at a time, not always the same."""
+    """Opened by `Archive.open`. One thread at a time, not always the same."""
 
     id: str
     """32 hexadecimal digits, made with the archive."""
@@ -96,8 +82,8 @@ class Archive:
         self._lock = lock
         self._clock = clock
         self._retry_at = 0.0
-        self._tail: TailSize | None = None
         self._database = Database(directory, writable=True)
+        self._upkeep = Upkeep(self._database, directory, settings, clock, self._reached)
         try:
             check_and_clean(self._database, directory)
             with self._database.transaction():
@@ -127,43 +113,44 @@ class Archive:
             return read_gaps(self._database)
 
     def marks(self) -> dict[str, int]:
+        """The latest value of each mark that came with `append`."""
         with self._database.transaction():
-            return dict(self._database.execute("SELECT name, value FROM marks ORDER BY name"))
+            return read_marks(self._database)
 
     def append(
-        self, events: Sequence[Event], notified_ns: int, *, marks: Mapping[str, int | None] | None = None
+        self, events: Sequence[Event], notified_ns: int, *, marks: Mapping[str, int] | None = None
     ) -> int:
         """The offset of the first of the events, which are on disk then; if it raises, none of them is kept.
 
-        A mark that is None is removed.
+        ArchiveFull: there is no room, and the same call may be made again later.
         """
         packed = [pack_row(event, notified_ns) for event in events]
+        _check_marks(marks or {})
         size_bytes = sum(map(len, packed))
-        tail = self._make_room(len(packed), size_bytes)
-        self._tail = None  # unknown, should this be interrupted
-        try:
-            first = self._insert(packed, _checked_marks(marks or {}))
-        except ArchiveFull:
-            self._database.shorten_log()
-            raise
-        self._tail = TailSize(tail.rows + len(packed), tail.size_bytes + size_bytes)
-        self._maintain_if_due()
+        self._make_room(len(packed), size_bytes)
+        tail = self._upkeep.tail()
+        self._upkeep.set_tail(None)  # unknown, should this be interrupted
+        first = self._insert(packed, marks or {})
+        self._upkeep.set_tail(TailSize(tail.rows + len(packed), tail.size_bytes + size_bytes))
+        if self._upkeep.tail_is_large() and not (self.trouble and time.monotonic() < self._retry_at):
+            with suppress(ArchiveError):  # `trouble` tells
+                self.maintain()
         return first
 
     def note_gap(self, reason: str, missing: int | None = None) -> None:
         """Something may be missing before the next offset. Beyond MAX_GAPS the last two become one."""
+        if missing is not None and not 0 <= missing <= INT_MAX:
+            raise ArchiveError(f"a gap of {missing} events is none")
+        reason = reason[:MAX_REASON_CHARACTERS].encode(errors="replace").decode()
         with self._database.transaction(write=True):
-            end = read_bounds(self._database).end
-            ((count,),) = self._database.execute("SELECT COUNT(*) FROM gaps")
-            if count >= MAX_GAPS:
-                ((last, before),) = self._database.execute(
-                    "SELECT id, missing FROM gaps ORDER BY id DESC LIMIT 1"
-                )
+            gaps = read_gaps(self._database)
+            if len(gaps) >= MAX_GAPS:
+                before = gaps[-1].missing
                 missing = None if missing is None or before is None else missing + before
-                self._database.execute("DELETE FROM gaps WHERE id = ?", last)
+                self._database.execute("DELETE FROM gaps WHERE id = (SELECT MAX(id) FROM gaps)")
             self._database.execute(
                 "INSERT INTO gaps (offset, noted_ns, reason, missing) VALUES (?, ?, ?, ?)",
-                end,
+                read_bounds(self._database).end,
                 self._clock(),
                 reason,
                 missing,
@@ -171,22 +158,20 @@ class Archive:
 
     def seal(self) -> None:
         """Seal all of the tail."""
-        while self._tail_size().rows:
-            self._seal_one()
+        while self._upkeep.tail().rows:
+            self._upkeep.seal_one()
 
     def maintain(self) -> None:
         """Seal what is due, then give up what need not be kept."""
         try:
-            while self._seal_due():
-                self._seal_one()
-            self._trim()
+            self._upkeep.run()
         except ArchiveError as error:
             self.trouble = str(error)
-            self._retry_at = time.monotonic() + SEAL_RETRY_S
+            self._retry_at = time.monotonic() + RETRY_S
             raise
         self.trouble = ""
 
-    def _insert(self, packed: Sequence[bytes], marks: Mapping[str, int | None]) -> int:
+    def _insert(self, packed: Sequence[bytes], marks: Mapping[str, int]) -> int:
         with self._database.transaction(write=True):
             first = read_bounds(self._database).end
             self._database.insert(
@@ -194,123 +179,31 @@ class Archive:
                 ((offset, row_checksum(offset, row), row) for offset, row in enumerate(packed, first)),
             )
             self._database.execute("UPDATE about SET ending = ?", first + len(packed))
-            kept = [(name, value) for name, value in marks.items() if value is not None]
-            self._database.insert("REPLACE INTO marks VALUES (?, ?)", kept)
-            removed = [(name,) for name, value in marks.items() if value is None]
-            self._database.insert("DELETE FROM marks WHERE name = ?", removed)
+            self._database.insert("REPLACE INTO marks VALUES (?, ?)", marks.items())
             self._reached("inserted")
         self._reached("appended")
         return first
 
-    def _make_room(self, rows: int, size_bytes: int) -> TailSize:
-        """The size of the tail, which is below its bounds; ArchiveFull."""
-        if self._overflows(rows, size_bytes):
-            try:
-                self.maintain()
-            except ArchiveError as error:
-                if self._overflows(rows, size_bytes):
-                    raise ArchiveFull(
-                        f"archive {self.directory}: {self._tail_size().rows} events wait to be sealed, "
-                        f"which is not possible: {error}"
-                    ) from error
-        return self._tail_size()
+    def _make_room(self, rows: int, size_bytes: int) -> None:
+        """ArchiveFull where the tail is at its bounds and cannot be sealed."""
+        if not self._overflows(rows, size_bytes):
+            return
+        try:
+            self._upkeep.seal_one()
+        except ArchiveError as error:
+            raise ArchiveFull(
+                f"archive {self.directory}: {self._upkeep.tail().rows} events wait to be sealed, "
+                f"which is not possible: {error}"
+            ) from error
+        self._make_room(rows, size_bytes)
 
     def _overflows(self, rows: int, size_bytes: int) -> bool:
-        tail = self._tail_size()
+        """A batch that is larger than the bounds is taken into an empty tail."""
+        tail = self._upkeep.tail()
         return tail.rows > 0 and (
             tail.rows + rows > self.settings.max_tail_rows
             or tail.size_bytes + size_bytes > self.settings.max_tail_bytes
         )
-
-    def _maintain_if_due(self) -> None:
-        if not self._seal_due() or (self.trouble and time.monotonic() < self._retry_at):
-            return
-        with suppress(ArchiveError):  # `trouble` tells
-            self.maintain()
-
-    def _seal_due(self) -> bool:
-        tail = self._tail_size()
-        return tail.rows >= self.settings.segment_rows or tail.size_bytes >= self.settings.segment_bytes
-
-    def _seal_one(self) -> None:
-        with told_as_archive_error(self.directory / SEGMENTS_NAME):
-            segment = self._write_segment()
-        self._tail = None
-        with self._database.transaction(write=True):
-            insert_segment(self._database, segment)
-            self._database.execute("DELETE FROM tail WHERE offset <= ?", segment.last)
-            self._reached("listed")
-        self._reached("sealed")
-
-    def _write_segment(self) -> Segment:
-        with self._database.transaction():
-            first = sealed_end(self._database)
-        draft = self.directory / SEGMENTS_NAME / SEALING_NAME
-        written = write_segment(draft, self._tail_batches(first))
-        self._reached("written")
-        path = segment_path(self.directory, first)
-        draft.rename(path)
-        self._reached("renamed")
-        sync_directory(path.parent)
-        self._reached("synchronised")
-        return Segment(
-            first,
-            first + written.rows - 1,
-            path,
-            written.rows,
-            written.size_bytes,
-            written.first_notified_ns,
-            written.last_notified_ns,
-            written.max_published_ns,
-            written.sha256,
-        )
-
-    def _tail_batches(self, first: int) -> Iterator[pa.RecordBatch]:
-        """The oldest rows of the tail, as many as belong into one segment."""
-        rows = size_bytes = 0
-        with self._database.transaction():
-            end = min(read_bounds(self._database).end, first + self.settings.segment_rows)
-        while first + rows < end and size_bytes < self.settings.segment_bytes:
-            with self._database.transaction():
-                chunk = read_tail(self._database, first + rows, end, GROUP_ROWS)
-            yield batch_of(first + rows, chunk)
-            rows += len(chunk)
-            size_bytes += sum(len(row.packed) + len(row.payload) for row in chunk)
-
-    def _trim(self) -> None:
-        with self._database.transaction(write=True):
-            removed = self._unlist()
-            self._reached("unlisting")
-        self._reached("unlisted")
-        for segment in removed:
-            with told_as_archive_error(segment.path):
-                segment.path.unlink(missing_ok=True)
-            self._reached("removed")
-
-    def _unlist(self) -> list[Segment]:
-        now_ns = self._clock()
-        self._database.execute(
-            "DELETE FROM consumers WHERE committed_ns < ?",
-            expired_before_ns(now_ns, self.settings.consumer_expiry_s),
-        )
-        ((held_from,),) = self._database.execute("SELECT MIN(offset) FROM consumers")
-        segments = read_segments(self._database)
-        count = count_removable(
-            segments,
-            self.settings,
-            now_ns=now_ns,
-            tail_bytes=self._tail_size().size_bytes,
-            held_from=held_from,
-        )
-        for segment in segments[:count]:
-            self._database.execute("DELETE FROM segments WHERE first = ?", segment.first)
-            self._database.execute("UPDATE about SET first = ?", segment.last + 1)
-        return segments[:count]
-
-    def _tail_size(self) -> TailSize:
-        if self._tail is None:
-            self._tail = tail_size(self._database)
-        return self._tail
 
     def _reached(self, point: str) -> None:
         """Where tests cut in."""
@@ -326,10 +219,8 @@ def _make_unless_there(directory: Path) -> None:
     make_database(directory)
 
 
-def _checked_marks(marks: Mapping[str, int | None]) -> Mapping[str, int | None]:
+def _check_marks(marks: Mapping[str, int]) -> None:
     for name, value in marks.items():
-        if value is None and isinstance(name, str):
-            continue
-        if not isinstance(name, str) or not isinstance(value, int) or not INT_MIN <= value <= INT_MAX:
+        check_name("mark", name)
+        if not isinstance(value, int) or not INT_MIN <= value <= INT_MAX:
             raise ArchiveError(f"mark {name!r}: {value!r} is no integer of 64 bits")
-    return marks

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from tidings.archive.errors import one_line, told_as_archive_error
+from tidings.archive.errors import is_full, one_line, told_as_archive_error
 from tidings.archive.files import DATABASE_NAME, DRAFT_NAME, sync_directory
 from tidings.model.errors import ArchiveCorrupt, ArchiveError
 
@@ -53,7 +53,7 @@ class Database:
         self._lock = threading.RLock()
         self._closed = False
         self._connection: sqlite3.Connection | None = None
-        self._unchanging = False
+        self._unchanging: tuple[int, int] | None = None
         with told_as_archive_error(self.path):
             _check_header(self.path)
             self._open()
@@ -73,8 +73,10 @@ class Database:
             try:
                 yield
                 self.execute("COMMIT")
-            except BaseException:
+            except BaseException as error:
                 self._roll_back()
+                if is_full(error):
+                    self._shorten_log()
                 raise
 
     def execute(self, sql: str, *values: object) -> list[Any]:
@@ -95,11 +97,6 @@ class Database:
         if finding != "ok":
             raise ArchiveCorrupt(f"{self.path} is damaged: {one_line(finding)}")
 
-    def shorten_log(self) -> None:
-        """On a full disk the log may take the very room that is needed."""
-        with self._lock, suppress(sqlite3.Error, ArchiveError):
-            self.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -116,16 +113,22 @@ class Database:
             # Where a reader may not create the log's files and nobody else has, there is no log to read.
             if self._writable or self._log_path().exists():
                 raise
+            self._unchanging = self._version()
             self._connection = self._connect("mode=ro&immutable=1")
-            self._unchanging = True
             self._configure()
 
     def _leave_unchanging(self) -> None:
-        """A file that was opened as one that nobody changes is opened anew once a writer appears."""
-        if self._unchanging and self._log_path().exists() and not self._closed:
+        """A file that was opened as one that nobody changes is opened anew once somebody does."""
+        if self._unchanging is not None and (
+            self._log_path().exists() or self._version() != self._unchanging
+        ):
             self._opened().close()
-            self._unchanging = False
+            self._unchanging = None
             self._open()
+
+    def _version(self) -> tuple[int, int]:
+        status = self.path.stat()
+        return status.st_mtime_ns, status.st_ino
 
     def _connect(self, options: str) -> sqlite3.Connection:
         return sqlite3.connect(
@@ -156,6 +159,11 @@ class Database:
         with suppress(sqlite3.Error, ArchiveError):
             if self._opened().in_transaction:
                 self.execute("ROLLBACK")
+
+    def _shorten_log(self) -> None:
+        """On a full disk the log may take the very room that is needed."""
+        with suppress(sqlite3.Error, ArchiveError):
+            self.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:

@@ -44,11 +44,16 @@ def file_error(path: Path, error: OSError) -> ArchiveError:
     return kind(f"cannot use {path}: {one_line(error.strerror or str(error))}")
 
 
+def is_full(error: BaseException) -> bool:
+    """Said of an error of SQLite: nothing of the transaction is in its log."""
+    return getattr(error, "sqlite_errorcode", None) in _FULL_SQLITE
+
+
 def _database_error(path: Path, error: sqlite3.Error) -> ArchiveError:
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
     reason = one_line(str(error))
-    if code in _FULL_SQLITE:
+    if is_full(error):
         return ArchiveFull(f"{path}: no room to write ({reason})")
     if primary == sqlite3.SQLITE_BUSY:
         return ArchiveError(f"{path}: another process keeps it locked")

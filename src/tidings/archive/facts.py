@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tidings.model.errors import ArchiveError
 
 MEBIBYTE = 1024 * 1024
+MAX_NAME_CHARACTERS = 1024
 
 
 class Bounds(NamedTuple):
@@ -65,3 +66,13 @@ class ArchiveSettings:
             value = getattr(self, field.name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ArchiveError(f"{field.name} must be a positive number, not {value!r}")
+
+
+def check_name(kind: str, name: str) -> None:
+    """ArchiveError for the name of a mark or consumer that cannot be kept."""
+    if not 1 <= len(name) <= MAX_NAME_CHARACTERS:
+        raise ArchiveError(f"the name of a {kind} has 1 to {MAX_NAME_CHARACTERS} characters, not {len(name)}")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ArchiveError(f"the name of a {kind} must be Unicode text: {name!r}") from None

@@ -39,14 +39,19 @@ def first_in_name(path: Path) -> int | None:
 def segment_paths(directory: Path) -> list[Path]:
     """All files named as segments, listed or not."""
     folder = directory / SEGMENTS_NAME
-    with told_as_archive_error(folder):
+    try:
         return sorted(path for path in folder.iterdir() if first_in_name(path) is not None)
+    except FileNotFoundError:
+        raise ArchiveCorrupt(f"{folder} is missing") from None
+    except OSError as error:
+        raise file_error(folder, error) from error
 
 
 def check_there(directory: Path) -> None:
     """ArchiveError unless the directory looks like an archive."""
-    if (directory / DATABASE_NAME).exists():
-        return
+    with told_as_archive_error(directory):
+        if (directory / DATABASE_NAME).exists():
+            return
     if not directory.is_dir():
         raise ArchiveError(
             f"there is no archive {directory}: {'not a' if directory.exists() else 'no such'} directory"

@@ -14,6 +14,8 @@ from tidings.archive.files import SEALING_NAME, SEGMENTS_NAME, first_in_name, se
 from tidings.archive.listing import check_contiguous, check_tail, read_bounds, read_segments
 from tidings.model.errors import ArchiveCorrupt
 
+UNLISTED = "is not listed: the database lost what was written last, or the file is not of this archive"
+
 
 def check_and_clean(database: Database, directory: Path) -> None:
     """ArchiveCorrupt unless list and tail together hold every offset once; then remove leftovers."""
@@ -23,9 +25,11 @@ def check_and_clean(database: Database, directory: Path) -> None:
         segments = read_segments(database)
         tail_first = check_contiguous(database.path, bounds, segments)
         check_tail(database, tail_first, bounds.end)
-    (directory / SEGMENTS_NAME / SEALING_NAME).unlink(missing_ok=True)
     listed = {segment.path for segment in segments}
-    for path in segment_paths(directory):
+    paths = segment_paths(directory)
+    with told_as_archive_error(directory):
+        (directory / SEGMENTS_NAME / SEALING_NAME).unlink(missing_ok=True)
+    for path in paths:
         if path not in listed:
             _remove_leftover(path, bounds, tail_first)
 
@@ -35,9 +39,7 @@ def _remove_leftover(path: Path, bounds: Bounds, tail_first: int) -> None:
     first = first_in_name(path)
     assert first is not None
     if first >= bounds.first and not (first == tail_first and _last(path, first) < bounds.end):
-        raise ArchiveCorrupt(
-            f"{path} is not listed: the database lost what was written last, or the file is not of this archive"
-        )
+        raise ArchiveCorrupt(f"{path} {UNLISTED}")
     with told_as_archive_error(path):
         path.unlink()
 

@@ -19,6 +19,7 @@ from tidings.model.errors import ArchiveCorrupt
 _SEGMENT_COLUMNS = (
     "first, last, size_bytes, first_notified_ns, last_notified_ns, max_published_ns, sha256, checksum"
 )
+FETCH_ROWS = 16
 
 
 class TailSize(NamedTuple):
@@ -87,17 +88,25 @@ def read_consumers(database: Database) -> dict[str, int]:
     return dict(database.execute("SELECT name, offset FROM consumers ORDER BY name"))
 
 
+def read_marks(database: Database) -> dict[str, int]:
+    return dict(database.execute("SELECT name, value FROM marks ORDER BY name"))
+
+
 def read_tail(database: Database, start: int, stop: int, max_rows: int) -> list[Row]:
     """Rows of the tail from offset `start`, fewer than asked for where they are large, at least one."""
     rows: list[Row] = []
     size_bytes = 0
     for packed in _packed_rows(database, start, min(stop, start + max_rows)):
-        rows.append(_unpacked(database.path, start + len(rows), packed))
-        size_bytes += len(packed)
+        try:
+            rows.extend(map(unpack_row, packed))
+        except msgspec.MsgspecError as error:
+            offset = start + len(rows)
+            raise ArchiveCorrupt(
+                f"{database.path} is damaged: offset {offset} does not decode: {error}"
+            ) from None
+        size_bytes += sum(map(len, packed))
         if size_bytes >= BATCH_BYTES:
             break
-    if not rows:
-        raise _lost(database.path, start)
     return rows
 
 
@@ -115,35 +124,46 @@ def check_contiguous(path: Path, bounds: Bounds, segments: Iterable[Segment]) ->
 
 def check_tail(database: Database, first: int, end: int) -> None:
     """ArchiveCorrupt unless the tail holds offsets [first, end) whole, and no other."""
-    for _ in _packed_rows(database, first, end):
-        pass
-    ((count,),) = database.execute("SELECT COUNT(*) FROM tail")
-    if count != end - first:
-        raise ArchiveCorrupt(
-            f"{database.path} is damaged: the tail has {count} rows for {end - first} offsets"
-        )
+    for problem in tail_problems(database, first, end):
+        raise ArchiveCorrupt(problem)
 
 
-def _packed_rows(database: Database, start: int, stop: int) -> Iterator[bytes]:
-    sql = "SELECT offset, checksum, value FROM tail WHERE offset >= ? AND offset < ? ORDER BY offset"
-    expected = start
-    with closing(database.iterate(sql, start, stop)) as cursor:
+def tail_problems(database: Database, first: int, end: int) -> Iterator[str]:
+    """All that is wrong with a tail that should hold offsets [first, end)."""
+    expected = first
+    with closing(database.iterate("SELECT offset, checksum, value FROM tail ORDER BY offset")) as cursor:
         for offset, checksum, packed in cursor:
-            if offset != expected:
-                raise _lost(database.path, expected)
-            if type(packed) is not bytes or row_checksum(offset, packed) != checksum:
-                raise ArchiveCorrupt(f"{database.path} is damaged: offset {offset} has a wrong checksum")
-            yield packed
-            expected += 1
-    if expected != stop:
-        raise _lost(database.path, expected)
+            if not first <= offset < end:
+                yield f"{database.path} is damaged: it has offset {offset} and should have {first} to {end - 1}"
+                continue
+            if offset > expected:
+                yield f"{database.path} is damaged: offsets {expected} to {offset - 1} are missing"
+            if not _is_whole(offset, checksum, packed):
+                yield f"{database.path} is damaged: offset {offset} has a wrong checksum"
+            expected = offset + 1
+    if expected < end:
+        yield f"{database.path} is damaged: offsets {expected} to {end - 1} are missing"
 
 
-def _unpacked(path: Path, offset: int, packed: bytes) -> Row:
-    try:
-        return unpack_row(packed)
-    except msgspec.MsgspecError as error:
-        raise ArchiveCorrupt(f"{path} is damaged: offset {offset} does not decode: {error}") from None
+def _packed_rows(database: Database, start: int, stop: int) -> Iterator[list[bytes]]:
+    """A few rows at a time, checked: they may be large."""
+    sql = "SELECT offset, checksum, value FROM tail WHERE offset >= ? AND offset < ? ORDER BY offset"
+    with closing(database.iterate(sql, start, stop)) as cursor:
+        while start < stop:
+            rows = cursor.fetchmany(FETCH_ROWS)
+            for expected, (offset, checksum, packed) in enumerate(rows, start):
+                if offset != expected:
+                    raise _lost(database.path, expected)
+                if not _is_whole(offset, checksum, packed):
+                    raise ArchiveCorrupt(f"{database.path} is damaged: offset {offset} has a wrong checksum")
+            if not rows:
+                raise _lost(database.path, start)
+            yield [packed for _, _, packed in rows]
+            start += len(rows)
+
+
+def _is_whole(offset: int, checksum: object, packed: object) -> bool:
+    return type(packed) is bytes and row_checksum(offset, packed) == checksum
 
 
 def _lost(path: Path, offset: int) -> ArchiveCorrupt:

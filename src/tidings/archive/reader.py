@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tidings.archive.database import Database
 from tidings.archive.errors import told_as_archive_error
-from tidings.archive.facts import Bounds, Gap, Segment
+from tidings.archive.facts import Bounds, Gap, Segment, check_name
 from tidings.archive.files import check_there
 from tidings.archive.listing import (
     read_bounds,
@@ -35,7 +35,6 @@ from tidings.model.errors import ArchiveAhead, ArchiveCorrupt, ArchiveError, Arc
 
 BATCH_ROWS = 16_384
 MAX_CONSUMERS = 1_000
-MAX_NAME_CHARACTERS = 256
 
 
 class ArchiveReader:
@@ -119,15 +118,14 @@ class ArchiveReader:
 
     def commit(self, consumer: str, offset: int) -> None:
         """Note that the consumer needs nothing before `offset`: retention keeps what it needs. Never goes back."""
-        if not consumer or len(consumer) > MAX_NAME_CHARACTERS:
-            raise ArchiveError(
-                f"a consumer's name has 1 to {MAX_NAME_CHARACTERS} characters: {consumer[:40]!r}"
-            )
+        check_name("consumer", consumer)
+        if offset < 0:
+            raise ArchiveError(f"consumer {consumer!r} cannot commit offset {offset}")
         with closing(Database(self.directory, writable=True)) as database, database.transaction(write=True):
             end = read_bounds(database).end
-            if not 0 <= offset <= end:
+            if offset > end:
                 raise ArchiveAhead(
-                    f"consumer {consumer!r} cannot commit offset {offset}: the archive ends at {end}"
+                    f"consumer {consumer!r} cannot commit offset {offset}: archive {self.directory} ends at {end}"
                 )
             others = read_consumers(database)
             if consumer not in others and len(others) >= MAX_CONSUMERS:

@@ -7,7 +7,7 @@ the tail would have given.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 from zlib import crc32
 
 import msgspec
@@ -92,6 +92,7 @@ def pack_row(event: Event, notified_ns: int) -> bytes:
     try:
         attributes = _without_internal(event.attributes)
         check_attributes(attributes)
+        order = event.order
         packed = _encode(
             (
                 event.published_at,
@@ -103,7 +104,7 @@ def pack_row(event: Event, notified_ns: int) -> bytes:
                 _encode(attributes),
                 event.payload,
                 event.out_of_order,
-                _order_fields(event.order),
+                None if order is None else (order.topic, order.number, order.after),
             )
         )
         _decode_row(packed)
@@ -118,7 +119,7 @@ def unpack_row(packed: bytes) -> Row:
 
 
 def row_checksum(offset: int, packed: bytes) -> int:
-    """The offset is in it: a row under another's offset is as wrong as a damaged one."""
+    """It starts from the offset: a row under another's offset is as wrong as a damaged one."""
     return crc32(packed, offset & 0xFFFFFFFF)
 
 
@@ -149,10 +150,6 @@ def _without_internal(attributes: AttributeMap) -> AttributeMap:
         if name >= INTERNAL_PREFIX:  # few names sort behind it
             return {name: value for name, value in attributes.items() if not name.startswith(INTERNAL_PREFIX)}
     return attributes
-
-
-def _order_fields(order: Any) -> tuple[Any, ...] | None:
-    return None if order is None else (order.topic, order.number, order.after)
 
 
 def _attributes_column(rows: Iterable[Row]) -> pa.Array:
@@ -187,7 +184,7 @@ def _order_column(rows: Sequence[Row]) -> pa.Array:
         after,
     ]
     return pa.StructArray.from_arrays(
-        parts, fields=list(ORDER_TYPE), mask=pa.array([row.order is None for row in rows])
+        parts, fields=list(ORDER_TYPE), mask=pa.array([row.order is None for row in rows], pa.bool_())
     )
 
 

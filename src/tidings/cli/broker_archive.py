@@ -22,7 +22,7 @@ class Keeping:
     async def start(self, server: BrokerServer) -> None:
         """Returns once everything that is published from now on is recorded."""
         self._recorder = Recorder(
-            "tidings://inside",
+            "tidings://127.0.0.1:0",
             self._archive.directory,
             *self._archive.topics,
             name=f"{server.name}/archive",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import ConnectTimeout, Json, TlsAuthority, TokenFile, option
-from tidings.cli.output import print_json, print_line, print_table
+from tidings.cli.options import ConnectTimeout, Json, Quiet, TlsAuthority, TokenFile, option
+from tidings.cli.output import print_json, print_line, print_table, progress_bar
 
 if TYPE_CHECKING:
     from tidings.spark.plan import Plan, Request
@@ -22,7 +22,8 @@ MADE_UP = "give the addresses with --sites, or change them below"
 WHAT = {
     "planned": "this plan",
     "identifiers": "topics by identifier, an equal share at each site",
-    "popularity": "where most popular, precedence by identifier (the paper's)",
+    "popularity": "where most popular, precedence by identifier",
+    "paper": "the same, stamps go straight from topic to topic",
 }
 
 Subscriptions = Annotated[
@@ -73,6 +74,7 @@ def plan(
     tls_ca: TlsAuthority = None,
     connect_timeout: ConnectTimeout = 5.0,
     json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Plan an order: sequencing groups, timestamp sizes, topic precedence, and who numbers what where."""
     from tidings.spark.plan import Request, make_plan
@@ -80,17 +82,14 @@ def plan(
 
     if causal and threshold == 2:
         raise typer.BadParameter("causal order has threshold 1", param_hint="--threshold")
-    request = Request(
-        threshold=1 if causal else threshold or 2,
-        sites=None if sites is None else read_sites(sites),
-        weights=None if weights is None else read_weights(weights),
-        rest=rest,
-        master=master,
-    )
-    if subscriptions.startswith(LIVE):
-        found = plan_live(subscriptions, request, token_file, tls_ca, connect_timeout)
-    else:
-        found = make_plan(subscriptions, request)
+    listed = None if sites is None else read_sites(sites)
+    published = None if weights is None else read_weights(weights)
+    with progress_bar("plan", quiet=quiet) as progress:
+        request = Request(1 if causal else threshold or 2, listed, published, rest, master, progress)
+        if subscriptions.startswith(LIVE):
+            found = plan_live(subscriptions, request, token_file, tls_ca, connect_timeout)
+        else:
+            found = make_plan(subscriptions, request)
     written = [] if out is None else write(found, out)
     if json:
         print_json({**found.summary(), "written": written})

@@ -36,8 +36,8 @@ class StreamSession(Session, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
-        host, port = (self._transport.get_extra_info("peername") or ("", 0))[:2]
-        self.address = f"{host}:{port}"
+        peer = self._transport.get_extra_info("peername")
+        self.address = f"{peer[0]}:{peer[1]}" if peer else "inside"
         _watch_connection(self._transport.get_extra_info("socket"))
         if self.dial is not None:
             self.send(self.dial.hello)
@@ -118,7 +118,9 @@ def _expect_reading(sock: socket.socket | None) -> None:
 
 
 def _set_options(sock: socket.socket | None, options: tuple[tuple[str, int], ...]) -> None:
+    if sock is None or sock.family == socket.AF_UNIX:  # a pair inside this process
+        return
     for name, value in options:
         number = getattr(socket, name, None)  # Linux knows them all, others some
-        if sock is not None and number is not None:
+        if number is not None:
             sock.setsockopt(socket.IPPROTO_TCP, number, value)

@@ -34,6 +34,10 @@ class Intake(Stream):
         finally:
             self._waiter = None
 
+    def nudge(self) -> None:
+        """Ends a `wait`."""
+        self._wake()
+
     def take(self, limit: int) -> list[Event]:
         events = self._events
         return [events.popleft() for _ in range(min(limit, len(events)))]

@@ -32,7 +32,7 @@ from tidings.protocol.client import MAX_TRACKED_SOURCES
 from tidings.recording.intake import Intake
 from tidings.services.bus import Bus
 from tidings.services.overlay import SCHEMES, broker_bus
-from tidings.services.service import EventService
+from tidings.services.service import EventService, parse_order
 from tidings.services.stream import EventsMissed
 
 SUBSCRIPTION = "archive"
@@ -81,7 +81,7 @@ class Recorder:
         self.archive_id = ""
         self.first_offset = 0
         """Where this run of the recorder began."""
-        self.subscription = Subscription(SUBSCRIPTION, topics, where, Order(order))
+        self.subscription = Subscription(SUBSCRIPTION, topics, where, parse_order(order))
         self.subscription.interest()  # a mistake shows here
         self._url = url
         self._credentials: dict[str, Any] = {"token": token, "tls_ca": tls_ca, "timeout_s": timeout_s}
@@ -289,6 +289,8 @@ class Recorder:
     def _on_break(self, reason: str) -> None:
         if not self._resumes:
             self._gaps.append((f"the connection was lost: {reason}", None))
+            if self._intake is not None:
+                self._intake.nudge()  # it is noted before anything that comes after it
 
     async def _in_thread(self, call: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)

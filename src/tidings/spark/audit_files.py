@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def trace_files(directory: Path) -> TraceFiles:
         stamps += [f"{file}:{Path(file).stat().st_mtime_ns}:{Path(file).stat().st_size}" for file in dataset.files]
         if name == DELIVERED:
             groups = list(_groups(dataset.files))
-    return TraceFiles(str(directory.resolve()), str(hash(tuple(stamps))), tuple(groups))
+    return TraceFiles(str(directory.resolve()), sha256("|".join(stamps).encode()).hexdigest(), tuple(groups))
 
 
 def _dataset(directory: Path, name: str) -> Any:

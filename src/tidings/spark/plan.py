@@ -25,11 +25,14 @@ from tidings.spark.plan_local import Counted, count_here
 from tidings.spark.plan_placement import Demand, Floats, Placed, placements
 from tidings.spark.plan_sites import Site, Sites, standby_of, witness_of
 from tidings.spark.plan_sizes import Sizes, sizes_of
-from tidings.spark.plan_tables import flat_rows, read_table
+from tidings.spark.plan_tables import flat_rows, kind_of, read_table
 from tidings.spark.plan_trace import read_trace, trace_directory
+from tidings.spark.tasks import Progress
 
 BY_SUBSCRIBERS = "subscribers"
 BY_PUBLICATIONS = "publications"
+COUNTING = 0.7
+"""Which share of the work it is, about; the rest is the placement."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Request:
     weights: Mapping[str, float] | None = None
     rest: bool = False
     master: str | None = None
+    progress: Progress = lambda share: None
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,7 @@ def make_plan(source: str, request: Request) -> Plan:
         return plan_rows(source, trace.flat, request, weights=trace.weights)
     if request.master is not None:
         return _plan_on_spark(source, None, request, None)
+    kind_of(source)  # named as it was given, also where it is no path
     flat = flat_rows(source, read_table(Path(source)), of_client)
     return plan_rows(source, flat, request)
 
@@ -150,7 +155,13 @@ def plan_rows(
     """For rows as of `plan_tables.flat_rows`; the source's weights count where none are asked for."""
     if request.master is not None:
         return _plan_on_spark(source, flat, request, weights)
-    counted = count_here(source, flat, request.sites, rest=request.rest)
+    counted = count_here(
+        source,
+        flat,
+        request.sites,
+        rest=request.rest,
+        progress=lambda share: request.progress(COUNTING * share),
+    )
     return plan_counted(source, counted, request, weights)
 
 
@@ -184,6 +195,7 @@ def plan_counted(
         of_entries, left_out = _weights(entries, published)
         if left_out:
             notes.append(f"topics that are published on, have no subscriber, and are left out: {left_out:,}")
+    request.progress(COUNTING)
     groups = counts.groups(request.threshold)
     demand = Demand(counts, groups, of_entries)
     if len(entries.behind()):

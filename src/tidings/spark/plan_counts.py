@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tidings.spark.plan_entries import Entries
+from tidings.spark.tasks import Progress
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
@@ -51,13 +52,14 @@ class Tally:
         width = len(entries) + sites
         self.sums: Ints = np.zeros((width, width), dtype=np.int64)
 
-    def add(self, clients: Ints, topics: Ints, sites: Ints) -> None:
+    def add(self, clients: Ints, topics: Ints, sites: Ints, progress: Progress = lambda share: None) -> None:
         """Client `clients[i]`, ascending from 0, has entry `topics[i]`; client c is at site `sites[c]`."""
         starts = range(0, len(sites), BLOCK_CLIENTS)
         cuts = np.searchsorted(clients, [*starts, len(sites)])
         for number, start in enumerate(starts):
             rows = slice(cuts[number], cuts[number + 1])
             self._add_block(clients[rows] - start, topics[rows], sites[start : start + BLOCK_CLIENTS])
+            progress((number + 1) / len(starts))
 
     def _add_block(self, clients: Ints, topics: Ints, sites: Ints) -> None:
         matrix = np.zeros((len(sites), len(self.sums)), dtype=np.float32)

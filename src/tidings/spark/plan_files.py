@@ -104,6 +104,7 @@ def draw_sizes(plan: Plan, directory: Path) -> None:
         axes.set_xlabel("entries of a timestamp")
         axes.set_ylabel("share with at most so many")
         axes.set_ylim(0, 1.02)
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right")
         _save(figure, directory)
@@ -111,7 +112,7 @@ def draw_sizes(plan: Plan, directory: Path) -> None:
 
 def _draw_share(axes: Any, sizes: list[int], amounts: list[float] | list[int], label: str) -> None:
     shares = np.cumsum(amounts) / np.sum(amounts)
-    axes.step([*sizes, sizes[-1] + 1], [*shares, 1.0], where="post", marker=".", label=label)
+    axes.step(sizes, shares, where="post", marker=".", label=label)
 
 
 def _save(figure: Figure, directory: Path) -> None:

@@ -14,6 +14,7 @@ from tidings.spark.plan_counts import Counts, Ints, Tally
 from tidings.spark.plan_entries import Entries
 from tidings.spark.plan_sites import Sites, found_sites, no_site, unknown_site
 from tidings.spark.plan_tables import check_topics
+from tidings.spark.tasks import Progress
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,14 @@ class Counted:
     counts: Counts
 
 
-def count_here(where: str, flat: pa.Table, sites: Sites | None, *, rest: bool = False) -> Counted:
+def count_here(
+    where: str,
+    flat: pa.Table,
+    sites: Sites | None,
+    *,
+    rest: bool = False,
+    progress: Progress = lambda share: None,
+) -> Counted:
     """The rows of `plan_tables.flat_rows`, counted. Without `sites`, those that the rows name."""
     entries = Entries(check_topics(where, flat), rest=rest)
     flat = flat.combine_chunks()
@@ -36,7 +44,7 @@ def count_here(where: str, flat: pa.Table, sites: Sites | None, *, rest: bool = 
     topics = _ints(pc.index_in(flat.column("topic"), value_set=pa.array(entries.texts, pa.string())))
     order = np.argsort(codes, kind="stable")
     tally = Tally(entries, len(known.listed))
-    tally.add(codes[order], topics[order], at)
+    tally.add(codes[order], topics[order], at, progress)
     return Counted(entries, known, tally.counts())
 
 

@@ -1,14 +1,15 @@
-"""Where entries are numbered and in which precedence: the plan's placement, and two naive ones to compare it with.
+"""Where entries are numbered and in which precedence: the plan's placement, and naive ones to compare it with.
 
 A stamp is local when it is made within one site. Its crossings are the messages between sites: the publisher's request,
 the climbing, the answer. Publishers are taken to be where subscribers are.
 
-- planned: `ordering.placement`, with patterns behind what they overlap with.
+- planned: `ordering.placement`, with patterns behind what they overlap with. It keeps some of the precedence free for
+  clients to come, so for the very clients of the table another placement can be better.
 - identifiers: the entries by identifier, an equal share of them at each site, by the sites' listing.
-- popularity: what the paper does (ordering, section 5.1): an entry is numbered where it is most popular, and the
-  precedence is by identifier. The paper's stamps go straight from one topic of the group to the next. With its
-  precedence a site's topics are not next to each other, and our stamps, which pass every server between (else they
-  overtake each other: errata S1 to S3), would cross at nearly every step; so it is counted by the paper's own rule.
+- popularity: an entry is numbered where it is most popular, and the precedence is by identifier (paper ordering,
+  section 5.1). A site's entries are then not next to each other, and a stamp passes every server between.
+- paper: the same with the paper's rule, by which a stamp goes straight from one topic of the group to the next. Stamps
+  can then overtake each other, and subscribers wait for ever: it is there for comparison alone.
 """
 
 from __future__ import annotations
@@ -114,17 +115,18 @@ def by_identifier(entries: Entries, demand: Demand) -> Placed:
     return measured(demand, order, [place * demand.sites // len(order) for place in range(len(order))])
 
 
-def by_popularity(entries: Entries, demand: Demand) -> Placed:
+def by_popularity(entries: Entries, demand: Demand, *, straight: bool) -> Placed:
     order = entries.with_patterns_behind(range(len(entries)))
     homes = demand.homes()
-    return measured(demand, order, [int(homes[number]) for number in order], straight=True)
+    return measured(demand, order, [int(homes[number]) for number in order], straight=straight)
 
 
 def placements(entries: Entries, demand: Demand) -> Mapping[str, Placed]:
     return {
         "planned": planned(entries, demand),
         "identifiers": by_identifier(entries, demand),
-        "popularity": by_popularity(entries, demand),
+        "popularity": by_popularity(entries, demand, straight=False),
+        "paper": by_popularity(entries, demand, straight=True),
     }
 
 

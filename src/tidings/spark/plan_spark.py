@@ -46,11 +46,12 @@ def read_frame(session: SparkSession, source: str, sites: Sites | None) -> DataF
         return session.createDataFrame([], "client string, topic string, site string")
     columns = columns_of(source, names)
     listed = frame.schema[columns.topic].dataType.typeName() == "array"
-    topic = F.explode(columns.topic) if listed else F.col(columns.topic)
+    text = F.col(columns.topic).cast("array<string>" if listed else "string")
+    topic = F.explode(text) if listed else text
     site = F.lit(None) if columns.site is None else F.nullif(F.col(columns.site).cast("string"), F.lit(""))
     rows = frame.select(
         F.col(columns.client).cast("string").alias("client"),
-        topic.cast("string").alias("topic"),
+        topic.alias("topic"),
         site.cast("string").alias("site"),
     )
     return with_sites(session, rows, sites)
@@ -76,32 +77,20 @@ def count_on_spark(where: str, rows: DataFrame, sites: Sites | None, *, rest: bo
 
     rows = rows.persist()
     try:
-        _check_nulls(where, rows)
         entries = Entries(_topics(where, rows), rest=rest)
-        known = sites or found_sites(_different(rows, "site", SHOWN_SITES))
-        if known.default is not None:
-            rows_at = rows.fillna(known.default, "site")
-        else:
-            rows_at = rows
-        clients = rows_at.groupBy("client").agg(
+        known = sites or found_sites(_different(rows.where("site IS NOT NULL"), "site", SHOWN_SITES))
+        settled = rows if known.default is None else rows.fillna(known.default, "site")
+        clients = settled.groupBy("client").agg(
             F.collect_set("topic").alias("topics"),
             F.min("site").alias("site"),
             F.max("site").alias("other"),
             F.count_if(F.col("site").isNull()).alias("without"),
         )
-        _check_sites(where, clients, known)
+        _check_clients(where, clients, known)
         sums = _summed(clients.select("topics", "site"), entries, known)
     finally:
         rows.unpersist()
     return Counted(entries, known, counts_of(sums, len(entries)))
-
-
-def _check_nulls(where: str, rows: DataFrame) -> None:
-    wrong = rows.where("client IS NULL OR topic IS NULL").first()
-    if wrong is not None and wrong["client"] is None:
-        raise PipelineError(f"{where}: a row with topic {wrong['topic']!r} has no client")
-    if wrong is not None:
-        raise PipelineError(f"{where}: a row of client {wrong['client']!r} has no topic")
 
 
 def _topics(where: str, rows: DataFrame) -> list[str]:
@@ -110,32 +99,35 @@ def _topics(where: str, rows: DataFrame) -> list[str]:
         try:
             TopicPattern(text)
         except TopicError as error:
-            wrong = rows.where(rows["topic"] == text).first()
+            wrong = rows.where(rows["topic"].eqNullSafe(text)).first()
             client = None if wrong is None else wrong["client"]
-            raise PipelineError(f"{where}: a row of client {client!r}: {error}") from None
+            reason = "there is no topic" if text is None else str(error)
+            raise PipelineError(f"{where}: a row of client {client!r}: {reason}") from None
     return found
 
 
-def _different(rows: DataFrame, column: str, limit: int) -> list[str]:
-    """The different values, sorted; of too many only so many that they are too many."""
-    found = rows.select(column).where(f"{column} IS NOT NULL").distinct().limit(limit).collect()
-    return sorted(row[column] for row in found)
+def _different(rows: DataFrame, column: str, limit: int) -> list[Any]:
+    """The different values; of too many only so many that they are too many."""
+    return [row[column] for row in rows.select(column).distinct().limit(limit).collect()]
 
 
-def _check_sites(where: str, clients: DataFrame, sites: Sites) -> None:
-    found = [row["site"] for row in clients.select("site").distinct().limit(SHOWN_SITES).collect()]
-    unknown = [site for site in found if site is not None and site not in sites.names]
-    wrong = clients.where("site IS NULL OR without > 0 OR site <> other").first()
-    if wrong is not None and (wrong["site"] is None or wrong["without"]):
-        raise no_site(where, wrong["client"])
-    if wrong is not None:
-        raise PipelineError(
-            f"{where}: client {wrong['client']!r} is at site {wrong['other']!r}, and at {wrong['site']!r}"
-        )
-    if unknown:
-        row = clients.where(clients["site"] == unknown[0]).first()
-        client = None if row is None else row["client"]
-        raise unknown_site(f"{where}: a row of client {client!r}", unknown[0], sites)
+def _check_clients(where: str, clients: DataFrame, sites: Sites) -> None:
+    """One job for all that can be wrong with a client and its site."""
+    unknown = ~clients["site"].isin(*sites.names) | ~clients["other"].isin(*sites.names)
+    several = clients["site"] != clients["other"]
+    nothing = clients["client"].isNull() | (clients["without"] > 0)
+    wrong = clients.where(unknown | several | nothing).first()
+    if wrong is None:
+        return
+    client, site, other = wrong["client"], wrong["site"], wrong["other"]
+    if client is None:
+        raise PipelineError(f"{where}: a row with topic {wrong['topics'][0]!r} has no client")
+    if wrong["without"]:
+        raise no_site(where, client)
+    if site not in sites.names or other not in sites.names:
+        stranger = other if site in sites.names else site
+        raise unknown_site(f"{where}: a row of client {client!r}", stranger, sites)
+    raise PipelineError(f"{where}: client {client!r} is at site {other!r}, and at {site!r}")
 
 
 def _summed(clients: DataFrame, entries: Entries, sites: Sites) -> Ints:

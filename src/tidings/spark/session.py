@@ -9,6 +9,7 @@ import io
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,8 @@ LOCAL_ATTEMPTS = 3
 SHUFFLE_PARTITIONS_PER_CORE = 2
 LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
 JAVA_SECONDS = 60
+MASTER_SECONDS = 10.0
+STOPPED = "stopped SparkContext"
 
 
 def default_master() -> str:
@@ -71,16 +74,20 @@ def spark_session(
     if running is not None:
         yield running
         return
-    session = _start(master or default_master(), app, settings or {})
-    try:
-        yield session
-    finally:
-        session.stop()
+    with tempfile.TemporaryDirectory(prefix="tidings-") as room:
+        session = _start(master or default_master(), app, settings or {})
+        try:
+            if not session.sparkContext.master.startswith("local"):
+                ship_package(session, Path(room))
+            yield session
+        finally:
+            session.stop()
 
 
 def _start(master: str, app: str, settings: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
+    check_master(master)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     local = master.startswith("local")
     cores = os.cpu_count() or 1
@@ -107,9 +114,23 @@ def _start(master: str, app: str, settings: Mapping[str, str]) -> SparkSession:
             session = builder.getOrCreate()
         except Exception as error:
             raise PipelineError(f"no Spark session at {master}: {_reason(error, printed())}") from None
-    if not local:
-        ship_package(session)
     return session
+
+
+def check_master(master: str) -> None:
+    """PipelineError where nobody listens at a standalone master's address: Spark tries for minutes, and says less."""
+    problems = []
+    for address in master.removeprefix("spark://").split(",") if master.startswith("spark://") else ():
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+            raise PipelineError(f"{master} is no address of a Spark master, such as spark://HOST:7077")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=MASTER_SECONDS).close()
+            return
+        except OSError as error:
+            problems.append(f"{address}: {error.strerror or error}")
+    if problems:
+        raise PipelineError(f"no Spark master can be reached at {'; '.join(problems)}")
 
 
 def _loopback(master: str) -> bool:
@@ -144,12 +165,16 @@ def _stderr_kept() -> Iterator[Callable[[], str]]:
 def _reason(error: Exception, printed: str) -> str:
     lines = [line.strip() for line in f"{printed}\n{error}".splitlines() if line.strip()]
     told = [line for line in lines if "Exception" in line or "Error" in line]
+    if told and STOPPED in told[-1]:
+        return "the cluster ended the application at once; the logs of its master and its workers say why"
     return (told or lines or [type(error).__name__])[-1][:500]
 
 
-def ship_package(session: SparkSession) -> None:
-    """The workers of a cluster get tidings as it is here; what it depends on they must have."""
-    directory = Path(tempfile.mkdtemp(prefix="tidings-"))
+def ship_package(session: SparkSession, directory: Path) -> None:
+    """The workers of a cluster get tidings as it is here; what it depends on they must have.
+
+    They fetch it when they start, so the directory stays as long as the session.
+    """
     path = directory / "tidings.zip"
     path.write_bytes(package_zip())
     session.sparkContext.addPyFile(str(path))

@@ -19,9 +19,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidings.model.errors import ConnectionFailed, PipelineError
+from tidings.model.errors import ConnectionFailed, PipelineError, TidingsError
 from tidings.spark.offsets import Archives, Bounds, Position
-from tidings.spark.options import LATEST, parse_options
+from tidings.spark.options import LATEST, SourceOptions, parse_options
 from tidings.spark.ranges import plan_ranges, read_range
 from tidings.spark.source import check_schema
 from tidings.spark.telling import told_plainly
@@ -34,12 +34,22 @@ ANEW = "to begin anew use another checkpointLocation"
 
 class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        with told_plainly():
-            check_schema(schema)
-            self._options = parse_options(options, streaming=True)
         self._opened: Archives | None = None
         self._target: Position | None = None
         """Where a query that takes what is available now ends."""
+        self._mistake: TidingsError | None = None
+        try:
+            check_schema(schema)
+            self._parsed = parse_options(options, streaming=True)
+        except TidingsError as error:  # an error here is lost: Spark would stop a reader that it has not got
+            self._mistake = error
+
+    @property
+    def _options(self) -> SourceOptions:
+        if self._mistake is not None:
+            with told_plainly():
+                raise self._mistake
+        return self._parsed
 
     def __getstate__(self) -> dict[str, Any]:
         """Workers get the options alone."""

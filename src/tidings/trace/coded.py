@@ -192,9 +192,7 @@ class Coded:
     def delivered_keys(self) -> Array:
         """`subscription row * events + event` of what was delivered, ascending and distinct."""
         known = (self.subscription >= 0) & (self.event >= 0)
-        keys = np.sort(self.subscription[known] * len(self.events) + self.event[known])
-        distinct: Array = keys[segment_starts(keys)]
-        return distinct
+        return distinct_sorted(self.subscription[known] * len(self.events) + self.event[known])
 
     def number(self, row: int) -> int:
         """The row of a delivery in the whole table."""
@@ -222,6 +220,8 @@ class Coded:
             keep &= np.append(self.subscriptions.with_orders(orders), False)[self.subscription]
         rows: Array = self.by_position[keep[self.by_position]]
         keys = self.subscriber[rows] * len(self.events) + self.event[rows]
+        if len(distinct_sorted(keys)) == len(keys):  # by far the usual, and quicker to see than to compute
+            return rows
         _, first = np.unique(keys, return_index=True)
         kept: Array = rows[np.sort(first)]
         return kept
@@ -252,6 +252,13 @@ def index_in_sorted(keys: Array, wanted: Array) -> Array:
         return np.full(len(wanted), -1, dtype=np.int64)
     places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[places] == wanted, places, -1)
+
+
+def distinct_sorted(keys: Array) -> Array:
+    """The distinct keys, ascending."""
+    keys = np.sort(keys)
+    distinct: Array = keys[segment_starts(keys)]
+    return distinct
 
 
 def segment_starts(labels: Array) -> Mask:

@@ -70,7 +70,9 @@ def epidemic_scenario(
         overlay=Overlay(mode="epidemic", shape=RandomShape(brokers=brokers, degree=4)),
         recovery=Recovery(**{"interval_ms": INTERVAL_MS, **keys}),
         publishers=tuple(
-            Publisher(name=f"p{at}", at=at, topics=tuple(topics[:used_patterns]), rate_hz=RATE_HZ, start_s=start_s)
+            Publisher(
+                name=f"p{at}", at=at, topics=tuple(topics[:used_patterns]), rate_hz=RATE_HZ, start_s=start_s
+            )
             for at in random.sample(names, publishers)
         ),
         subscribers=tuple(

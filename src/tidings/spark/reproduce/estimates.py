@@ -94,10 +94,15 @@ def below(found: Estimate, limit: float = 0.0) -> Verdict:
 
 
 def within(found: Estimate, low: float, high: float) -> Verdict:
-    """'About so much': the mean is in the band; a mean beside it is undecided where its interval meets the band."""
+    """'About so much': the mean is in the band; beside it, undecided where its interval meets the band."""
     if low <= found.mean <= high:
         return Verdict(True)
     return Verdict(False, undecided=found.low <= high and found.high >= low)
+
+
+def inside(found: Estimate, low: float, high: float) -> Verdict:
+    """'The same': all of the interval is in the band."""
+    return both(above(found, low), below(found, high))
 
 
 def both(*verdicts: Verdict) -> Verdict:
@@ -117,11 +122,11 @@ def sure(holds: bool) -> Verdict:
 def claimed(
     figure: str, text: str, paper: str, measured: str, verdict: Verdict, why: str = "", note: str = ""
 ) -> Claim:
-    """`why` is told where the claim does not hold, `note` always: what is different in our experiment."""
+    """`why` is told where the claim is known not to hold, `note` always: what is different in our experiment."""
     reasons = [note] if note else []
     if verdict.undecided:
         reasons.append("not decided by so few runs: the 95 % interval contains both answers")
-    if not verdict.holds and why:
+    elif not verdict.holds and why:
         reasons.append(why)
     return Claim(figure, text, paper, measured, verdict.holds, "; ".join(reasons))
 

@@ -1,4 +1,4 @@
-"""The load of the ordering paper (section 5.2): how popular topics are, who subscribes to what, which groups that makes.
+"""The load of the ordering paper (section 5.2): how popular topics are, who subscribes to what, and the groups of that.
 
 The paper's 'power law of shape s' is read as the whole part of a Pareto variable of that shape, and a subscription of n
 topics as n different ones: that reading gives the paper's sizes of stamps (benchmarks/README.md compares readings).
@@ -17,6 +17,8 @@ SHAPES = (0.349, 0.901)
 SPRAY, GEOGRAPHIC = SHAPES
 """'Spray-and-diffuse' and 'geographic topic popularity', as the paper calls them."""
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+Topics = np.ndarray[Any, np.dtype[np.int64]]
+"""A row of topics for each client, in the order in which they were drawn."""
 Draws = list[list[int]]
 """The topics of each client, as drawn."""
 
@@ -33,15 +35,18 @@ def zipf(shape: float, topics: int = TOPICS) -> Floats:
     return np.asarray(weights / weights.sum())
 
 
-def draw_different(chances: Floats, clients: int, count: int, random: np.random.Generator) -> Draws:
+def draw_in_order(chances: Floats, clients: int, count: int, random: np.random.Generator) -> Topics:
     """One after the other in proportion to what is left: who comes in first in a race of exponential times."""
     arrivals = random.exponential(size=(clients, len(chances))) / chances
     if count == len(chances):
-        all_drawn: Draws = arrivals.argsort(axis=1).tolist()
-        return all_drawn
+        return np.asarray(arrivals.argsort(axis=1))
     first = np.argpartition(arrivals, count, axis=1)[:, :count]
     order = np.take_along_axis(arrivals, first, axis=1).argsort(axis=1)
-    drawn: Draws = np.take_along_axis(first, order, axis=1).tolist()
+    return np.take_along_axis(first, order, axis=1)
+
+
+def draw_different(chances: Floats, clients: int, count: int, random: np.random.Generator) -> Draws:
+    drawn: Draws = draw_in_order(chances, clients, count, random).tolist()
     return drawn
 
 
@@ -54,11 +59,10 @@ def draw_repeated(chances: Floats, clients: int, count: int, random: np.random.G
 DRAWS = {"different": draw_different, "repeated": draw_repeated}
 
 
-def entries_by_topic(draws: Draws, topics: int, threshold: int = 2) -> Floats:
+def entries_by_topic(drawn: Topics, topics: int, threshold: int = 2) -> Floats:
     """How many other topics at least `threshold` clients have together with each: what `Groups` finds one by one."""
-    member = np.zeros((len(draws), topics), dtype=np.float32)
-    for client, drawn in enumerate(draws):
-        member[client, drawn] = 1.0
+    member = np.zeros((len(drawn), topics), dtype=np.float32)
+    np.put_along_axis(member, drawn, 1.0, axis=1)
     together = member.T @ member
     np.fill_diagonal(together, 0.0)
     return np.asarray((together >= threshold).sum(axis=1), dtype=np.float64)

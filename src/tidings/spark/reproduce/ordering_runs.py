@@ -45,7 +45,9 @@ class Measured:
     hops: float
     entries: float
     outgoing_percent: list[float]
-    """By server: bytes of timestamps sent on to another, of the bytes of all that it handled."""
+    """By server, the highest first: bytes of timestamps sent on to another, of the bytes of all that it handled."""
+    climbing_percent: list[float]
+    """By server: of the requests that were made to it, those that needed others."""
     busiest_percent: float
 
 
@@ -96,6 +98,7 @@ def measured(sites: Sites, setting: Setting) -> Measured:
         hops=sites.relays / len(sites.requests),
         entries=fmean(request.entries for request in timed),
         outgoing_percent=[100 * sites.outgoing_share(server) for server in servers],
+        climbing_percent=[100 * climbing_share(timed, server, sites.chain) for server in servers],
         busiest_percent=100 * max(sites.busy_ns.values()) / max(sites.schedule.now, 1),
     )
 
@@ -104,3 +107,8 @@ def is_local(request: Request, chain: Chain) -> bool:
     """Nothing in the stamp ranks above the server that was asked."""
     assert request.stamp is not None
     return min(request.stamp.index, default=request.rank) >= chain.ranks(request.server).start
+
+
+def climbing_share(requests: Sequence[Request], server: str, chain: Chain) -> float:
+    local = [is_local(request, chain) for request in requests if request.server == server]
+    return 1 - fmean(local) if local else 0.0

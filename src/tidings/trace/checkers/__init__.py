@@ -19,6 +19,7 @@ from tidings.trace.verdict import Verdict, Witness
 
 __all__ = [
     "GUARANTEES",
+    "PROMISES",
     "Verdict",
     "Witness",
     "agreement",
@@ -28,6 +29,7 @@ __all__ = [
     "fifo",
     "gap_free",
     "promised",
+    "promised_by",
     "total_order",
 ]
 
@@ -41,7 +43,7 @@ GUARANTEES: Mapping[str, Callable[[Trace], Verdict]] = {
 }
 """Every checker by the name of its guarantee, in the order of reports."""
 
-_PROMISES: Mapping[str, frozenset[str]] = {
+PROMISES: Mapping[str, frozenset[str]] = {
     FIFO: frozenset({"fifo"}),
     TOTAL_ORDER: frozenset({"total", "causal"}),
     CAUSAL_ORDER: frozenset({"causal"}),
@@ -57,9 +59,13 @@ _ORDERED: Mapping[str, Callable[..., Verdict]] = {
 
 def promised(trace: Trace) -> list[str]:
     """The guarantees that the subscriptions asked for by their order; exactly once is always among them."""
-    asked = frozenset(trace.coded.subscriptions.order)
+    return promised_by(trace.coded.subscriptions.order)
+
+
+def promised_by(orders: Iterable[str]) -> list[str]:
+    asked = frozenset(orders)
     return [
-        name for name in GUARANTEES if name == EXACTLY_ONCE or (name in _PROMISES and asked & _PROMISES[name])
+        name for name in GUARANTEES if name == EXACTLY_ONCE or (name in PROMISES and asked & PROMISES[name])
     ]
 
 
@@ -79,5 +85,5 @@ def check_all(trace: Trace, guarantees: Iterable[str] | None = None) -> list[Ver
 
 def _check_promised(trace: Trace, name: str) -> Verdict:
     if name in _ORDERED:
-        return _ORDERED[name](trace, orders=_PROMISES[name])
+        return _ORDERED[name](trace, orders=PROMISES[name])
     return GUARANTEES[name](trace)

@@ -129,6 +129,8 @@ def _repeated(coded: Coded) -> Array:
     """Rows of known subscriptions and events, all but the first of each pair by position."""
     rows = coded.by_position
     rows = rows[(coded.subscription[rows] >= 0) & (coded.event[rows] >= 0)]
+    if len(rows) == len(coded.delivered_keys):
+        return rows[:0]
     keys = coded.subscription[rows] * len(coded.events) + coded.event[rows]
     order = np.argsort(keys, kind="stable")
     repeated: Array = rows[order][~segment_starts(keys[order])]

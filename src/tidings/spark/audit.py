@@ -1,0 +1,241 @@
+"""An audit of one trace, however large: every check and all metrics, in stages (`audit_stages`).
+
+1. Count the deliveries of each subscriber, and cut the subscribers into buckets of about equal size.
+2. Code deliveries as numbers, and send them to their buckets. A bucket has whole subscribers, so what is promised to
+   each subscriber is checked there by the functions of `trace.checkers`, with all publications at hand.
+3. Orders across subscribers: one task looks for cycles among the events (`audit_order`). None: they hold.
+4. Only where there are cycles, or where something is missing that equals should have: the deliveries in question are
+   sent to one desk per check, which decides.
+
+Verdicts, witnesses included, are those of the checkers on the whole trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tidings.spark.audit_checks import ACROSS_SUBSCRIBERS, MODES, Check, checks_of
+from tidings.spark.audit_files import Chunk, TraceFiles, chunks, read_table, trace_files
+from tidings.spark.audit_metrics import METRICS, BucketMetrics, Quantities, put_together
+from tidings.spark.audit_order import ON_CYCLES, Second, decide, find_cycles, gather
+from tidings.spark.audit_stages import Piece, Progress, Stages
+from tidings.spark.audit_tasks import (
+    COUNTED,
+    EDGES,
+    FOUND,
+    PUBLICATIONS,
+    Counted,
+    Publications,
+    check_bucket,
+    code,
+    count,
+    decoded,
+    look_at_publications,
+)
+from tidings.spark.audit_trace import Job
+from tidings.trace.checkers.gaps import AGREEMENT
+from tidings.trace.checkers.once import EXACTLY_ONCE
+from tidings.trace.verdict import Found, Verdict, verdict_of
+
+MAX_BUCKETS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Rows of `delivered` in a chunk, in a bucket, and up to which quantiles of latency are exact."""
+
+    chunk_rows: int = 2_000_000
+    bucket_rows: int = 2_000_000
+    exact_rows: int = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to check: the named guarantees, or what was asked for and `mode` promises."""
+
+    guarantees: tuple[str, ...] = ()
+    mode: str = MODES[0]
+
+
+@dataclass(frozen=True)
+class Audited:
+    """What an audit of one trace found. `span` is the time of the first and of the last delivery."""
+
+    directory: str
+    verdicts: list[Verdict]
+    quantities: Quantities
+    subscribers: list[str]
+    span: tuple[int, int]
+
+    @property
+    def holds(self) -> bool:
+        return all(verdict.holds for verdict in self.verdicts)
+
+
+def audit_trace(
+    stages: Stages,
+    directory: Path,
+    request: Request = Request(),  # noqa: B008 - it is frozen
+    sizes: Sizes = Sizes(),  # noqa: B008
+    progress: Progress = lambda share: None,
+) -> Audited:
+    """TraceError or PipelineError if there is no trace that can be audited."""
+    return _Audit(stages, trace_files(directory), request, sizes, progress).run()
+
+
+class _Audit:
+    def __init__(
+        self, stages: Stages, files: TraceFiles, request: Request, sizes: Sizes, progress: Progress
+    ) -> None:
+        self._stages = stages
+        self._request = request
+        self._sizes = sizes
+        self._progress = progress
+        self._job = Job(files, exact=files.rows <= sizes.exact_rows)
+        self._chunks = chunks(files.delivered, sizes.chunk_rows)
+
+    def run(self) -> Audited:
+        # A filter that cannot be read is told before any work is done.
+        known = self._job.knowledge
+        publications = self._count(known.subscriptions.order)
+        first = self._bucketed(check_bucket).kept()
+        pieces = first.tagged(FOUND, METRICS).collect(_share(self._progress, 0.1, 0.7))
+        found = self._found(pieces, publications)
+        second = self._open_questions(first, found)
+        if second.desks:
+            gathered = self._bucketed(gather, second)
+            decided = gathered.to_desks(len(second.desks), partial(_reduced, decide, self._job, second))
+            answers = decided.collect(_share(self._progress, 0.8, 1.0))
+            for index in dict.fromkeys(second.desks):
+                found[index] = _found_by(answers, index)
+        self._progress(1.0)
+        job = self._job
+        return Audited(
+            job.files.directory,
+            [verdict_of(check.guarantee, found[index]) for index, check in enumerate(job.checks)],
+            put_together(
+                decoded((piece for piece in pieces if piece.tag == METRICS), BucketMetrics),
+                publications.events,
+                exact=job.exact,
+            ),
+            job.knowledge.subscriptions.subscriber_names,
+            job.span,
+        )
+
+    def _count(self, orders: Sequence[str]) -> Publications:
+        """Subscribers, buckets, checks: what the tasks after this one are told."""
+        items = [_Item(None, _crashed(self._job.files)), *(_Item(chunk) for chunk in self._chunks)]
+        stage = self._stages.map(partial(_first_look, self._job), items)
+        pieces = stage.collect(_share(self._progress, 0.0, 0.1))
+        counted: list[Counted] = decoded((piece for piece in pieces if piece.tag == COUNTED), Counted)
+        (publications,) = decoded((piece for piece in pieces if piece.tag == PUBLICATIONS), Publications)
+        others = sorted(_first_rows(counted).items(), key=lambda item: item[1])
+        names = tuple(name for name, _ in others)
+        subscribers = len(self._job.knowledge.subscriptions.subscriber_names)
+        deliveries = [0] * (subscribers + len(names))
+        for part in counted:
+            for number, many in part.deliveries.items():
+                deliveries[number] += many
+            for number, name in enumerate(names, subscribers):
+                deliveries[number] += part.others.get(name, (0, 0))[1]
+        spans = [part.span for part in counted if part.span is not None]
+        checks = checks_of(
+            orders, self._request.guarantees, self._request.mode, publisher_killed=publications.killed
+        )
+        self._job = replace(
+            self._job,
+            checks=tuple(checks),
+            others=names,
+            bounds=buckets(deliveries, self._sizes.bucket_rows),
+            span=(min(low for low, _ in spans), max(high for _, high in spans)) if spans else (0, 0),
+        )
+        return publications
+
+    def _bucketed(self, reduce: Callable[..., Iterator[Piece]], *more: Any) -> Any:
+        coded = self._stages.map(partial(code, self._job), self._chunks)
+        return coded.to_desks(len(self._job.bounds), partial(_reduced, reduce, self._job, *more))
+
+    def _found(self, pieces: Sequence[Piece], publications: Publications) -> list[list[Found]]:
+        found = [_found_by(pieces, index) for index in range(len(self._job.checks))]
+        for index, check in enumerate(self._job.checks):
+            if check.guarantee == EXACTLY_ONCE:
+                found[index].append(publications.wrong)
+        return found
+
+    def _open_questions(self, first: Any, found: list[list[Found]]) -> Second:
+        checks = self._job.checks
+        on_cycles: dict[int, bytes] = {}
+        if any(check.guarantee in ACROSS_SUBSCRIBERS - {AGREEMENT} for check in checks):
+            edges = first.tagged(EDGES).to_desks(len(checks), partial(_reduced, find_cycles, self._job))
+            for piece in edges.collect(_share(self._progress, 0.7, 0.8)):
+                if piece.tag == ON_CYCLES and piece.body:
+                    on_cycles[piece.desk] = piece.body
+        desks: list[int] = []
+        for index, check in enumerate(checks):
+            if index in on_cycles:
+                desks.append(index)
+            elif check.guarantee == AGREEMENT and any(part.violations for part in found[index]):
+                desks += [index] * (self._job.files.rows // self._sizes.bucket_rows + 1)
+        return Second(on_cycles, tuple(desks))
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A chunk to count or, without one, the publications to look at."""
+
+    chunk: Chunk | None
+    crashed: frozenset[str] = frozenset()
+
+
+def _first_look(job: Job, item: _Item) -> Iterator[Piece]:
+    if item.chunk is None:
+        return look_at_publications(job, item.crashed)
+    return count(job, item.chunk)
+
+
+def _reduced(reduce: Callable[..., Iterator[Piece]], *arguments: Any) -> Iterator[Piece]:
+    """For `partial`: a desk's number and pieces come last."""
+    return reduce(*arguments)
+
+
+def _found_by(pieces: Sequence[Piece], index: int) -> list[Found]:
+    return decoded((piece for piece in pieces if piece.tag == FOUND and piece.desk == index), Found)
+
+
+def _first_rows(counted: Sequence[Counted]) -> dict[str, int]:
+    """The subscribers that subscribed nothing, with the first row of each."""
+    first: dict[str, int] = {}
+    for part in counted:
+        for name, (row, _) in part.others.items():
+            first[name] = min(first.get(name, row), row)
+    return first
+
+
+def buckets(deliveries: Sequence[int], rows: int) -> tuple[int, ...]:
+    """The first subscriber of each bucket: as many subscribers as have this many deliveries, or one with more."""
+    rows = max(rows, sum(deliveries) // MAX_BUCKETS)
+    bounds = [0]
+    size = 0
+    for number, many in enumerate(deliveries):
+        if size + many > rows and number > bounds[-1]:
+            bounds.append(number)
+            size = 0
+        size += many
+    return tuple(bounds)
+
+
+def _crashed(files: TraceFiles) -> frozenset[str]:
+    faults = read_table(files, "faults")
+    rows = zip(faults["kind"].to_pylist(), faults["target"].to_pylist(), strict=True)
+    return frozenset(name for kind, target in rows if kind == "crash" for name in target.split(","))
+
+
+def _share(progress: Progress, low: float, high: float) -> Progress:
+    return lambda share: progress(low + (high - low) * share)
+
+
+__all__ = ["Audited", "Check", "Request", "Sizes", "audit_trace", "buckets"]

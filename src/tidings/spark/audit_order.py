@@ -1,0 +1,162 @@
+"""The tasks of an audit that look across subscribers: which events lie on a cycle, and what these mean.
+
+A cycle among the events is found from edges alone, in one task (see `trace.checkers.total`). Causality is looked at in
+the same way: an event that is shown before one in its past makes a cycle of the order shown and the causes, and both
+lie on it, with all that leads from one to the other. So only deliveries of events on cycles are compared, and causes
+are followed only among these events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from tidings.spark.audit_checks import Check
+from tidings.spark.audit_stages import Piece
+from tidings.spark.audit_tasks import EDGE, FOUND
+from tidings.spark.audit_trace import Job, bucket_coded, packed, unpacked
+from tidings.trace.checkers.causal import CAUSAL_ORDER, find_late, source_edges
+from tidings.trace.checkers.gaps import AGREEMENT, Keyed, find_unequal, got_in_time, missing_of_equals
+from tidings.trace.checkers.total import Shown, components, find_inversions, shown
+from tidings.trace.coded import Array, Coded, Deliveries, segment_starts
+from tidings.trace.verdict import Found
+
+ON_CYCLES, SHOWN, SEEN, MISSING, GOT = "on cycles", "shown", "seen", "missing", "got"
+COMPONENT = np.dtype([("event", "<i8"), ("component", "<i8")])
+SHOWN_ROW = np.dtype([("component", "<i4"), ("subscriber", "<i4"), ("event", "<i4"), ("position", "<i8")])
+SEEN_ROW = np.dtype(
+    [("subscriber", "<i4"), ("event", "<i4"), ("position", "<i8"), ("at", "<i8"), ("ordered", "?")]
+)
+KEYED = np.dtype([("key", "<i8"), ("row", "<i4")])
+
+
+def find_cycles(job: Job, index: int, pieces: list[Piece]) -> Iterator[Piece]:
+    """The events that are not alone in their component, of the edges of check `index`."""
+    events = job.knowledge.events
+    rows = np.frombuffer(b"".join(piece.body for piece in pieces), EDGE)
+    pieces.clear()
+    before, after = rows["before"].copy(), rows["after"].copy()
+    del rows
+    if job.checks[index].guarantee == CAUSAL_ORDER:
+        more = source_edges(events)
+        before = np.concatenate([before, more[0].astype(np.int32)])
+        after = np.concatenate([after, more[1].astype(np.int32)])
+    component = components((before, after), len(events))
+    together = np.flatnonzero(component >= 0)
+    yield Piece(index, 0, ON_CYCLES, packed(COMPONENT, together, component[together]))
+
+
+@dataclass(frozen=True)
+class Second:
+    """What is still open after the first look: the events on cycles by check, and the desks of each check."""
+
+    on_cycles: dict[int, bytes]
+    desks: tuple[int, ...]
+    """Which check each desk is for; agreement has several, each with a range of events."""
+
+    def desks_of(self, index: int) -> range:
+        return range(self.desks.index(index), self.desks.index(index) + self.desks.count(index))
+
+    def component_of(self, index: int, events: int) -> Array:
+        found = np.full(events, -1, dtype=np.int64)
+        rows = np.frombuffer(self.on_cycles[index], COMPONENT)
+        found[rows["event"]] = rows["component"]
+        return found
+
+
+def gather(job: Job, second: Second, bucket: int, pieces: list[Piece]) -> Iterator[Piece]:
+    """What each desk needs of a bucket."""
+    coded = bucket_coded(job, bucket, pieces)
+    for index in dict.fromkeys(second.desks):
+        check, desks = job.checks[index], second.desks_of(index)
+        if check.guarantee == AGREEMENT:
+            yield from _by_events(coded, MISSING, bucket, desks, missing_of_equals(coded))
+            yield from _by_events(coded, GOT, bucket, desks, got_in_time(coded))
+            continue
+        component_of = second.component_of(index, len(coded.events))
+        if check.guarantee == CAUSAL_ORDER:
+            body = _seen(coded, check, component_of)
+            yield Piece(desks[0], bucket, SEEN, body)
+        else:
+            rows = shown(coded, coded.ordered_rows(check.orders), component_of)
+            yield Piece(desks[0], bucket, SHOWN, packed(SHOWN_ROW, *rows))
+
+
+def _by_events(coded: Coded, tag: str, bucket: int, desks: range, keyed: Keyed) -> Iterator[Piece]:
+    keys, rows = keyed
+    events = max(len(coded.events), 1)
+    part = keys % events * len(desks) // events
+    for number, desk in enumerate(desks):
+        mine = part == number
+        yield Piece(desk, bucket, tag, packed(KEYED, keys[mine], rows[mine]))
+
+
+def _seen(coded: Coded, check: Check, component_of: Array) -> bytes:
+    """Deliveries of events on cycles that are to be checked, or that told a publisher of something."""
+    ordered = np.zeros(len(coded.event), dtype=np.bool_)
+    ordered[coded.ordered_rows(check.orders)] = True
+    sources = set(coded.events.source_names)
+    publishes = np.array([name in sources for name in coded.subscriptions.subscriber_names], dtype=np.bool_)
+    on_cycle = (coded.event >= 0) & (component_of[coded.event] >= 0)
+    wanted = on_cycle & (ordered | publishes[coded.subscriber])
+    rows = coded.by_position[wanted[coded.by_position]]
+    columns = (coded.subscriber[rows], coded.event[rows], coded.position[rows], coded.at[rows], ordered[rows])
+    return packed(SEEN_ROW, *columns)
+
+
+def decide(job: Job, second: Second, desk: int, pieces: list[Piece]) -> Iterator[Piece]:
+    """What a desk finds in what it got from all buckets."""
+    index = second.desks[desk]
+    guarantee = job.checks[index].guarantee
+    known = job.knowledge
+    if guarantee == AGREEMENT:
+        missing, got = (_keyed(pieces, tag) for tag in (MISSING, GOT))
+        order = np.lexsort((missing[0] % max(len(known.events), 1), missing[1]))
+        missing = (missing[0][order], missing[1][order])
+        found = find_unequal(known.events, known.subscriptions, missing, _first_of_each(got))
+    elif guarantee == CAUSAL_ORDER:
+        numbers = np.frombuffer(second.on_cycles[index], COMPONENT)["event"]
+        found = _find_late(job, numbers, pieces)
+    else:
+        names = known.subscriptions.subscriber_names
+        found = find_inversions(known.events, names, Shown(*unpacked(SHOWN_ROW, pieces)))
+    yield Piece(index, desk, FOUND, msgspec.msgpack.encode(found))
+
+
+def _find_late(job: Job, numbers: Array, pieces: list[Piece]) -> Found:
+    known = job.knowledge
+    subscriber, event, position, at, ordered = unpacked(SEEN_ROW, pieces)
+    count = len(subscriber)
+    deliveries = Deliveries(
+        number=np.arange(count),
+        subscriber=subscriber,
+        subscription=np.full(count, -1, dtype=np.int64),
+        event=np.searchsorted(numbers, event),
+        position=position,
+        at=at,
+        out_of_order=np.zeros(count, dtype=np.bool_),
+    )
+    coded = Coded(
+        known.events.only(numbers),
+        known.subscriptions,
+        lambda: known.interests,
+        deliveries,
+        own=np.empty(0, dtype=np.int64),
+        unknown_id=str,  # nothing here is unknown
+    )
+    return find_late(coded, np.flatnonzero(ordered))
+
+
+def _keyed(pieces: list[Piece], tag: str) -> Keyed:
+    key, row = unpacked(KEYED, [piece for piece in pieces if piece.tag == tag])
+    return key, row
+
+
+def _first_of_each(keyed: Keyed) -> Keyed:
+    order = np.lexsort((keyed[1], keyed[0]))
+    keys, rows = keyed[0][order], keyed[1][order]
+    first = segment_starts(keys)
+    return keys[first], rows[first]

@@ -1,0 +1,126 @@
+"""Work in stages: items are mapped to pieces, pieces go to desks, each desk makes new pieces of what it got.
+
+The same functions run in this process or on Spark (`audit_spark`). A piece is a few numbers and bytes: columns
+packed by numpy, or MessagePack; Spark moves one such row for what would be ten thousand of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol, Self
+
+import pyarrow as pa
+
+from tidings.model.errors import PipelineError, TidingsError
+
+Progress = Callable[[float], None]
+PROBLEM = "problem"
+"""The tag of a piece that says why there is no result."""
+
+
+class Piece(NamedTuple):
+    """`desk` is where it goes, `place` orders what a desk gets, `tag` says what it is."""
+
+    desk: int
+    place: int
+    tag: str
+    body: bytes
+
+
+SCHEMA = pa.schema(
+    [
+        pa.field("desk", pa.int32(), False),
+        pa.field("place", pa.int64(), False),
+        pa.field("tag", pa.string(), False),
+        pa.field("body", pa.binary(), False),
+    ]
+)
+
+Run = Callable[[Any], Iterable[Piece]]
+Reduce = Callable[[int, list[Piece]], Iterable[Piece]]
+
+
+class Stage(Protocol):
+    """Pieces that are still to be made."""
+
+    def to_desks(self, desks: int, reduce: Reduce) -> Stage:
+        """All pieces go to their desks, each of which gets them in the order of `place`."""
+        ...
+
+    def tagged(self, *tags: str) -> Stage:
+        """Only these, and what went wrong."""
+        ...
+
+    def kept(self) -> Stage:
+        """The same, made once however often it is used."""
+        ...
+
+    def collect(self, progress: Progress = ...) -> list[Piece]:
+        """The pieces, now; the error of the first task that had one."""
+        ...
+
+
+class Stages(Protocol):
+    def map(self, run: Run, items: Sequence[Any]) -> Stage: ...
+
+
+def checked(run: Run) -> Run:
+    """A mistake in the input becomes a piece that tells of it: Spark would wrap the error into a traceback."""
+
+    def run_checked(item: Any) -> Iterator[Piece]:
+        try:
+            yield from run(item)
+        except TidingsError as error:
+            yield Piece(0, -1, PROBLEM, str(error).encode())
+
+    return run_checked
+
+
+def at_desk(desk: int, pieces: Iterable[Piece], reduce: Reduce) -> Iterator[Piece]:
+    """What a desk makes of its pieces; what went wrong before is passed on instead."""
+    got = list(pieces)
+    problems = [piece for piece in got if piece.tag == PROBLEM]
+    if problems:
+        yield from problems
+        return
+    try:
+        yield from reduce(desk, got)
+    except TidingsError as error:
+        yield Piece(0, -1, PROBLEM, str(error).encode())
+
+
+def without_problems(pieces: list[Piece]) -> list[Piece]:
+    for piece in pieces:
+        if piece.tag == PROBLEM:
+            raise PipelineError(piece.body.decode())
+    return pieces
+
+
+class HereStages:
+    """Everything in this process, one after the other; for what is small, and where there is no Java."""
+
+    def map(self, run: Run, items: Sequence[Any]) -> HereStage:
+        return HereStage([piece for item in items for piece in checked(run)(item)])
+
+
+class HereStage:
+    def __init__(self, pieces: list[Piece]) -> None:
+        self._pieces = pieces
+
+    def to_desks(self, desks: int, reduce: Reduce) -> HereStage:
+        in_order = sorted(self._pieces, key=lambda piece: (piece.desk, piece.place))
+        made: list[Piece] = []
+        for desk, pieces in groupby(in_order, key=lambda piece: piece.desk):
+            made += at_desk(desk, pieces, reduce)
+        return HereStage(made)
+
+    def tagged(self, *tags: str) -> HereStage:
+        return HereStage([piece for piece in self._pieces if piece.tag in (*tags, PROBLEM)])
+
+    def kept(self) -> Self:
+        return self
+
+    def collect(self, progress: Progress = lambda share: None) -> list[Piece]:
+        progress(1.0)
+        return without_problems(self._pieces)

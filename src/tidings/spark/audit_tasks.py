@@ -1,0 +1,133 @@
+"""The tasks of an audit that look at whole subscribers: count them, code their deliveries, check each bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tidings.spark.audit_checks import Check
+from tidings.spark.audit_files import Chunk, read_chunk
+from tidings.spark.audit_metrics import bucket_metrics
+from tidings.spark.audit_stages import Piece
+from tidings.spark.audit_trace import ROW, Job, bucket_coded, packed
+from tidings.trace.checkers.causal import CAUSAL_ORDER, causal_edges
+from tidings.trace.checkers.gaps import AGREEMENT, GAP_FREE, find_gaps, missing_of_equals
+from tidings.trace.checkers.once import EXACTLY_ONCE, find_wrong_deliveries, find_wrong_publications
+from tidings.trace.checkers.per_source import FIFO, find_unordered
+from tidings.trace.checkers.total import TOTAL_ORDER, Edges, order_edges
+from tidings.trace.coded import Coded, coded_deliveries, distinct_sorted
+from tidings.trace.verdict import Found
+
+BATCH_ROWS = 2_000_000
+COUNTED, PUBLICATIONS, FOUND, EDGES = "counted", "publications", "found", "edges"
+DELIVERED_COLUMNS = ("subscriber", "subscription", "position", "event_id", "at_ns", "out_of_order")
+EDGE = np.dtype([("before", "<i4"), ("after", "<i4")])
+
+
+class Counted(msgspec.Struct):
+    """The subscribers of a chunk: those with subscriptions by number, others by name with their first row."""
+
+    deliveries: dict[int, int]
+    others: dict[str, tuple[int, int]]
+    span: tuple[int, int] | None
+
+
+class Publications(msgspec.Struct):
+    """What is known of the publications alone; `killed` says that a publisher among them was."""
+
+    events: int
+    wrong: Found
+    killed: bool
+
+
+def count(job: Job, chunk: Chunk) -> Iterator[Piece]:
+    """How many deliveries each subscriber has."""
+    subscriptions = job.knowledge.subscriptions
+    counted = Counted({}, {}, None)
+    for first, table in read_chunk(chunk, ("subscriber", "at_ns"), BATCH_ROWS):
+        encoded = table["subscriber"].combine_chunks().dictionary_encode()
+        codes = encoded.indices.to_numpy()
+        _, first_rows, times = np.unique(codes, return_index=True, return_counts=True)
+        numbers = subscriptions.numbers_of(encoded.dictionary)
+        names = encoded.dictionary.to_pylist()
+        for name, number, row, many in zip(names, numbers.tolist(), first_rows.tolist(), times.tolist(), strict=True):
+            if number >= 0:
+                counted.deliveries[number] = counted.deliveries.get(number, 0) + many
+            else:
+                before = counted.others.get(name, (first + row, 0))
+                counted.others[name] = (before[0], before[1] + many)
+        at = table["at_ns"].to_numpy()
+        if len(at):
+            low, high = counted.span or (int(at[0]), int(at[0]))
+            counted.span = (min(low, int(at.min())), max(high, int(at.max())))
+    yield Piece(0, chunk[0].first if chunk else 0, COUNTED, msgspec.msgpack.encode(counted))
+
+
+def look_at_publications(job: Job, crashed: frozenset[str]) -> Iterator[Piece]:
+    known = job.knowledge
+    wrong = find_wrong_publications(known.published, known.events)
+    killed = not crashed.isdisjoint(known.events.source_names)
+    yield Piece(0, 0, PUBLICATIONS, msgspec.msgpack.encode(Publications(len(known.events), wrong, killed)))
+
+
+def code(job: Job, chunk: Chunk) -> Iterator[Piece]:
+    """The deliveries of a chunk as numbers, each to the desk of its subscriber's bucket."""
+    known = job.knowledge
+    if not chunk or chunk[0].first == 0:  # a bucket without deliveries is to be checked as well
+        yield from (Piece(bucket, -1, "", b"") for bucket in range(len(job.bounds)))
+    for first, table in read_chunk(chunk, DELIVERED_COLUMNS, BATCH_ROWS):
+        coded = coded_deliveries(known.events, known.subscriptions, table, first)
+        # Small numbers are sorted by radix.
+        bucket = (np.searchsorted(job.bounds, coded.subscriber, side="right") - 1).astype(np.uint16)
+        order = np.argsort(bucket, kind="stable")
+        rows = np.empty(len(order), ROW)
+        for name in ROW.names or ():
+            rows[name] = getattr(coded, name)[order]
+        ends = np.searchsorted(bucket[order], np.arange(len(job.bounds)), side="right").tolist()
+        for desk, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+            if start < end:
+                yield Piece(desk, first, "", rows[start:end].tobytes())
+
+
+def check_bucket(job: Job, bucket: int, pieces: list[Piece]) -> Iterator[Piece]:
+    """What each check finds among the subscribers of a bucket; for an order across subscribers, its edges."""
+    coded = bucket_coded(job, bucket, pieces)
+    for index, check in enumerate(job.checks):
+        yield Piece(index, bucket, FOUND, msgspec.msgpack.encode(_found(coded, check)))
+        if check.guarantee in (TOTAL_ORDER, CAUSAL_ORDER):
+            yield Piece(index, bucket, EDGES, packed(EDGE, *_edges(coded, check)))
+    yield from bucket_metrics(job, bucket, coded)
+
+
+def _found(coded: Coded, check: Check) -> Found:
+    match check.guarantee:
+        case name if name == EXACTLY_ONCE:
+            return find_wrong_deliveries(coded)
+        case name if name == FIFO:
+            return find_unordered(coded, check.orders)
+        case name if name == GAP_FREE:
+            return find_gaps(coded, confirmed_only=check.confirmed_only)
+        case name if name == AGREEMENT:
+            # Whether others got what is missing here is for the next stage to say.
+            return Found(len(missing_of_equals(coded)[0]))
+        case _:
+            return Found(0)
+
+
+def _edges(coded: Coded, check: Check) -> Edges:
+    edges = order_edges(coded, coded.ordered_rows(check.orders))
+    if check.guarantee == CAUSAL_ORDER:
+        more = causal_edges(coded)
+        edges = (np.concatenate([edges[0], more[0]]), np.concatenate([edges[1], more[1]]))
+    size = max(len(coded.events), 1)
+    before, after = np.divmod(distinct_sorted(edges[0] * size + edges[1]), size)
+    return before, after
+
+
+def decoded(pieces: Iterable[Piece], kind: Any) -> list[Any]:
+    decode = msgspec.msgpack.Decoder(kind).decode
+    return [decode(piece.body) for piece in pieces]
+

@@ -1,0 +1,117 @@
+"""What workers know of a trace: its events, subscriptions and interests, read once per process; and how
+deliveries travel as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tidings.model.errors import TraceError
+from tidings.spark.audit_checks import Check
+from tidings.spark.audit_files import TraceFiles, event_id_at, read_table
+from tidings.spark.audit_stages import Piece
+from tidings.trace.coded import Array, Coded, Deliveries, Events, Subscriptions
+from tidings.trace.interests import Interests
+
+MAX_NUMBER = 2**31 - 1
+"""Events, subscribers and subscriptions travel as 32 bits."""
+PUBLISHED = ("event_id", "source", "sequence", "topic", "at_ns", "confirmed_ns")
+ROW = np.dtype(
+    [
+        ("number", "<i8"),
+        ("subscriber", "<i4"),
+        ("subscription", "<i4"),
+        ("event", "<i4"),
+        ("position", "<i8"),
+        ("at", "<i8"),
+        ("out_of_order", "?"),
+    ]
+)
+Structured = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all tasks of an audit are told. `bounds` is the first subscriber of each bucket."""
+
+    files: TraceFiles
+    checks: tuple[Check, ...] = ()
+    others: tuple[str, ...] = ()
+    bounds: tuple[int, ...] = (0,)
+    span: tuple[int, int] = (0, 0)
+    exact: bool = True
+
+    @property
+    def knowledge(self) -> Knowledge:
+        return _knowledge(self.files, self.others)
+
+
+class Knowledge:
+    """What does not depend on deliveries, read from the files when it is first needed."""
+
+    def __init__(self, files: TraceFiles, others: Sequence[str]) -> None:
+        self.files = files
+        self.subscribed = read_table(files, "subscribed")
+        self.subscriptions = Subscriptions(self.subscribed, others)
+
+    @cached_property
+    def published(self) -> Any:
+        # Attributes are large, and only filters look at them.
+        filtered = self.subscribed["filter"].null_count < len(self.subscribed)
+        return read_table(self.files, "published", (*PUBLISHED, "attributes") if filtered else PUBLISHED)
+
+    @cached_property
+    def events(self) -> Events:
+        if len(self.published) > MAX_NUMBER:
+            raise TraceError(f"the trace in {self.files.directory} has more than {MAX_NUMBER} publications")
+        return Events(self.published)
+
+    @cached_property
+    def interests(self) -> Interests:
+        return Interests(self.published, self.subscribed, self.events.row)
+
+
+@lru_cache(maxsize=1)
+def _knowledge(files: TraceFiles, others: tuple[str, ...]) -> Knowledge:
+    return Knowledge(files, others)
+
+
+def bucket_rows(pieces: Sequence[Piece]) -> Deliveries:
+    """The deliveries of a bucket, from the pieces in the order of the table."""
+    rows = np.frombuffer(b"".join(piece.body for piece in pieces), ROW)
+    columns = {name: rows[name].astype(np.int64) for name in ROW.names or () if name != "out_of_order"}
+    return Deliveries(**columns, out_of_order=rows["out_of_order"].copy())
+
+
+def bucket_coded(job: Job, bucket: int, pieces: Sequence[Piece]) -> Coded:
+    """The part of the trace that is about the subscribers of a bucket."""
+    known = job.knowledge
+    bounds = (*job.bounds, MAX_NUMBER)
+    subscriber = known.subscriptions.subscriber
+    return Coded(
+        known.events,
+        known.subscriptions,
+        lambda: known.interests,
+        bucket_rows(pieces),
+        own=np.flatnonzero((subscriber >= bounds[bucket]) & (subscriber < bounds[bucket + 1])),
+        unknown_id=partial(event_id_at, job.files),
+    )
+
+
+def packed(dtype: np.dtype[Any], *columns: Array) -> bytes:
+    """Columns, in the order of the dtype's fields, as bytes."""
+    rows = np.empty(len(columns[0]), dtype)
+    for name, column in zip(dtype.names or (), columns, strict=True):
+        rows[name] = column
+    return rows.tobytes()
+
+
+def unpacked(dtype: np.dtype[Any], pieces: Sequence[Piece]) -> list[Array]:
+    """The columns of all pieces, one after the other, as 64 bits."""
+    rows = np.frombuffer(b"".join(piece.body for piece in pieces), dtype)
+    return [rows[name].astype(np.int64) for name in dtype.names or ()]

@@ -1,0 +1,5 @@
+from tidings.spark.reproduce.study import Claim
+
+
+def claims_of(table):
+    return []

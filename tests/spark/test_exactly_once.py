@@ -1,0 +1,153 @@
+"""From an archive that grows into Parquet files, killed at any moment: every event once, none missing."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import exactly_once_job
+from source_archives import event
+from spark_fixture import spark  # noqa: F401
+from tidings.archive.reader import ArchiveReader
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+KILLS = int(os.environ.get("TIDINGS_KILLS", "3"))
+SEED = int(os.environ.get("TIDINGS_SEED", "0")) or random.randrange(1, 2**31)
+EVENTS = 5_000
+WAIT_S = 120
+MOMENT_S = 0.7
+"""Within so long after a batch has begun, the kill comes."""
+
+
+@contextmanager
+def running(tmp_path: Path, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    """A program in a session of its own, with all that it starts."""
+    support = str(Path(exactly_once_job.__file__).parent)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": support,
+        "SPARK_LOCAL_DIRS": str(tmp_path / "local"),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    command = [sys.executable, exactly_once_job.__file__, *map(str, arguments)]
+    with (tmp_path / "printed").open("ab") as printed:
+        process = subprocess.Popen(
+            command, env=environment, stdout=printed, stderr=printed, cwd=tmp_path, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        kill_session(process)
+
+
+def kill_session(process: subprocess.Popen[bytes]) -> None:
+    """The driver, its JVM and all Python workers: Spark puts those into another group, but not another session."""
+    until = time.monotonic() + WAIT_S
+    while members := session_members(process.pid):
+        assert time.monotonic() < until, "processes that do not end"
+        for member in members:
+            kill(member)
+        process.poll()
+        time.sleep(0.05)
+    process.wait(WAIT_S)
+
+
+def kill(process_id: int) -> None:
+    try:
+        os.kill(process_id, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def session_members(session_id: int) -> list[int]:
+    return [found for found, fields in processes() if int(fields[3]) == session_id and fields[0] != "Z"]
+
+
+def processes() -> Iterator[tuple[int, list[str]]]:
+    """Process ids, each with its state, parent, group, session and so on."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            yield int(path.parent.name), path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+
+
+def workers_of(session_id: int) -> list[int]:
+    """Python workers that run tasks: the children of Spark's daemon."""
+    daemons = [one for one in session_members(session_id) if "pyspark.daemon" in command_line(one)]
+    return [found for found, fields in processes() if int(fields[1]) in daemons and found in daemons]
+
+
+def command_line(process_id: int) -> str:
+    try:
+        return Path(f"/proc/{process_id}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def batches_begun(home: Path) -> int:
+    return max((int(path.name) for path in home.glob("checkpoint/offsets/[0-9]*")), default=-1)
+
+
+def batches_done(home: Path) -> int:
+    return max((int(path.name) for path in home.glob("checkpoint/commits/[0-9]*")), default=-1)
+
+
+def wait_until(true: Callable[[], bool], process: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    until = time.monotonic() + WAIT_S
+    while not true():
+        printed = (tmp_path / "printed").read_text(errors="replace")[-3000:]
+        assert process.poll() is None, f"the query has ended: {printed}"
+        assert time.monotonic() < until, f"nothing happens: {printed}"
+        time.sleep(0.01)
+
+
+def test_every_event_once_across_kills(spark: Any, tmp_path: Path) -> None:  # noqa: F811
+    print(f"TIDINGS_SEED={SEED} TIDINGS_KILLS={KILLS}")
+    moments = random.Random(SEED)
+    archive, home = tmp_path / "archive", tmp_path / "home"
+    with running(tmp_path, "write", archive, EVENTS) as writer:
+        wait_until(lambda: (archive / "archive.sqlite").exists(), writer, tmp_path)
+        for turn in range(KILLS):
+            with running(tmp_path, "query", archive, home) as query:
+                if turn == 0:
+                    kill_a_worker(query, home, tmp_path, moments)
+                begun = batches_begun(home)
+                wait_until(lambda: batches_begun(home) > begun, query, tmp_path)  # noqa: B023
+                time.sleep(moments.uniform(0, MOMENT_S))
+        assert writer.wait(WAIT_S) == 0
+    with running(tmp_path, "query", archive, home, "finish") as query:
+        assert query.wait(WAIT_S) == 0, (tmp_path / "printed").read_text()[-3000:]
+    assert_once(spark, archive, home)
+
+
+def kill_a_worker(query: subprocess.Popen[bytes], home: Path, tmp_path: Path, moments: random.Random) -> None:
+    """The query goes on: Spark runs the worker's task again."""
+    wait_until(lambda: batches_done(home) >= 0 and bool(workers_of(query.pid)), query, tmp_path)
+    time.sleep(moments.uniform(0, MOMENT_S))
+    for worker in workers_of(query.pid):
+        kill(worker)
+    done = batches_done(home)
+    wait_until(lambda: batches_done(home) > done + 1, query, tmp_path)
+
+
+def assert_once(spark: Any, archive: Path, home: Path) -> None:  # noqa: F811
+    with ArchiveReader(archive) as reader:
+        end = reader.bounds().end
+    assert end >= EVENTS
+    rows = spark.read.parquet(str(home / "rows")).select("offset", "value", "source", "sequence").collect()
+    found = sorted(tuple(row) for row in rows)
+    assert [row[0] for row in found] == list(range(end))
+    for offset, value, source, sequence in found:
+        wanted = event(offset)
+        assert (bytes(value), source, sequence) == (wanted.payload, wanted.source, wanted.sequence)

@@ -1,0 +1,202 @@
+"""The sink on a real Spark and a real guaranteed broker: every row once, whatever Spark does again."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from broker_thread import BrokerThread
+from spark_fixture import spark  # noqa: F401
+from tidings.model.event import MAX_EVENT_BYTES, Event
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+SECONDS = 60
+ROWS = 40
+"""Of one file, which is one batch."""
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerThread]:
+    with BrokerThread(data=tmp_path / "broker") as running:
+        yield running
+
+
+def add_files(directory: Path, *numbers: int) -> None:
+    directory.mkdir(exist_ok=True)
+    for number in numbers:
+        lines = (f"{number * ROWS + row}\n" for row in range(ROWS))
+        (directory / f"{number:03}.txt").write_text("".join(lines))
+
+
+def start(session: Any, files: Path, checkpoint: Path, broker: BrokerThread, **options: str) -> Any:
+    lines = session.readStream.option("maxFilesPerTrigger", 1).text(str(files))
+    writer = lines.writeStream.format("tidings").queryName("numbers")
+    writer = writer.options(url=broker.url, topic="/numbers", checkpointLocation=str(checkpoint), **options)
+    return writer.trigger(availableNow=True).start()
+
+
+def finish(query: Any) -> None:
+    assert query.awaitTermination(SECONDS), "the query did not end"
+
+
+def forget_last_commit(checkpoint: Path) -> int:
+    """As if the driver had died between the last task and its commit: that batch is run again."""
+    commits = checkpoint / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    (commits / str(last)).unlink()
+    (commits / f".{last}.crc").unlink(missing_ok=True)
+    return last
+
+
+def numbers(events: list[Event]) -> list[int]:
+    return [int(event.payload) for event in events]
+
+
+def batches(events: list[Event]) -> list[int]:
+    """Which batches published, in their order; the lower half of an incarnation is a digest."""
+    return list(dict.fromkeys(event.incarnation >> 32 for event in events))
+
+
+def test_a_batch_is_written(spark: Any, broker: BrokerThread) -> None:  # noqa: F811
+    frame = spark.range(0, 100, 1, 2).selectExpr(
+        "cast(id as string) value",
+        "concat('/numbers/', id % 3) topic",
+        "encode(cast(id % 7 as string), 'utf-8') key",
+        "map('number', cast(id as string), 'name', 'BBC') attributes",
+        "array(struct('trace' as key, X'00FF' as value)) headers",
+        "id offset",
+    )
+    frame.write.format("tidings").option("url", broker.url).option("name", "batch").mode("append").save()
+    shown = broker.settled()
+    assert sorted(numbers(shown)) == list(range(100))
+    sources: dict[str, list[int]] = {}
+    for event in shown:
+        number = int(event.payload)
+        sources.setdefault(event.source, []).append(number)
+        assert event.topic == f"/numbers/{number % 3}"
+        key = b"%d" % (number % 7)
+        assert event.attributes == {"key": key, "name": "BBC", "number": number, "trace": b"\x00\xff"}
+    assert sorted(sources.values()) == [list(range(50)), list(range(50, 100))]
+    assert all(name.startswith("batch-") for name in sources)
+    assert {name.rsplit("-")[-1] for name in sources} == {"0", "1"}
+
+
+def test_a_replayed_batch_is_published_once(spark: Any, broker: BrokerThread, tmp_path: Path) -> None:  # noqa: F811
+    files, checkpoint = tmp_path / "files", tmp_path / "checkpoint"
+    add_files(files, 0, 1, 2)
+    finish(start(spark, files, checkpoint, broker))
+    assert numbers(broker.settled()) == list(range(3 * ROWS))
+    assert broker.repeated == 0
+    assert forget_last_commit(checkpoint) == 2
+    finish(start(spark, files, checkpoint, broker))
+    assert broker.repeated == ROWS  # it was published again
+    forget_last_commit(checkpoint)
+    broker.restart()  # and now the broker does not know that it had it
+    add_files(files, 3)
+    finish(start(spark, files, checkpoint, broker))
+    shown = broker.settled()
+    assert numbers(shown) == list(range(4 * ROWS))
+    assert batches(shown) == [0, 1, 2, 3]
+    assert {event.source for event in shown} == {shown[0].source}
+    assert shown[0].source.startswith("numbers-")
+
+
+def test_a_batch_within_for_each_batch_is_published_once(
+    spark: Any,  # noqa: F811
+    broker: BrokerThread,
+    tmp_path: Path,
+) -> None:
+    files, checkpoint = tmp_path / "files", tmp_path / "checkpoint"
+    url = broker.url
+
+    def write(frame: Any, batch: int) -> None:
+        frame.repartition(2).sortWithinPartitions("value").write.format("tidings").option("url", url).option(
+            "topic", "/numbers"
+        ).mode("append").save()
+
+    def run() -> None:
+        writer = spark.readStream.text(str(files)).writeStream.foreachBatch(write)
+        finish(writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start())
+
+    add_files(files, 0)
+    run()
+    forget_last_commit(checkpoint)
+    run()
+    assert sorted(numbers(broker.settled())) == list(range(ROWS))
+    assert broker.repeated == ROWS
+
+
+def test_a_task_that_dies_half_way_is_run_again(spark: Any, broker: BrokerThread) -> None:  # noqa: F811
+    """Each task is killed in its first attempt when a part of its rows is with the broker."""
+    from pyspark.sql.datasource import DataSource
+
+    class Deadly(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "deadly"
+
+        def writer(self, schema: Any, overwrite: bool) -> Any:
+            from pyspark import TaskContext
+
+            from tidings.spark import sink_publishing
+            from tidings.spark.sink import BatchSink, sink_writer
+
+            class DeadlySink(BatchSink):
+                def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:
+                    first_attempt = TaskContext.get().attemptNumber() == 0
+                    if first_attempt:
+                        wait = sink_publishing._Sending._wait_for_first
+
+                        async def wait_and_die(sending: Any) -> None:
+                            await wait(sending)
+                            os._exit(1)
+
+                        sink_publishing.CHUNK_EVENTS = 20
+                        sink_publishing._Sending._wait_for_first = wait_and_die
+                    return BatchSink.write(self, iterator)
+
+            made = sink_writer(self.options, schema, overwrite)
+            return DeadlySink(made._options, made._columns)
+
+    spark.dataSource.register(Deadly)
+    frame = spark.range(0, 400, 1, 2).selectExpr("cast(id as string) value")
+    options = {"url": broker.url, "topic": "/numbers"}
+    frame.write.format("deadly").options(**options).mode("append").save()
+    shown = broker.settled()
+    assert Counter(numbers(shown)) == Counter(range(400))
+    assert broker.repeated >= 2 * 20  # what was confirmed before the end came
+
+
+def test_bad_input_is_one_clear_error(spark: Any, broker: BrokerThread) -> None:  # noqa: F811
+    def save(columns: str, **options: str) -> str:
+        frame = spark.range(0, 4, 1, 2).selectExpr(*columns.split("; "))
+        writer = frame.write.format("tidings").options(**{"url": broker.url, "topic": "/a", **options})
+        with pytest.raises(Exception) as raised:  # noqa: PT011 - Spark wraps ours
+            writer.mode("append").save()
+        return str(raised.value)
+
+    assert "unknown option 'tokn': did you mean token?" in save("'' value", tokn="x")
+    assert "the column value is bigint; it must be binary or string" in save("id value")
+    null = save("if(id = 3, null, cast(id as string)) value")
+    assert "row 1 of partition 1 (topic '/a'): the value is null" in null
+    long = save(f"if(id = 1, repeat('x', {MAX_EVENT_BYTES}), '') value")
+    assert "row 1 of partition 0 (topic '/a'): the event has 1048" in long
+    # Nothing of a partition with such a row is published; the other one may be, once or with each of these.
+    assert all(event.source.endswith(("-0", "-1")) for event in broker.settled())
+    assert len([event for event in broker.settled() if event.payload in (b"2", b"3")]) == 0
+
+
+def test_a_stream_without_its_broker_fails_soon(spark: Any, tmp_path: Path) -> None:  # noqa: F811
+    with BrokerThread() as broker:
+        add_files(tmp_path / "files", 0)
+        broker.stop()
+        query = start(spark, tmp_path / "files", tmp_path / "checkpoint", broker)
+        with pytest.raises(Exception, match=f"cannot reach {broker.url}: connection refused"):
+            finish(query)
