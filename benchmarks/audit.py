@@ -54,7 +54,9 @@ def generate(directory: Path, rows: int, *, broken: bool = False) -> int:
     names = np.char.add(np.char.add(np.char.add("c", source.astype(str)), ":"), sequence.astype(str))
     ids = pa.array(names.tolist(), pa.string())
     _write(directory, "published", _published(ids, source, sequence, topic, at))
-    interest = np.stack([np.isin(np.arange(TOPICS), random.permutation(TOPICS)[: TOPICS // 2]) for _ in range(SUBSCRIBERS)])
+    interest = np.stack(
+        [np.isin(np.arange(TOPICS), random.permutation(TOPICS)[: TOPICS // 2]) for _ in range(SUBSCRIBERS)]
+    )
     _write(directory, "subscribed", _subscribed(interest))
     for name in ("traffic", "faults", "nodes"):
         _write(directory, name, SCHEMAS[name].empty_table())
@@ -66,21 +68,36 @@ def generate(directory: Path, rows: int, *, broken: bool = False) -> int:
 def _published(ids: Any, source: Any, sequence: Any, topic: Any, at: Any) -> Any:
     sources = pa.array([f"c{number}" for number in range(PUBLISHERS)]).take(pa.array(source))
     topics = pa.array([f"/t/{number}" for number in range(TOPICS)]).take(pa.array(topic))
-    empty = pa.MapArray.from_arrays(np.zeros(len(ids) + 1, np.int32), pa.array([], pa.string()), pa.array([], pa.string()))
+    empty = pa.MapArray.from_arrays(
+        np.zeros(len(ids) + 1, np.int32), pa.array([], pa.string()), pa.array([], pa.string())
+    )
     columns = [ids, sources, sequence, topics, empty, np.full(len(ids), 100), at, at + 1]
     schema = SCHEMAS["published"]
-    return pa.table([pa.array(column).cast(field.type) for column, field in zip(columns, schema, strict=True)], schema)
+    return pa.table(
+        [pa.array(column).cast(field.type) for column, field in zip(columns, schema, strict=True)], schema
+    )
 
 
 def _subscribed(interest: Any) -> Any:
     rows = [
-        (f"c{number}", "s", [f"/t/{topic}" for topic in np.flatnonzero(topics)], None, ("total", "causal")[number % 2], 0, 0, None)
+        (
+            f"c{number}",
+            "s",
+            [f"/t/{topic}" for topic in np.flatnonzero(topics)],
+            None,
+            ("total", "causal")[number % 2],
+            0,
+            0,
+            None,
+        )
         for number, topics in enumerate(interest)
     ]
     return arrow_table("subscribed", list(zip(*rows, strict=True)))
 
 
-def _write_delivered(directory: Path, ids: Any, order: Any, shown_at: Any, wanted: Any, *, broken: bool) -> int:
+def _write_delivered(
+    directory: Path, ids: Any, order: Any, shown_at: Any, wanted: Any, *, broken: bool
+) -> int:
     names = pa.array([f"c{number}" for number in range(SUBSCRIBERS)])
     positions = np.zeros(SUBSCRIBERS, dtype=np.int64)
     schema = SCHEMAS["delivered"]
@@ -169,7 +186,9 @@ def main() -> int:
     parser.add_argument("--here", action="store_true", help="without Spark")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    table = Table("deliveries", "wall s", "CPU s", "peak GB", "CPU s per million", "exit code", title="tidings audit")
+    table = Table(
+        "deliveries", "wall s", "CPU s", "peak GB", "CPU s per million", "exit code", title="tidings audit"
+    )
     for wanted in options.rows:
         with tempfile.TemporaryDirectory() as directory:
             rows = generate(Path(directory), int(wanted), broken=options.broken)
@@ -177,7 +196,14 @@ def main() -> int:
             found = measure([*command, *(["--here"] if options.here else [])])
         if options.json:
             print(json.dumps({"rows": rows, **found}), flush=True)
-        cells = (rows, found["wall_s"], found["cpu_s"], found["peak_gb"], found["cpu_s"] / rows * 1e6, found["exit"])
+        cells = (
+            rows,
+            found["wall_s"],
+            found["cpu_s"],
+            found["peak_gb"],
+            found["cpu_s"] / rows * 1e6,
+            found["exit"],
+        )
         table.add_row(*(f"{cell:,.2f}" if isinstance(cell, float) else f"{cell:,}" for cell in cells))
     if not options.json:
         Console().print(table)

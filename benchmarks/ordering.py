@@ -40,50 +40,26 @@ from tidings.protocol.sequencing.groups import Groups
 from tidings.protocol.sequencing.server import SequencerServer
 from tidings.protocol.sequencing.stamps import Chain, Timestamp
 from tidings.protocol.sequencing.subscriber import OrderedSubscriber
+from tidings.spark.reproduce.ordering_load import (
+    DRAWS,
+    SHAPES,
+    SITES,
+    TOPICS,
+    Floats,
+    clients_at_sites,
+    draw_different,
+    pareto,
+    popularity_at,
+    zipf,
+)
 
-TOPICS = 1000
-SHAPES = (0.349, 0.901)
 PAPER_MEAN = {0.349: 46, 0.901: 17}
-SITES = 5
 GOAL_LOCAL_PERCENT = 95.0
 NOBODY: frozenset[int] = frozenset()
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-Draws = list[list[int]]
-"""The topics of each client, as drawn."""
 
 
 def progress(what: str) -> None:
     print(f"{what} ...", file=sys.stderr, flush=True)
-
-
-# --- Popularity
-
-
-def pareto(shape: float) -> Floats:
-    """The whole part of a Pareto variable of that shape, not above TOPICS: P(rank > r) falls as r ** -shape."""
-    ranks = np.arange(1.0, TOPICS + 1)
-    weights = ranks**-shape - (ranks + 1) ** -shape
-    return np.asarray(weights / weights.sum())
-
-
-def zipf(shape: float) -> Floats:
-    weights = np.arange(1.0, TOPICS + 1) ** -shape
-    return np.asarray(weights / weights.sum())
-
-
-def draw_different(chances: Floats, clients: int, count: int, random: np.random.Generator) -> Draws:
-    """One after the other in proportion to what is left: who comes in first in a race of exponential times."""
-    arrivals = random.exponential(size=(clients, TOPICS)) / chances
-    first = np.argpartition(arrivals, count, axis=1)[:, :count]
-    order = np.take_along_axis(arrivals, first, axis=1).argsort(axis=1)
-    drawn: Draws = np.take_along_axis(first, order, axis=1).tolist()
-    return drawn
-
-
-def draw_repeated(chances: Floats, clients: int, count: int, random: np.random.Generator) -> Draws:
-    """What is drawn again counts once: these clients have fewer topics."""
-    drawn = random.choice(TOPICS, size=(clients, count), p=chances).tolist()
-    return [list(dict.fromkeys(topics)) for topics in drawn]
 
 
 # --- Sizes
@@ -147,8 +123,11 @@ def steeper_zipf(shape: float) -> Floats:
     return zipf(1 + shape)
 
 
-LAWS = {"Pareto": pareto, "rank ** -shape": zipf, "rank ** -(1 + shape)": steeper_zipf}
-DRAWS = {"different": draw_different, "repeated": draw_repeated}
+LAWS: dict[str, Callable[[float], Floats]] = {
+    "Pareto": pareto,
+    "rank ** -shape": zipf,
+    "rank ** -(1 + shape)": steeper_zipf,
+}
 
 
 def readings(quick: bool) -> Iterator[Reading]:
@@ -428,7 +407,8 @@ class SiteRun(NamedTuple):
 def run_sites(case: Case, precedence: str, seed: int, events: int) -> SiteRun:
     """Subscribe everybody through the chain, then publish, and see how far each request climbs."""
     random = np.random.default_rng(seed)
-    chances = [popularity_at(site, case, random) for site in range(SITES)]
+    shuffled = random if case.foreign_topics == "any" else None
+    chances = [popularity_at(site, case.shape, TOPICS, shuffled) for site in range(SITES)]
     clients = clients_of(case, chances, random)
     order, starts = tuple(range(TOPICS)), {site: site * TOPICS // SITES for site in range(SITES)}
     if precedence != "identifiers":
@@ -448,20 +428,7 @@ def run_sites(case: Case, precedence: str, seed: int, events: int) -> SiteRun:
 def clients_of(
     case: Case, chances: Sequence[Floats], random: np.random.Generator
 ) -> list[tuple[int, list[int]]]:
-    """Each with its site and its topics."""
-    draw, count = DRAWS[case.topics_drawn], case.clients // SITES
-    return [(site, topics) for site in range(SITES) for topics in draw(chances[site], count, 10, random)]
-
-
-def popularity_at(site: int, case: Case, random: np.random.Generator) -> Floats:
-    """The site's own topics come first, by identifier."""
-    own = TOPICS // SITES
-    by_rank = (np.arange(TOPICS) + site * own) % TOPICS
-    if case.foreign_topics == "any":
-        by_rank[own:] = random.permutation(by_rank[own:])
-    chances = np.empty(TOPICS)
-    chances[by_rank] = pareto(case.shape)
-    return chances
+    return clients_at_sites(chances, case.clients, 10, case.topics_drawn, random)
 
 
 class ChainOfSites:

@@ -19,7 +19,7 @@ import argparse
 import gc
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import groupby, islice, pairwise
 from multiprocessing import get_context
@@ -37,7 +37,7 @@ from tidings.model.messages import Activate, Covered, Greeting, Message, Record,
 from tidings.net.disk_store import DiskStore
 from tidings.protocol.guaranteed import DEFAULT_WINDOW, GuaranteedBroker
 from tidings.protocol.kernel import RandomSource, Send, TimerName
-from tidings.protocol.labels import Label, parse_label, path
+from tidings.protocol.labels import Label, path
 from tidings.scenario.expand import expand
 from tidings.scenario.schema import (
     ChainShape,
@@ -52,13 +52,18 @@ from tidings.scenario.schema import (
     TreeShape,
 )
 from tidings.simulator.run import Simulation
+from tidings.spark.reproduce.overlay_runs import (
+    FAILED_SHARE,
+    Tree,
+    during_failures,
+    figure_10_scenario,
+    guarantees_hold,
+)
+from tidings.spark.reproduce.partitions_expected import CONNECTED, DELIVERY_BROKERS, DELIVERY_FAILURES
 from tidings.trace.checkers.gaps import gap_free
-from tidings.trace.checkers.once import exactly_once
-from tidings.trace.checkers.per_source import fifo
 from tidings.trace.reader import Trace
 from tidings.trace.writer import TraceWriter
 
-NS_PER_S = 1_000_000_000
 DELTA = 2
 
 
@@ -88,23 +93,6 @@ def simulate(scenario: Scenario) -> Run:
             ended = process_time()
             simulation.close()
         return Run(Trace.read(directory), ended - began, ended - started)
-
-
-def guarantees_hold(trace: Trace) -> bool:
-    """Exactly once, in order of each source, and everything that is certified."""
-    return exactly_once(trace).holds and fifo(trace).holds and gap_free(trace, strict_end=True).holds
-
-
-class Tree:
-    """The brokers of a trace by label, and which of them each client is at."""
-
-    def __init__(self, trace: Trace) -> None:
-        rows = trace.nodes.to_pylist()
-        self.labels = {row["node"]: parse_label(row["label"]) for row in rows if row["kind"] == "broker"}
-        self.at = {row["node"]: row["parent"] for row in rows if row["kind"] != "broker"}
-
-    def label_at(self, client: str) -> Label:
-        return self.labels[self.at[client]]
 
 
 # --- cost ---------------------------------------------------------------------------------------------------
@@ -425,14 +413,8 @@ class QuietPeers:
 
 # --- figure 10 ----------------------------------------------------------------------------------------------
 
-FAILED_SHARE = 0.17
-PUBLISHERS = 10
-ROUND_S, DOWN_S, GRACE_S = 27.0, 15.0, 5.0
-FIRST_ROUND_S = 8.0
 PAPER = ("", "~89", "~93", "97")
 """By delta: 'about 3 % lower than expected' for 3, 'steps of about 4 %' from 3 to 1."""
-MEAN_BOUND = {3: (15.6, 77.7, 96.5, 99.4), 7: (39.5, 89.0, 98.4, 99.8)}
-"""% of live pairs that are connected, 500 brokers, mean over 400 sets of 85 failures (see overlay_graph.py)."""
 
 
 class Figure10(NamedTuple):
@@ -453,7 +435,7 @@ class Figure10(NamedTuple):
 
 
 def figure_10(scale: float, *, full: bool) -> Iterator[Figure10]:
-    brokers, rounds = (500, 4 if full else 2) if scale == 1 else (60, 1)
+    brokers, rounds = (DELIVERY_BROKERS, 4 if full else 2) if scale == 1 else (60, 1)
     for degree in (3, 7) if full else (3,):
         for delta in range(4):
             yield figure_10_point(brokers, degree, delta, rounds=rounds)
@@ -461,98 +443,21 @@ def figure_10(scale: float, *, full: bool) -> Iterator[Figure10]:
 
 def figure_10_point(brokers: int, degree: int, delta: int, *, rounds: int = 1, seed: int = 1) -> Figure10:
     run = simulate(figure_10_scenario(brokers, degree, delta, rounds, seed))
-    delivered, bound = delivered_during_failures(run.trace), connected_during_failures(run.trace, delta)
-    owed = gap_free(run.trace, strict_end=True).counts
+    found = during_failures(run.trace, delta)
     return Figure10(
         degree,
         brokers,
         round(FAILED_SHARE * brokers),
         delta,
-        len(delivered),
-        100.0 * float(np.mean(delivered)),
-        100.0 * float(np.mean(bound)),
-        MEAN_BOUND[degree][delta] if brokers == 500 else None,
+        found.pairs,
+        found.delivered,
+        found.bound,
+        CONNECTED[degree, DELIVERY_FAILURES][delta] if brokers == DELIVERY_BROKERS else None,
         PAPER[delta],
-        100.0 * owed["delivered"] / owed["expected"],
-        guarantees_hold(run.trace),
+        found.certified,
+        found.guarantees_hold,
         run.cpu_s,
     )
-
-
-def figure_10_scenario(brokers: int, degree: int, delta: int, rounds: int, seed: int) -> Scenario:
-    """A subscriber at every broker; in each round others crash at once, and come back together."""
-    random = Random(f"{seed}:figure 10:{brokers}:{degree}")
-    names = [f"b{number}" for number in range(brokers)]
-    homes = random.sample(names, PUBLISHERS)
-    others = [name for name in names if name not in homes]
-    begins = [FIRST_ROUND_S + ROUND_S * number for number in range(rounds)]
-    return Scenario(
-        seed=seed,
-        duration_s=FIRST_ROUND_S + ROUND_S * rounds,
-        settle_s=10.0,
-        overlay=Overlay(delta=delta, shape=TreeShape(brokers=brokers, degree=degree)),
-        publishers=tuple(
-            Publisher(name=f"p{number}", at=at, rate_hz=0.25, start_s=5.0) for number, at in enumerate(homes)
-        ),
-        subscribers=tuple(Subscriber(name=f"s{at}", at=at) for at in names),
-        faults=tuple(
-            CrashFault(
-                at_s=at_s,
-                until_s=at_s + DOWN_S,
-                nodes=tuple(random.sample(others, round(FAILED_SHARE * brokers))),
-            )
-            for at_s in begins
-        ),
-    )
-
-
-class Pair(NamedTuple):
-    """An event published while brokers are down, and a subscriber whose broker is up."""
-
-    event: str
-    origin: Label
-    subscriber: str
-    target: Label
-    down: frozenset[Label]
-    until_ns: int
-
-
-def pairs_during_failures(trace: Trace) -> Iterator[Pair]:
-    """Of events that were published at least `GRACE_S` before the brokers came back."""
-    tree = Tree(trace)
-    events = trace.published.select(["event_id", "source", "at_ns"]).to_pylist()
-    subscribers = trace.subscribed["subscriber"].to_pylist()
-    for fault in trace.faults.to_pylist():
-        down = frozenset(tree.labels[name] for name in fault["target"].split(","))
-        last_ns = fault["until_ns"] - round(GRACE_S * NS_PER_S)
-        live = [(name, label) for name in subscribers if (label := tree.label_at(name)) not in down]
-        for event in events:
-            if fault["at_ns"] <= event["at_ns"] <= last_ns:
-                origin = tree.label_at(event["source"])
-                for name, label in live:
-                    yield Pair(event["event_id"], origin, name, label, down, fault["until_ns"])
-
-
-def delivered_during_failures(trace: Trace) -> list[bool]:
-    """For each of the pairs: was it delivered before the brokers came back?"""
-    columns = (trace.delivered[name].to_pylist() for name in ("event_id", "subscriber", "at_ns"))
-    at_ns = {(event, subscriber): at for event, subscriber, at in zip(*columns, strict=True)}
-    return [
-        at_ns.get((pair.event, pair.subscriber), pair.until_ns) < pair.until_ns
-        for pair in pairs_during_failures(trace)
-    ]
-
-
-def connected_during_failures(trace: Trace, delta: int) -> list[bool]:
-    """For each of the pairs: did no more than delta brokers in a row fail on the path? No protocol does better."""
-    return [
-        longest_run(label in pair.down for label in path(pair.origin, pair.target)) <= delta
-        for pair in pairs_during_failures(trace)
-    ]
-
-
-def longest_run(failed: Iterable[bool]) -> int:
-    return max((sum(run) for is_failed, run in groupby(failed) if is_failed), default=0)
 
 
 # --- growth -------------------------------------------------------------------------------------------------

@@ -8,42 +8,29 @@ second, too, and then has longer to settle.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
-from recovery_runs import play, progress
+from recovery_runs import progress
 
-from tidings.scenario.schema import (
-    GilbertLoss,
-    Network,
-    Overlay,
-    Publisher,
-    RandomShape,
-    Recovery,
-    Scenario,
-    Subscriber,
-)
+from tidings.scenario.schema import GilbertLoss, Scenario
 from tidings.simulator.run import GOSSIP
+from tidings.spark.reproduce.epidemic_runs import ALGORITHMS as PAPER_ALGORITHMS
+from tidings.spark.reproduce.epidemic_runs import INTERVAL_MS, SETTLE_S, epidemic_scenario
+from tidings.spark.reproduce.recovery_runs import play
 
 BROKERS, QUICK_BROKERS = 100, 40
-PATTERNS = 70
-PATTERNS_PER_BROKER = 2
-PUBLISHERS = 5
-RATE_HZ = 50.0
 START_S = 120.0
 """By then everybody has subscribed: a link without events needs as many retries as a burst is long."""
-INTERVAL_MS = 30.0
-SETTLE_S = 10.0
 SLOW_INTERVAL_MS = 1_000.0
 SLOW_SETTLE_S = 45.0
 
 ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
-    "none": {"algorithm": "none"},
-    "push digest, tree": {"algorithm": "push", "push": "digest", "routing": "tree"},
-    "subscriber-pull, tree": {"algorithm": "subscriber-pull", "routing": "tree"},
-    "publisher-pull": {"algorithm": "publisher-pull"},
-    "combined, tree": {"algorithm": "combined", "routing": "tree"},
+    "none": PAPER_ALGORITHMS["none"],
+    "push digest, tree": PAPER_ALGORITHMS["push"],
+    "subscriber-pull, tree": PAPER_ALGORITHMS["subscriber pull"],
+    "publisher-pull": PAPER_ALGORITHMS["publisher pull"],
+    "combined, tree": PAPER_ALGORITHMS["combined pull"],
     "push random": {"algorithm": "push"},
     "push+pull .25": {"algorithm": "push+pull", "window": 0.25},
     "push+pull 1": {"algorithm": "push+pull", "window": 1.0},
@@ -84,7 +71,7 @@ def algorithms(quick: bool) -> Iterator[Algorithm]:
 def algorithm_row(name: str, rate: float, burst: int, brokers: int, publish_s: float) -> Algorithm:
     scenario = algorithms_scenario(ALGORITHMS[name], rate, burst, brokers, publish_s)
     played = play(scenario, (START_S, START_S + publish_s))
-    if any(at is None or at > START_S * 1e9 for at in played.trace.subscribed["accepted_ns"].to_pylist()):
+    if not played.all_subscribed_by(START_S):
         raise SystemExit("algorithms: not everybody had subscribed in time")
     started, ended = played.counts
     publishing = ended.since(started)
@@ -109,24 +96,12 @@ def algorithm_row(name: str, rate: float, burst: int, brokers: int, publish_s: f
 def algorithms_scenario(
     keys: Mapping[str, Any], rate: float, burst: int, brokers: int, publish_s: float
 ) -> Scenario:
-    random = Random(1)
-    names = [f"b{number}" for number in range(brokers)]
-    patterns = [f"/p{number}" for number in range(PATTERNS)]
-    recovery = Recovery(**{"interval_ms": INTERVAL_MS, **keys})
-    return Scenario(
-        seed=1,
-        duration_s=START_S + publish_s,
-        settle_s=SETTLE_S if recovery.interval_ms < SLOW_INTERVAL_MS else SLOW_SETTLE_S,
-        network=Network(loss=GilbertLoss(rate=rate, burst=burst)),
-        overlay=Overlay(mode="epidemic", shape=RandomShape(brokers=brokers, degree=4)),
-        recovery=recovery,
-        publishers=tuple(
-            Publisher(name=f"p{at}", at=at, topics=tuple(patterns), rate_hz=RATE_HZ, start_s=START_S)
-            for at in random.sample(names, PUBLISHERS)
-        ),
-        subscribers=tuple(
-            Subscriber(name=f"s{at}{pattern}", at=at, topics=(pattern,))
-            for at in names
-            for pattern in random.sample(patterns, PATTERNS_PER_BROKER)
-        ),
+    slow = keys.get("interval_ms", INTERVAL_MS) >= SLOW_INTERVAL_MS
+    return epidemic_scenario(
+        keys,
+        GilbertLoss(rate=rate, burst=burst),
+        brokers=brokers,
+        start_s=START_S,
+        publish_s=publish_s,
+        settle_s=SLOW_SETTLE_S if slow else SETTLE_S,
     )

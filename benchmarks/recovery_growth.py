@@ -15,7 +15,7 @@ from random import Random
 from typing import NamedTuple
 
 from overlay import resident_bytes
-from recovery_runs import DIRECTORY, Counts, play, progress
+from recovery_runs import progress
 
 from tidings.scenario.schema import (
     BernoulliLoss,
@@ -28,6 +28,7 @@ from tidings.scenario.schema import (
     TreeShape,
 )
 from tidings.simulator.run import DATA, GOSSIP
+from tidings.spark.reproduce.recovery_runs import DIRECTORY, Counts, play
 
 SMALLEST = 10
 RATE_HZ = 2.0
@@ -77,7 +78,7 @@ def growth_point(brokers: int) -> Growth:
     gc.collect()
     used_bytes = resident_bytes() - before_bytes
     del once  # not earlier: what it gave back would be used again
-    if any(at is None or at > REST_AT_S * 1e9 for at in played.trace.subscribed["accepted_ns"].to_pylist()):
+    if not played.all_subscribed_by(REST_AT_S):
         raise SystemExit("growth: not everybody had subscribed in time")
     begun, started, ended = played.counts
     rest, load = started.since(begun), ended.since(started)

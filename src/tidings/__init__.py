@@ -16,13 +16,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tidings.archive import Archive as Archive
+    from tidings.archive import ArchiveReader as ArchiveReader
+    from tidings.archive import ArchiveSettings as ArchiveSettings
     from tidings.model.builder import col as col
+    from tidings.model.errors import ArchiveError as ArchiveError
     from tidings.model.errors import AttributeValueError as AttributeValueError
     from tidings.model.errors import ConnectionFailed as ConnectionFailed
     from tidings.model.errors import FilterError as FilterError
     from tidings.model.errors import NotConfirmed as NotConfirmed
     from tidings.model.errors import NotYetAvailable as NotYetAvailable
     from tidings.model.errors import OrderError as OrderError
+    from tidings.model.errors import PipelineError as PipelineError
     from tidings.model.errors import ScenarioError as ScenarioError
     from tidings.model.errors import StoreError as StoreError
     from tidings.model.errors import SubscriptionRefused as SubscriptionRefused
@@ -35,11 +40,13 @@ if TYPE_CHECKING:
     from tidings.model.filter import Filter as Filter
     from tidings.model.filter import Pattern as Pattern
     from tidings.model.topics import TopicPattern as TopicPattern
+    from tidings.net.archive_client import RemoteArchive as RemoteArchive
     from tidings.opening import connect as connect
     from tidings.opening import embedded as embedded
     from tidings.ordering.place import Place as Place
     from tidings.ordering.service import OrderedService as OrderedService
     from tidings.protocol.sequencing.subscriber import Patience as Patience
+    from tidings.recording.recorder import Recorder as Recorder
     from tidings.services.service import EventService as EventService
     from tidings.services.stream import EventsMissed as EventsMissed
     from tidings.services.stream import Stream as Stream
@@ -48,19 +55,22 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "tidings.archive": ("Archive", "ArchiveReader", "ArchiveSettings"),
     "tidings.model.builder": ("col",),
     "tidings.model.errors": (
-        *("AttributeValueError", "ConnectionFailed", "FilterError", "NotConfirmed", "NotYetAvailable"),
-        *("OrderError", "ScenarioError", "StoreError", "SubscriptionRefused", "TidingsError", "TopicError"),
-        *("TraceError", "WireError"),
+        *("ArchiveError", "AttributeValueError", "ConnectionFailed", "FilterError", "NotConfirmed"),
+        *("NotYetAvailable", "OrderError", "PipelineError", "ScenarioError", "StoreError"),
+        *("SubscriptionRefused", "TidingsError", "TopicError", "TraceError", "WireError"),
     ),
     "tidings.model.event": ("Event", "EventId"),
     "tidings.model.filter": ("Filter", "Pattern"),
     "tidings.model.topics": ("TopicPattern",),
+    "tidings.net.archive_client": ("RemoteArchive",),
     "tidings.opening": ("connect", "embedded"),
     "tidings.ordering.place": ("Place",),
     "tidings.ordering.service": ("OrderedService",),
     "tidings.protocol.sequencing.subscriber": ("Patience",),
+    "tidings.recording.recorder": ("Recorder",),
     "tidings.services.service": ("EventService",),
     "tidings.services.stream": ("EventsMissed", "Stream"),
     "tidings.structures.match_index": ("MatchIndex",),

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from archive_events import facts, kept_events, make_event, make_events
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from archive_events import facts, kept_events, make_event, make_events
 from tidings.archive import SCHEMA, Archive, ArchiveReader, ArchiveSettings, events_of
 from tidings.archive.rows import batch_of, pack_row, unpack_row
 from tidings.model.errors import ArchiveError
@@ -24,7 +24,9 @@ from tidings.protocol.sequencing.layout import Place as Server
 from tidings.protocol.sequencing.stamps import Timestamp
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-names = texts.filter(lambda name: name and name != "topic" and not name.startswith("~") and len(name.encode()) < 256)
+names = texts.filter(
+    lambda name: name and name != "topic" and not name.startswith("~") and len(name.encode()) < 256
+)
 integers = st.integers(INT_MIN, INT_MAX)
 counters = st.integers(0, INT_MAX)
 scalars = st.one_of(
@@ -76,11 +78,24 @@ def test_a_segment_gives_the_rows_that_the_tail_gave(
         archive.seal()
         after = pa.Table.from_batches(reader.read(0, len(many), batch_rows))
     assert before.equals(after) and before.schema.equals(after.schema)
-    assert [facts(event) for batch in after.to_batches() for event in events_of(batch)] == [facts(e) for e in many]
+    assert [facts(event) for batch in after.to_batches() for event in events_of(batch)] == [
+        facts(e) for e in many
+    ]
 
 
 def test_the_columns_are_those_that_were_agreed() -> None:
-    names = "offset source incarnation sequence topic attributes packed payload published_ns notified_ns".split()
+    names = [
+        "offset",
+        "source",
+        "incarnation",
+        "sequence",
+        "topic",
+        "attributes",
+        "packed",
+        "payload",
+        "published_ns",
+        "notified_ns",
+    ]
     assert SCHEMA.names == [*names, "out_of_order", "order"]
     assert [field.name for field in SCHEMA if field.nullable] == ["order"]
     batch = batch_of(7, [unpack_row(pack_row(make_event(12), 99))])
@@ -88,7 +103,9 @@ def test_the_columns_are_those_that_were_agreed() -> None:
     assert row["offset"] == 7 and row["source"] == "source-0" and row["notified_ns"] == 99
     assert row["attributes"] == [("number", "12"), ("kind", "k5"), ("half", "6.0"), ("none", None)]
     assert row["order"] == {"topic": "/t/2", "number": 12, "after": [("/o", 11)]}
-    assert batch_of(0, [unpack_row(pack_row(make_event(1), 99))]).column("source").to_pylist() == ["source-1~1"]
+    assert batch_of(0, [unpack_row(pack_row(make_event(1), 99))]).column("source").to_pylist() == [
+        "source-1~1"
+    ]
 
 
 def test_large_payloads_come_in_small_batches(tmp_path: Path) -> None:

@@ -8,9 +8,7 @@ those are what Spark and a filter share.
 from __future__ import annotations
 
 import math
-import os
 import random
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -134,24 +132,12 @@ KINDS: dict[str, tuple[list[str], list[str]]] = {
 OPERATORS = ["=", "==", "!=", "<>", "<", "<=", ">", ">=", "<=>"]
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("filters")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "4")
-        .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
-        .config("spark.sql.codegen.wholeStage", "false")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+@pytest.fixture(scope="module", autouse=True)
+def interpreted(spark: Any) -> Iterator[None]:
+    """Hundreds of filters are used once: compiling them would take longer than evaluating them."""
+    spark.conf.set("spark.sql.codegen.wholeStage", "false")
+    yield
+    spark.conf.unset("spark.sql.codegen.wholeStage")
 
 
 def random_leaf(rng: random.Random) -> str:

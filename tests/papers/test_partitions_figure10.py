@@ -1,8 +1,8 @@
 """Figure 10 of the partitions paper, small: what brokers deliver while many others are down, and in the end.
 
-The measurement is that of `benchmarks/overlay.py`, which has the paper's 500 brokers. What is delivered during the
-failures is compared with the graph: pairs with more than delta failed brokers in a row on their path are cut off,
-and nobody else should be.
+The measurement is that of `tidings reproduce`, of which `benchmarks/overlay.py` makes a table. What is delivered
+during the failures is compared with the graph: pairs with more than delta failed brokers in a row on their path are
+cut off, and nobody else should be.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tidings.protocol import sessions
+from tidings.spark.reproduce import overlay_runs
 from tidings.trace.reader import Trace
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "overlay.py"
@@ -80,12 +81,14 @@ def small_trace(delivered_s: dict[str, float]) -> Trace:
 
 def test_the_pairs_are_those_of_live_brokers_and_of_events_with_time_left() -> None:
     trace = small_trace({"s1": 12.1, "s2": 12.1, "s3": 20.1})
-    pairs = list(overlay.pairs_during_failures(trace))
+    pairs = list(overlay_runs.pairs_during_failures(trace))
     assert [(pair.event, pair.subscriber) for pair in pairs] == [("p:2", "s1"), ("p:2", "s3")]
-    assert overlay.delivered_during_failures(trace) == [True, False], "at 20.1 s nothing was down any more"
-    assert overlay.delivered_during_failures(small_trace({"s3": 19.9})) == [False, True]
-    assert overlay.connected_during_failures(trace, 0) == [True, False]
-    assert overlay.connected_during_failures(trace, 1) == [True, True]
+    assert overlay_runs.delivered_during_failures(trace) == [True, False], (
+        "at 20.1 s nothing was down any more"
+    )
+    assert overlay_runs.delivered_during_failures(small_trace({"s3": 19.9})) == [False, True]
+    assert overlay_runs.connected_during_failures(trace, 0) == [True, False]
+    assert overlay_runs.connected_during_failures(trace, 1) == [True, True]
 
 
 def test_the_least_number_of_messages_counts_every_link_once() -> None:

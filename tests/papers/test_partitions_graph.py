@@ -1,7 +1,7 @@
 """Figures 9 to 12 of the partitions paper at graph level: what any protocol on the primary tree can reach.
 
-The counting in `benchmarks/overlay_graph.py` is compared with the definitions, written out with labels, on small
-trees; then the claims of the paper's section IX are read off the large ones.
+The counting in `tidings.spark.reproduce.connectivity` is compared with the definitions, written out with labels, on
+small trees; then the claims of the paper's section IX are read off the large ones.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidings.protocol.labels import Label, distance, path
+from tidings.spark.reproduce import connectivity
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "overlay_graph.py"
 _spec = importlib.util.spec_from_file_location("overlay_graph", SCRIPT)
@@ -60,17 +61,17 @@ parents = st.lists(st.integers(0, 10**6), min_size=1, max_size=14).map(
 @settings(max_examples=100, deadline=None)
 def test_the_counts_follow_the_definitions(parents: list[int], data: st.DataObject, delta: int) -> None:
     dead_sets = data.draw(st.lists(st.sets(st.integers(0, len(parents) - 1)), min_size=1, max_size=4))
-    labels, around = labels_of(parents), graph.neighbours_of(parents)
+    labels, around = labels_of(parents), connectivity.neighbours_of(parents)
     failed = np.array([[broker in dead for dead in dead_sets] for broker in range(len(parents))])
-    pairs = graph.connected_pairs(parents, failed, delta)
+    pairs = connectivity.connected_pairs(parents, failed, delta)
     for dead, found in zip(dead_sets, pairs.tolist(), strict=True):
         dead_labels = {labels[broker] for broker in dead}
         assert found == reach_each_other(labels, dead_labels, delta)
         flags = [broker in dead for broker in range(len(parents))]
         for broker in set(range(len(parents))) - dead:
-            sessions = graph.active_sessions(around, flags, broker, delta + 1)
+            sessions = connectivity.active_sessions(around, flags, broker, delta + 1)
             assert sessions == sessions_of(labels[broker], labels, dead_labels, delta + 1)
-    assert [list(map(int, row)) for row in graph.distances(parents)] == [
+    assert [list(map(int, row)) for row in connectivity.distances(parents)] == [
         [distance(a, b) for b in labels] for a in labels
     ]
 
@@ -84,33 +85,33 @@ def test_the_true_mean_is_that_of_all_sets_of_failures(
     failures = data.draw(st.integers(0, min(3, brokers - 2)))
     sets = list(combinations(range(brokers), failures))
     failed = np.array([[broker in dead for dead in sets] for broker in range(brokers)])
-    mean = float(graph.connectivity(parents, failed, delta).mean())
-    assert graph.mean_connectivity(parents, failures, delta) == pytest.approx(mean)
+    mean = float(connectivity.connectivity(parents, failed, delta).mean())
+    assert connectivity.mean_connectivity(parents, failures, delta) == pytest.approx(mean)
 
 
 def test_a_detour_does_not_make_a_path() -> None:
     """1 - 0 - 2 - 3 - 4, with 5 beside 2, and 0, 2, 3 failed: with delta 2 both ends reach 5, not each other."""
     parents = [0, 0, 0, 2, 3, 2]
     failed = np.array([[broker in (0, 2, 3)] for broker in range(6)])
-    assert graph.connected_pairs(parents, failed, 2).tolist() == [4]
-    assert graph.connected_pairs(parents, failed, 3).tolist() == [6]
+    assert connectivity.connected_pairs(parents, failed, 2).tolist() == [4]
+    assert connectivity.connected_pairs(parents, failed, 3).tolist() == [6]
 
 
 @pytest.mark.parametrize("fanout", [3, 7])
 def test_the_tree_is_complete_and_fanout_is_its_degree(fanout: int) -> None:
-    around = graph.neighbours_of(graph.tree(1000, fanout))
+    around = connectivity.neighbours_of(connectivity.tree(1000, fanout))
     degrees = [len(peers) for peers in around]
     assert len(degrees) == 1000
     assert sum(degrees) == 2 * 999
     assert max(degrees) == fanout
     assert sum(1 < degree < fanout for degree in degrees) <= 1
-    depths = [len(label) for label in labels_of(graph.tree(1000, fanout))]
+    depths = [len(label) for label in labels_of(connectivity.tree(1000, fanout))]
     assert depths == sorted(depths)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_so_many_brokers_fail(seed: int) -> None:
-    failed = graph.random_failures(np.random.default_rng(seed), 50, 7, 400)
+    failed = connectivity.random_failures(np.random.default_rng(seed), 50, 7, 400)
     assert failed.sum(axis=0).tolist() == [7] * 400
     assert 20 < failed.sum(axis=1).min() <= failed.sum(axis=1).max() < 100  # 56 expected for each broker
 
@@ -147,7 +148,7 @@ def test_figure_11_sizes_of_neighbourhoods_are_exact() -> None:
 
 
 def test_figure_11_by_labels() -> None:
-    labels = labels_of(graph.tree(1000, 7))
+    labels = labels_of(connectivity.tree(1000, 7))
     assert max(sum(distance(at, other) <= 4 for other in labels) - 1 for at in labels[:8]) == 999
     inner, leaf = labels[1], labels[-1]
     assert sum(distance(inner, other) <= 2 for other in labels) - 1 == 49

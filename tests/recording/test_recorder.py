@@ -109,7 +109,7 @@ def test_a_full_disk_stops_acknowledging_and_nothing_is_lost(
                 await until(lambda: recorder.problem != "")
                 await publish(url, 3000, 3100)
                 assert recorder.recorded == 0
-                assert recorder.status()["problem"] == "no room"
+                assert recorder.status()["archive_problem"] == "no room"
                 full = False
                 await until(lambda: recorder.recorded == 3100)
                 assert recorder.problem == ""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +63,8 @@ def kill_session(process: subprocess.Popen[bytes]) -> None:
 
 
 def kill(process_id: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(process_id, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def session_members(session_id: int) -> list[int]:

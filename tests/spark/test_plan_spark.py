@@ -61,16 +61,12 @@ def test_spark_counts_what_one_process_counts(
     same(here, make_plan(str(path), Request(rest=True, master=MASTER)))
 
 
-def test_every_type_of_table_on_spark(tmp_path: Path, spark: Any) -> None:  # noqa: F811
+def test_lists_of_topics_sites_from_elsewhere_and_rows_that_are_here(tmp_path: Path, spark: Any) -> None:  # noqa: F811
     table = random_table(20, 7)
     rows = table.to_pylist()
-    (tmp_path / "rows.csv").write_text(
-        "client,topic,site\n" + "".join(f"{row['client']},{row['topic']},{row['site']}\n" for row in rows)
-    )
     lines = [{"subscriber": row["client"], "topics": [row["topic"]]} for row in rows]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    csv, listed = str(tmp_path / "rows.csv"), str(tmp_path / "rows.jsonl")
-    same(make_plan(csv, Request()), make_plan(csv, Request(master=MASTER)))
+    listed = str(tmp_path / "rows.jsonl")
     sites = Sites(tuple(map(Site, SITES)), {row["client"]: row["site"] for row in rows})
     same(make_plan(listed, Request(sites=sites)), make_plan(listed, Request(sites=sites, master=MASTER)))
     flat = flat_rows("table", table)
@@ -82,10 +78,10 @@ def test_every_type_of_table_on_spark(tmp_path: Path, spark: Any) -> None:  # no
     [
         ("client,theme\na,/x\n", "there is no column topic; it has client, theme"),
         ("client,topic\na,/x\nb,x\n", "a row of client 'b': topic pattern 'x' must start with '/'"),
-        ("client,topic\na,/x\n,/x\n", "a row with topic '/x' has no client"),
         ("client,topic\na,/x\nb,\n", "a row of client 'b': there is no topic"),
-        ("client,topic,site\na,/x,east\nb,/x,\nc,/x,west\n", "at which site client 'b' is"),
+        ("client,topic\na,/x\n,/x\n", "a row with topic '/x' has no client"),
         ("client,topic,site\na,/x,east\na,/y,west\n", "client 'a' is at site 'west', and at 'east'"),
+        ("client,topic,site\na,/x,east\nb,/x,\nc,/x,west\n", "at which site client 'b' is"),
     ],
 )
 def test_mistakes_on_spark(text: str, reason: str, tmp_path: Path, spark: Any) -> None:  # noqa: F811

@@ -32,7 +32,9 @@ def add_files(directory: Path, *numbers: int) -> None:
     directory.mkdir(exist_ok=True)
     for number in numbers:
         lines = (f"{number * ROWS + row}\n" for row in range(ROWS))
-        (directory / f"{number:03}.txt").write_text("".join(lines))
+        path = directory / f"{number:03}.txt"
+        path.write_text("".join(lines))
+        os.utime(path, (number, number))  # Spark takes the oldest first
 
 
 def start(session: Any, files: Path, checkpoint: Path, broker: BrokerThread, **options: str) -> Any:
@@ -178,7 +180,7 @@ def test_bad_input_is_one_clear_error(spark: Any, broker: BrokerThread) -> None:
     def save(columns: str, **options: str) -> str:
         frame = spark.range(0, 4, 1, 2).selectExpr(*columns.split("; "))
         writer = frame.write.format("tidings").options(**{"url": broker.url, "topic": "/a", **options})
-        with pytest.raises(Exception) as raised:  # noqa: PT011 - Spark wraps ours
+        with pytest.raises(Exception) as raised:
             writer.mode("append").save()
         return str(raised.value)
 
@@ -188,9 +190,7 @@ def test_bad_input_is_one_clear_error(spark: Any, broker: BrokerThread) -> None:
     assert "row 1 of partition 1 (topic '/a'): the value is null" in null
     long = save(f"if(id = 1, repeat('x', {MAX_EVENT_BYTES}), '') value")
     assert "row 1 of partition 0 (topic '/a'): the event has 1048" in long
-    # Nothing of a partition with such a row is published; the other one may be, once or with each of these.
-    assert all(event.source.endswith(("-0", "-1")) for event in broker.settled())
-    assert len([event for event in broker.settled() if event.payload in (b"2", b"3")]) == 0
+    assert not {b"2", b"3"} & set(broker.payloads())  # of that partition nothing is published
 
 
 def test_a_stream_without_its_broker_fails_soon(spark: Any, tmp_path: Path) -> None:  # noqa: F811

@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 SEEDS = range(7, 19)
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_campaign_on_spark_agrees_with_one_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tidings.spark import campaign
 

@@ -14,7 +14,12 @@ START_NS = 1_700_000_000 * SECOND_NS
 
 def make_event(number: int, payload_bytes: int = 8) -> Event:
     """Event `number`: every field follows from it."""
-    attributes: dict[str, Any] = {"number": number, "kind": f"k{number % 7}", "half": number / 2, "none": None}
+    attributes: dict[str, Any] = {
+        "number": number,
+        "kind": f"k{number % 7}",
+        "half": number / 2,
+        "none": None,
+    }
     payload = number.to_bytes(8) * (payload_bytes // 8)
     event = Event(
         f"source-{number % 3}", number % 2, number, f"/t/{number % 5}", START_NS + number, attributes, payload

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from archive_events import kept_numbers, make_events
-
 from tidings.archive import Archive, ArchiveReader, ArchiveSettings, archive, database
 
 WAIT_S = 60
@@ -27,7 +26,7 @@ FIRST, LAST = 1, 30
 """Events in a batch."""
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["archive_killing"])
+_context.set_forkserver_preload(["__main__", "tidings.archive"])
 
 
 class Told:
@@ -139,6 +138,7 @@ def check_after_kill(directory: Path, told: Told) -> None:
         assert reader.verify() == []
         listed = [segment.path.name for segment in reader.segments()]
         assert sorted(path.name for path in (directory / "segments").iterdir()) == listed
+        told.tell(True, writer.bounds().end)
 
 
 def check_kept(reader: ArchiveReader, done: int, tried: int) -> None:

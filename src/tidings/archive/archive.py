@@ -29,7 +29,7 @@ from tidings.archive.files import (
     sync_directory,
 )
 from tidings.archive.leftovers import check_and_clean
-from tidings.archive.listing import TailSize, read_bounds, read_gaps, read_id, read_marks
+from tidings.archive.listing import TailSize, read_bounds, read_gaps, read_id, read_marks, write_bounds
 from tidings.archive.rows import pack_row, row_checksum
 from tidings.archive.upkeep import Upkeep
 from tidings.model.errors import ArchiveError, ArchiveFull
@@ -173,12 +173,13 @@ class Archive:
 
     def _insert(self, packed: Sequence[bytes], marks: Mapping[str, int]) -> int:
         with self._database.transaction(write=True):
-            first = read_bounds(self._database).end
+            kept = read_bounds(self._database)
+            first = kept.end
             self._database.insert(
                 "INSERT INTO tail VALUES (?, ?, ?)",
                 ((offset, row_checksum(offset, row), row) for offset, row in enumerate(packed, first)),
             )
-            self._database.execute("UPDATE about SET ending = ?", first + len(packed))
+            write_bounds(self._database, Bounds(kept.first, first + len(packed)))
             self._database.insert("REPLACE INTO marks VALUES (?, ?)", marks.items())
             self._reached("inserted")
         self._reached("appended")

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+from zlib import crc32
 
 from tidings.archive.errors import is_full, one_line, told_as_archive_error
 from tidings.archive.files import DATABASE_NAME, DRAFT_NAME, sync_directory
@@ -27,7 +28,7 @@ LOG_PAGES = 2048
 
 _TABLES = {
     "about": "CREATE TABLE about (id INTEGER PRIMARY KEY, archive TEXT NOT NULL,"
-    " first INTEGER NOT NULL, ending INTEGER NOT NULL)",
+    " first INTEGER NOT NULL, ending INTEGER NOT NULL, checksum INTEGER NOT NULL)",
     "consumers": "CREATE TABLE consumers (name TEXT PRIMARY KEY, offset INTEGER NOT NULL,"
     " committed_ns INTEGER NOT NULL) WITHOUT ROWID",
     "gaps": "CREATE TABLE gaps (id INTEGER PRIMARY KEY, offset INTEGER NOT NULL, noted_ns INTEGER NOT NULL,"
@@ -196,9 +197,15 @@ def _fill(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA user_version = {FORMAT}")
     for sql in _TABLES.values():
         connection.execute(sql)
-    connection.execute("INSERT INTO about VALUES (1, ?, 0, 0)", (uuid4().hex,))
+    archive = uuid4().hex
+    checksum = about_checksum(archive, 0, 0)
+    connection.execute("INSERT INTO about VALUES (1, ?, 0, 0, ?)", (archive, checksum))
     connection.execute("COMMIT")
     connection.execute("PRAGMA journal_mode = WAL")  # last: all of the above is in the file itself
+
+
+def about_checksum(archive: str, first: int, end: int) -> int:
+    return crc32(repr((archive, first, end)).encode())
 
 
 def _check_header(path: Path) -> None:

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import msgspec
 
-from tidings.archive.database import Database
+from tidings.archive.database import Database, about_checksum
 from tidings.archive.facts import Bounds, Gap, Segment
 from tidings.archive.files import segment_path
 from tidings.archive.rows import BATCH_BYTES, Row, row_checksum, unpack_row
@@ -28,22 +28,30 @@ class TailSize(NamedTuple):
 
 
 def read_id(database: Database) -> str:
-    rows = database.execute("SELECT archive FROM about")
-    if len(rows) != 1:
-        raise ArchiveCorrupt(f"{database.path} is damaged: it names {len(rows)} archives")
-    archive: str = rows[0][0]
-    return archive
+    return _read_about(database)[0]
 
 
 def read_bounds(database: Database) -> Bounds:
-    ((first, end),) = database.execute("SELECT first, ending FROM about")
-    return Bounds(first, end)
+    return _read_about(database)[1]
+
+
+def write_bounds(database: Database, bounds: Bounds) -> None:
+    checksum = about_checksum(read_id(database), *bounds)
+    database.execute("UPDATE about SET first = ?, ending = ?, checksum = ?", *bounds, checksum)
+
+
+def _read_about(database: Database) -> tuple[str, Bounds]:
+    rows = database.execute("SELECT archive, first, ending, checksum FROM about")
+    if len(rows) != 1 or about_checksum(*rows[0][:3]) != rows[0][3]:
+        raise ArchiveCorrupt(f"{database.path} is damaged: its name and bounds have a wrong checksum")
+    archive, first, end, _ = rows[0]
+    return archive, Bounds(first, end)
 
 
 def sealed_end(database: Database) -> int:
     """The offset at which the tail starts."""
-    ((end,),) = database.execute("SELECT COALESCE((SELECT MAX(last) + 1 FROM segments), first) FROM about")
-    return int(end)
+    ((last,),) = database.execute("SELECT MAX(last) FROM segments")
+    return read_bounds(database).first if last is None else int(last) + 1
 
 
 def tail_size(database: Database) -> TailSize:

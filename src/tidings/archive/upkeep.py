@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tidings.archive.database import Database
 from tidings.archive.errors import told_as_archive_error
-from tidings.archive.facts import ArchiveSettings, Segment
+from tidings.archive.facts import ArchiveSettings, Bounds, Segment
 from tidings.archive.files import SEALING_NAME, SEGMENTS_NAME, segment_path, sync_directory
 from tidings.archive.listing import (
     TailSize,
@@ -28,6 +28,7 @@ from tidings.archive.listing import (
     read_tail,
     sealed_end,
     tail_size,
+    write_bounds,
 )
 from tidings.archive.retention import count_removable, expired_before_ns
 from tidings.archive.rows import batch_of
@@ -161,5 +162,7 @@ class Upkeep:
         )
         for segment in segments[:count]:
             self._database.execute("DELETE FROM segments WHERE first = ?", segment.first)
-            self._database.execute("UPDATE about SET first = ?", segment.last + 1)
+        if count:
+            end = read_bounds(self._database).end
+            write_bounds(self._database, Bounds(segments[count - 1].last + 1, end))
         return segments[:count]

@@ -667,7 +667,7 @@ class BrokerServer:
         if self.sequencers:
             status["sequencers"] = list(self.sequencers)
         if self.describe_archive is not None:
-            status["archive"] = self.describe_archive()
+            status |= self.describe_archive()
         if self._post is not None:
             status["datagrams"] = self._post.status()
         if self._lossy is not None:

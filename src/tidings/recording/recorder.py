@@ -298,10 +298,10 @@ class Recorder:
     def status(self) -> dict[str, object]:
         return {
             "archive": str(self.directory),
-            "recorder": self.name,
-            "recorded": self.recorded,
-            "waiting": 0 if self._intake is None else len(self._intake),
-            "problem": self.problem,
+            "archive_recorder": self.name,
+            "archive_recorded": self.recorded,
+            "archive_waiting": 0 if self._intake is None else len(self._intake),
+            "archive_problem": self.problem,
         }
 
 

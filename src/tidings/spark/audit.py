@@ -18,8 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tidings.spark.audit_checks import ACROSS_SUBSCRIBERS, MODES, Check, checks_of
-from tidings.spark.audit_files import Chunk, TraceFiles, chunks, read_table, trace_files
+from tidings.spark.audit_files import Chunk, chunks, trace_files
 from tidings.spark.audit_metrics import METRICS, BucketMetrics, Quantities, put_together
 from tidings.spark.audit_order import ON_CYCLES, Second, decide, find_cycles, gather
 from tidings.spark.audit_stages import Piece, Progress, Stages
@@ -37,6 +39,7 @@ from tidings.spark.audit_tasks import (
     look_at_publications,
 )
 from tidings.spark.audit_trace import Job
+from tidings.spark.audit_traffic import TrafficSums, crashed_nodes, sum_traffic
 from tidings.trace.checkers.gaps import AGREEMENT
 from tidings.trace.checkers.once import EXACTLY_ONCE
 from tidings.trace.verdict import Found, Verdict, verdict_of
@@ -61,15 +64,16 @@ class Request:
     mode: str = MODES[0]
 
 
-@dataclass(frozen=True)
-class Audited:
+class Audited(msgspec.Struct, frozen=True):
     """What an audit of one trace found. `span` is the time of the first and of the last delivery."""
 
     directory: str
     verdicts: list[Verdict]
     quantities: Quantities
+    traffic: TrafficSums
     subscribers: list[str]
     span: tuple[int, int]
+    remarks: list[str]
 
     @property
     def holds(self) -> bool:
@@ -84,13 +88,15 @@ def audit_trace(
     progress: Progress = lambda share: None,
 ) -> Audited:
     """TraceError or PipelineError if there is no trace that can be audited."""
-    return _Audit(stages, trace_files(directory), request, sizes, progress).run()
+    return _Audit(stages, directory, request, sizes, progress).run()
 
 
 class _Audit:
     def __init__(
-        self, stages: Stages, files: TraceFiles, request: Request, sizes: Sizes, progress: Progress
+        self, stages: Stages, directory: Path, request: Request, sizes: Sizes, progress: Progress
     ) -> None:
+        files = trace_files(directory)
+        self._directory = str(directory)
         self._stages = stages
         self._request = request
         self._sizes = sizes
@@ -113,25 +119,36 @@ class _Audit:
             for index in dict.fromkeys(second.desks):
                 found[index] = _found_by(answers, index)
         self._progress(1.0)
-        job = self._job
+        metrics = decoded((piece for piece in pieces if piece.tag == METRICS), BucketMetrics)
+        return self._audited(
+            [verdict_of(check.guarantee, found[index]) for index, check in enumerate(self._job.checks)],
+            put_together(metrics, publications.events, exact=self._job.exact),
+        )
+
+    def _audited(self, verdicts: list[Verdict], quantities: Quantities) -> Audited:
+        job, metrics = self._job, quantities.metrics
+        remarks = []
+        if not metrics.published and not metrics.delivered:
+            remarks.append("nothing was published and nothing delivered")
+        if not quantities.exact:
+            remarks.append("p50 and p99 of all deliveries are up to 0.1 % too low")
         return Audited(
-            job.files.directory,
-            [verdict_of(check.guarantee, found[index]) for index, check in enumerate(job.checks)],
-            put_together(
-                decoded((piece for piece in pieces if piece.tag == METRICS), BucketMetrics),
-                publications.events,
-                exact=job.exact,
-            ),
+            self._directory,
+            verdicts,
+            quantities,
+            sum_traffic(job.files, metrics.published),
             job.knowledge.subscriptions.subscriber_names,
             job.span,
+            remarks,
         )
 
     def _count(self, orders: Sequence[str]) -> Publications:
         """Subscribers, buckets, checks: what the tasks after this one are told."""
-        items = [_Item(None, _crashed(self._job.files)), *(_Item(chunk) for chunk in self._chunks)]
+        items = [_Item(None, crashed_nodes(self._job.files)), *(_Item(chunk) for chunk in self._chunks)]
         stage = self._stages.map(partial(_first_look, self._job), items)
         pieces = stage.collect(_share(self._progress, 0.0, 0.1))
         counted: list[Counted] = decoded((piece for piece in pieces if piece.tag == COUNTED), Counted)
+        publications: Publications
         (publications,) = decoded((piece for piece in pieces if piece.tag == PUBLICATIONS), Publications)
         others = sorted(_first_rows(counted).items(), key=lambda item: item[1])
         names = tuple(name for name, _ in others)
@@ -226,12 +243,6 @@ def buckets(deliveries: Sequence[int], rows: int) -> tuple[int, ...]:
             size = 0
         size += many
     return tuple(bounds)
-
-
-def _crashed(files: TraceFiles) -> frozenset[str]:
-    faults = read_table(files, "faults")
-    rows = zip(faults["kind"].to_pylist(), faults["target"].to_pylist(), strict=True)
-    return frozenset(name for kind, target in rows if kind == "crash" for name in target.split(","))
 
 
 def _share(progress: Progress, low: float, high: float) -> Progress:

@@ -57,7 +57,9 @@ def trace_files(directory: Path) -> TraceFiles:
     groups: list[Groups] = []
     for name in TABLES:
         dataset = _dataset(directory, name)
-        stamps += [f"{file}:{Path(file).stat().st_mtime_ns}:{Path(file).stat().st_size}" for file in dataset.files]
+        stamps += [
+            f"{file}:{Path(file).stat().st_mtime_ns}:{Path(file).stat().st_size}" for file in dataset.files
+        ]
         if name == DELIVERED:
             groups = list(_groups(dataset.files))
     return TraceFiles(str(directory.resolve()), sha256("|".join(stamps).encode()).hexdigest(), tuple(groups))
@@ -106,9 +108,7 @@ def _joined(groups: Sequence[Groups]) -> Chunk:
     for group in groups:
         if joined and joined[-1].path == group.path:
             before = joined.pop()
-            group = Groups(
-                group.path, before.groups + group.groups, before.first, before.rows + group.rows
-            )
+            group = Groups(group.path, before.groups + group.groups, before.first, before.rows + group.rows)
         joined.append(group)
     return tuple(joined)
 

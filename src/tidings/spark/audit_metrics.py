@@ -61,9 +61,24 @@ class Quantities(msgspec.Struct, frozen=True):
 
     metrics: Metrics
     exact: bool
-    latencies: Any
-    over_time: Any
-    subscribers: Any
+    latency_rows: bytes
+    time_counts: bytes
+    subscriber_rows: bytes
+
+    @property
+    def latencies(self) -> npt.NDArray[np.void]:
+        """Nanoseconds, ascending, and how often."""
+        return np.frombuffer(self.latency_rows, COUNTED_VALUE)
+
+    @property
+    def over_time(self) -> Array:
+        """Deliveries in each of `TIME_BINS` equal parts of the time from the first to the last."""
+        return np.frombuffer(self.time_counts, np.int64)
+
+    @property
+    def subscribers(self) -> npt.NDArray[np.void]:
+        """By number."""
+        return np.frombuffer(self.subscriber_rows, SUBSCRIBER)
 
 
 def bucket_metrics(job: Job, bucket: int, coded: Coded) -> Iterator[Piece]:
@@ -74,7 +89,9 @@ def bucket_metrics(job: Job, bucket: int, coded: Coded) -> Iterator[Piece]:
     values, counts = np.unique(latency if job.exact else rounded(latency), return_counts=True)
     low, high = job.span
     width = max(high - low + 1, 1) / TIME_BINS
-    bins = np.bincount(((coded.at - low) / width).astype(np.int64).clip(0, TIME_BINS - 1), minlength=TIME_BINS)
+    bins = np.bincount(
+        ((coded.at - low) / width).astype(np.int64).clip(0, TIME_BINS - 1), minlength=TIME_BINS
+    )
     found = BucketMetrics(
         delivered=len(coded.event),
         expected=owed.expected,
@@ -86,7 +103,9 @@ def bucket_metrics(job: Job, bucket: int, coded: Coded) -> Iterator[Piece]:
         squares=float(np.square(latency - mean).sum()),
         latencies=_rows(COUNTED_VALUE, values, counts).tobytes(),
         over_time=bins.astype(np.int64).tobytes(),
-        subscribers=_subscribers(job, bucket, coded, owed.expected_of, owed.missing, known, latency).tobytes(),
+        subscribers=_subscribers(
+            job, bucket, coded, owed.expected_of, owed.missing, known, latency
+        ).tobytes(),
     )
     yield Piece(0, bucket, METRICS, msgspec.msgpack.encode(found))
 
@@ -141,9 +160,13 @@ def put_together(parts: Sequence[BucketMetrics], published: int, *, exact: bool)
         out_of_order=sum(part.out_of_order for part in parts),
         latency_ms=_latency(parts, values, counts),
     )
-    subscribers = np.concatenate([np.frombuffer(part.subscribers, SUBSCRIBER) for part in parts])
-    over_time = np.sum([np.frombuffer(part.over_time, np.int64) for part in parts], axis=0)
-    return Quantities(metrics, exact, (values, counts), over_time, subscribers)
+    return Quantities(
+        metrics,
+        exact,
+        latency_rows=_rows(COUNTED_VALUE, values, counts).tobytes(),
+        time_counts=np.sum([np.frombuffer(part.over_time, np.int64) for part in parts], axis=0).tobytes(),
+        subscriber_rows=b"".join(part.subscribers for part in parts),
+    )
 
 
 def _latencies(parts: Sequence[BucketMetrics]) -> tuple[Array, Array]:

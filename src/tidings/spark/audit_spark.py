@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidings.spark.audit_stages import PROBLEM, SCHEMA, Piece, Progress, Reduce, Run, at_desk, checked, without_problems
+from tidings.spark.audit_stages import (
+    PROBLEM,
+    SCHEMA,
+    Piece,
+    Progress,
+    Reduce,
+    Run,
+    at_desk,
+    checked,
+    without_problems,
+)
 from tidings.spark.tasks import watched
 
 if TYPE_CHECKING:

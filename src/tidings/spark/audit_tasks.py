@@ -53,7 +53,9 @@ def count(job: Job, chunk: Chunk) -> Iterator[Piece]:
         _, first_rows, times = np.unique(codes, return_index=True, return_counts=True)
         numbers = subscriptions.numbers_of(encoded.dictionary)
         names = encoded.dictionary.to_pylist()
-        for name, number, row, many in zip(names, numbers.tolist(), first_rows.tolist(), times.tolist(), strict=True):
+        for name, number, row, many in zip(
+            names, numbers.tolist(), first_rows.tolist(), times.tolist(), strict=True
+        ):
             if number >= 0:
                 counted.deliveries[number] = counted.deliveries.get(number, 0) + many
             else:
@@ -130,4 +132,3 @@ def _edges(coded: Coded, check: Check) -> Edges:
 def decoded(pieces: Iterable[Piece], kind: Any) -> list[Any]:
     decode = msgspec.msgpack.Decoder(kind).decode
     return [decode(piece.body) for piece in pieces]
-

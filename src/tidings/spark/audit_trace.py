@@ -15,7 +15,7 @@ from tidings.model.errors import TraceError
 from tidings.spark.audit_checks import Check
 from tidings.spark.audit_files import TraceFiles, event_id_at, read_table
 from tidings.spark.audit_stages import Piece
-from tidings.trace.coded import Array, Coded, Deliveries, Events, Subscriptions
+from tidings.trace.coded import Array, Coded, Deliveries, Events, Mask, Subscriptions
 from tidings.trace.interests import Interests
 
 MAX_NUMBER = 2**31 - 1
@@ -103,7 +103,7 @@ def bucket_coded(job: Job, bucket: int, pieces: Sequence[Piece]) -> Coded:
     )
 
 
-def packed(dtype: np.dtype[Any], *columns: Array) -> bytes:
+def packed(dtype: np.dtype[Any], *columns: Array | Mask) -> bytes:
     """Columns, in the order of the dtype's fields, as bytes."""
     rows = np.empty(len(columns[0]), dtype)
     for name, column in zip(dtype.names or (), columns, strict=True):

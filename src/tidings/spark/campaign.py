@@ -9,8 +9,6 @@ failed and the commands that replay them.
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that everybody g
 
 from tidings.simulator.campaign import replay_command, run_seed
 from tidings.simulator.seeds import CampaignResult, parse_seeds
+from tidings.spark.session import spark_session
 
 SEEDS_PER_TASK = 50
 SCHEMA = "seed long, failed boolean, problems array<string>, replay string, published long, delivered long, steps long"
@@ -84,21 +83,10 @@ def failures(results: DataFrame) -> DataFrame:
 def run_campaign(seeds: range, master: str | None, out: Path) -> Summary:
     """Runs all seeds and writes `out/seeds` and `out/failures`.
 
-    In the session that is active, if there is one; else in one of its own, at `master` or where Spark's
-    configuration says.
+    In the session that is active, if there is one; else in one of its own, at `master`.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        return _run_campaign(running, seeds, out)
-    builder = SparkSession.builder.appName("tidings campaign")
-    if master is not None:
-        builder = builder.master(master)
-    session = builder.getOrCreate()
-    try:
+    with spark_session(master, app="tidings campaign") as session:
         return _run_campaign(session, seeds, out)
-    finally:
-        session.stop()
 
 
 def _run_campaign(session: SparkSession, seeds: range, out: Path) -> Summary:

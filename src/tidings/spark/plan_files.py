@@ -90,6 +90,7 @@ def draw_sizes(plan: Plan, directory: Path) -> None:
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     rows = histogram(plan.stamp_entries, plan.weights)
     sizes = [entries for entries, _, _ in rows]
@@ -104,7 +105,7 @@ def draw_sizes(plan: Plan, directory: Path) -> None:
         axes.set_xlabel("entries of a timestamp")
         axes.set_ylabel("share with at most so many")
         axes.set_ylim(0, 1.02)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right")
         _save(figure, directory)

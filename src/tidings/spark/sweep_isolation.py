@@ -10,16 +10,17 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 END_SECONDS = 10.0
 """How long a child that has told its result may take to end."""
+WATCH_SECONDS = 1.0
 
 Result = dict[str, Any]
-StillWanted = Callable[[], None]
-"""Ends the child if its parent is gone; called now and then."""
 
 
 class RunDied(Exception):  # noqa: N818 - said of the run, to a person
@@ -30,7 +31,7 @@ class RunTimedOut(Exception):  # noqa: N818
     """The child was not done in time."""
 
 
-def isolated(run: Callable[[StillWanted], Result], timeout_s: float | None = None) -> Result:
+def isolated(run: Callable[[], Result], timeout_s: float | None = None) -> Result:
     """What `run` returns, which must fit JSON; RunDied or RunTimedOut if it comes to nothing."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
@@ -54,12 +55,16 @@ def isolated(run: Callable[[StillWanted], Result], timeout_s: float | None = Non
         child.close()
 
 
-def _tell(run: Callable[[StillWanted], Result], sender: Connection, parent: int) -> None:
-    def still_wanted() -> None:
-        if os.getppid() != parent:
-            os._exit(1)
+def _tell(run: Callable[[], Result], sender: Connection, parent: int) -> None:
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    sender.send_bytes(json.dumps(run()).encode())
 
-    sender.send_bytes(json.dumps(run(still_wanted)).encode())
+
+def _end_with(parent: int) -> None:
+    """Nobody wants the result of a run whose worker was killed."""
+    while os.getppid() == parent:
+        time.sleep(WATCH_SECONDS)
+    os._exit(1)
 
 
 def _death(code: int | None) -> str:

@@ -26,7 +26,7 @@ from tidings.model.errors import TidingsError
 from tidings.simulator.checking import verdicts
 from tidings.simulator.run import run_scenario
 from tidings.spark.grid import Values, scenario_at
-from tidings.spark.sweep_isolation import RunDied, RunTimedOut, StillWanted, isolated
+from tidings.spark.sweep_isolation import RunDied, RunTimedOut, isolated
 
 RECORD = pa.schema(
     [
@@ -97,21 +97,21 @@ def _room_at(job: Job) -> str | None:
     return str(traces)
 
 
-def simulate(job: Job, item: RunItem, room: Path, still_wanted: StillWanted) -> Record:
+def simulate(job: Job, item: RunItem, room: Path) -> Record:
     """In a process of its own."""
     began_at = perf_counter()
     try:
-        return _simulate(job, item, room / "trace", still_wanted)
+        return _simulate(job, item, room / "trace")
     except (TidingsError, OSError) as error:
         return failed(item.id, str(error), perf_counter() - began_at)
     except Exception as error:
         return failed(item.id, f"{type(error).__name__}: {error}", perf_counter() - began_at)
 
 
-def _simulate(job: Job, item: RunItem, trace: Path, still_wanted: StillWanted) -> Record:
+def _simulate(job: Job, item: RunItem, trace: Path) -> Record:
     scenario = scenario_at(job.document, item.values, item.seed)
     trace.mkdir()
-    summary = run_scenario(scenario, trace, lambda share: still_wanted())
+    summary = run_scenario(scenario, trace)
     found = verdicts(scenario, trace) if job.check else []
     if job.keep_traces:
         settle(trace, Path(job.out) / TRACES / item.id)

@@ -160,8 +160,13 @@ class Coded:
         self.subscriptions = subscriptions
         self.own = own
         self._interests = interests
-        self._number, self.subscriber, self.subscription, self.event, *others = deliveries
-        self.position, self.at, self.out_of_order = others
+        self._number = deliveries.number
+        self.subscriber = deliveries.subscriber
+        self.subscription = deliveries.subscription
+        self.event = deliveries.event
+        self.position = deliveries.position
+        self.at = deliveries.at
+        self.out_of_order = deliveries.out_of_order
         self._unknown_id = unknown_id
 
     @classmethod
@@ -227,7 +232,9 @@ class Coded:
         return kept
 
 
-def coded_deliveries(events: Events, subscriptions: Subscriptions, delivered: Any, first: int = 0) -> Deliveries:
+def coded_deliveries(
+    events: Events, subscriptions: Subscriptions, delivered: Any, first: int = 0
+) -> Deliveries:
     """Rows of the table `delivered` from row `first` on."""
     subscriber = subscriptions.numbers_of(delivered["subscriber"])
     return Deliveries(

@@ -36,7 +36,7 @@ QUICK_RATES = (1000, USUAL_RATE, 10_000)
 RATES = (500, 1000, 2000, 3000, 4000, USUAL_RATE, 6000, 7000, 8000, 9000, 10_000)
 BEYOND = (20_000, 40_000, 80_000)
 """Where servers as fast as ours have their limit; for a shorter time."""
-QUICK_COUNTS = (20, 50)
+QUICK_COUNTS = (20, 40)
 COUNTS = (5, 20, 30, 50, 70, 100)
 QUICK_SEEDS, SEEDS = range(1, 4), range(1, 11)
 
@@ -99,7 +99,7 @@ class OrderingStudy(Study):
         if point["part"] == "sizes":
             return 6.0
         events = point["rate_per_s"] * point["duration_s"]
-        return 0.3 + 1e-4 * float(events) * (1 + point["topics_per_client"] / 25)
+        return float(0.3 + 1e-4 * events * (1 + point["topics_per_client"] / 25))
 
     def panels(self, table: pa.Table, quick: bool) -> list[Panel]:
         return panels_of(table)
@@ -109,7 +109,7 @@ class OrderingStudy(Study):
 
 
 def site_point(variant: dict[str, str], shape: float, rate: int, count: int, seed: int, quick: bool) -> Point:
-    warm_up_s, duration_s = (1.0, 2.0) if quick or rate in BEYOND else (2.0, 10.0)
+    warm_up_s, duration_s = (0.8, 1.6) if quick or rate in BEYOND else (2.0, 10.0)
     setting = Setting(
         shape=shape,
         topics=TOPICS,

@@ -28,7 +28,7 @@ from tidings.spark.reproduce.recovery_runs import play
 from tidings.spark.reproduce.study import Claim, Panel, Point, Row, Study
 
 KEYS = {**SCHEMES, TREE: {"algorithm": "none"}}
-QUICK_SEEDS, QUICK_EVENTS = 4, 12
+QUICK_SEEDS, QUICK_EVENTS = 4, 10
 FULL_SEEDS, FULL_EVENTS = 30, 100
 """3,000 events in all, as in the paper's three runs of 1,000; more runs, for brokers keep their phases within one."""
 QUICK_BLOCK_BYTES = 64
@@ -36,7 +36,7 @@ QUICK_BLOCK_BYTES = 64
 QUICK_GOAL, FULL_GOAL = 0.99, 0.999
 MANY_FANOUTS = (1, 2, 3, 4, 5, 6, 8, 10)
 QUICK_FANOUTS = {
-    "push random": (1, 2, 3, 4, 6),
+    "push random": (2, 3, 4, 6),
     "pull random": (2, 3, 4, 6),
     "push WDPG": (2, 6),
     "push WRPG": (2, 3, 4, 6),
@@ -78,7 +78,9 @@ class Polarized(Study):
 
     def points(self, quick: bool) -> list[Point]:
         seeds, events, block_bytes = (
-            (QUICK_SEEDS, QUICK_EVENTS, QUICK_BLOCK_BYTES) if quick else (FULL_SEEDS, FULL_EVENTS, BLOCK_BYTES)
+            (QUICK_SEEDS, QUICK_EVENTS, QUICK_BLOCK_BYTES)
+            if quick
+            else (FULL_SEEDS, FULL_EVENTS, BLOCK_BYTES)
         )
         return [
             {**combination, "seed": seed, "events": events, "block_bytes": block_bytes}

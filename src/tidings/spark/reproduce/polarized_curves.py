@@ -29,7 +29,9 @@ class Scheme(NamedTuple):
 class Curves:
     def __init__(self, results: Results, goal: float) -> None:
         self.goal = goal
-        self._runs: dict[Scheme, dict[int, dict[int, dict[str, Any]]]] = defaultdict(lambda: defaultdict(dict))
+        self._runs: dict[Scheme, dict[int, dict[int, dict[str, Any]]]] = defaultdict(
+            lambda: defaultdict(dict)
+        )
         for row in results.rows():
             scheme = Scheme(row["scheme"], row["redundancy"], row["weights"])
             self._runs[scheme][row["fanout"]][row["seed"]] = row

@@ -27,7 +27,9 @@ def panels(curves: Curves) -> list[Panel]:
     return [
         utility(curves),
         success(curves, "success_weights", "Random and weighted selection", "fig 2(a)", weighted(curves)),
-        success(curves, "success_pgw", "PGW", "fig 2(b)", of(names, "push random", "push WDPG", "push PGW .25")),
+        success(
+            curves, "success_pgw", "PGW", "fig 2(b)", of(names, "push random", "push WDPG", "push PGW .25")
+        ),
         success(curves, "success_3pg", "3PG", "fig 2(c)", of(names, *randoms, "3PG .25", "3PG 1")),
         against_model(curves),
         two_bars(curves, "overhead", "Overhead", "datagrams over those published", "fig 2(d)"),

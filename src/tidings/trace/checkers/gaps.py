@@ -42,7 +42,9 @@ def agreement(trace: Trace, *, strict_end: bool = False) -> Verdict:
     """
     coded = trace.coded
     missing = missing_of_equals(coded, strict_end=strict_end)
-    return verdict_of(AGREEMENT, [find_unequal(coded.events, coded.subscriptions, missing, got_in_time(coded))])
+    return verdict_of(
+        AGREEMENT, [find_unequal(coded.events, coded.subscriptions, missing, got_in_time(coded))]
+    )
 
 
 Keyed = tuple[Array, Array]

@@ -42,7 +42,12 @@ def exactly_once(trace: Trace) -> Verdict:
 
 def find_wrong_deliveries(coded: Coded) -> Found:
     def of_stream(row: int) -> Key:
-        return (int(coded.subscription[row]), int(coded.event[row]), int(coded.position[row]), coded.number(row))
+        return (
+            int(coded.subscription[row]),
+            int(coded.event[row]),
+            int(coded.position[row]),
+            coded.number(row),
+        )
 
     def of_subscriber(row: int) -> Key:
         return (int(coded.subscriber[row]), int(coded.position[row]), coded.number(row))

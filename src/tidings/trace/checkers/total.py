@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from tidings.trace.coded import Array, Coded, Events, segment_starts
+from tidings.trace.coded import Array, Coded, segment_starts
 from tidings.trace.reader import Trace
 from tidings.trace.verdict import Case, Found, Verdict, Witness, first_cases, verdict_of
 
@@ -33,6 +33,12 @@ class Shown(NamedTuple):
     subscriber: Array
     event: Array
     position: Array
+
+
+class Named(Protocol):
+    """Events by number."""
+
+    def name(self, event: int) -> str: ...
 
 
 class _Inversion(NamedTuple):
@@ -81,7 +87,7 @@ def shown(coded: Coded, rows: Array, component_of: Array) -> Shown:
     return Shown(component_of[event], coded.subscriber[rows], event, coded.position[rows])
 
 
-def find_inversions(events: Events, names: Sequence[str], rows: Shown) -> Found:
+def find_inversions(events: Named, names: Sequence[str], rows: Shown) -> Found:
     """The pairs of subscribers that disagree, each with its first inversion in the first component that has any."""
     disagreeing: dict[tuple[int, int], _Inversion] = {}
     order = np.argsort(rows.component, kind="stable")
@@ -118,7 +124,7 @@ def _inversions(shown: Shown, rows: Array) -> Iterator[_Inversion]:
             )
 
 
-def _witness(events: Events, names: Sequence[str], rows: Shown, inversion: _Inversion) -> Witness:
+def _witness(events: Named, names: Sequence[str], rows: Shown, inversion: _Inversion) -> Witness:
     (first_a, first_b), (second_b, second_a) = inversion
     a, b = events.name(rows.event[first_a]), events.name(rows.event[first_b])
     who = (names[rows.subscriber[first_a]], names[rows.subscriber[second_a]])
