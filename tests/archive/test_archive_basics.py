@@ -238,7 +238,7 @@ def test_missing_segments_and_missing_directories(tmp_path: Path) -> None:
     with pytest.raises(ArchiveCorrupt, match="segments is missing"):
         Archive.open(tmp_path / "archive")
     for opening in (lambda path: Archive.open(path, create=False), ArchiveReader):
-        with pytest.raises(ArchiveError, match="there is no archive .*: no such directory"):
+        with pytest.raises(ArchiveError, match=r"there is no archive .*: no such directory"):
             opening(tmp_path / "nothing")
         assert not (tmp_path / "nothing").exists()
     (tmp_path / "empty").mkdir()

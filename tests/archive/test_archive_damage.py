@@ -1,4 +1,4 @@
-"""Damaged files: reading never skips or changes a row, it says which file and which offsets; `verify` finds them all."""
+"""Damaged files: reading never skips or changes a row, it names file and offsets; `verify` finds them all."""
 
 from __future__ import annotations
 
@@ -120,7 +120,6 @@ def test_page_checksums_notice_what_happens_after_the_file_was_checked(directory
     with ArchiveReader(directory) as reader:
         segment = reader.segments()[1]
     sound = segment.path.read_bytes()
-    reference = [event for event in make_events(10, 10)]
     seen = 0
     for _ in range(60):
         flip_byte(segment.path, draw)
@@ -132,7 +131,7 @@ def test_page_checksums_notice_what_happens_after_the_file_was_checked(directory
         except ArchiveCorrupt:
             seen += 1
         else:  # in the footer's statistics, or in nothing that is read
-            assert rows.column("sequence").to_pylist() == [event.sequence for event in reference]
+            assert rows.column("sequence").to_pylist() == list(range(10, 20))
         segment.path.write_bytes(sound)
     assert seen > 30
 
@@ -172,6 +171,13 @@ def test_a_damaged_tail_is_told_with_the_offset(name: str, directory: Path) -> N
         Archive.open(directory)
 
 
+def numbers_unless_told(reader: ArchiveReader) -> list[int] | None:
+    try:
+        return kept_numbers(reader)
+    except ArchiveError:
+        return None
+
+
 LIST_DAMAGES = {
     "a segment less": ("DELETE FROM segments WHERE first = 20", "for offset 20"),
     "the last segment less": ("DELETE FROM segments WHERE first = 30", "offset"),
@@ -198,9 +204,7 @@ def test_a_damaged_list_is_told(name: str, directory: Path) -> None:
         return
     with ArchiveReader(directory) as reader:
         assert any("archive.sqlite" in problem for problem in reader.verify())
-        with pytest.raises(ArchiveError):  # never other rows, never fewer
-            assert kept_numbers(reader) == list(range(ROWS))
-            raise ArchiveError("nothing of it was needed")
+        assert numbers_unless_told(reader) in (None, list(range(ROWS)))
 
 
 def test_verify_finds_all_of_many_problems(directory: Path) -> None:

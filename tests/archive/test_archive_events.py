@@ -84,19 +84,10 @@ def test_a_segment_gives_the_rows_that_the_tail_gave(
 
 
 def test_the_columns_are_those_that_were_agreed() -> None:
-    names = [
-        "offset",
-        "source",
-        "incarnation",
-        "sequence",
-        "topic",
-        "attributes",
-        "packed",
-        "payload",
-        "published_ns",
-        "notified_ns",
-    ]
-    assert SCHEMA.names == [*names, "out_of_order", "order"]
+    assert " ".join(SCHEMA.names) == (
+        "offset source incarnation sequence topic attributes packed payload published_ns notified_ns"
+        " out_of_order order"
+    )
     assert [field.name for field in SCHEMA if field.nullable] == ["order"]
     batch = batch_of(7, [unpack_row(pack_row(make_event(12), 99))])
     (row,) = batch.to_pylist()

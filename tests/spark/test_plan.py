@@ -226,6 +226,7 @@ def test_one_site_has_nothing_to_cross() -> None:
         ([5, 0, 1, 2], [1.0] * 4, Sizes(0, 2.0, 1, 5, 5, 5)),
         ([0, 10], [9.0, 1.0], Sizes(0, 1.0, 0, 0, 10, 10)),
         ([7, 0, 9], [1.0, 3.0, 0.0], Sizes(0, 1.75, 0, 7, 7, 7)),
+        (list(range(1, 101)), [1.0] * 100, Sizes(1, 50.5, 50, 90, 99, 100)),
     ],
 )
 def test_sizes(entries: list[int], weights: list[float], expected: Sizes | None) -> None:

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer
-from spark_fixture import spark  # noqa: F401
 from typer.testing import CliRunner
 
+from spark_fixture import spark  # noqa: F401
 from tidings.cli.exits import ExitCode, exit_code_of
 from tidings.cli.reproduce import reproduce
 from tidings.model.errors import PipelineError

@@ -17,7 +17,7 @@ from tidings.model.event import MAX_EVENT_BYTES, Event
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
-SECONDS = 60
+SECONDS = 100
 ROWS = 40
 """Of one file, which is one batch."""
 

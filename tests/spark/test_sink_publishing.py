@@ -153,6 +153,7 @@ def test_a_task_that_dies_half_way_is_made_up_for(monkeypatch: pytest.MonkeyPatc
         send_half(target, events, monkeypatch)
         send(target, events)
         assert broker.payloads() == [payload for _, _, payload in events]
+        assert 0 < broker.repeated < 2 * len(events)
 
 
 def test_a_broker_that_restarts_between_two_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,8 +238,8 @@ def test_no_broker_is_one_clear_error() -> None:
             target.probe()
 
 
-def test_a_broker_that_comes_late_is_waited_for() -> None:
-    with BrokerThread() as broker, spooled(rows(10)) as spool:
+def test_a_broker_that_comes_late_is_waited_for(tmp_path: Path) -> None:
+    with BrokerThread(data=tmp_path) as broker, spooled(rows(10)) as spool:
         broker.stop()
         started = threading.Timer(0.5, broker.start)
         started.start()

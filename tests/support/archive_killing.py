@@ -5,7 +5,6 @@ They are forked from a server that has imported everything, so that starting one
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
@@ -15,6 +14,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+from apart import context
 from archive_events import kept_numbers, make_events
 from tidings.archive import Archive, ArchiveReader, ArchiveSettings, archive, database
 
@@ -24,9 +24,6 @@ MAX_BATCHES = 5_000
 SETTINGS = ArchiveSettings(segment_rows=40, retain_bytes=40_000)
 FIRST, LAST = 1, 30
 """Events in a batch."""
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["__main__", "tidings.archive"])
 
 
 class Told:
@@ -109,7 +106,7 @@ def hold(directory: Path, told: Path) -> None:
 
 
 def start(run: Callable[..., None], *arguments: object) -> ForkServerProcess:
-    process = _context.Process(target=run, args=arguments, daemon=True)
+    process = context.Process(target=run, args=arguments, daemon=True)
     process.start()
     return process
 

@@ -24,7 +24,10 @@ LAST = "/test/last"
 
 
 class BrokerThread:
-    """`events` are what a reader that stays has been shown. `data` outlives the broker."""
+    """`events` are what a reader that stays has been shown.
+
+    Without `data` a guaranteed broker that is started again knows of no subscription until the reader is back.
+    """
 
     def __init__(
         self, mode: str = "guaranteed", data: Path | None = None, *, order: str = "none", **options: Any

@@ -43,7 +43,7 @@ FULL_SEEDS, FULL_RUNS = 20, 100
 QUICK_FAILURES, FULL_FAILURES = (20, 60, 100, 200), (10, 20, 40, 60, 80, 100, 125, 150, 200)
 DELIVERY_SWEEP = (25, 50, DELIVERY_FAILURES)
 SIMULATED_DELTAS = (0, 1, 2, 3)
-QUICK_BROKERS, QUICK_FAILED, QUICK_SIMULATIONS = 60, (5, 10), 3
+QUICK_BROKERS, QUICK_FAILED, QUICK_SIMULATIONS = 60, (10, 20), 3
 FULL_SIMULATIONS = 5
 
 
@@ -68,7 +68,9 @@ class Partitions(Study):
         return [*graph_points(quick), *simulation_points(quick)]
 
     def run(self, point: Point) -> list[Row]:
-        known = {name: point.get(name, 0) for name in ("kind", "brokers", "fanout", "failures", "delta", "seed")}
+        known = {
+            name: point.get(name, 0) for name in ("kind", "brokers", "fanout", "failures", "delta", "seed")
+        }
         return [{**known, "x": None, **row} for row in KINDS[point["kind"]](point)]
 
     def panels(self, table: pa.Table, quick: bool) -> list[Panel]:

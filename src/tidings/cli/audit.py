@@ -1,0 +1,172 @@
+"""`tidings audit`: checks the guarantees over traces and archives of any size, on Spark."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidings.cli.exits import ExitCode
+from tidings.cli.options import Json, Quiet, option
+from tidings.cli.output import print_json, print_line, print_table, printable, progress_bar
+
+if TYPE_CHECKING:
+    from tidings.spark.audit import Audited
+    from tidings.spark.audit_archive import ArchivesAudited
+    from tidings.spark.audit_run import Report
+    from tidings.trace.verdict import Verdict
+
+SHOWN_WITNESSES = 3
+
+
+class AuditMode(StrEnum):
+    ASKED = "asked"
+    GUARANTEED = "guaranteed"
+
+
+Paths = Annotated[
+    list[Path],
+    typer.Argument(metavar="DIR...", help="Traces (DIR/*.parquet) and archives.", show_default=False),
+]
+Out = Annotated[
+    Path | None, option("--out", "-o", metavar="DIR", help="Where report.md, its plots and tables go.")
+]
+Guarantees = Annotated[
+    list[str] | None,
+    option(
+        "--guarantee",
+        "-g",
+        metavar="NAME",
+        help="Check this, over all subscriptions; may be repeated. Without: what the subscriptions asked for.",
+    ),
+]
+Mode = Annotated[
+    AuditMode, option("--mode", help="'guaranteed' also checks what that mode promises: FIFO, and no gaps.")
+]
+Master = Annotated[
+    str | None,
+    option("--master", metavar="URL", help="Where Spark runs; without, on all cores of this machine."),
+]
+Here = Annotated[bool, option("--here", help="Without Spark, in this process alone.")]
+
+
+def audit(
+    paths: Paths,
+    out: Out = None,
+    guarantee: Guarantees = None,
+    mode: Mode = AuditMode.ASKED,
+    master: Master = None,
+    here: Here = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Check the guarantees over traces and archives. Exit code 1 if one is violated."""
+    from tidings.spark.audit import Request
+    from tidings.spark.audit_run import audit as run
+
+    if here and master is not None:
+        raise typer.BadParameter("--here and --master exclude each other")
+    if guarantee and mode is AuditMode.GUARANTEED:
+        raise typer.BadParameter("--guarantee and --mode guaranteed exclude each other")
+    if out is not None:
+        from tidings.spark.audit_plots import check_plots
+
+        check_plots()
+        out.mkdir(parents=True, exist_ok=True)  # what cannot be written is told before the work
+    request = Request(tuple(guarantee or ()), mode.value)
+    with progress_bar("audit", quiet=quiet) as progress:
+        report = run(list(dict.fromkeys(paths)), request, master=master, here=here, progress=progress)
+    if out is not None:
+        from tidings.spark.audit_report import write_report
+
+        write_report(report, out)
+    if json:
+        print_json(report_fields(report))
+    else:
+        show(report, out)
+    if not report.holds:
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def show(report: Report, out: Path | None) -> None:
+    from tidings.spark.audit_report import metric_rows
+
+    for trace in report.traces:
+        show_verdicts(f"trace {trace.directory}", trace.verdicts)
+        print_table("", ("what", "value"), metric_rows(trace))
+        show_remarks(trace.remarks)
+    if report.archives is not None:
+        archives = report.archives
+        pairs = zip(archives.directories, archives.events, strict=True)
+        show_verdicts(
+            "archives " + ", ".join(f"{name} ({events:,} events)" for name, events in pairs),
+            archives.verdicts,
+        )
+        for name, why in archives.not_checked.items():
+            print_line(f"{name}: {why}")
+        show_remarks(archives.remarks)
+    if out is not None:
+        print_line(f"written to {out}: report.md, verdicts.parquet, witnesses.parquet, latency.parquet")
+
+
+def show_verdicts(title: str, verdicts: list[Verdict]) -> None:
+    rows = [
+        (
+            verdict.guarantee,
+            "holds" if verdict.holds else "VIOLATED",
+            verdict.violations,
+            ", ".join(f"{name} {count:,}" for name, count in verdict.counts.items()) or None,
+        )
+        for verdict in verdicts
+    ]
+    print_table(title, ("guarantee", "verdict", "violations", "counts"), rows)
+    for verdict in verdicts:
+        for witness in verdict.witnesses[:SHOWN_WITNESSES]:
+            print_line(printable(f"{verdict.guarantee}: {witness.text}"))
+
+
+def show_remarks(remarks: list[str]) -> None:
+    for remark in remarks:
+        print_line(printable(f"note: {remark}"))
+
+
+def report_fields(report: Report) -> dict[str, Any]:
+    return {
+        "holds": report.holds,
+        "traces": [trace_fields(trace) for trace in report.traces],
+        "archives": None if report.archives is None else archive_fields(report.archives),
+    }
+
+
+def trace_fields(trace: Audited) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        "directory": trace.directory,
+        "holds": trace.holds,
+        "verdicts": [verdict_fields(verdict) for verdict in trace.verdicts],
+        "metrics": msgspec.to_builtins(trace.quantities.metrics),
+        "exact_quantiles": trace.quantities.exact,
+        "traffic": msgspec.to_builtins(trace.traffic),
+        "remarks": trace.remarks,
+    }
+
+
+def archive_fields(archives: ArchivesAudited) -> dict[str, Any]:
+    return {
+        "directories": archives.directories,
+        "events": archives.events,
+        "holds": archives.holds,
+        "verdicts": [verdict_fields(verdict) for verdict in archives.verdicts],
+        "not_checked": archives.not_checked,
+        "remarks": archives.remarks,
+    }
+
+
+def verdict_fields(verdict: Verdict) -> dict[str, Any]:
+    import msgspec
+
+    fields: dict[str, Any] = msgspec.to_builtins(verdict)
+    return fields
