@@ -25,7 +25,7 @@ from tidings.trace.metrics import metrics
 from tidings.trace.reader import Trace
 from tidings.trace.tables import Delivered, Published, Subscribed
 
-TRACES = 240
+TRACES = 80
 
 
 def audited(directory: Path, guarantees: tuple[str, ...], sizes: Sizes):
@@ -44,7 +44,7 @@ def test_an_audit_says_what_the_checkers_say(tmp_path: Path) -> None:
         assert audited(directory, (), sizes).verdicts == check_all(trace), seed
         broken.update(verdict.guarantee for verdict in found.verdicts if not verdict.holds)
         check_metrics(trace, found.quantities.metrics, exact=sizes.exact_rows > 0)
-    assert min(broken[name] for name in GUARANTEES) > 5, broken
+    assert all(broken[name] for name in GUARANTEES), broken
 
 
 def check_metrics(trace: Trace, found, *, exact: bool) -> None:
@@ -64,7 +64,7 @@ def test_an_audit_that_forgets_the_order_between_buckets_is_noticed(
 ) -> None:
     """The comparison above can fail: without edges nothing lies on a cycle."""
     random = Random(3)
-    traces = [random_trace(random, broken=True) for _ in range(60)]
+    traces = [random_trace(random, broken=True) for _ in range(20)]
     wanted = [check_all(trace, ["total_order"])[0].violations for trace in traces]
     assert any(wanted)
     monkeypatch.setattr(audit_order, "components", lambda edges, size: np.full(size, -1))
@@ -76,7 +76,7 @@ def test_an_audit_that_forgets_the_order_between_buckets_is_noticed(
 
 
 def test_the_guaranteed_mode_asks_for_what_it_promises(tmp_path: Path) -> None:
-    for seed in range(20):
+    for seed in range(8):
         trace = random_trace(Random(seed), broken=True)
         found = audit_trace(
             HereStages(), write_trace(trace, tmp_path), Request(mode="guaranteed"), Sizes(4, 4)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import inf, isfinite, sqrt
 from random import Random
 from statistics import fmean, stdev
@@ -19,7 +20,8 @@ from scipy import stats
 from tidings.spark.reproduce.study import Claim
 
 CONFIDENCE = 0.95
-RESAMPLINGS = 1_000
+RESAMPLINGS = 500
+UNDECIDED = "; too few runs to tell"
 BySeed = Mapping[int, float]
 Statistic = Callable[[Sequence[int]], float]
 """Of the runs of these seeds, one of which may be there twice."""
@@ -70,7 +72,8 @@ def pooled(differences: Sequence[tuple[BySeed, BySeed]]) -> Estimate:
 def resampled(statistic: Statistic, seeds: Sequence[int]) -> Estimate:
     """A statistic that is no mean, such as a ratio: its interval by drawing the seeds again and again."""
     random = Random(1)
-    drawn = sorted(statistic(random.choices(seeds, k=len(seeds))) for _ in range(RESAMPLINGS))
+    known = cache(lambda drawn: statistic(drawn))  # of few seeds there are few different draws
+    drawn = sorted(known(tuple(sorted(random.choices(seeds, k=len(seeds))))) for _ in range(RESAMPLINGS))
     outside = round(RESAMPLINGS * (1 - CONFIDENCE) / 2)
     return Estimate(statistic(seeds), drawn[outside], drawn[-1 - outside])
 
@@ -125,6 +128,7 @@ def claimed(
     """`why` is told where the claim is known not to hold, `note` always: what is different in our experiment."""
     reasons = [note] if note else []
     if verdict.undecided:
+        measured += UNDECIDED
         reasons.append("not decided by so few runs: the 95 % interval contains both answers")
     elif not verdict.holds and why:
         reasons.append(why)

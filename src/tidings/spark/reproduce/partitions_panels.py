@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tidings.spark.reproduce.estimates import Results, estimate
+from tidings.spark.reproduce.estimates import Results
 from tidings.spark.reproduce.partitions_expected import (
     BROKERS,
     DELIVERY_BROKERS,

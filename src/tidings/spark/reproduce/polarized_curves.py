@@ -65,6 +65,9 @@ class Curves:
                 return low + (high - low) * (before - log(1 - self.goal)) / (before - after)
         return inf
 
+    def reaches_goal(self, scheme: Scheme) -> bool:
+        return isfinite(self.fanout_for_goal(scheme, self.seeds))
+
     def _missed(self, scheme: Scheme, fanout: int, seeds: Sequence[int]) -> float:
         """Its logarithm; where nothing was missed, half of one delivery stands for it."""
         at = scheme if fanout else Scheme(TREE, scheme.redundancy)
@@ -114,6 +117,15 @@ class Curves:
             ),
             self.seeds,
         )
+
+    def saved_by_coding(self, scheme: Scheme, redundancy: int) -> Estimate:
+        """Which share of the fanout; at least that where the goal is not reached without coding."""
+
+        def saved(seeds: Sequence[int]) -> float:
+            without = min(self.fanout_for_goal(scheme, seeds), float(self.fanouts(scheme)[-1]))
+            return 1 - self.fanout_for_goal(scheme._replace(redundancy=redundancy), seeds) / without
+
+        return resampled(saved, self.seeds)
 
 
 def quotient(left: float, right: float) -> float:

@@ -1,0 +1,148 @@
+"""Archives under audit: planted repetitions, disorder, disagreement and damage are found, in chunks of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+
+from tidings.archive import Archive, ArchiveSettings
+from tidings.model.errors import ArchiveError, PipelineError
+from tidings.model.event import Event
+from tidings.spark.audit_archive import audit_archives
+from tidings.spark.audit_stages import HereStages
+
+
+def event(name: str, *, ordered: bool = False, out_of_order: bool = False, topic: str = "/a") -> Event:
+    """`p:3`, or `p~2:3` for incarnation 2."""
+    source, sequence = name.split(":")
+    base, _, incarnation = source.partition("~")
+    made = Event(base, int(incarnation or 0), int(sequence), topic, 10, {}, b"")
+    if ordered:
+        made.__dict__["order"] = SimpleNamespace(topic=topic, number=1, after={})
+    if out_of_order:
+        made.__dict__["out_of_order"] = True
+    return made
+
+
+def archive(directory: Path, events: Sequence[Event]) -> Path:
+    with Archive.open(directory, ArchiveSettings(segment_rows=5)) as opened:
+        for made in events:
+            opened.append([made], 20)
+    return directory
+
+
+def found(paths: Sequence[Path], guarantees: Sequence[str] = (), chunk_rows: int = 3):
+    audited = audit_archives(HereStages(), paths, guarantees, chunk_rows=chunk_rows)
+    return audited, {verdict.guarantee: verdict for verdict in audited.verdicts}
+
+
+def test_an_archive_in_order_holds_and_says_what_it_cannot_tell(tmp_path: Path) -> None:
+    path = archive(tmp_path / "a", [event(f"{'pq'[n % 2]}:{n}") for n in range(13)])
+    audited, verdicts = found([path])
+    assert audited.holds
+    assert audited.events == [13]
+    assert list(verdicts) == ["intact", "exactly_once", "fifo"]
+    assert list(audited.not_checked) == ["gap_free", "agreement", "causal_order", "total_order"]
+
+
+def test_repetition_and_disorder_are_found_with_their_offsets(tmp_path: Path) -> None:
+    names = ["p:1", "q:1", "p:2", "q:3", "p:1", "q:2", "p:4", "p~1:1", "p:5"]
+    path = archive(tmp_path / "a", [event(name) for name in names])
+    for chunk_rows in (1, 2, 100):
+        audited, verdicts = found([path], chunk_rows=chunk_rows)
+        assert not audited.holds
+        (again,) = verdicts["exactly_once"].witnesses
+        assert (again.events, again.positions) == (("p:1",), (0, 4))
+        late, older_life = verdicts["fifo"].witnesses
+        assert (late.events, late.positions) == (("q:3", "q:2"), (3, 5))
+        assert (older_life.events, older_life.positions) == (("p~1:1", "p:5"), (7, 8))
+
+
+def test_what_is_declared_out_of_order_is_set_aside_and_total_order_counts_by_topic(tmp_path: Path) -> None:
+    events = [
+        event("p:2", ordered=True, topic="/a"),
+        event("p:1", ordered=True, topic="/b"),
+        event("q:2"),
+        event("q:1", out_of_order=True),
+    ]
+    path = archive(tmp_path / "a", events)
+    assert found([path])[0].holds
+    _, strict = found([path], ["fifo"])
+    assert [witness.events for witness in strict["fifo"].witnesses] == [("p:2", "p:1")]
+
+
+def test_a_name_with_a_tilde_is_not_taken_for_an_incarnation(tmp_path: Path) -> None:
+    events = [event("p:5"), Event("p~1", 0, 3, "/a", 10, {}, b""), event("p:6"), event("p~1:3")]
+    assert found([archive(tmp_path / "a", events)])[0].holds
+
+
+def test_two_archives_that_disagree_are_told_apart(tmp_path: Path) -> None:
+    def recorded(name: str, names: Sequence[str], *, ordered: bool) -> Path:
+        return archive(tmp_path / name, [event(name, ordered=ordered) for name in names])
+
+    one = recorded("one", ["p:1", "q:1", "r:1", "s:1"], ordered=True)
+    same = recorded("same", ["p:1", "r:1", "s:1"], ordered=True)
+    other = recorded("other", ["r:1", "q:1", "s:1"], ordered=True)
+    free = recorded("free", ["s:1", "r:1"], ordered=False)
+    assert found([one, same])[0].holds
+    assert found([one, free])[0].holds  # nobody asked for an order there
+    assert not found([one, free], ["total_order"])[0].holds
+    for chunk_rows in (1, 100):
+        _, verdicts = found([one, same, other], chunk_rows=chunk_rows)
+        (witness,) = verdicts["total_order"].witnesses
+        assert witness.subscribers == (str(one), str(other))
+        assert witness.events == ("q:1", "r:1")
+        assert witness.positions == (1, 2, 0, 1)
+
+
+def test_random_archives_count_as_plain_loops_do(tmp_path: Path) -> None:
+    for seed in range(12):
+        random = Random(seed)
+        names = [f"{random.choice('pqr')}:{random.randrange(12)}" for _ in range(random.randrange(25))]
+        path = archive(tmp_path / str(seed), [event(name) for name in names])
+        _, verdicts = found([path], chunk_rows=random.choice((1, 4, 50)))
+        assert verdicts["exactly_once"].violations == len(names) - len(set(names))
+        late, highest = 0, {}
+        for name in dict.fromkeys(names):
+            source, sequence = name[0], int(name[2:])
+            late += sequence < highest.get(source, -1)
+            highest[source] = max(highest.get(source, -1), sequence)
+        assert verdicts["fifo"].violations == late
+
+
+def test_damage_is_a_violation_and_the_other_archives_are_still_checked(tmp_path: Path) -> None:
+    good = archive(tmp_path / "good", [event(f"p:{n}") for n in range(8)])
+    bad = archive(tmp_path / "bad", [event(f"p:{n}") for n in range(8)])
+    segment = min((bad / "segments").glob("*.parquet"))
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    segment.write_bytes(content)
+    audited, verdicts = found([good, bad])
+    assert not audited.holds
+    assert not verdicts["intact"].holds
+    assert segment.name in verdicts["intact"].witnesses[0].text
+    assert verdicts["fifo"].holds
+    assert any("damaged" in remark for remark in audited.remarks)
+
+
+def test_gaps_and_empty_archives_are_remarked_on(tmp_path: Path) -> None:
+    with Archive.open(tmp_path / "a") as opened:
+        opened.note_gap("the recorder was away")
+    audited, _ = found([tmp_path / "a"])
+    assert audited.holds
+    assert any("the recorder was away" in remark for remark in audited.remarks)
+    assert any("is empty" in remark for remark in audited.remarks)
+
+
+def test_what_archives_cannot_tell_is_refused(tmp_path: Path) -> None:
+    path = archive(tmp_path / "a", [event("p:1")])
+    with pytest.raises(PipelineError, match="archives cannot tell whether gap_free holds"):
+        found([path], ["gap_free"])
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "archive.sqlite").write_bytes(b"nothing of ours" * 100)
+    with pytest.raises(ArchiveError, match=r"archive\.sqlite"):
+        found([tmp_path / "b"])
