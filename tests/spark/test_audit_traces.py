@@ -9,8 +9,8 @@ from random import Random
 
 import numpy as np
 import pytest
-from random_traces import random_trace, write_trace
 
+from random_traces import random_trace, write_trace
 from tidings.model.errors import PipelineError, TraceError
 from tidings.spark import audit_order
 from tidings.spark.audit import Request, Sizes, audit_trace, buckets

@@ -50,9 +50,7 @@ def _publications(random: Random, count: int) -> list[Published]:
         attributes = [("x", str(random.randrange(4)))]
         confirmed_ns = random.choice((None, at_ns + 1))
         topic = random.choice(TOPICS)
-        rows.append(
-            Published(event_id, source, sequences[source], topic, attributes, 1, at_ns, confirmed_ns)
-        )
+        rows.append(Published(event_id, source, sequences[source], topic, attributes, 1, at_ns, confirmed_ns))
         at_ns += random.choice((0, 1, 10))
     return rows
 
@@ -68,9 +66,7 @@ def _subscriptions(random: Random, subscribers: int) -> list[Subscribed]:
     return rows
 
 
-def _deliveries(
-    random: Random, published: list[Published], subscribed: list[Subscribed]
-) -> list[Delivered]:
+def _deliveries(random: Random, published: list[Published], subscribed: list[Subscribed]) -> list[Delivered]:
     delay_of = {source: random.choice((0, 0, 5, 25)) for source in ("p", "s0", "s1", "s2")}
     shown = sorted(published, key=lambda row: row.at_ns + delay_of[row.source])
     selected = _selected(published, subscribed)
@@ -82,9 +78,7 @@ def _deliveries(
                 position = positions.get(asked.subscriber, 0)
                 positions[asked.subscriber] = position + 1
                 at_ns = event.at_ns + delay_of[event.source]
-                rows.append(
-                    Delivered(asked.subscriber, asked.subscription, position, event.event_id, at_ns)
-                )
+                rows.append(Delivered(asked.subscriber, asked.subscription, position, event.event_id, at_ns))
     if random.random() < 0.5:
         random.shuffle(rows)
     return rows

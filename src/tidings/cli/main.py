@@ -20,6 +20,7 @@ from tidings.cli.demo import demo
 from tidings.cli.exits import ExitCode, exit_code_of, message_of, one_line, report
 from tidings.cli.get import get
 from tidings.cli.output import discard_output
+from tidings.cli.plan import plan
 from tidings.cli.pub import pub
 from tidings.cli.record import record
 from tidings.cli.replay import replay
@@ -57,7 +58,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"], "auto_envvar_prefix": "TIDINGS"},
 )
-for verb in (broker, sequencer, up, pub, sub, record, get, replay, status, sim, bench, demo):
+for verb in (broker, sequencer, up, pub, sub, record, get, replay, status, sim, plan, bench, demo):
     app.command()(verb)
 
 

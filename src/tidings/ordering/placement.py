@@ -49,7 +49,7 @@ class Placement(Generic[Topic]):
 
 
 @dataclass(frozen=True)
-class _Demand:
+class Demand:
     """What is to be placed; topics are positions in the caller's list."""
 
     interest: list[list[int]]
@@ -93,9 +93,16 @@ def place(
     `threshold` is that of the groups. `rates` says how often is published on each topic; without it a topic counts by
     its subscribers. Less `rare_share` fits these clients better, and others worse.
     """
+    demand = _demand(topics, subscriptions, sites, threshold, rates)
+    placed = place_known(demand, rare_share=rare_share)
+    named = tuple(topics[number] for number in placed.topics)
+    return Placement(named, placed.sites, placed.local, placed.crossings)
+
+
+def place_known(demand: Demand, *, rare_share: float = RARE_SHARE) -> Placement[int]:
+    """The same where interests and groups are known already; topics are their positions there."""
     if not 0 <= rare_share <= 1:
         raise ValueError(f"rare_share {rare_share} is no share")
-    demand = _demand(topics, subscriptions, sites, threshold, rates)
     rare = _rare(demand, rare_share)
     cover = _light_cover(demand, rare)
     layouts = [_layout(demand, rare, frozenset(cover[:size])) for size in _sizes(len(cover))]
@@ -103,7 +110,7 @@ def place(
     local, crossings = _crossings(demand, best)
     order = _order(demand, best)
     return Placement(
-        tuple(topics[topic] for topic in order),
+        tuple(order),
         tuple(best.site_of[topic] for topic in order),
         local,
         crossings,
@@ -116,7 +123,7 @@ def _demand(
     sites: int,
     threshold: int,
     rates: Mapping[Topic, float] | None,
-) -> _Demand:
+) -> Demand:
     number_of = {topic: number for number, topic in enumerate(topics)}
     if sites < 1 or len(number_of) < len(topics):
         raise ValueError(f"{sites} sites, {len(topics)} topics: no site, or a topic that is named twice")
@@ -130,7 +137,7 @@ def _demand(
         groups.change(set(), numbers, ())
         for number in numbers:
             interest[number][site] += 1
-    return _Demand(
+    return Demand(
         interest,
         _weights(topics, interest, rates),
         [sorted(groups.members(number)) for number in range(len(topics))],
@@ -151,7 +158,7 @@ def _weights(
     return [float(rates.get(topic, 0.0)) for topic in topics]
 
 
-def _rare(demand: _Demand, share: float) -> frozenset[int]:
+def _rare(demand: Demand, share: float) -> frozenset[int]:
     """Those with the fewest subscribers, up to that share of the weight; and those that have none."""
     left = share * sum(demand.weights)
     rare = set()
@@ -164,7 +171,7 @@ def _rare(demand: _Demand, share: float) -> frozenset[int]:
     return frozenset(rare)
 
 
-def _light_cover(demand: _Demand, rare: frozenset[int]) -> list[int]:
+def _light_cover(demand: Demand, rare: frozenset[int]) -> list[int]:
     """Topics of which every pair in one group across two sites has one; first what covers most for its weight."""
     open_pairs = {
         topic: {*demand.strangers(topic)} - rare for topic in range(len(demand.homes)) if topic not in rare
@@ -196,7 +203,7 @@ def _sizes(longest: int) -> list[int]:
     return sorted({0, longest, *(1 << power for power in range(longest.bit_length()))})
 
 
-def _layout(demand: _Demand, rare: frozenset[int], cover: frozenset[int]) -> _Layout:
+def _layout(demand: Demand, rare: frozenset[int], cover: frozenset[int]) -> _Layout:
     """All at home, but for those moved, which go to the last site of the chain."""
     moved = rare | cover
     chain = _chain(demand, moved)
@@ -206,7 +213,7 @@ def _layout(demand: _Demand, rare: frozenset[int], cover: frozenset[int]) -> _La
     return _Layout(chain, site_of, sunk)
 
 
-def _chain(demand: _Demand, moved: frozenset[int]) -> list[int]:
+def _chain(demand: Demand, moved: frozenset[int]) -> list[int]:
     """The sites whose stamps would climb most come first, those that want most of what is moved come last."""
     gain = [0.0] * demand.sites
     for topic, home in enumerate(demand.homes):
@@ -219,7 +226,7 @@ def _chain(demand: _Demand, moved: frozenset[int]) -> list[int]:
     return sorted(range(demand.sites), key=lambda site: (-gain[site], wanted[site], site))
 
 
-def _hinders(demand: _Demand, topic: int, position: Mapping[int, int], moved: frozenset[int]) -> bool:
+def _hinders(demand: Demand, topic: int, position: Mapping[int, int], moved: frozenset[int]) -> bool:
     """At its home a topic would make one climb that stays further down."""
     here = position[demand.homes[topic]]
     return any(
@@ -227,7 +234,7 @@ def _hinders(demand: _Demand, topic: int, position: Mapping[int, int], moved: fr
     )
 
 
-def _crossings(demand: _Demand, layout: _Layout) -> tuple[float, float]:
+def _crossings(demand: Demand, layout: _Layout) -> tuple[float, float]:
     """The share of local stamps, and the messages between sites per stamp."""
     position = {site: at for at, site in enumerate(layout.chain)}
     total = local = crossings = 0.0
@@ -242,7 +249,7 @@ def _crossings(demand: _Demand, layout: _Layout) -> tuple[float, float]:
     return (local / total, crossings / total) if total else (1.0, 0.0)
 
 
-def _order(demand: _Demand, layout: _Layout) -> list[int]:
+def _order(demand: Demand, layout: _Layout) -> list[int]:
     """Within a site by falling weight, what was moved there at the end."""
     position = {site: at for at, site in enumerate(layout.chain)}
     return sorted(

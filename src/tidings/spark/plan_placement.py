@@ -90,23 +90,15 @@ def planned(entries: Entries, demand: Demand) -> Placed:
 
 
 def _place(demand: Demand) -> placing.Placement[int]:
-    """`placing.place`, for groups that are known already: it would count pairs client by client."""
-    count = len(demand.weights)
-    known = placing._Demand(
-        demand.counts.interest.tolist(),
-        demand.weights.tolist(),
-        [np.flatnonzero(members).tolist() for members in demand.groups],
-        demand.homes().tolist(),
-        demand.sites,
-    )
-    rare = placing._rare(known, placing.RARE_SHARE)
-    cover = placing._light_cover(known, rare)
-    layouts = [placing._layout(known, rare, frozenset(cover[:size])) for size in placing._sizes(len(cover))]
-    best = min(layouts, key=lambda layout: placing._crossings(known, layout)[1])
-    order = placing._order(known, best)
-    assert len(order) == count
-    return placing.Placement(
-        tuple(order), tuple(best.site_of[number] for number in order), *placing._crossings(known, best)
+    """`placing.place` would count pairs client by client; here they are counted."""
+    return placing.place_known(
+        placing.Demand(
+            demand.counts.interest.tolist(),
+            demand.weights.tolist(),
+            [np.flatnonzero(members).tolist() for members in demand.groups],
+            demand.homes().tolist(),
+            demand.sites,
+        )
     )
 
 

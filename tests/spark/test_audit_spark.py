@@ -1,0 +1,72 @@
+"""Audits on a real Spark: many small traces as tasks of one job, and traces in stages over several partitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from random_traces import random_trace, write_trace
+from spark_fixture import spark  # noqa: F401
+from tidings.model.errors import PipelineError
+from tidings.spark.audit import Request, Sizes, audit_trace
+from tidings.spark.audit_archive import audit_archives
+from tidings.spark.audit_run import audit
+from tidings.spark.audit_spark import spark_stages
+from tidings.trace.checkers import GUARANTEES, check_all
+from tidings.trace.reader import Trace
+from tidings.trace.tables import Published, Subscribed
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+ALL = Request(tuple(GUARANTEES))
+
+
+def test_small_traces_are_one_task_each(tmp_path: Path, spark: Any) -> None:  # noqa: F811
+    traces = [random_trace(Random(seed), broken=seed % 2 > 0) for seed in range(24)]
+    paths = [write_trace(trace, tmp_path / str(seed)) for seed, trace in enumerate(traces)]
+    shares: list[float] = []
+    report = audit(paths, ALL, progress=shares.append)
+    assert [found.directory for found in report.traces] == list(map(str, paths))
+    assert [found.verdicts for found in report.traces] == [check_all(trace, GUARANTEES) for trace in traces]
+    assert shares[-1] == 1.0
+
+
+def test_stages_over_partitions_say_what_the_checkers_say(tmp_path: Path, spark: Any) -> None:  # noqa: F811
+    """Large enough traces that every guarantee is broken in some bucket, and that the second look is needed."""
+    before = spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch")
+    with spark_stages(spark) as stages:
+        for seed, broken in ((1, True), (4, False)):
+            trace = random_trace(Random(seed), broken=broken, events=60, subscribers=12)
+            path = write_trace(trace, tmp_path / str(seed), rows_per_group=40)
+            found = audit_trace(
+                stages, path, ALL, Sizes(len(trace.delivered) // 2, len(trace.delivered) // 3)
+            )
+            assert found.verdicts == check_all(trace, GUARANTEES)
+    assert spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch") == before
+
+
+def test_a_mistake_in_the_trace_is_told_by_the_driver(tmp_path: Path, spark: Any) -> None:  # noqa: F811
+    asked = [Subscribed("s", "x", ["/a"], "x >", "none", 0, 0)]
+    published = [Published("p:0", "p", 0, "/a", [], 1, 10)]
+    path = write_trace(Trace.from_rows(published=published, subscribed=asked), tmp_path)
+    with pytest.raises(PipelineError, match="subscription s/x of the trace"):
+        audit([path], Request())
+
+
+def test_archives_go_through_spark(tmp_path: Path, spark: Any) -> None:  # noqa: F811
+    from archive_events import make_events
+    from tidings.archive import Archive
+
+    for name in ("one", "other"):
+        with Archive.open(tmp_path / name) as archive:
+            archive.append(make_events(0, 40), 1)
+    with Archive.open(tmp_path / "other") as archive:
+        archive.append(make_events(6, 1), 1)
+    with spark_stages(spark) as stages:
+        found = audit_archives(stages, [tmp_path / "one", tmp_path / "other"], chunk_rows=25)
+    assert found.events == [40, 41]
+    again = next(verdict for verdict in found.verdicts if verdict.guarantee == "exactly_once")
+    assert [witness.positions for witness in again.witnesses] == [(6, 40)]
