@@ -27,9 +27,9 @@ POINTS = [
     "inserted", "appended", "writing", "written", "renamed", "synchronised", "listed", "sealed", "unlisting",
     "unlisted", "removed",
 ]  # fmt: skip
-RANDOM_KILLS = 12
-MAX_TOLD_BYTES = 1_000
-"""About 50 batches."""
+RANDOM_KILLS = 8
+MAX_TOLD_BYTES = 500
+"""About 25 batches."""
 
 
 @pytest.mark.parametrize("point", POINTS)

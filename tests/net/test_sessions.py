@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import struct
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -33,6 +35,7 @@ from tidings.model.messages import (
 from tidings.net import session as session_module
 from tidings.net.address import Address
 from tidings.net.broker import BrokerServer
+from tidings.net.client import ClientConnection
 from tidings.wire.codec import decode, encode, encode_publications
 from tidings.wire.frames import MAX_FRAME_BYTES, FrameReader, frame
 
@@ -367,5 +370,36 @@ def test_subscriptions_without_neighbours_are_accepted_at_once() -> None:
         assert await peer.hear() == Subscribed("s")
         await peer.close()
         await server.stop()
+
+    asyncio.run(main())
+
+
+def test_a_client_whose_peer_ends_and_resets_at_once_connects_again() -> None:
+    """FIN and RST in one go: closing our half then fails, and the session must end all the same."""
+
+    async def main() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.settimeout(15)
+        address = Address(*listener.getsockname())
+        accepted: list[int] = []
+
+        def serve() -> None:
+            while len(accepted) < 2:
+                connection, _ = listener.accept()
+                connection.recv(65536)  # the Hello; what follows it stays unread, so closing resets
+                connection.sendall(frame(encode(Welcome(PROTOCOL_VERSION, "b", "best-effort"))))
+                time.sleep(0.2)
+                connection.shutdown(socket.SHUT_WR)
+                connection.close()
+                accepted.append(1)
+
+        server = asyncio.ensure_future(asyncio.to_thread(serve))
+        client = ClientConnection(address, "c", emit=lambda fact: None)
+        await client.open()
+        client.client.publish("/a", {}, bytes(100), 0)
+        await asyncio.wait_for(server, 20)
+        await client.close()
+        listener.close()
+        assert len(accepted) == 2
 
     asyncio.run(main())

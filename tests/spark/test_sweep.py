@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from spark_cluster import QUICK_JVM
 from spark_fixture import spark  # noqa: F401
 from tidings.cli.main import run
 from tidings.simulator.run import run_scenario
@@ -150,7 +151,13 @@ def done_before_kill(path: Path, out: Path) -> list[tuple[str, float]]:
     command += ["--master", "local[1,3]"]
     log = path.with_name("log")
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "JDK_JAVA_OPTIONS": QUICK_JVM},
+        )
     try:
         deadline = time.monotonic() + WAIT_SECONDS
         while len(found := list((out / "done").glob("[0-9a-f]*.json"))) < 3:

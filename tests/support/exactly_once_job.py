@@ -19,6 +19,8 @@ APPEND_PAUSE_S = 0.05
 SEGMENT_ROWS = 300
 """So that rows move from the tail to segments while they are read."""
 MAX_OFFSETS = 150
+MAX_AHEAD = 2_000
+"""However slow the query is, the archive does not run away from it, nor does the query run out of events."""
 OPTIONS = {"startingOffsets": "earliest", "minPartitions": "2", "consumer": "job"}
 
 
@@ -26,11 +28,16 @@ def write(home: Path) -> None:
     """Until there is a file `enough`."""
     from source_archives import append
     from tidings.archive.archive import Archive, ArchiveSettings
+    from tidings.archive.reader import ArchiveReader
 
     parent = os.getppid()
-    with Archive.open(home / "archive", ArchiveSettings(segment_rows=SEGMENT_ROWS)) as archive:
+    with (
+        Archive.open(home / "archive", ArchiveSettings(segment_rows=SEGMENT_ROWS)) as archive,
+        ArchiveReader(home / "archive") as reader,
+    ):
         while not (home / "enough").exists() and os.getppid() == parent:
-            append(archive, APPEND_ROWS)
+            if archive.bounds().end < reader.consumers().get("job", 0) + MAX_AHEAD:
+                append(archive, APPEND_ROWS)
             time.sleep(APPEND_PAUSE_S)
 
 

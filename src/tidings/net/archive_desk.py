@@ -7,7 +7,7 @@ A batch is read when the one before it has left: a slow reader holds up nobody a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -160,7 +160,7 @@ class ArchiveDesk:
             await asyncio.shield(self._call(lambda reader: parts.close()))
 
 
-def _parts(reader: ArchiveReader, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+def _parts(reader: ArchiveReader, start: int, stop: int) -> Generator[tuple[int, bytes], None, None]:
     """The rows as encoded batches, none larger than an answer may be."""
     for batch in reader.read(start, stop, BATCH_ROWS):
         waiting = [batch]

@@ -90,10 +90,14 @@ class StreamSession(Session, asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if transport.can_write_eof():
-            transport.write_eof()
-        else:
-            transport.close()
+        try:
+            if transport.can_write_eof():
+                transport.write_eof()
+            else:
+                transport.close()
+        except OSError:  # the peer's end and its reset came together
+            transport.abort()
+            return
         self._loop.call_later(LINGER_SECONDS, transport.abort)
 
     def abort(self) -> None:

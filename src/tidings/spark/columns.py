@@ -51,16 +51,16 @@ COLUMNS = pa.schema(
 def spark_batch(batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
     """A batch of the archive's rows as rows of Spark."""
     attributes = batch.column("attributes")
-    values = raw_bytes(attributes.items)
+    borders, names, values = _entries(attributes)
     published_us = pc.divide(batch.column("published_ns"), pa.scalar(NANOSECONDS_PER_US))
     arrays = [
-        _keys(attributes, values),
+        _keys(borders, names, values),
         batch.column("payload"),
         batch.column("topic"),
         pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows),
         batch.column("offset"),
         published_us.view(pa.timestamp("us", "UTC")),
-        _headers(attributes, values),
+        _headers(borders, names, values),
         batch.column("source"),
         batch.column("sequence"),
         attributes.cast(TEXT_MAP),
@@ -84,22 +84,29 @@ def raw_bytes(texts: pa.Array) -> pa.Array:
     return pc.replace_with_mask(plain, odd, pa.array(raw, pa.binary()).take(written.indices))
 
 
-def _keys(attributes: pa.MapArray, values: pa.Array) -> pa.Array:
+def _entries(attributes: pa.MapArray) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Where each event's attributes begin, the names of all of them, and their values."""
+    borders = attributes.offsets
+    first, end = borders[0].as_py(), borders[-1].as_py()  # a slice has the entries of the whole
+    names, texts = attributes.keys.slice(first, end - first), attributes.items.slice(first, end - first)
+    return pc.subtract(borders, pa.scalar(first, pa.int32())), names, raw_bytes(texts)
+
+
+def _keys(borders: pa.Array, names: pa.Array, values: pa.Array) -> pa.Array:
     """The value of each event's attribute `key`, null where it has none."""
-    entries = np.flatnonzero(pc.equal(attributes.keys, KEY_ATTRIBUTE).to_numpy(zero_copy_only=False))
-    borders = attributes.offsets.to_numpy()
-    entries = entries[(entries >= borders[0]) & (entries < borders[-1])]
+    events = len(borders) - 1
+    entries = np.flatnonzero(pc.equal(names, KEY_ATTRIBUTE).to_numpy(zero_copy_only=False))
     if not len(entries):
-        return pa.nulls(len(attributes), pa.binary())
-    chosen = np.full(len(attributes), -1, dtype=np.int64)
-    chosen[np.searchsorted(borders, entries, side="right") - 1] = entries
+        return pa.nulls(events, pa.binary())
+    chosen = np.full(events, -1, dtype=np.int64)
+    chosen[np.searchsorted(borders.to_numpy(), entries, side="right") - 1] = entries
     return values.take(pa.array(chosen, mask=chosen < 0))
 
 
-def _headers(attributes: pa.MapArray, values: pa.Array) -> pa.Array:
+def _headers(borders: pa.Array, names: pa.Array, values: pa.Array) -> pa.Array:
     """The same entries under the same borders."""
-    entries = pa.StructArray.from_arrays([attributes.keys, values], fields=list(HEADER))
-    return pa.ListArray.from_arrays(attributes.offsets, entries, type=HEADERS)
+    entries = pa.StructArray.from_arrays([names, values], fields=list(HEADER))
+    return pa.ListArray.from_arrays(borders, entries, type=HEADERS)
 
 
 class Selection:

@@ -40,6 +40,7 @@ ID_DIGITS = 20
 PART_RUNS = 1_000
 """A Spark job has this many runs, or more where there are many cores: all items of a job go to each of its tasks."""
 PART_RUNS_PER_CORE = 20
+REASON_CHARACTERS = 500
 CHECK_SHARE = 0.05
 """How much of the progress is the check of the points."""
 
@@ -147,9 +148,14 @@ def _run_part(session: SparkSession, job: Job, part: list[RunItem], progress: Pr
     except TidingsError:
         raise
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        told = [line for line in lines if "Exception" in line or "Error" in line]
-        reason = (told or lines or [type(error).__name__])[-1][:500]
         raise PipelineError(
-            f"Spark gave up; what is done stays, the same command goes on with it: {reason}"
+            f"Spark gave up; what is done stays, the same command goes on with it: {reason_of(error)}"
         ) from error
+
+
+def reason_of(error: Exception) -> str:
+    """The line of Spark's many that says most: the innermost cause, or else what was raised."""
+    lines = [line.strip().lstrip(": ") for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    raised = [line for line in lines if "Exception: " in line or "Error: " in line]
+    return (causes[-1:] or raised[:1] or lines[:1] or [type(error).__name__])[0][:REASON_CHARACTERS]

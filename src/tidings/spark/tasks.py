@@ -68,9 +68,11 @@ class watched:  # noqa: N801 - used as a context manager
         self._context.setJobGroup(self._group, "tidings")
         self._thread.start()
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._done.set()
         self._thread.join()
+        if _interrupted(error):
+            raise KeyboardInterrupt from None
         if kind is None:
             self._progress(1.0)
 
@@ -87,3 +89,10 @@ class watched:  # noqa: N801 - used as a context manager
                 counted = tracker.getStageInfo(stage)
                 finished += counted.numCompletedTasks if counted else 0
         return finished
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """On ^C pyspark cancels the jobs, and then complains that they were."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None

@@ -45,11 +45,11 @@ QUICK_FANOUTS = {
     "3PG 1": (1, 2, 3),
 }
 QUICK_CODED_FANOUTS = {
-    "push random": (1, 2, 3),
+    "push random": (2, 3, 4),
     "pull random": (2, 3, 4),
-    "push WRPG": (2, 3),
+    "push WRPG": (2, 3, 4),
     "push PGW .25": (2, 6),
-    "3PG .25": (2, 3),
+    "3PG .25": (2, 3, 4),
 }
 BY_LOSS = ("push WDPG", "push WRPG")
 """Schemes that are also run with weights by loss rates (eq. 6)."""
