@@ -70,7 +70,8 @@ def test_offsets_that_are_not_there(tmp_path: Path) -> None:
 def test_marks_are_written_with_their_events(tmp_path: Path) -> None:
     with Archive.open(tmp_path) as archive:
         archive.append(make_events(0, 2), 1, marks={"a": 1, "b": -(2**63)})
-        archive.append([], 1, marks={"a": 2**63 - 1})
+        archive.append([], 1, marks={"a": 2**63 - 1, "c": 5})
+        archive.append([], 1, marks={"c": None, "d": None})
         for bad in ({"": 1}, {"a": 2**63}, {"a": "1"}, {"\ud800": 1}, {"x" * 2000: 1}):
             with pytest.raises(ArchiveError):
                 archive.append(make_events(2, 1), 1, marks=bad)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ import pytest
 from archive_events import SECOND_NS, START_NS, kept_numbers, make_events
 from tidings.archive import Archive, ArchiveReader, ArchiveSettings, Segment
 from tidings.archive.retention import count_removable
+from tidings.archive.upkeep import TRIM_SEGMENTS
 from tidings.model.errors import ArchiveError, ArchiveTrimmed
 
 
@@ -66,7 +67,7 @@ def test_which_segments_go(
     settings = ArchiveSettings(retain_s=retain_s, retain_bytes=retain_bytes)
     now_ns = int(now_s * SECOND_NS)
     assert removed == count_removable(
-        SEGMENTS, settings, now_ns=now_ns, tail_bytes=tail_bytes, held_from=held_from
+        SEGMENTS, settings, now_ns=now_ns, size_bytes=600 + tail_bytes, held_from=held_from
     )
 
 
@@ -124,6 +125,15 @@ def test_by_size(tmp_path: Path) -> None:
         archive.maintain()
         assert archive.bounds() == (20, 40)
         assert len(files(tmp_path)) == 2
+
+
+def test_many_segments_at_once(tmp_path: Path) -> None:
+    with Archive.open(tmp_path, ArchiveSettings(segment_rows=1)) as archive:
+        archive.append(make_events(0, 2 * TRIM_SEGMENTS + 3), 1)
+        assert len(files(tmp_path)) == 2 * TRIM_SEGMENTS + 3
+    with Archive.open(tmp_path, ArchiveSettings(retain_bytes=1)) as archive:
+        archive.maintain()
+        assert files(tmp_path) == [] and archive.bounds().first == 2 * TRIM_SEGMENTS + 3
 
 
 def test_consumers_hold_what_they_need_until_they_expire(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_nulls_and_a_filter_that_is_none_are_told(tmp_path: Path) -> None:
     asked = [Subscribed("s", "x", ["/a"], "x >", "none", 0, 0)]
     published = [Published("p:0", "p", 0, "/a", [], 1, 10)]
     write_trace(Trace.from_rows(published=published, subscribed=asked), directory)
-    with pytest.raises(PipelineError, match="subscription s/x of the trace"):
+    with pytest.raises(TraceError, match="subscription s/x of the trace"):
         audited(directory, (), Sizes())
 
 

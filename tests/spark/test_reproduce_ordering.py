@@ -111,9 +111,9 @@ def test_only_servers_below_the_first_send_on() -> None:
 
 
 def test_servers_make_what_they_can_and_those_who_ask_one_by_one_wait() -> None:
-    crowded = dataclasses.replace(SMALL, topics_per_client=1, rate_per_s=10_000)
+    crowded = dataclasses.replace(SMALL, topics_per_client=1, rate_per_s=4000, duration_s=1.0)
     ours, slow = run_sites(crowded), run_sites(dataclasses.replace(crowded, speed="prototype"))
-    assert ours.throughput_per_s == pytest.approx(10_000, rel=0.05)
+    assert ours.throughput_per_s == pytest.approx(4000, rel=0.05)
     # 50 clients, one request each.
     assert slow.throughput_per_s == pytest.approx(50 / (slow.latency_mean_ms / 1000), rel=0.1)
 

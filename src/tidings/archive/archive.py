@@ -29,7 +29,15 @@ from tidings.archive.files import (
     sync_directory,
 )
 from tidings.archive.leftovers import check_and_clean
-from tidings.archive.listing import TailSize, read_bounds, read_gaps, read_id, read_marks, write_bounds
+from tidings.archive.listing import (
+    TailSize,
+    read_bounds,
+    read_gaps,
+    read_id,
+    read_marks,
+    write_bounds,
+    write_marks,
+)
 from tidings.archive.rows import pack_row, row_checksum
 from tidings.archive.upkeep import Upkeep
 from tidings.model.errors import ArchiveError, ArchiveFull
@@ -118,11 +126,11 @@ class Archive:
             return read_marks(self._database)
 
     def append(
-        self, events: Sequence[Event], notified_ns: int, *, marks: Mapping[str, int] | None = None
+        self, events: Sequence[Event], notified_ns: int, *, marks: Mapping[str, int | None] | None = None
     ) -> int:
         """The offset of the first of the events, which are on disk then; if it raises, none of them is kept.
 
-        ArchiveFull: there is no room, and the same call may be made again later.
+        A mark of None is removed. ArchiveFull: there is no room, and the same call may be made again later.
         """
         packed = [pack_row(event, notified_ns) for event in events]
         _check_marks(marks or {})
@@ -171,7 +179,7 @@ class Archive:
             raise
         self.trouble = ""
 
-    def _insert(self, packed: Sequence[bytes], marks: Mapping[str, int]) -> int:
+    def _insert(self, packed: Sequence[bytes], marks: Mapping[str, int | None]) -> int:
         with self._database.transaction(write=True):
             kept = read_bounds(self._database)
             first = kept.end
@@ -180,23 +188,21 @@ class Archive:
                 ((offset, row_checksum(offset, row), row) for offset, row in enumerate(packed, first)),
             )
             write_bounds(self._database, Bounds(kept.first, first + len(packed)))
-            self._database.insert("REPLACE INTO marks VALUES (?, ?)", marks.items())
+            write_marks(self._database, marks)
             self._reached("inserted")
         self._reached("appended")
         return first
 
     def _make_room(self, rows: int, size_bytes: int) -> None:
         """ArchiveFull where the tail is at its bounds and cannot be sealed."""
-        if not self._overflows(rows, size_bytes):
-            return
-        try:
-            self._upkeep.seal_one()
-        except ArchiveError as error:
-            raise ArchiveFull(
-                f"archive {self.directory}: {self._upkeep.tail().rows} events wait to be sealed, "
-                f"which is not possible: {error}"
-            ) from error
-        self._make_room(rows, size_bytes)
+        while self._overflows(rows, size_bytes):
+            try:
+                self._upkeep.seal_one()
+            except ArchiveError as error:
+                raise ArchiveFull(
+                    f"archive {self.directory}: {self._upkeep.tail().rows} events wait to be sealed, "
+                    f"which is not possible: {error}"
+                ) from error
 
     def _overflows(self, rows: int, size_bytes: int) -> bool:
         """A batch that is larger than the bounds is taken into an empty tail."""
@@ -220,8 +226,8 @@ def _make_unless_there(directory: Path) -> None:
     make_database(directory)
 
 
-def _check_marks(marks: Mapping[str, int]) -> None:
+def _check_marks(marks: Mapping[str, int | None]) -> None:
     for name, value in marks.items():
         check_name("mark", name)
-        if not isinstance(value, int) or not INT_MIN <= value <= INT_MAX:
+        if value is not None and not (isinstance(value, int) and INT_MIN <= value <= INT_MAX):
             raise ArchiveError(f"mark {name!r}: {value!r} is no integer of 64 bits")

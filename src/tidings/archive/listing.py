@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -58,6 +58,10 @@ def tail_size(database: Database) -> TailSize:
     return TailSize(*database.execute("SELECT COUNT(*), COALESCE(SUM(LENGTH(value)), 0) FROM tail")[0])
 
 
+def sealed_bytes(database: Database) -> int:
+    return int(database.execute("SELECT COALESCE(SUM(size_bytes), 0) FROM segments")[0][0])
+
+
 def read_segments(database: Database, above: int = -1, limit: int = -1) -> list[Segment]:
     """The segments that hold offsets above `above`, in order, at most `limit` of them."""
     rows = database.execute(
@@ -98,6 +102,13 @@ def read_consumers(database: Database) -> dict[str, int]:
 
 def read_marks(database: Database) -> dict[str, int]:
     return dict(database.execute("SELECT name, value FROM marks ORDER BY name"))
+
+
+def write_marks(database: Database, marks: Mapping[str, int | None]) -> None:
+    """None removes a mark."""
+    kept = ((name, value) for name, value in marks.items() if value is not None)
+    database.insert("REPLACE INTO marks VALUES (?, ?)", kept)
+    database.insert("DELETE FROM marks WHERE name = ?", ((name,) for name in marks if marks[name] is None))
 
 
 def read_tail(database: Database, start: int, stop: int, max_rows: int) -> list[Row]:

@@ -14,11 +14,13 @@ def count_removable(
     settings: ArchiveSettings,
     *,
     now_ns: int,
-    tail_bytes: int,
+    size_bytes: int,
     held_from: int | None,
 ) -> int:
-    """How many of the segments, from the front, go. What a consumer needs (from `held_from`) stays."""
-    size_bytes = tail_bytes + sum(segment.size_bytes for segment in segments)
+    """How many of these segments, the oldest, go from an archive of `size_bytes`.
+
+    What a consumer needs (from `held_from`) stays.
+    """
     count = 0
     for segment in segments:
         held = held_from is not None and segment.last >= held_from

@@ -26,6 +26,7 @@ from tidings.archive.listing import (
     read_bounds,
     read_segments,
     read_tail,
+    sealed_bytes,
     sealed_end,
     tail_size,
     write_bounds,
@@ -34,6 +35,9 @@ from tidings.archive.retention import count_removable, expired_before_ns
 from tidings.archive.rows import batch_of
 from tidings.archive.segment_file import GROUP_ROWS, write_segment
 from tidings.model.errors import ArchiveFull
+
+TRIM_SEGMENTS = 16
+"""Taken off the list in one transaction."""
 
 
 class Upkeep:
@@ -140,29 +144,39 @@ class Upkeep:
 
     def _trim(self) -> None:
         tail_bytes = self.tail().size_bytes
-        with self._database.transaction(write=True):
-            segments = self._take_off_list(tail_bytes)
-            self._reached("unlisting")
-        self._unlisted.extend(segment.path for segment in segments)
-        self._reached("unlisted")
-        while self._unlisted:  # with those that could not be removed the last time
+        more = True
+        while more:
+            with self._database.transaction(write=True):
+                paths = self._take_off_list(tail_bytes)
+                self._reached("unlisting")
+            self._unlisted.extend(paths)
+            self._reached("unlisted")
+            self._remove_unlisted()
+            more = len(paths) == TRIM_SEGMENTS
+
+    def _remove_unlisted(self) -> None:
+        """With those that could not be removed the last time."""
+        while self._unlisted:
             with told_as_archive_error(self._unlisted[0]):
                 self._unlisted[0].unlink(missing_ok=True)
             del self._unlisted[0]
             self._reached("removed")
 
-    def _take_off_list(self, tail_bytes: int) -> list[Segment]:
+    def _take_off_list(self, tail_bytes: int) -> list[Path]:
         now_ns = self._clock()
         expired_ns = expired_before_ns(now_ns, self._settings.consumer_expiry_s)
         self._database.execute("DELETE FROM consumers WHERE committed_ns < ?", expired_ns)
+        if self._settings.retain_s is None and self._settings.retain_bytes is None:
+            return []
         ((held_from,),) = self._database.execute("SELECT MIN(offset) FROM consumers")
-        segments = read_segments(self._database)
+        oldest = read_segments(self._database, limit=TRIM_SEGMENTS)
+        size_bytes = tail_bytes + sealed_bytes(self._database)
         count = count_removable(
-            segments, self._settings, now_ns=now_ns, tail_bytes=tail_bytes, held_from=held_from
+            oldest, self._settings, now_ns=now_ns, size_bytes=size_bytes, held_from=held_from
         )
-        for segment in segments[:count]:
+        for segment in oldest[:count]:
             self._database.execute("DELETE FROM segments WHERE first = ?", segment.first)
         if count:
             end = read_bounds(self._database).end
-            write_bounds(self._database, Bounds(segments[count - 1].last + 1, end))
-        return segments[:count]
+            write_bounds(self._database, Bounds(oldest[count - 1].last + 1, end))
+        return [segment.path for segment in oldest[:count]]

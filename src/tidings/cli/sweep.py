@@ -94,10 +94,8 @@ def point_objects(done: Sweep, most: int) -> list[dict[str, Any]]:
         }
         for point in range(min(done.grid.points, most))
     }
-    metrics = done.results.metrics
-    for row in metrics.select(["point", "metric", "n", "mean", "std", "low", "high"]).to_pylist():
-        if (entry := shown.get(row.pop("point"))) is not None:
-            entry["metrics"][row.pop("metric")] = row
+    for row in done.results.statistics(most):
+        shown[row.pop("point")]["metrics"][row.pop("metric")] = row
     return list(shown.values())
 
 

@@ -45,11 +45,13 @@ from tidings.trace.checkers.once import EXACTLY_ONCE
 from tidings.trace.verdict import Found, Verdict, verdict_of
 
 MAX_BUCKETS = 50_000
+PUBLISHED_PER_ROW = 4
+"""At most so many publications are there for each row of a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Rows of `delivered` in a chunk, in a bucket, and up to which quantiles of latency are exact."""
+    """Rows of `delivered` in a chunk, at least; in a bucket; and up to which quantiles of latency are exact."""
 
     chunk_rows: int = 2_000_000
     bucket_rows: int = 2_000_000
@@ -101,12 +103,14 @@ class _Audit:
         self._request = request
         self._sizes = sizes
         self._progress = progress
-        self._job = Job(files, exact=files.rows <= sizes.exact_rows)
-        self._chunks = chunks(files.delivered, sizes.chunk_rows)
+        # For each chunk, ids are looked up in a table of all publications, which is made anew.
+        chunk_rows = max(sizes.chunk_rows, files.published // PUBLISHED_PER_ROW)
+        self._job = Job(files, exact=files.rows <= sizes.exact_rows, batch_rows=chunk_rows)
+        self._chunks = chunks(files.delivered, chunk_rows)
 
     def run(self) -> Audited:
-        # A filter that cannot be read is told before any work is done.
         known = self._job.knowledge
+        known.check_interests()  # a filter that cannot be read is told before any work is done
         publications = self._count(known.subscriptions.order)
         first = self._bucketed(check_bucket).kept()
         pieces = first.tagged(FOUND, METRICS).collect(_share(self._progress, 0.1, 0.7))

@@ -20,7 +20,7 @@ from tidings.model.errors import TraceError
 from tidings.trace.reader import conformed
 from tidings.trace.tables import SCHEMAS, TABLES
 
-DELIVERED = "delivered"
+PUBLISHED, DELIVERED = "published", "delivered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class TraceFiles:
 
     directory: str
     stamp: str
+    published: int
+    """Rows of that table."""
     delivered: tuple[Groups, ...]
 
     @property
@@ -54,15 +56,18 @@ def trace_files(directory: Path) -> TraceFiles:
     if not directory.is_dir():
         raise TraceError(f"there is no trace directory {directory}")
     stamps = []
-    groups: list[Groups] = []
+    groups: dict[str, tuple[Groups, ...]] = {}
     for name in TABLES:
         dataset = _dataset(directory, name)
         stamps += [
             f"{file}:{Path(file).stat().st_mtime_ns}:{Path(file).stat().st_size}" for file in dataset.files
         ]
-        if name == DELIVERED:
-            groups = list(_groups(dataset.files))
-    return TraceFiles(str(directory.resolve()), sha256("|".join(stamps).encode()).hexdigest(), tuple(groups))
+        if name in (DELIVERED, PUBLISHED):
+            groups[name] = tuple(_groups(dataset.files))
+    published = sum(group.rows for group in groups[PUBLISHED])
+    return TraceFiles(
+        str(directory.resolve()), sha256("|".join(stamps).encode()).hexdigest(), published, groups[DELIVERED]
+    )
 
 
 def _dataset(directory: Path, name: str) -> Any:

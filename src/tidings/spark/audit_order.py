@@ -20,7 +20,7 @@ from tidings.spark.audit_tasks import EDGE, FOUND
 from tidings.spark.audit_trace import Job, bucket_coded, packed, unpacked
 from tidings.trace.checkers.causal import CAUSAL_ORDER, find_late, source_edges
 from tidings.trace.checkers.gaps import AGREEMENT, Keyed, find_unequal, got_in_time, missing_of_equals
-from tidings.trace.checkers.total import Shown, components, find_inversions, shown
+from tidings.trace.checkers.total import Shown, SmallEdges, components, find_inversions, shown
 from tidings.trace.coded import Array, Coded, Deliveries, segment_starts
 from tidings.trace.verdict import Found
 
@@ -36,10 +36,7 @@ KEYED = np.dtype([("key", "<i8"), ("row", "<i4")])
 def find_cycles(job: Job, index: int, pieces: list[Piece]) -> Iterator[Piece]:
     """The events that are not alone in their component, of the edges of check `index`."""
     events = job.knowledge.events
-    rows = np.frombuffer(b"".join(piece.body for piece in pieces), EDGE)
-    pieces.clear()
-    before, after = rows["before"].copy(), rows["after"].copy()
-    del rows
+    before, after = _all_edges(pieces)
     if job.checks[index].guarantee == CAUSAL_ORDER:
         more = source_edges(events)
         before = np.concatenate([before, more[0].astype(np.int32)])
@@ -47,6 +44,18 @@ def find_cycles(job: Job, index: int, pieces: list[Piece]) -> Iterator[Piece]:
     component = components((before, after), len(events))
     together = np.flatnonzero(component >= 0)
     yield Piece(index, 0, ON_CYCLES, packed(COMPONENT, together, component[together]))
+
+
+def _all_edges(pieces: list[Piece]) -> SmallEdges:
+    """There may be as many as deliveries: each piece goes as soon as it is read."""
+    count = sum(len(piece.body) for piece in pieces) // EDGE.itemsize
+    before, after = np.empty(count, np.int32), np.empty(count, np.int32)
+    while pieces:
+        rows = np.frombuffer(pieces.pop().body, EDGE)
+        before[count - len(rows) : count] = rows["before"]
+        after[count - len(rows) : count] = rows["after"]
+        count -= len(rows)
+    return before, after
 
 
 @dataclass(frozen=True)

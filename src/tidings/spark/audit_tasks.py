@@ -21,7 +21,6 @@ from tidings.trace.checkers.total import TOTAL_ORDER, Edges, order_edges
 from tidings.trace.coded import Coded, coded_deliveries, distinct_sorted
 from tidings.trace.verdict import Found
 
-BATCH_ROWS = 2_000_000
 COUNTED, PUBLICATIONS, FOUND, EDGES = "counted", "publications", "found", "edges"
 DELIVERED_COLUMNS = ("subscriber", "subscription", "position", "event_id", "at_ns", "out_of_order")
 EDGE = np.dtype([("before", "<i4"), ("after", "<i4")])
@@ -47,7 +46,7 @@ def count(job: Job, chunk: Chunk) -> Iterator[Piece]:
     """How many deliveries each subscriber has."""
     subscriptions = job.knowledge.subscriptions
     counted = Counted({}, {}, None)
-    for first, table in read_chunk(chunk, ("subscriber", "at_ns"), BATCH_ROWS):
+    for first, table in read_chunk(chunk, ("subscriber", "at_ns"), job.batch_rows):
         encoded = table["subscriber"].combine_chunks().dictionary_encode()
         codes = encoded.indices.to_numpy()
         _, first_rows, times = np.unique(codes, return_index=True, return_counts=True)
@@ -80,7 +79,7 @@ def code(job: Job, chunk: Chunk) -> Iterator[Piece]:
     known = job.knowledge
     if not chunk or chunk[0].first == 0:  # a bucket without deliveries is to be checked as well
         yield from (Piece(bucket, -1, "", b"") for bucket in range(len(job.bounds)))
-    for first, table in read_chunk(chunk, DELIVERED_COLUMNS, BATCH_ROWS):
+    for first, table in read_chunk(chunk, DELIVERED_COLUMNS, job.batch_rows):
         coded = coded_deliveries(known.events, known.subscriptions, table, first)
         # Small numbers are sorted by radix.
         bucket = (np.searchsorted(job.bounds, coded.subscriber, side="right") - 1).astype(np.uint16)

@@ -45,6 +45,7 @@ class Job:
     bounds: tuple[int, ...] = (0,)
     span: tuple[int, int] = (0, 0)
     exact: bool = True
+    batch_rows: int = 2_000_000
 
     @property
     def knowledge(self) -> Knowledge:
@@ -70,6 +71,10 @@ class Knowledge:
         if len(self.published) > MAX_NUMBER:
             raise TraceError(f"the trace in {self.files.directory} has more than {MAX_NUMBER} publications")
         return Events(self.published)
+
+    def check_interests(self) -> None:
+        """TraceError if a subscription has a filter or a topic that cannot be read."""
+        Interests(None, self.subscribed, np.empty(0, dtype=np.int64))
 
     @cached_property
     def interests(self) -> Interests:

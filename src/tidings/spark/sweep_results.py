@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from scipy.special import stdtrit
 
 from tidings.spark.grid import Grid, canonical, document_at
@@ -41,6 +42,11 @@ class Results:
     metrics: pa.Table
     failures: pa.Table
 
+    def statistics(self, points: int) -> list[dict[str, Any]]:
+        """Those of the first points, without the values of the grid."""
+        columns = self.metrics.select(["point", "metric", "n", "mean", "std", "low", "high"])
+        return list(columns.filter(pc.less(columns["point"], points)).to_pylist())
+
 
 def write_results(grid: Grid, ids: Sequence[str], records: Records, out: Path, *, check: bool) -> Results:
     parameters = parameter_columns(grid)
@@ -48,7 +54,7 @@ def write_results(grid: Grid, ids: Sequence[str], records: Records, out: Path, *
     found = Results(
         runs,
         with_parameters(statistics(runs, parameters.column_names), parameters),
-        _failures(grid, failed, out, check=check),
+        with_parameters(_failures(grid, failed, out, check=check), parameters),
     )
     write_table(found.runs, out / "runs.parquet")
     write_table(found.metrics, out / "metrics.parquet")
@@ -210,7 +216,7 @@ def _failures(grid: Grid, failed: Sequence[_Failed], out: Path, *, check: bool) 
         rows.append(
             {"point": run.point, "seed": run.seed, "id": run.id, "message": run.message, "replay": replay}
         )
-    return with_parameters(pa.Table.from_pylist(rows, schema=FAILURES), parameter_columns(grid))
+    return pa.Table.from_pylist(rows, schema=FAILURES)
 
 
 def replay_command(scenario: Path, seed: int, out: Path, *, check: bool) -> str:

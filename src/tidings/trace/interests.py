@@ -22,7 +22,7 @@ from tidings.model.topics import TopicPattern
 
 Array = npt.NDArray[np.int64]
 
-MAX_KEPT = 50_000_000
+MAX_KEPT = 20_000_000
 """Selected events that are remembered, over all interests; when there are more, all are computed anew."""
 
 _NOTHING: Array = np.empty(0, dtype=np.int64)

@@ -16,6 +16,9 @@ NO_MATPLOTLIB = "this needs matplotlib: pip install 'tidings[spark]'"
 SIZE_INCHES = (7.0, 4.6)
 DOTS_PER_INCH = 120
 MARKERS = "osD^vP*Xh<>"
+OURS = {"linestyle": "-", "markersize": 4}
+PAPERS = {"linestyle": "--", "markersize": 9, "markerfacecolor": "none"}
+"""Hollow and larger: seen also where the two agree."""
 SETTINGS: dict[Any, Any] = {"svg.hashsalt": "tidings", "svg.fonttype": "none", "font.size": 9.0}
 
 
@@ -47,30 +50,21 @@ def figure_of(panel: Panel) -> Any:
     axes = figure.add_subplot()
     names = list(dict.fromkeys([*panel.series, *panel.paper]))
     for index, name in enumerate(names):
-        colour, marker = f"C{index % 10}", MARKERS[index % len(MARKERS)]
-        draw_line(axes, panel, panel.series.get(name, ()), name, color=colour, marker=marker, linestyle="-")
-        draw_line(
-            axes,
-            panel,
-            panel.paper.get(name, ()),
-            f"{name} (paper)",
-            color=colour,
-            marker=marker,
-            linestyle="--",
-            markerfacecolor="none",
-        )
+        style = {"color": f"C{index % 10}", "marker": MARKERS[index % len(MARKERS)]}
+        draw_line(axes, panel, panel.series.get(name, ()), name, style | OURS)
+        draw_line(axes, panel, panel.paper.get(name, ()), f"{name} (paper)", style | PAPERS)
     label(axes, panel)
     return figure
 
 
-def draw_line(axes: Any, panel: Panel, places: Sequence[Place], name: str, **style: Any) -> None:
+def draw_line(axes: Any, panel: Panel, places: Sequence[Place], name: str, style: dict[str, Any]) -> None:
     shown = [place for place in places if visible(panel, place)]
     if not shown:
         return
     errors = [place[2] if len(place) > 2 else 0.0 for place in shown]
     xs, ys = [place[0] for place in shown], [place[1] for place in shown]
     bars = errors if any(errors) else None
-    axes.errorbar(xs, ys, yerr=bars, label=name, markersize=4, linewidth=1.2, capsize=2, **style)
+    axes.errorbar(xs, ys, yerr=bars, label=name, linewidth=1.2, capsize=2, **style)
 
 
 def visible(panel: Panel, place: Place) -> bool:

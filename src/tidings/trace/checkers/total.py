@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
@@ -24,6 +25,7 @@ TOTAL_ORDER = "total_order"
 
 Edges = tuple[Array, Array]
 """Pairs of event numbers."""
+SmallEdges = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
 
 
 class Shown(NamedTuple):
@@ -69,7 +71,7 @@ def order_edges(coded: Coded, rows: Array) -> Edges:
     return event[:-1][same], event[1:][same]
 
 
-def components(edges: Edges, size: int) -> Array:
+def components(edges: Edges | SmallEdges, size: int) -> Array:
     """The component of each of `size` events, named by its lowest; -1 for an event that is alone in its own."""
     graph = coo_array((np.ones(len(edges[0]), dtype=np.int8), edges), shape=(size, size))
     _, label = connected_components(graph, directed=True, connection="strong")
