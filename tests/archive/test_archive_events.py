@@ -53,7 +53,7 @@ def events(draw: st.DrawFn) -> Event:
     return event
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(events(), max_size=6), integers, st.integers(0, 2**62))
 def test_any_event_comes_back_as_it_was(many: list[Event], notified_ns: int, first: int) -> None:
     batch = batch_of(first, [unpack_row(pack_row(event, notified_ns)) for event in many])

@@ -14,7 +14,7 @@ from tidings.archive import Archive, ArchiveReader, ArchiveSettings
 from tidings.model.errors import ArchiveAhead, ArchiveError, ArchiveTrimmed
 from tidings.model.event import Event
 
-SEEDS = range(8)
+SEEDS = range(6)
 STEPS = 40
 POINTS = [
     "inserted",

@@ -119,6 +119,28 @@ def test_a_full_disk_stops_acknowledging_and_nothing_is_lost(
     assert [record.message for record in caplog.records].count("nothing is recorded: no room") == 1
 
 
+def test_upkeep_that_fails_does_not_repeat_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "archive"
+
+    def maintain(self: Archive) -> None:
+        self.trouble = "no room for a file"
+        raise ArchiveFull(self.trouble)
+
+    monkeypatch.setattr(Archive, "maintain", maintain)
+    monkeypatch.setattr(recorder_module, "RETRY_S", 0.01)
+
+    async def main() -> None:
+        async with running(guaranteed_broker(tmp_path)) as url, recording(Recorder(url, archive)) as recorder:
+            await publish(url, 0, 50)
+            await until(lambda: recorder.recorded >= 50)
+            assert recorder.status()["archive_problem"] == "no room for a file"
+
+    play(main)
+    assert numbers(archive) == list(range(50))
+
+
 def test_a_recorder_of_a_network_that_does_not_wait_says_what_may_be_missing(tmp_path: Path) -> None:
     archive = tmp_path / "archive"
 

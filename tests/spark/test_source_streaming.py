@@ -11,10 +11,11 @@ import pytest
 
 from source_archives import extend, make_archive
 from spark_fixture import spark  # noqa: F401
+from spark_queries import started
 from tidings.archive.reader import ArchiveReader
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
-WAIT_S = 60
+WAIT_S = 120
 
 
 @pytest.fixture
@@ -32,11 +33,8 @@ class Query:
     def start(self, archive: Path | str, trigger: dict[str, Any], **options: object) -> Any:
         frame = self.spark.readStream.format("tidings").options(archive=str(archive), **options).load()
         writer = frame.select("offset", "value").writeStream.format("parquet")
-        return (
-            writer.option("checkpointLocation", str(self.home / "checkpoint"))
-            .trigger(**trigger)
-            .start(str(self.home / "rows"))
-        )
+        writer = writer.option("checkpointLocation", str(self.home / "checkpoint")).trigger(**trigger)
+        return started(lambda: writer.start(str(self.home / "rows")))
 
     def run(self, archive: Path | str, **options: object) -> list[int]:
         """Everything that is there now; how many rows each batch had."""
@@ -94,7 +92,7 @@ def test_a_stream_follows_two_archives_that_grow(spark: Any, archive: Path, tmp_
     options = {"archive": f"{archive},{other}", "subscribe": "/news/bbc", "startingOffsets": "earliest"}
     frame = spark.readStream.format("tidings").options(**options).load()
     writer = frame.select("partition", "offset").writeStream.format("memory").queryName("growing")
-    running = writer.trigger(processingTime="100 milliseconds").start()
+    running = started(writer.trigger(processingTime="100 milliseconds").start)
     wanted = [(0, at) for at in range(0, 60, 3)] + [(1, 0)]
     try:
         for at in (3, 6):

@@ -67,7 +67,7 @@ class Halving(Killed):
 
     def _insert(self, packed: Sequence[bytes], marks: Any) -> int:
         first = super()._insert(packed[: len(packed) // 2], {})
-        time.sleep(0.001)
+        time.sleep(0.01)
         super()._insert(packed[len(packed) // 2 :], marks)
         return first
 
@@ -82,7 +82,7 @@ def write(directory: Path, told: Path, kind: str, seed: int, point: str, times: 
         Told(told).tell(False, end)
         if kind == "hasty":  # planted: it says so too early
             Told(told).tell(True, end)
-            time.sleep(0.001)
+            time.sleep(0.01)
         writer.append(make_events(start, end - start), time.time_ns(), marks={"end": end})
         Told(told).tell(True, end)
 

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from spark_queries import started
+
 APPEND_ROWS = 20
 APPEND_PAUSE_S = 0.05
 SEGMENT_ROWS = 300
@@ -44,7 +46,8 @@ def write(home: Path) -> None:
 def start_query(session: Any, home: Path, trigger: dict[str, Any], **options: str) -> Any:
     reader = session.readStream.format("tidings").options(**OPTIONS, **options)
     writer = reader.load(str(home / "archive")).writeStream.format("parquet").trigger(**trigger)
-    return writer.option("checkpointLocation", str(home / "checkpoint")).start(str(home / "rows"))
+    writer = writer.option("checkpointLocation", str(home / "checkpoint"))
+    return started(lambda: writer.start(str(home / "rows")))
 
 
 def query(home: Path) -> None:

@@ -77,6 +77,8 @@ class Recorder:
         """Events since the start."""
         self.problem = ""
         """Why nothing is written at the moment."""
+        self.trouble = ""
+        """Why files are not sealed, or not given up, at the moment."""
         self.name = name or ""
         self.archive_id = ""
         self.first_offset = 0
@@ -252,7 +254,12 @@ class Recorder:
             archive.note_gap(*gaps[0])
             gaps.pop(0)
         archive.append(events, now_ns, marks=marks)
-        archive.maintain()
+        # The events are on disk: whatever upkeep meets, they must not be appended again.
+        with suppress(ArchiveError):
+            archive.maintain()
+        if archive.trouble and archive.trouble != self.trouble:
+            log.warning("the archive cannot be kept up, and takes events meanwhile: %s", archive.trouble)
+        self.trouble = archive.trouble
 
     def _changed_marks(self, events: list[Event]) -> dict[str, int | None]:
         """The last sequence of each source, of the most recent sources alone."""
@@ -301,7 +308,7 @@ class Recorder:
             "archive_recorder": self.name,
             "archive_recorded": self.recorded,
             "archive_waiting": 0 if self._intake is None else len(self._intake),
-            "archive_problem": self.problem,
+            "archive_problem": self.problem or self.trouble,
         }
 
 

@@ -65,6 +65,7 @@ def audit_archives(
     for name in guarantees:
         if known_guarantee(name) not in CHECKED:
             raise PipelineError(f"archives cannot tell whether {name} holds: they tell {', '.join(CHECKED)}")
+    directories = [directory.resolve() for directory in directories]  # as all workers know them
     ranges, remarks = [], []
     for directory in directories:
         with ArchiveReader(directory) as reader:

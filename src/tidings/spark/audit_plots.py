@@ -66,6 +66,7 @@ def _latency(axes: Any, trace: Audited) -> None:
 def _delivery_ratio(axes: Any, trace: Audited) -> None:
     rows = trace.quantities.subscribers
     ratio = np.where(rows["expected"] > 0, 1 - rows["missing"] / np.maximum(rows["expected"], 1), 1.0)
+    lowest = 0.0
     if len(rows) <= MAX_BARS:
         places = np.arange(len(rows))
         axes.bar(places, ratio * 100, color="tab:green")
@@ -74,12 +75,9 @@ def _delivery_ratio(axes: Any, trace: Audited) -> None:
         axes.set(xlabel="subscriber")
     else:
         axes.plot(np.sort(ratio) * 100, color="tab:green")
+        lowest = max(ratio.min() * 100 - 1, 0.0)
         axes.set(xlabel="subscribers, the worst first")
-    axes.set(
-        ylabel="delivered (%)",
-        title="What arrived of what was owed",
-        ylim=(min(ratio.min() * 100, 99.0), 100.1),
-    )
+    axes.set(ylabel="delivered (%)", title="What arrived of what was owed", ylim=(lowest, 101))
 
 
 def _deliveries(axes: Any, trace: Audited) -> None:

@@ -91,11 +91,12 @@ def _audit_traces(
     done = sum(sizes[path] for path in small)
     audited: dict[Path, Audited] = {}
     if small:
-        pieces = stages.map(partial(audit_small, request), list(enumerate(small))).collect(
-            _part(progress, 0.0, done / total)
-        )
+        items = [(number, path.resolve()) for number, path in enumerate(small)]
+        pieces = stages.map(partial(audit_small, request), items).collect(_part(progress, 0.0, done / total))
         for piece in pieces:
-            audited[small[piece.place]] = msgspec.msgpack.decode(piece.body, type=Audited)
+            path = small[piece.place]
+            found = msgspec.msgpack.decode(piece.body, type=Audited)
+            audited[path] = msgspec.structs.replace(found, directory=str(path))
     for path, rows in sizes.items():
         if path not in audited:
             share = _part(progress, done / total, (done + rows) / total)

@@ -41,7 +41,7 @@ RECORD = pa.schema(
 DONE = "done"
 TRACES = "traces"
 ROOM = "tidings-run-"
-MARK = "sweep.json"
+MARK = ".sweep"
 """Holds a word of this sweep: a worker that reads it sees the driver's directory, not one of the same name."""
 
 Record = dict[str, Any]
