@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from tidings.cli.options import Json, option
 from tidings.cli.output import print_json, print_line, print_table, progress_bar
 
 if TYPE_CHECKING:
+    from tidings.cli.demo_archive import ArchiveResult
     from tidings.cli.demo_live import LiveResult
 
 LOSSES = (0.0, 0.01, 0.03)
@@ -122,9 +124,12 @@ state = "lost"
 Brokers = Annotated[int, option("--brokers", min=4, max=50, help="How many processes.")]
 Seconds = Annotated[float, option("--seconds", min=0.5, max=3600.0, help="How long is published in all.")]
 
+Spark = Annotated[bool, option("--spark/--no-spark", help="Read the archive with Spark, too.")]
 
-def demo(brokers: Brokers = 5, seconds: Seconds = 6.0, json: Json = False) -> None:
+
+def demo(brokers: Brokers = 5, seconds: Seconds = 6.0, spark: Spark = True, json: Json = False) -> None:
     """Run a network, kill a broker, start it again, and count what arrived."""
+    from tidings.cli import demo_archive
     from tidings.cli.demo_live import LiveDemo
     from tidings.cli.running import run
 
@@ -135,14 +140,20 @@ def demo(brokers: Brokers = 5, seconds: Seconds = 6.0, json: Json = False) -> No
     simulated = simulate(LOSSY, "loss", LOSSES, quiet=json)
     broken = simulate(BROKEN, "mode", MODES, quiet=json)
     ordered = simulate(ORDERED, "order", ORDERS, quiet=json)
-    as_claimed = live.as_claimed and nothing_lost(broken[-1]) and one_order(ordered[-1])
-    if json:
-        fields = {"live": live_fields(live), "simulated": simulated, "broken": broken, "ordered": ordered}
-        print_json({**fields, "as_claimed": as_claimed})
-    else:
+    if not json:
         show_simulated(simulated)
         show_broken(broken)
         show_ordered(ordered)
+    tell("A recorder keeps an archive; it is killed twice while events are published ...")
+    archived = demo_archive.play(spark=spark)
+    as_claimed = (
+        live.as_claimed and nothing_lost(broken[-1]) and one_order(ordered[-1]) and archived.as_claimed
+    )
+    if json:
+        fields = {"live": live_fields(live), "simulated": simulated, "broken": broken, "ordered": ordered}
+        print_json({**fields, "archived": asdict(archived), "as_claimed": as_claimed})
+    else:
+        show_archived(archived)
     if not as_claimed:
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
@@ -261,6 +272,23 @@ def show_ordered(summaries: list[dict[str, Any]]) -> None:
         print_line("With order total no two subscribers saw any two events in different orders.")
     else:
         print_line("This is not as it should be: order total must show everybody the same order.")
+
+
+def show_archived(archived: ArchiveResult) -> None:
+    rows = [
+        ("published", archived.published),
+        ("recorders killed", archived.kills),
+        ("in the archive", archived.recorded),
+        ("of these different", archived.distinct),
+        ("read by Spark", "-" if archived.rows_on_spark is None else archived.rows_on_spark),
+    ]
+    print_table("Live: a guaranteed network, a recorder that is killed", ("what", "events"), rows)
+    if archived.as_claimed:
+        print_line("Every event is in the archive, once and in order.")
+    else:
+        print_line("This is not as it should be: the archive must have every event, once and in order.")
+    if archived.rows_on_spark is None:
+        print_line(f"Spark did not read it: {archived.why}")
 
 
 def show_simulated(summaries: list[dict[str, Any]]) -> None:

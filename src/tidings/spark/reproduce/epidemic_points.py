@@ -39,6 +39,8 @@ FULL: Base = {
     "settle_s": 20.0,
 }
 QUICK_SEEDS, FULL_SEEDS = 4, 12
+MORE_SEEDS = 2
+"""Times as many, for comparisons that are close."""
 SLOW_MS = 240.0
 """An interval that is too long for small buffers."""
 SMALL_BUFFER = 10
@@ -74,18 +76,20 @@ def where(base: Base, *free: str, **changes: Any) -> dict[str, Any]:
 
 
 def points(quick: bool) -> list[Point]:
+    seeds = QUICK_SEEDS if quick else FULL_SEEDS
     distinct: dict[str, Point] = {}
-    for change in sweeps(quick):
-        for seed in range(1, (QUICK_SEEDS if quick else FULL_SEEDS) + 1):
-            point = {**base_of(quick), **change, "seed": seed}
-            distinct[repr(sorted(point.items()))] = point
+    for changes, times in ((sweeps(quick), 1), (close_calls(base_of(quick)), MORE_SEEDS)):
+        for change in changes:
+            for seed in range(1, times * seeds + 1):
+                point = {**base_of(quick), **change, "seed": seed}
+                distinct[repr(sorted(point.items()))] = point
     return list(distinct.values())
 
 
 def sweeps(quick: bool) -> Iterator[dict[str, Any]]:
     """What each run changes of the base; several sweeps pass through the base itself."""
     base = base_of(quick)
-    for loss in (0.0, 0.05, 0.1, 0.2) if quick else (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3):
+    for loss in (0.0, 0.1, 0.2) if quick else (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3):
         yield from ({"algorithm": name, "loss": loss} for name in ALGORITHMS)
     for name in RECOVERING:
         for size in (SMALL_BUFFER, 30, 1_500) if quick else (3, SMALL_BUFFER, 30, 100, 300, 1_500):
@@ -95,21 +99,23 @@ def sweeps(quick: bool) -> Iterator[dict[str, Any]]:
         for each in (1, 2, 6) if name != "publisher pull" or not quick else ():
             yield {"algorithm": name, "patterns_per_broker": each}
         yield {"algorithm": name, "bursts": True, "loss": 0.0}
-    yield from pattern_sweep(base)
     yield from broker_sweep(base, (10, 20, 30) if quick else (25, 50, 100, 200))
-    for policy in ("fifo", "foreign-first", "random"):
-        yield {"algorithm": "combined pull", "buffer_events": SMALL_BUFFER, "cache_policy": policy}
-    yield {"algorithm": "push", "interval_ms": SLOW_MS, "adaptive": True}
     yield {"algorithm": "push", "interval_ms": SLOW_MS, "buffer_events": SMALL_BUFFER}
 
 
-def pattern_sweep(base: Base) -> Iterator[dict[str, Any]]:
-    """More patterns with as many subscribers each: events for all of them, and for as many as before."""
+def close_calls(base: Base) -> Iterator[dict[str, Any]]:
+    """What differs little, so that it takes more runs to see: patterns, cache policies, an interval that adapts."""
+    yield {"algorithm": "push"}
     for used in (MORE_PATTERNS * base["patterns"], base["patterns"]):
         yield more_patterns(base, used)
+    for policy in ("fifo", "foreign-first", "random"):
+        yield {"algorithm": "combined pull", "buffer_events": SMALL_BUFFER, "cache_policy": policy}
+    for adaptive in (False, True):
+        yield {"algorithm": "push", "interval_ms": SLOW_MS, "adaptive": adaptive}
 
 
 def more_patterns(base: Base, used: int) -> dict[str, Any]:
+    """With as many subscribers each as in the base; events are for so many of them."""
     return {
         "algorithm": "push",
         "patterns": MORE_PATTERNS * base["patterns"],

@@ -79,11 +79,11 @@ def larger_delta_connects(results: Results) -> Claim:
 
 def small_fanout_disconnects(results: Results) -> Claim:
     narrow, wide = (dict(swept(results, fanout)) for fanout in FANOUTS)
-    worse = all(
+    worse = [
         less < more
         for failures, by_delta in narrow.items()
         for less, more in zip(by_delta, wide[failures], strict=True)
-    )
+    ]
     edges = [
         results.rows(kind="neighbours", fanout=fanout, quantity="edge")[0]["value"] for fanout in FANOUTS
     ]
@@ -91,9 +91,8 @@ def small_fanout_disconnects(results: Results) -> Claim:
         "fig 9",
         "a fanout of 3 leaves more pairs disconnected than one of 7, where more brokers are at the edge",
         "higher for 3",
-        f"so with every delta and number of failures; at the edge {edges[0]:.0f} and {edges[1]:.0f} % of the brokers",
-        sure(worse and edges[0] < edges[1]),
-        why="not with every delta and number of failures",
+        f"so in {sum(worse)} of {len(worse)} settings; at the edge {edges[0]:.0f} and {edges[1]:.0f} % of the brokers",
+        sure(all(worse) and edges[0] < edges[1]),
     )
 
 
@@ -263,7 +262,7 @@ def neighbourhoods_below_100(results: Results) -> Claim:
         "fig 11",
         "with a fanout of 3 all neighbourhoods have fewer than 100 brokers",
         "< 100",
-        f"at most {largest:.0f}, at delta 3",
+        f"at most {largest:.0f}",
         sure(largest < 100),
     )
 

@@ -2,66 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from tidings.spark.reproduce.estimates import (
-    Estimate,
-    above,
-    below,
-    both,
-    claimed,
-    difference,
-    estimate,
-    pooled,
-    within,
+from tidings.spark.reproduce.estimates import above, below, both, claimed, difference, estimate
+from tidings.spark.reproduce.polarized_cost_claims import COST_CLAIMS
+from tidings.spark.reproduce.polarized_curves import Curves
+from tidings.spark.reproduce.polarized_measures import (
+    NARROW,
+    PGW,
+    RANDOM_PULL,
+    RANDOM_PUSH,
+    WDPG,
+    WIDE,
+    WRPG,
+    fanouts,
+    reliability,
+    success_gain,
+    successes,
 )
-from tidings.spark.reproduce.polarized_curves import Curves, Scheme
 from tidings.spark.reproduce.study import Claim
-
-RANDOM_PUSH, RANDOM_PULL = Scheme("push random"), Scheme("pull random")
-WDPG, WRPG, PGW = Scheme("push WDPG"), Scheme("push WRPG"), Scheme("push PGW .25")
-NARROW, WIDE = Scheme("3PG .25"), Scheme("3PG 1")
-REDUNDANCY = 2
-"""Of the paper's 1 to 4; with it the drawings compare as well."""
-CODING_MS = 15.0
-"""The paper takes 5 ms for coding and 10 ms for decoding; the simulator takes no time for either."""
-USUAL_GOAL = 0.999
 
 
 def claims(curves: Curves) -> list[Claim]:
     return [claim(curves) for claim in CLAIMS]
-
-
-def coded(scheme: Scheme) -> Scheme:
-    return scheme._replace(redundancy=REDUNDANCY)
-
-
-def shared_fanouts(curves: Curves, left: Scheme, right: Scheme) -> list[int]:
-    return [fanout for fanout in curves.fanouts(left) if fanout in curves.fanouts(right)]
-
-
-def success_gain(curves: Curves, left: Scheme, right: Scheme) -> Estimate:
-    """Left less right, over all fanouts that both were run with."""
-    pairs = [
-        (curves.by_seed("success", left, fanout), curves.by_seed("success", right, fanout))
-        for fanout in shared_fanouts(curves, left, right)
-    ]
-    return pooled(pairs)
-
-
-def successes(curves: Curves, schemes: Sequence[Scheme], fanout: int) -> str:
-    told = [f"{scheme} {curves.mean('success', scheme, fanout):.3f}" for scheme in schemes]
-    return f"success at fanout {fanout}: {', '.join(told)}"
-
-
-def fanouts(curves: Curves, schemes: Sequence[Scheme]) -> str:
-    told = [f"{scheme} {curves.fanout_for_goal(scheme, curves.seeds):.1f}" for scheme in schemes]
-    return f"fanout for {curves.goal}: {', '.join(told)}".replace("inf", "not reached")
-
-
-def reliability(curves: Curves) -> str:
-    """What a claim on complete reliability must say where it was not asked for."""
-    return "" if curves.goal >= USUAL_GOAL else f"'complete' is {curves.goal} in this reduced version"
 
 
 def utility_is_low(curves: Curves) -> Claim:
@@ -181,216 +144,6 @@ def narrow_window_costs_success(curves: Curves) -> Claim:
     )
 
 
-def overhead_grows(curves: Curves) -> Claim:
-    grown = {}
-    for scheme in curves.schemes():
-        few, many = curves.fanouts(scheme)[0], curves.fanouts(scheme)[-1]
-        grown[scheme] = difference(
-            curves.by_seed("overhead", scheme, many), curves.by_seed("overhead", scheme, few)
-        )
-    lowest = min(grown, key=lambda scheme: grown[scheme].mean)
-    return claimed(
-        "fig 2(d)",
-        "more fanout, more overhead, in all schemes",
-        "overhead grows",
-        f"grows in all {len(grown)}, the least in {lowest}: by {grown[lowest].text()}",
-        both(*(above(growth) for growth in grown.values())),
-        why="it does not grow in all of them",
-    )
-
-
-def others_cost_no_less(curves: Curves) -> Claim:
-    others = (WDPG, WRPG, PGW)
-    ratios = {scheme: curves.goal_ratio("overhead", scheme, RANDOM_PUSH) for scheme in others}
-    told = ", ".join(f"{scheme.name} {ratio.text(2)}" for scheme, ratio in ratios.items())
-    return claimed(
-        "fig 2(d)",
-        "at complete reliability WDPG, WRPG and PGW do not cost less than random push",
-        "3PG is the only exception",
-        f"overhead over that of random push: {told}".replace("inf", "not reached"),
-        both(*(above(ratio, 0.9) for ratio in ratios.values())),
-        why="weighted draws need less fanout than random ones here",
-        note=reliability(curves),
-    )
-
-
-def three_pg_costs_half_of_push(curves: Curves) -> Claim:
-    ratio = curves.goal_ratio("overhead", NARROW, RANDOM_PUSH)
-    return claimed(
-        "fig 2(d)",
-        "at complete reliability 3PG with window .25 has half the overhead of random push",
-        "about half",
-        f"{ratio.text(2)} of it",
-        within(ratio, 0.3, 0.6),
-        note=reliability(curves),
-    )
-
-
-def three_pg_costs_twice_pull(curves: Curves) -> Claim:
-    ratio = curves.goal_ratio("overhead", NARROW, RANDOM_PULL)
-    return claimed(
-        "fig 2(d)",
-        "and twice that of random pull",
-        "double",
-        f"{ratio.text(2)} times",
-        within(ratio, 1.6, 2.7),
-        note=reliability(curves),
-    )
-
-
-def narrow_window_saves(curves: Curves) -> Claim:
-    ratio = curves.goal_ratio("overhead", NARROW, WIDE)
-    return claimed(
-        "fig 2(d)",
-        "a smaller window costs less, though it needs more fanout",
-        "lower overhead, higher fanout",
-        f"overhead {ratio.text(2)} of that of window 1; {fanouts(curves, (NARROW, WIDE))}",
-        both(below(ratio, 1.0), above(curves.fanout_ratio(NARROW, WIDE), 1.0)),
-        note=reliability(curves),
-    )
-
-
-def reliable_is_faster(curves: Curves) -> Claim:
-    schemes = (RANDOM_PUSH, RANDOM_PULL, WRPG, PGW, NARROW, WIDE)
-    ratios = {
-        scheme: curves.goal_over("mean_ms", 2, scheme) for scheme in schemes if curves.reaches_goal(scheme)
-    }
-    told = ", ".join(f"{scheme.name} {ratio.mean:.2f}" for scheme, ratio in ratios.items())
-    return claimed(
-        "fig 2(e)",
-        "with the fanout for complete reliability every scheme is faster than with a fanout of 2",
-        "the second bar is always lower",
-        f"mean latency relative to that at fanout 2: {told}",
-        both(*(below(ratio, 1.0) for ratio in ratios.values())),
-        why=fanouts(curves, (WIDE,)) + ", which leaves nothing to gain",
-        note=reliability(curves),
-    )
-
-
-def weights_are_faster(curves: Curves) -> Claim:
-    ratios = {scheme: curves.ratio_at("mean_ms", 2, scheme, RANDOM_PUSH) for scheme in (WDPG, WRPG, PGW)}
-    told = ", ".join(f"{scheme.name} {ratio.text(3)}" for scheme, ratio in ratios.items())
-    return claimed(
-        "fig 2(e)",
-        "at an equal fanout weighted selection is faster than random selection",
-        "below random",
-        f"mean latency relative to random push at fanout 2: {told}",
-        both(*(below(ratio, 1.0) for ratio in ratios.values())),
-        note="only what was delivered has a latency",
-    )
-
-
-def wide_window_is_faster(curves: Curves) -> Claim:
-    columns = {"mean": "mean_ms", "deviation": "std_ms"}
-    ratios = {name: curves.ratio_at(column, 2, WIDE, NARROW) for name, column in columns.items()}
-    told = ", ".join(f"{name} {ratio.text(2)}" for name, ratio in ratios.items())
-    return claimed(
-        "fig 2(f)",
-        "a larger window lowers 3PG's latency, in mean and deviation",
-        "both are lower",
-        f"window 1 relative to .25 at fanout 2: {told}",
-        both(*(below(ratio, 1.0) for ratio in ratios.values())),
-    )
-
-
-def wide_window_as_fast_as_push(curves: Curves) -> Claim:
-    ratio = curves.ratio_at("mean_ms", 2, WIDE, RANDOM_PUSH)
-    reliable = curves.goal_ratio("mean_ms", WIDE, RANDOM_PUSH)
-    return claimed(
-        "fig 2(e)",
-        "3PG with window 1 is about as fast as random push",
-        "very close",
-        f"mean latency {ratio.text(2)} times at fanout 2, {reliable.text(2)} times at {curves.goal}",
-        both(within(ratio, 0.95, 1.05), within(reliable, 0.95, 1.05)),
-        why="where push has brought nothing, 3PG waits for a round of pull, and delivers late what push loses",
-        note="'very close' is taken as within 5 %",
-    )
-
-
-def coding_saves_a_quarter(curves: Curves) -> Claim:
-    saved = reduction(curves, RANDOM_PUSH)
-    return claimed(
-        "fig 2(g)",
-        "coding lowers the fanout that random selection needs by a quarter",
-        "about 25 %",
-        f"random push {percent(saved)}; {fanouts(curves, (RANDOM_PUSH, coded(RANDOM_PUSH)))}",
-        within(saved, 0.15, 0.35),
-        why=off_goal(
-            curves, "where less is asked for than complete reliability, coding alone brings most of it"
-        ),
-        note=reliability(curves),
-    )
-
-
-def coding_saves_more(curves: Curves) -> Claim:
-    saved = {scheme: reduction(curves, scheme) for scheme in (WRPG, PGW)}
-    told = ", ".join(f"{scheme.name} {percent(found)}" for scheme, found in saved.items())
-    return claimed(
-        "fig 2(g)",
-        "and that of WRPG and PGW by more",
-        "around 40 %",
-        f"{told}; {fanouts(curves, [scheme for found in saved for scheme in (found, coded(found))])}",
-        both(*(within(found, 0.3, 0.5) for found in saved.values())),
-        why=off_goal(
-            curves,
-            "where less is asked for than complete reliability, coding alone brings most of it",
-            "upper brokers that PGW's pushes do not reach stay without the event, coded or not",
-        ),
-        note=reliability(curves),
-    )
-
-
-def coding_saves_all(curves: Curves) -> Claim:
-    schemes = [
-        scheme for scheme in (RANDOM_PUSH, RANDOM_PULL, WRPG, PGW, NARROW) if curves.fanouts(coded(scheme))
-    ]
-    saved = {scheme: reduction(curves, scheme) for scheme in schemes}
-    told = ", ".join(f"{scheme.name} {percent(found)}" for scheme, found in saved.items())
-    return claimed(
-        "fig 2(g)",
-        "coding lowers the fanout for complete reliability in all schemes; 3PG as pull does",
-        "a reduction for all approaches",
-        told,
-        both(*(above(found) for found in saved.values())),
-        note=reliability(curves),
-    )
-
-
-def coding_is_faster(curves: Curves) -> Claim:
-    pairs = []
-    for scheme in (RANDOM_PUSH, RANDOM_PULL, WRPG, NARROW):
-        left = curves.by_seed("mean_ms", coded(scheme), 2)
-        pairs.append(
-            ({seed: ms + CODING_MS for seed, ms in left.items()}, curves.by_seed("mean_ms", scheme, 2))
-        )
-    gain = pooled(pairs)
-    told = ", ".join(
-        f"{scheme.name} {curves.mean('mean_ms', scheme, 2):.0f} to {curves.mean('mean_ms', coded(scheme), 2):.0f}"
-        for scheme in (RANDOM_PUSH, RANDOM_PULL, WRPG, NARROW)
-    )
-    return claimed(
-        "fig 2(h)",
-        "coding lowers the latency, even with the time that coding and decoding take",
-        "an improvement",
-        f"ms at fanout 2, without these {CODING_MS:.0f} ms: {told}; with them, on average {gain.text()}",
-        below(gain),
-        note=f"{CODING_MS:.0f} ms are added to what the simulator measured",
-    )
-
-
-def coding_costs_what_it_saves(curves: Curves) -> Claim:
-    ratio = curves.goal_ratio("overhead", coded(RANDOM_PUSH), RANDOM_PUSH)
-    return claimed(
-        "fig 2(i)",
-        "for push, what a lower fanout saves of the overhead is lost to coding",
-        "nullified",
-        f"overhead of coded random push {ratio.text(2)} of that without",
-        within(ratio, 0.85, 1.15),
-        why="a fanout less saves more datagrams than two redundant blocks in sixteen cost",
-        note=reliability(curves),
-    )
-
-
 def push_tolerates_more(curves: Curves) -> Claim:
     return claimed(
         "fig 3",
@@ -431,18 +184,6 @@ def three_pg_is_between(curves: Curves) -> Claim:
     )
 
 
-def reduction(curves: Curves, scheme: Scheme) -> Estimate:
-    return curves.saved_by_coding(scheme, REDUNDANCY)
-
-
-def percent(share: Estimate) -> str:
-    return f"{Estimate(100 * share.mean, 100 * share.low, 100 * share.high).text(0)} %"
-
-
-def off_goal(curves: Curves, reduced: str, complete: str = "") -> str:
-    return reduced if curves.goal < USUAL_GOAL else complete
-
-
 CLAIMS: tuple[Callable[[Curves], Claim], ...] = (
     utility_is_low,
     utility_falls,
@@ -453,20 +194,7 @@ CLAIMS: tuple[Callable[[Curves], Claim], ...] = (
     pgw_not_better_than_random,
     three_pg_needs_least,
     narrow_window_costs_success,
-    overhead_grows,
-    others_cost_no_less,
-    three_pg_costs_half_of_push,
-    three_pg_costs_twice_pull,
-    narrow_window_saves,
-    reliable_is_faster,
-    weights_are_faster,
-    wide_window_as_fast_as_push,
-    wide_window_is_faster,
-    coding_saves_a_quarter,
-    coding_saves_more,
-    coding_saves_all,
-    coding_is_faster,
-    coding_costs_what_it_saves,
+    *COST_CLAIMS,
     push_tolerates_more,
     push_costs_and_hurries,
     three_pg_is_between,
