@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from tidings.cli.audit import audit
 from tidings.cli.bench import bench
 from tidings.cli.broker import broker
 from tidings.cli.demo import demo
@@ -24,11 +25,13 @@ from tidings.cli.plan import plan
 from tidings.cli.pub import pub
 from tidings.cli.record import record
 from tidings.cli.replay import replay
+from tidings.cli.reproduce import reproduce
 from tidings.cli.running import Stopped
 from tidings.cli.sequencer import sequencer
 from tidings.cli.sim import sim
 from tidings.cli.status import status
 from tidings.cli.sub import sub
+from tidings.cli.sweep import sweep
 from tidings.cli.up import up
 
 EPILOG = (
@@ -58,7 +61,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"], "auto_envvar_prefix": "TIDINGS"},
 )
-for verb in (broker, sequencer, up, pub, sub, record, get, replay, status, sim, plan, bench, demo):
+for verb in (broker, sequencer, up, pub, sub, record, get, replay, status, sim, sweep, audit, plan, reproduce, bench, demo):
     app.command()(verb)
 
 

@@ -64,8 +64,8 @@ class Epidemic(Study):
     def cost(self, point: Point) -> float:
         """By rounds of gossip; a round of push has the most messages."""
         rounds = 1e3 * (point["start_s"] / 4 + point["publish_s"] + point["settle_s"]) / point["interval_ms"]
-        weight = {"none": 0.05, "push": 3.0, "subscriber pull": 2.0}.get(point["algorithm"], 1.0)
-        return float(0.2 + weight * rounds * point["brokers"] / 15_000)
+        weight = {"none": 0.0, "push": 2.4, "subscriber pull": 1.8}.get(point["algorithm"], 1.0)
+        return float(0.17 + weight * rounds * point["brokers"] / 15_000)
 
 
 STUDY = Epidemic()
