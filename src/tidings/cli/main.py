@@ -61,7 +61,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"], "auto_envvar_prefix": "TIDINGS"},
 )
-for verb in (broker, sequencer, up, pub, sub, record, get, replay, status, sim, sweep, audit, plan, reproduce, bench, demo):
+NETWORK = (broker, sequencer, up, pub, sub, record, get, replay, status)
+STUDY = (sim, sweep, audit, plan, reproduce, bench, demo)
+for verb in (*NETWORK, *STUDY):
     app.command()(verb)
 
 
