@@ -112,7 +112,9 @@ class OrderingStudy(Study):
 def seeds_of(variant: dict[str, str], count: int, quick: bool) -> range:
     if not quick:
         return SEEDS
-    compared = count == USUAL_COUNT and variant["precedence"] == "identifiers"
+    compared = variant["precedence"] == "identifiers" and (
+        count == USUAL_COUNT or variant["speed"] == "prototype"
+    )
     return MORE_QUICK_SEEDS if compared else QUICK_SEEDS
 
 

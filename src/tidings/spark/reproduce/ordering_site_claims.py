@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from tidings.spark.reproduce.estimates import (
@@ -15,6 +14,7 @@ from tidings.spark.reproduce.estimates import (
     both,
     claimed,
     difference,
+    estimate,
     sure,
 )
 from tidings.spark.reproduce.ordering_cases import (
@@ -109,8 +109,9 @@ def growth(
     last = counts_of(results)[-1]
     where = {"shape": shape, **chosen, "rate_per_s": PEAK_RATE}
     least, most = (results.by_seed(column, **where, topics_per_client=count) for count in (10, last))
-    at = partial(results.mean, column, **where)
-    return at(topics_per_client=10), at(topics_per_client=last), difference(most, least)
+    shared = sorted(least.keys() & most.keys())
+    means = [estimate([found[seed] for seed in shared]) for found in (least, most)]
+    return means[0], means[1], difference(most, least)
 
 
 def steady(least: Estimate, more: Estimate) -> Verdict:
