@@ -25,26 +25,26 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return "tidings"
 
     def schema(self) -> StructType:
-        from tidings.spark.source import checked_schema
+        from tidings.spark.format.source import checked_schema
 
         return checked_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from tidings.spark.source import ArchiveBatchReader
+        from tidings.spark.format.source import ArchiveBatchReader
 
         return ArchiveBatchReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from tidings.spark.stream_reader import ArchiveStreamReader
+        from tidings.spark.format.stream_reader import ArchiveStreamReader
 
         return ArchiveStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from tidings.spark.sink import sink_writer
+        from tidings.spark.format.sink import sink_writer
 
         return sink_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        from tidings.spark.sink import sink_stream_writer
+        from tidings.spark.format.sink import sink_stream_writer
 
         return sink_stream_writer(self.options, schema, overwrite)

@@ -20,7 +20,7 @@ from source_archives import event, make_archive
 from spark_cluster import environment, spark_cluster
 from tidings.cli.main import app
 from tidings.simulator.run import run_scenario
-from tidings.spark.grid import load_grid, scenario_at
+from tidings.spark.sweep.grid import load_grid, scenario_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-cluster")]
 

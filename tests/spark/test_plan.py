@@ -18,12 +18,12 @@ from tidings.model.topics import TopicPattern
 from tidings.ordering.placement import place
 from tidings.protocol.sequencing.groups import Groups
 from tidings.protocol.sequencing.layout import Layout
-from tidings.spark import plan_counts
-from tidings.spark.plan import Plan, Request, make_plan, plan_rows
-from tidings.spark.plan_entries import Entries
-from tidings.spark.plan_placement import Demand, measured
-from tidings.spark.plan_sites import Site, Sites
-from tidings.spark.plan_sizes import Sizes, histogram, sizes_of
+from tidings.spark.plan import counts as plan_counts
+from tidings.spark.plan.entries import Entries
+from tidings.spark.plan.placement import Demand, measured
+from tidings.spark.plan.planning import Plan, Request, make_plan, plan_rows
+from tidings.spark.plan.sites import Site, Sites
+from tidings.spark.plan.sizes import Sizes, histogram, sizes_of
 from tidings.trace.reader import Trace
 from tidings.trace.tables import Node, Published, Subscribed
 

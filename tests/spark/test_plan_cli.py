@@ -12,7 +12,7 @@ import pytest
 
 from tidings.cli.main import run
 from tidings.cli.sequencer_settings import SequencerFlags, sequencer_settings
-from tidings.spark.plan_files import GROUPS, SIZES
+from tidings.spark.plan.files import GROUPS, SIZES
 
 ROWS = [
     ("a", "/t1", "east"),

@@ -15,9 +15,9 @@ from tidings.net.address import Address
 from tidings.net.broker import BrokerServer
 from tidings.opening import ConnectedBus, connect
 from tidings.protocol.sequencing.layout import Layout, Place
-from tidings.spark.plan import Plan, Request, plan_rows
-from tidings.spark.plan_live import fetch_rows
-from tidings.spark.plan_sites import Site, Sites
+from tidings.spark.plan.live import fetch_rows
+from tidings.spark.plan.planning import Plan, Request, plan_rows
+from tidings.spark.plan.sites import Site, Sites
 
 LAYOUT = Layout(
     [

@@ -14,10 +14,10 @@ import pytest
 
 from spark_fixture import spark  # noqa: F401
 from tidings.model.errors import PipelineError
-from tidings.spark import plan_spark
-from tidings.spark.plan import Plan, Request, make_plan, plan_rows
-from tidings.spark.plan_sites import Site, Sites
-from tidings.spark.plan_tables import flat_rows
+from tidings.spark.plan import on_spark as plan_spark
+from tidings.spark.plan.planning import Plan, Request, make_plan, plan_rows
+from tidings.spark.plan.sites import Site, Sites
+from tidings.spark.plan.tables import flat_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 

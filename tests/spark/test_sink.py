@@ -147,8 +147,8 @@ def test_a_task_that_dies_half_way_is_run_again(spark: Any, broker: BrokerThread
         def writer(self, schema: Any, overwrite: bool) -> Any:
             from pyspark import TaskContext
 
-            from tidings.spark import sink_publishing
-            from tidings.spark.sink import BatchSink, sink_writer
+            from tidings.spark.format import sink_publishing
+            from tidings.spark.format.sink import BatchSink, sink_writer
 
             class DeadlySink(BatchSink):
                 def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:

@@ -17,9 +17,9 @@ from broker_thread import BrokerThread
 from live_ordering import Hosts
 from tidings.model.errors import PipelineError
 from tidings.protocol.sequencing.layout import single
-from tidings.spark import sink_publishing
-from tidings.spark.sink_publishing import CHUNK_BYTES, CHUNK_EVENTS, Spool, Target, publish
-from tidings.spark.sink_rows import Outgoing
+from tidings.spark.format import sink_publishing
+from tidings.spark.format.sink_publishing import CHUNK_BYTES, CHUNK_EVENTS, Spool, Target, publish
+from tidings.spark.format.sink_rows import Outgoing
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -25,8 +25,8 @@ from pyspark.sql.types import (
 from tidings.model.errors import PipelineError
 from tidings.model.event import MAX_EVENT_BYTES
 from tidings.model.text import attribute_text
-from tidings.spark.sink import parse_sink_options, sink_stream_writer, sink_writer
-from tidings.spark.sink_rows import Columns, Outgoing
+from tidings.spark.format.sink import parse_sink_options, sink_stream_writer, sink_writer
+from tidings.spark.format.sink_rows import Columns, Outgoing
 
 TEXT, BYTES, ATTRIBUTES = StringType(), BinaryType(), MapType(StringType(), StringType())
 HEADERS = ArrayType(StructType([StructField("key", TEXT), StructField("value", BYTES)]))

@@ -15,7 +15,7 @@ from tidings.model.event import Event
 from tidings.model.filter import Filter
 from tidings.model.text import attribute_text
 from tidings.model.topics import TopicPattern
-from tidings.spark.columns import COLUMNS, Selection, spark_batch
+from tidings.spark.format.columns import COLUMNS, Selection, spark_batch
 
 VALUES = [
     *(None, True, False, 0, -7, 2**63 - 1, 0.5, float("inf"), float("nan"), "", "plain", "12", "true", "é\n"),
@@ -93,7 +93,7 @@ def test_a_batch_is_what_its_rows_are(seed: int) -> None:
 def test_the_types_are_exactly_those_that_spark_makes_of_the_schema() -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from tidings.spark.source import SCHEMA
+    from tidings.spark.format.source import SCHEMA
 
     assert to_arrow_schema(SCHEMA, timezone="UTC").equals(COLUMNS)
     assert SCHEMA.simpleString() == (

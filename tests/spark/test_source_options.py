@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidings.model.errors import PipelineError
-from tidings.spark.options import EARLIEST, KNOWN, LATEST, parse_options
+from tidings.spark.format.options import EARLIEST, KNOWN, LATEST, parse_options
 
 A = {"archive": "/a"}
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.spark.ranges import ROWS_PER_TASK, cut, task_count
-from tidings.spark.stream_reader import limited
+from tidings.spark.format.ranges import ROWS_PER_TASK, cut, task_count
+from tidings.spark.format.stream_reader import limited
 
 OFFSETS = st.integers(0, 10_000)
 

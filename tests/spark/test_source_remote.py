@@ -16,8 +16,8 @@ from tidings.model.errors import ConnectionFailed, PipelineError
 from tidings.net.address import Address
 from tidings.net.archive_desk import ArchiveDesk
 from tidings.net.archive_server import ArchiveServer
-from tidings.spark.source import SCHEMA, ArchiveBatchReader
-from tidings.spark.stream_reader import ArchiveStreamReader
+from tidings.spark.format.source import SCHEMA, ArchiveBatchReader
+from tidings.spark.format.stream_reader import ArchiveStreamReader
 
 WAIT_S = 30
 

@@ -16,8 +16,8 @@ from source_archives import extend, make_archive, published_ns
 from tidings.archive.archive import Archive, ArchiveSettings
 from tidings.archive.reader import ArchiveReader
 from tidings.model.errors import PipelineError, TidingsError
-from tidings.spark.source import SCHEMA
-from tidings.spark.stream_reader import ArchiveStreamReader
+from tidings.spark.format.source import SCHEMA
+from tidings.spark.format.stream_reader import ArchiveStreamReader
 
 ALL = ReadAllAvailable()
 

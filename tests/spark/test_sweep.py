@@ -18,9 +18,9 @@ from spark_cluster import QUICK_JVM
 from spark_fixture import spark  # noqa: F401
 from tidings.cli.main import run
 from tidings.simulator.run import run_scenario
-from tidings.spark.grid import load_grid, scenario_at
-from tidings.spark.sweep import run_ids
-from tidings.spark.sweep_results import flat
+from tidings.spark.sweep.driver import run_ids
+from tidings.spark.sweep.grid import load_grid, scenario_at
+from tidings.spark.sweep.results import flat
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 

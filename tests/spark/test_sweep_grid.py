@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidings.model.errors import ScenarioError
-from tidings.spark.grid import MAX_RUNS, Grid, load_grid
-from tidings.spark.sweep import run_ids
-from tidings.spark.sweep_paths import join_path, placed, split_path
-from tidings.spark.sweep_toml import toml_text
+from tidings.spark.sweep.driver import run_ids
+from tidings.spark.sweep.grid import MAX_RUNS, Grid, load_grid
+from tidings.spark.sweep.paths import join_path, placed, split_path
+from tidings.spark.sweep.toml_text import toml_text
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SMALL = """

@@ -19,13 +19,13 @@ import pytest
 from scipy import stats
 
 from tidings.model.errors import PipelineError
-from tidings.spark import sweep_run
-from tidings.spark.grid import Grid, load_grid
-from tidings.spark.sweep import run_ids
-from tidings.spark.sweep_isolation import RunDied, RunTimedOut, isolated
-from tidings.spark.sweep_records import opened_records
-from tidings.spark.sweep_results import flat, statistics, write_results
-from tidings.spark.sweep_run import RECORD, Job, RunItem, failed, run_item
+from tidings.spark.sweep import run as sweep_run
+from tidings.spark.sweep.driver import run_ids
+from tidings.spark.sweep.grid import Grid, load_grid
+from tidings.spark.sweep.isolation import RunDied, RunTimedOut, isolated
+from tidings.spark.sweep.records import opened_records
+from tidings.spark.sweep.results import flat, statistics, write_results
+from tidings.spark.sweep.run import RECORD, Job, RunItem, failed, run_item
 
 FOREVER_SECONDS = 600
 GRID = """
@@ -135,7 +135,7 @@ def runs(process: int) -> bool:
 
 def test_a_run_is_what_sim_makes_of_the_scenario(grid: Grid, tmp_path: Path) -> None:
     from tidings.simulator.run import run_scenario
-    from tidings.spark.grid import scenario_at
+    from tidings.spark.sweep.grid import scenario_at
 
     with opened_records(tmp_path / "out") as records:
         job = job_of(grid, tmp_path / "out", records.mark, check=True, keep_traces=True)

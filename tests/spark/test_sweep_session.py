@@ -8,7 +8,7 @@ import pytest
 
 from tidings.model.errors import PipelineError
 from tidings.spark.session import check_master
-from tidings.spark.sweep import reason_of
+from tidings.spark.sweep.driver import reason_of
 from tidings.spark.tasks import _interrupted
 
 

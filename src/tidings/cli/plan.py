@@ -12,8 +12,8 @@ from tidings.cli.options import ConnectTimeout, Json, Quiet, TlsAuthority, Token
 from tidings.cli.output import print_json, print_line, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from tidings.spark.plan import Plan, Request
-    from tidings.spark.plan_sites import Sites
+    from tidings.spark.plan.planning import Plan, Request
+    from tidings.spark.plan.sites import Sites
 
 SHOWN_TOPICS = 20
 LIVE = ("tidings://", "tidings+tls://", "tidings+udp://")
@@ -77,8 +77,8 @@ def plan(
     quiet: Quiet = False,
 ) -> None:
     """Plan an order: sequencing groups, timestamp sizes, topic precedence, and who numbers what where."""
-    from tidings.spark.plan import Request, make_plan
-    from tidings.spark.plan_tables import read_weights
+    from tidings.spark.plan.planning import Request, make_plan
+    from tidings.spark.plan.tables import read_weights
 
     if causal and threshold == 2:
         raise typer.BadParameter("causal order has threshold 1", param_hint="--threshold")
@@ -105,8 +105,8 @@ def plan_live(
     from tidings.cli.options import make_bus
     from tidings.cli.running import run
     from tidings.opening import ConnectedBus
-    from tidings.spark.plan import plan_rows
-    from tidings.spark.plan_live import fetch_rows
+    from tidings.spark.plan.live import fetch_rows
+    from tidings.spark.plan.planning import plan_rows
 
     def bus_at(where: str) -> ConnectedBus:
         return make_bus(where, token_file=token_file, tls_authority=tls_ca, timeout_s=timeout_s)
@@ -117,7 +117,7 @@ def plan_live(
 
 def read_sites(path: Path) -> Sites:
     from tidings.cli.toml_file import read_toml
-    from tidings.spark.plan_sites_file import SitesFile, sites_of
+    from tidings.spark.plan.sites_file import SitesFile, sites_of
 
     return sites_of(path, read_toml(path, SitesFile))
 
@@ -125,7 +125,7 @@ def read_sites(path: Path) -> Sites:
 def write(found: Plan, directory: Path) -> list[str]:
     """The names of the files; the layout is such as `tidings sequencer --layout` takes."""
     from tidings.cli.sequencer_settings import layout_text
-    from tidings.spark.plan_files import write_plan
+    from tidings.spark.plan.files import write_plan
 
     made = found.layout()  # what cannot be used is not written
     names = write_plan(found, directory)
@@ -190,7 +190,7 @@ def show_servers(summary: dict[str, Any]) -> None:
 
 
 def show_precedence(found: Plan) -> None:
-    from tidings.spark.plan_files import group_rows
+    from tidings.spark.plan.files import group_rows
 
     rows = group_rows(found)
     shown = [

@@ -12,7 +12,7 @@ from tidings.cli.options import Json, Quiet, option
 from tidings.cli.output import cell_text, print_json, print_line, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from tidings.spark.sweep import Sweep
+    from tidings.spark.sweep.driver import Sweep
 
 TABLE_METRICS = {
     "delivery_ratio": "delivery ratio",
@@ -49,8 +49,8 @@ def sweep(
     quiet: Quiet = False,
 ) -> None:
     """Run a grid of scenarios on Spark; write DIR/runs.parquet, metrics.parquet and failures.parquet."""
-    from tidings.spark.grid import load_grid
-    from tidings.spark.sweep import SweepOptions, run_sweep
+    from tidings.spark.sweep.driver import SweepOptions, run_sweep
+    from tidings.spark.sweep.grid import load_grid
 
     loaded = load_grid(grid)
     options = SweepOptions(master, check, keep_traces, run_timeout)

@@ -22,10 +22,10 @@ from pyspark.sql.types import (
 )
 
 from tidings.model.errors import PipelineError
-from tidings.spark.offsets import Archives, Bounds, Position
-from tidings.spark.options import EARLIEST, SourceOptions, parse_options
-from tidings.spark.ranges import plan_ranges, read_range
-from tidings.spark.telling import told_plainly
+from tidings.spark.format.offsets import Archives, Bounds, Position
+from tidings.spark.format.options import EARLIEST, SourceOptions, parse_options
+from tidings.spark.format.ranges import plan_ranges, read_range
+from tidings.spark.format.telling import told_plainly
 
 HEADER = StructType().add("key", StringType()).add("value", BinaryType())
 ORDER = (

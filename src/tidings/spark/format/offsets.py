@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tidings.model.errors import PipelineError
-from tidings.spark.options import EARLIEST, LATEST, Location, Offsets, SourceOptions
+from tidings.spark.format.options import EARLIEST, LATEST, Location, Offsets, SourceOptions
 
 log = logging.getLogger("tidings.spark")
 

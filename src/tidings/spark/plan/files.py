@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidings.model.errors import PipelineError
-from tidings.spark.plan import Plan
-from tidings.spark.plan_sizes import histogram
+from tidings.spark.plan.planning import Plan
+from tidings.spark.plan.sizes import histogram
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

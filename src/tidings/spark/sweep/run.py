@@ -25,8 +25,8 @@ import pyarrow as pa
 from tidings.model.errors import TidingsError
 from tidings.simulator.checking import verdicts
 from tidings.simulator.run import run_scenario
-from tidings.spark.grid import Values, scenario_at
-from tidings.spark.sweep_isolation import RunDied, RunTimedOut, isolated
+from tidings.spark.sweep.grid import Values, scenario_at
+from tidings.spark.sweep.isolation import RunDied, RunTimedOut, isolated
 
 RECORD = pa.schema(
     [

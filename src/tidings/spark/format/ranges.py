@@ -11,10 +11,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from tidings.model.errors import ArchiveTrimmed, PipelineError
-from tidings.spark.columns import Selection, spark_batch
-from tidings.spark.offsets import Archives, Position, Reader, log, lost, opened
-from tidings.spark.options import SourceOptions
-from tidings.spark.telling import told_plainly
+from tidings.spark.format.columns import Selection, spark_batch
+from tidings.spark.format.offsets import Archives, Position, Reader, log, lost, opened
+from tidings.spark.format.options import SourceOptions
+from tidings.spark.format.telling import told_plainly
 
 ROWS_PER_TASK = 500_000
 """Not many more: a task that fails is repeated as a whole."""

@@ -19,7 +19,7 @@ from tidings.scenario.decode import decode_scenario, join, nearest, shown
 from tidings.scenario.schema import Scenario
 from tidings.scenario.text_file import parse_toml, read_text
 from tidings.simulator.run import AVAILABLE_MODES
-from tidings.spark.sweep_paths import Path, join_path, placed, split_path
+from tidings.spark.sweep.paths import Path, join_path, placed, split_path
 
 MAX_RUNS = 1_000_000
 KNOWN_KEYS = ("scenario", "seeds", "grid", "zip")

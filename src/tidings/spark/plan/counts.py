@@ -2,7 +2,7 @@
 
 The sites of the clients are further columns of the matrix, so the same product says how many of a site's clients have
 each topic, and how many clients a site has. Products of blocks of clients are added up: here block after block, on
-Spark partition by partition (spark/plan_spark.py). Counts of a block are exact in float32, their sums are integers.
+Spark partition by partition (spark/plan/on_spark.py). Counts of a block are exact in float32, their sums are integers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tidings.spark.plan_entries import Entries
+from tidings.spark.plan.entries import Entries
 from tidings.spark.tasks import Progress
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]

@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 from tidings.model.errors import PipelineError, TopicError
 from tidings.model.ordering_messages import MAX_TOPICS
 from tidings.model.topics import TopicPattern
-from tidings.spark.plan_counts import Ints, Tally, counts_of
-from tidings.spark.plan_entries import Entries
-from tidings.spark.plan_local import Counted
-from tidings.spark.plan_sites import Sites, found_sites, no_site, unknown_site
-from tidings.spark.plan_tables import columns_of, kind_of
+from tidings.spark.plan.counts import Ints, Tally, counts_of
+from tidings.spark.plan.entries import Entries
+from tidings.spark.plan.local import Counted
+from tidings.spark.plan.sites import Sites, found_sites, no_site, unknown_site
+from tidings.spark.plan.tables import columns_of, kind_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tidings.model.errors import PipelineError
 from tidings.protocol.sequencing.layout import EVERYTHING
-from tidings.spark.plan_tables import counted, read_table
+from tidings.spark.plan.tables import counted, read_table
 
 TRACE_COLUMNS = ("subscriber", "subscription", "topics", "order", "accepted_ns", "cancelled_ns")
 ORDERED = ("total", "causal")

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from tidings.ordering import placement as placing
-from tidings.spark.plan_counts import Counts, Flags, Ints
-from tidings.spark.plan_entries import Entries
+from tidings.spark.plan.counts import Counts, Flags, Ints
+from tidings.spark.plan.entries import Entries
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 

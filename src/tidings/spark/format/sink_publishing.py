@@ -33,7 +33,7 @@ from tidings.net.security import Tls
 from tidings.services.bus import Bus
 from tidings.services.overlay import SCHEMES
 from tidings.services.service import EventService
-from tidings.spark.sink_rows import Outgoing
+from tidings.spark.format.sink_rows import Outgoing
 
 MEMORY_BYTES = 16 * 1024 * 1024
 """Rows of a partition beyond this wait in a temporary file."""

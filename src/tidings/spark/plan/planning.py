@@ -2,7 +2,7 @@
 
 Sequencing groups and the sizes of timestamps follow from who subscribes to what; where topics are numbered and in which
 precedence is ours to choose, and `ordering.placement` chooses it. Without a master all is counted in this process
-(spark/plan_local.py), with one on Spark (spark/plan_spark.py): the result is the same.
+(spark/plan/local.py), with one on Spark (spark/plan/on_spark.py): the result is the same.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tidings.model.topics import check_topic
 from tidings.net.address import Address
 from tidings.net.ordering_links import check_layout_size
 from tidings.protocol.sequencing.layout import Layout, Place
-from tidings.spark.plan_counts import Flags, Ints
-from tidings.spark.plan_entries import Entries
-from tidings.spark.plan_local import Counted, count_here
-from tidings.spark.plan_placement import Demand, Floats, Placed, placements
-from tidings.spark.plan_sites import Site, Sites, standby_of, witness_of
-from tidings.spark.plan_sizes import Sizes, sizes_of
-from tidings.spark.plan_tables import flat_rows, kind_of, read_table
-from tidings.spark.plan_trace import read_trace, trace_directory
+from tidings.spark.plan.counts import Flags, Ints
+from tidings.spark.plan.entries import Entries
+from tidings.spark.plan.local import Counted, count_here
+from tidings.spark.plan.placement import Demand, Floats, Placed, placements
+from tidings.spark.plan.sites import Site, Sites, standby_of, witness_of
+from tidings.spark.plan.sizes import Sizes, sizes_of
+from tidings.spark.plan.tables import flat_rows, kind_of, read_table
+from tidings.spark.plan.trace import read_trace, trace_directory
 from tidings.spark.tasks import Progress
 
 BY_SUBSCRIBERS = "subscribers"
@@ -168,7 +168,7 @@ def plan_rows(
 def _plan_on_spark(
     source: str, flat: Any | None, request: Request, weights: Mapping[str, float] | None
 ) -> Plan:
-    from tidings.spark.plan_spark import count_on_spark, read_frame
+    from tidings.spark.plan.on_spark import count_on_spark, read_frame
     from tidings.spark.session import spark_session
 
     with spark_session(request.master, app="tidings plan") as session:

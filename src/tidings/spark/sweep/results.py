@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy.special import stdtrit
 
-from tidings.spark.grid import Grid, canonical, document_at
-from tidings.spark.sweep_records import Records, write_table, write_text
-from tidings.spark.sweep_run import Record
-from tidings.spark.sweep_toml import toml_text
+from tidings.spark.sweep.grid import Grid, canonical, document_at
+from tidings.spark.sweep.records import Records, write_table, write_text
+from tidings.spark.sweep.run import Record
+from tidings.spark.sweep.toml_text import toml_text
 
 MAX_SCENARIO_FILES = 1_000
 """Failed runs beyond these have no file to replay them; they are in the table all the same."""

@@ -15,7 +15,7 @@ from tidings.model.errors import PipelineError
 from tidings.net.address import parse_address
 from tidings.net.address import url as url_of
 from tidings.opening import ConnectedBus
-from tidings.spark.plan_tables import with_sites
+from tidings.spark.plan.tables import with_sites
 
 MakeBus = Callable[[str], ConnectedBus]
 """A bus at that URL, not open yet."""

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidings.model.errors import PipelineError
-from tidings.spark.sweep_run import DONE, MARK, RECORD, ROOM, TRACES, Record
+from tidings.spark.sweep.run import DONE, MARK, RECORD, ROOM, TRACES, Record
 
 LOCK = ".lock"
 PART = "part-"

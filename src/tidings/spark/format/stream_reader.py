@@ -20,11 +20,11 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from tidings.model.errors import ConnectionFailed, PipelineError, TidingsError
-from tidings.spark.offsets import Archives, Bounds, Position
-from tidings.spark.options import LATEST, SourceOptions, parse_options
-from tidings.spark.ranges import plan_ranges, read_range
-from tidings.spark.source import check_schema
-from tidings.spark.telling import told_plainly
+from tidings.spark.format.offsets import Archives, Bounds, Position
+from tidings.spark.format.options import LATEST, SourceOptions, parse_options
+from tidings.spark.format.ranges import plan_ranges, read_range
+from tidings.spark.format.source import check_schema
+from tidings.spark.format.telling import told_plainly
 
 Answer = TypeVar("Answer")
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidings.model.errors import PipelineError
-from tidings.spark.plan_counts import Counts, Ints, Tally
-from tidings.spark.plan_entries import Entries
-from tidings.spark.plan_sites import Sites, found_sites, no_site, unknown_site
-from tidings.spark.plan_tables import check_topics
+from tidings.spark.plan.counts import Counts, Ints, Tally
+from tidings.spark.plan.entries import Entries
+from tidings.spark.plan.sites import Sites, found_sites, no_site, unknown_site
+from tidings.spark.plan.tables import check_topics
 from tidings.spark.tasks import Progress
 
 

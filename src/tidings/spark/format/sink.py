@@ -38,8 +38,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from tidings.model.errors import PipelineError, TidingsError
 from tidings.model.topics import check_topic
-from tidings.spark.sink_publishing import DIGEST_BITS, Spool, Target, publish
-from tidings.spark.sink_rows import Columns
+from tidings.spark.format.sink_publishing import DIGEST_BITS, Spool, Target, publish
+from tidings.spark.format.sink_rows import Columns
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -10,7 +10,7 @@ from msgspec import Meta, field
 from tidings.model.errors import ConnectionFailed, PipelineError
 from tidings.net.address import Address, parse_address
 from tidings.scenario.schema import Name, Table
-from tidings.spark.plan_sites import FIRST_PORT, Site, Sites
+from tidings.spark.plan.sites import FIRST_PORT, Site, Sites
 
 
 class SiteTable(Table, frozen=True, kw_only=True):

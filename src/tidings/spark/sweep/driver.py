@@ -1,9 +1,9 @@
 """A sweep: the scenario of every point of a grid, with every seed, one simulation per Spark task.
 
-    DIR/runs.parquet, metrics.parquet, failures.parquet   the results (sweep_results.py)
+    DIR/runs.parquet, metrics.parquet, failures.parquet   the results (results.py)
     DIR/scenarios/<id>.toml                                of runs that failed
     DIR/traces/<id>/                                       with `keep_traces`
-    DIR/done/                                              records of finished runs (sweep_records.py)
+    DIR/done/                                              records of finished runs (records.py)
 
 A run's id is a hash of its checked scenario, its seed and the version of tidings: what has such a record is not run
 again, also where the grid was changed in between.
@@ -23,11 +23,11 @@ import pyarrow as pa
 
 from tidings import __version__
 from tidings.model.errors import PipelineError, ScenarioError, TidingsError
-from tidings.spark.grid import Grid
 from tidings.spark.session import spark_session
-from tidings.spark.sweep_records import Records, opened_records
-from tidings.spark.sweep_results import Results, write_results
-from tidings.spark.sweep_run import RECORD, Job, RunItem, run_item
+from tidings.spark.sweep.grid import Grid
+from tidings.spark.sweep.records import Records, opened_records
+from tidings.spark.sweep.results import Results, write_results
+from tidings.spark.sweep.run import RECORD, Job, RunItem, run_item
 from tidings.spark.tasks import run_tasks
 
 if TYPE_CHECKING:

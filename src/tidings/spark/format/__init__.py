@@ -1,0 +1,1 @@
+"""`format("tidings")`: archives as a source, brokers as a sink."""

@@ -1,0 +1,1 @@
+"""From who subscribes to what: groups, sizes of timestamps, precedence and placement."""
