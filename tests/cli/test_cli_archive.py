@@ -67,7 +67,18 @@ def stop(process: Started) -> str:
 
 def guaranteed(tmp_path: Path, port: int, *more: object) -> list[object]:
     listen = f"127.0.0.1:{port}"
-    return ["broker", "--mode", "guaranteed", "--label", "0", "--data", tmp_path / "data", "--listen", listen, *more]
+    return [
+        "broker",
+        "--mode",
+        "guaranteed",
+        "--label",
+        "0",
+        "--data",
+        tmp_path / "data",
+        "--listen",
+        listen,
+        *more,
+    ]
 
 
 def publish(url: str, first: int, last: int) -> None:
@@ -161,7 +172,9 @@ def test_a_broker_keeps_an_archive_across_kills(tmp_path: Path, start: Callable[
 
 def test_a_recording_as_a_trace(tmp_path: Path, start: Callable[..., Any]) -> None:
     broker, told = start("broker", "--listen", "127.0.0.1:0")
-    recorder, _ = start("record", told["url"], "--trace", tmp_path / "trace", "--count", 30, "--order", "fifo")
+    recorder, _ = start(
+        "record", told["url"], "--trace", tmp_path / "trace", "--count", 30, "--order", "fifo"
+    )
     publish(told["url"], 0, 30)
     printed, errors = recorder.communicate(timeout=PATIENCE_S)
     assert recorder.returncode == 0, errors

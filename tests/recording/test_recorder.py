@@ -207,9 +207,7 @@ def test_order_and_filter_are_recorded_with_their_places(tmp_path: Path) -> None
     assert [place["number"] for place in places] == [4, 5, 6]
 
 
-def test_many_sources_are_remembered_up_to_a_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_sources_are_remembered_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = tmp_path / "archive"
     monkeypatch.setattr(recorder_module, "MAX_TRACKED_SOURCES", 3)
 

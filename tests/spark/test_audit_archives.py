@@ -12,8 +12,8 @@ import pytest
 from tidings.archive import Archive, ArchiveSettings
 from tidings.model.errors import ArchiveError, PipelineError
 from tidings.model.event import Event
-from tidings.spark.audit_archive import audit_archives
-from tidings.spark.audit_stages import HereStages
+from tidings.spark.audit.archive import audit_archives
+from tidings.spark.audit.stages import HereStages
 
 
 def event(name: str, *, ordered: bool = False, out_of_order: bool = False, topic: str = "/a") -> Event:

@@ -11,7 +11,7 @@ import pytest
 
 from random_traces import random_trace, write_trace
 from tidings.cli import main
-from tidings.spark import audit_report
+from tidings.spark.audit import report as audit_report
 from tidings.trace.checkers import GUARANTEES, check_all
 from tidings.trace.reader import Trace
 from tidings.trace.tables import Delivered, Published, Subscribed

@@ -11,10 +11,10 @@ import pytest
 from random_traces import random_trace, write_trace
 from spark_fixture import spark  # noqa: F401
 from tidings.model.errors import PipelineError
-from tidings.spark.audit import Request, Sizes, audit_trace
-from tidings.spark.audit_archive import audit_archives
-from tidings.spark.audit_run import audit
-from tidings.spark.audit_spark import spark_stages
+from tidings.spark.audit.archive import audit_archives
+from tidings.spark.audit.auditing import Request, Sizes, audit_trace
+from tidings.spark.audit.on_spark import spark_stages
+from tidings.spark.audit.run import audit
 from tidings.trace.checkers import GUARANTEES, check_all
 from tidings.trace.reader import Trace
 from tidings.trace.tables import Published, Subscribed

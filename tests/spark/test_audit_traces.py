@@ -12,12 +12,12 @@ import pytest
 
 from random_traces import random_trace, write_trace
 from tidings.model.errors import PipelineError, TraceError
-from tidings.spark import audit_order
-from tidings.spark.audit import Request, Sizes, audit_trace, buckets
-from tidings.spark.audit_checks import checks_of
-from tidings.spark.audit_files import chunks, trace_files
-from tidings.spark.audit_metrics import rounded
-from tidings.spark.audit_stages import HereStages
+from tidings.spark.audit import order as audit_order
+from tidings.spark.audit.auditing import Request, Sizes, audit_trace, buckets
+from tidings.spark.audit.checks import checks_of
+from tidings.spark.audit.files import chunks, trace_files
+from tidings.spark.audit.metrics import rounded
+from tidings.spark.audit.stages import HereStages
 from tidings.structures.histogram import rounded as rounded_one
 from tidings.trace import checkers
 from tidings.trace.checkers import GUARANTEES, check_all

@@ -100,7 +100,12 @@ def one_of_each() -> list[Message]:
 
 
 def test_every_message_class_travels_as_itself() -> None:
-    modules = {**vars(messages), **vars(recovery_messages), **vars(ordering_messages), **vars(archive_messages)}
+    modules = {
+        **vars(messages),
+        **vars(recovery_messages),
+        **vars(ordering_messages),
+        **vars(archive_messages),
+    }
     named = {value for value in modules.values() if isinstance(value, type)}
     expected = {cls for cls in named if issubclass(cls, WireMessage)} - {WireMessage, *CARRIERS}
     assert set(message_classes()) == expected

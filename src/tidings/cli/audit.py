@@ -13,9 +13,9 @@ from tidings.cli.options import Json, Quiet, option
 from tidings.cli.output import print_json, print_line, print_table, printable, progress_bar
 
 if TYPE_CHECKING:
-    from tidings.spark.audit import Audited
-    from tidings.spark.audit_archive import ArchivesAudited
-    from tidings.spark.audit_run import Report
+    from tidings.spark.audit.archive import ArchivesAudited
+    from tidings.spark.audit.auditing import Audited
+    from tidings.spark.audit.run import Report
     from tidings.trace.verdict import Verdict
 
 SHOWN_WITNESSES = 3
@@ -63,15 +63,15 @@ def audit(
     quiet: Quiet = False,
 ) -> None:
     """Check the guarantees over traces and archives. Exit code 1 if one is violated."""
-    from tidings.spark.audit import Request
-    from tidings.spark.audit_run import audit as run
+    from tidings.spark.audit.auditing import Request
+    from tidings.spark.audit.run import audit as run
 
     if here and master is not None:
         raise typer.BadParameter("--here and --master exclude each other")
     if guarantee and mode is AuditMode.GUARANTEED:
         raise typer.BadParameter("--guarantee and --mode guaranteed exclude each other")
     if out is not None:
-        from tidings.spark.audit_plots import check_plots
+        from tidings.spark.audit.plots import check_plots
 
         check_plots()
         out.mkdir(parents=True, exist_ok=True)  # what cannot be written is told before the work
@@ -79,7 +79,7 @@ def audit(
     with progress_bar("audit", quiet=quiet) as progress:
         report = run(list(dict.fromkeys(paths)), request, master=master, here=here, progress=progress)
     if out is not None:
-        from tidings.spark.audit_report import write_report
+        from tidings.spark.audit.report import write_report
 
         write_report(report, out)
     if json:
@@ -91,7 +91,7 @@ def audit(
 
 
 def show(report: Report, out: Path | None) -> None:
-    from tidings.spark.audit_report import metric_rows
+    from tidings.spark.audit.report import metric_rows
 
     for trace in report.traces:
         show_verdicts(f"trace {trace.directory}", trace.verdicts)

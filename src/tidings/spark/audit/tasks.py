@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tidings.spark.audit_checks import Check
-from tidings.spark.audit_files import Chunk, read_chunk
-from tidings.spark.audit_metrics import bucket_metrics
-from tidings.spark.audit_stages import Piece
-from tidings.spark.audit_trace import ROW, Job, bucket_coded, packed
+from tidings.spark.audit.checks import Check
+from tidings.spark.audit.files import Chunk, read_chunk
+from tidings.spark.audit.metrics import bucket_metrics
+from tidings.spark.audit.stages import Piece
+from tidings.spark.audit.trace import ROW, Job, bucket_coded, packed
 from tidings.trace.checkers.causal import CAUSAL_ORDER, causal_edges
 from tidings.trace.checkers.gaps import AGREEMENT, GAP_FREE, find_gaps, missing_of_equals
 from tidings.trace.checkers.once import EXACTLY_ONCE, find_wrong_deliveries, find_wrong_publications

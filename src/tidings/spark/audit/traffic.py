@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
-from tidings.spark.audit_files import TraceFiles, read_table
+from tidings.spark.audit.files import TraceFiles, read_table
 
 
 class TrafficSums(msgspec.Struct, frozen=True):

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tidings.model.errors import TraceError
-from tidings.spark.audit_checks import Check
-from tidings.spark.audit_files import TraceFiles, event_id_at, read_table
-from tidings.spark.audit_stages import Piece
+from tidings.spark.audit.checks import Check
+from tidings.spark.audit.files import TraceFiles, event_id_at, read_table
+from tidings.spark.audit.stages import Piece
 from tidings.trace.coded import Array, Coded, Deliveries, Events, Mask, Subscriptions
 from tidings.trace.interests import Interests
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tidings.model.errors import PipelineError
-from tidings.spark.audit import Audited
-from tidings.spark.audit_metrics import NS_PER_MS, TIME_BINS
+from tidings.spark.audit.auditing import Audited
+from tidings.spark.audit.metrics import NS_PER_MS, TIME_BINS
 
 LATENCY_BINS = 100
 NS_PER_S = 1e9

@@ -16,9 +16,9 @@ import numpy as np
 
 from tidings.archive.reader import ArchiveReader
 from tidings.model.event import source_text
-from tidings.spark.audit_stages import Piece
-from tidings.spark.audit_tasks import FOUND, decoded
-from tidings.spark.audit_trace import packed
+from tidings.spark.audit.stages import Piece
+from tidings.spark.audit.tasks import FOUND, decoded
+from tidings.spark.audit.trace import packed
 from tidings.trace.checkers.once import EXACTLY_ONCE
 from tidings.trace.checkers.per_source import FIFO
 from tidings.trace.checkers.total import TOTAL_ORDER, Shown, components, find_inversions

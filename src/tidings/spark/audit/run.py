@@ -14,12 +14,12 @@ from typing import cast
 import msgspec
 
 from tidings.model.errors import PipelineError
-from tidings.spark.audit import Audited, Request, Sizes, audit_trace
-from tidings.spark.audit_archive import ArchivesAudited, audit_archives
-from tidings.spark.audit_checks import known_guarantee
-from tidings.spark.audit_files import trace_files
-from tidings.spark.audit_spark import spark_stages
-from tidings.spark.audit_stages import HereStages, Piece, Progress, Stages
+from tidings.spark.audit.archive import ArchivesAudited, audit_archives
+from tidings.spark.audit.auditing import Audited, Request, Sizes, audit_trace
+from tidings.spark.audit.checks import known_guarantee
+from tidings.spark.audit.files import trace_files
+from tidings.spark.audit.on_spark import spark_stages
+from tidings.spark.audit.stages import HereStages, Piece, Progress, Stages
 from tidings.spark.session import spark_session
 from tidings.trace.tables import TABLES
 

@@ -20,12 +20,12 @@ from typing import Any
 
 import msgspec
 
-from tidings.spark.audit_checks import ACROSS_SUBSCRIBERS, MODES, Check, checks_of
-from tidings.spark.audit_files import Chunk, chunks, trace_files
-from tidings.spark.audit_metrics import METRICS, BucketMetrics, Quantities, put_together
-from tidings.spark.audit_order import ON_CYCLES, Second, decide, find_cycles, gather
-from tidings.spark.audit_stages import Piece, Progress, Stages
-from tidings.spark.audit_tasks import (
+from tidings.spark.audit.checks import ACROSS_SUBSCRIBERS, MODES, Check, checks_of
+from tidings.spark.audit.files import Chunk, chunks, trace_files
+from tidings.spark.audit.metrics import METRICS, BucketMetrics, Quantities, put_together
+from tidings.spark.audit.order import ON_CYCLES, Second, decide, find_cycles, gather
+from tidings.spark.audit.stages import Piece, Progress, Stages
+from tidings.spark.audit.tasks import (
     COUNTED,
     EDGES,
     FOUND,
@@ -38,8 +38,8 @@ from tidings.spark.audit_tasks import (
     decoded,
     look_at_publications,
 )
-from tidings.spark.audit_trace import Job
-from tidings.spark.audit_traffic import TrafficSums, crashed_nodes, sum_traffic
+from tidings.spark.audit.trace import Job
+from tidings.spark.audit.traffic import TrafficSums, crashed_nodes, sum_traffic
 from tidings.trace.checkers.gaps import AGREEMENT
 from tidings.trace.checkers.once import EXACTLY_ONCE
 from tidings.trace.verdict import Found, Verdict, verdict_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidings.spark.audit_stages import (
+from tidings.spark.audit.stages import (
     PROBLEM,
     SCHEMA,
     Piece,

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidings.spark.audit import Audited
-from tidings.spark.audit_archive import ArchivesAudited
-from tidings.spark.audit_plots import draw
-from tidings.spark.audit_run import Report
+from tidings.spark.audit.archive import ArchivesAudited
+from tidings.spark.audit.auditing import Audited
+from tidings.spark.audit.plots import draw
+from tidings.spark.audit.run import Report
 from tidings.trace.verdict import Verdict
 
 MAX_PLOTTED = 10

@@ -16,7 +16,7 @@ import msgspec
 
 from tidings.archive.reader import ArchiveReader
 from tidings.model.errors import PipelineError
-from tidings.spark.audit_archive_tasks import (
+from tidings.spark.audit.archive_tasks import (
     NUMBERED,
     SIZE,
     ArchiveJob,
@@ -25,9 +25,9 @@ from tidings.spark.audit_archive_tasks import (
     read_archive,
     verify,
 )
-from tidings.spark.audit_checks import known_guarantee
-from tidings.spark.audit_stages import Piece, Progress, Stages
-from tidings.spark.audit_tasks import FOUND, decoded
+from tidings.spark.audit.checks import known_guarantee
+from tidings.spark.audit.stages import Piece, Progress, Stages
+from tidings.spark.audit.tasks import FOUND, decoded
 from tidings.trace.checkers.causal import CAUSAL_ORDER
 from tidings.trace.checkers.gaps import AGREEMENT, GAP_FREE
 from tidings.trace.checkers.once import EXACTLY_ONCE

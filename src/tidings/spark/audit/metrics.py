@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tidings.spark.audit_stages import Piece
+from tidings.spark.audit.stages import Piece
 from tidings.structures.histogram import SIGNIFICANT_BITS
 from tidings.trace.checkers.once import duplicates
 from tidings.trace.coded import Array, Coded, segment_starts
@@ -18,7 +18,7 @@ from tidings.trace.demand import demand
 from tidings.trace.metrics import Latency, Metrics
 
 if TYPE_CHECKING:
-    from tidings.spark.audit_trace import Job
+    from tidings.spark.audit.trace import Job
 
 METRICS = "metrics"
 TIME_BINS = 200

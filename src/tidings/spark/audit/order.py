@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from tidings.spark.audit_checks import Check
-from tidings.spark.audit_stages import Piece
-from tidings.spark.audit_tasks import EDGE, FOUND
-from tidings.spark.audit_trace import Job, bucket_coded, packed, unpacked
+from tidings.spark.audit.checks import Check
+from tidings.spark.audit.stages import Piece
+from tidings.spark.audit.tasks import EDGE, FOUND
+from tidings.spark.audit.trace import Job, bucket_coded, packed, unpacked
 from tidings.trace.checkers.causal import CAUSAL_ORDER, find_late, source_edges
 from tidings.trace.checkers.gaps import AGREEMENT, Keyed, find_unequal, got_in_time, missing_of_equals
 from tidings.trace.checkers.total import Shown, SmallEdges, components, find_inversions, shown

@@ -1,0 +1,1 @@
+"""The checkers over traces and archives of any size."""
