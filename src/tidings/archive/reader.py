@@ -28,7 +28,7 @@ from tidings.archive.listing import (
     read_tail,
     sealed_end,
 )
-from tidings.archive.rows import Row, batch_of
+from tidings.archive.rows import Row, batch_of, projected
 from tidings.archive.segment_file import SegmentFile
 from tidings.archive.verify import find_problems
 from tidings.model.errors import ArchiveAhead, ArchiveCorrupt, ArchiveError, ArchiveTrimmed
@@ -80,8 +80,12 @@ class ArchiveReader:
         with self._database.transaction():
             return read_consumers(self._database)
 
-    def read(self, start: int, stop: int, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, start: int, stop: int, batch_rows: int = BATCH_ROWS, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of offsets [start, stop), always the same; batches may be smaller than asked for.
+
+        With `columns`, these of the schema alone, in its order: what is not asked for is not decoded.
 
         ArchiveTrimmed, ArchiveAhead, ArchiveCorrupt: at once where they are known, else from the iterator.
         """
@@ -89,7 +93,7 @@ class ArchiveReader:
             raise ArchiveError(f"cannot read offsets {start} to {stop} in batches of {batch_rows}")
         with self._database.transaction():
             self._check_kept(start, stop)
-        return self._batches(start, stop, batch_rows)
+        return self._batches(start, stop, batch_rows, projected(columns))
 
     def offset_at(self, published_ns: int) -> int:
         """The first offset that was published at `published_ns` or later; the end if there is none."""
@@ -142,27 +146,29 @@ class ArchiveReader:
         """Every problem found in all files, each in one line."""
         return find_problems(self._database, self.directory, progress)
 
-    def _batches(self, start: int, stop: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, start: int, stop: int, batch_rows: int, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
         while start < stop:
             with self._database.transaction():
                 self._check_kept(start, stop)
                 segments = read_segments(self._database, start - 1, 1)
                 rows = [] if segments else read_tail(self._database, start, stop, batch_rows)
             if rows:
-                yield batch_of(start, rows)
+                yield batch_of(start, rows).select(schema.names)
                 start += len(rows)
             else:
-                yield from self._segment_batches(segments[0], start, stop, batch_rows)
+                yield from self._segment_batches(segments[0], start, stop, batch_rows, schema)
                 start = segments[0].last + 1
 
     def _segment_batches(
-        self, segment: Segment, start: int, stop: int, batch_rows: int
+        self, segment: Segment, start: int, stop: int, batch_rows: int, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         """Once it is open, a file is read to its end, trimmed or not."""
         if segment.first > start:
             raise ArchiveCorrupt(f"{self._database.path} is damaged: no segment is listed for offset {start}")
         with self._opened(segment, start, stop) as file:
-            yield from file.batches(start, min(stop, segment.last + 1), batch_rows)
+            yield from file.batches(start, min(stop, segment.last + 1), batch_rows, schema)
 
     def _opened(self, segment: Segment, start: int, stop: int) -> SegmentFile:
         try:

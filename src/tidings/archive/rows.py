@@ -53,6 +53,8 @@ SCHEMA = pa.schema(
         pa.field("order", ORDER_TYPE, nullable=True),
     ]
 )
+OFFSET = "offset"
+"""The column by which rows are known: it is always read."""
 BATCH_BYTES = 8 * 1024 * 1024
 """Batches and row groups end early at this size of their rows, so that large payloads stay within memory."""
 
@@ -189,3 +191,13 @@ def _order_column(rows: Sequence[Row]) -> pa.Array:
 
 
 _NO_ORDER = Order("", 0, {})
+
+
+def projected(columns: Sequence[str] | None) -> pa.Schema:
+    """The schema with these columns and the offset alone, in its own order; ArchiveError for one it has not."""
+    if columns is None:
+        return SCHEMA
+    unknown = [name for name in columns if name not in SCHEMA.names]
+    if unknown:
+        raise ArchiveError(f"an archive has no column {unknown[0]!r}; it has {', '.join(SCHEMA.names)}")
+    return pa.schema([field for field in SCHEMA if field.name in columns or field.name == OFFSET])

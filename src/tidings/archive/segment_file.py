@@ -156,13 +156,15 @@ class SegmentFile:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def batches(self, start: int, stop: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """The rows of offsets [start, stop), which this segment holds."""
+    def batches(
+        self, start: int, stop: int, batch_rows: int, schema: pa.Schema = SCHEMA
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of offsets [start, stop), which this segment holds, in these columns of its own."""
         first = self._segment.first
         for group in range(self._parquet.num_row_groups):
             end = first + self._parquet.metadata.row_group(group).num_rows
             if start < end and first < stop:
-                rows = self._read_group(group, first)
+                rows = self._read_group(group, first, schema)
                 yield from _slices(rows, max(start - first, 0), min(stop, end) - first, batch_rows)
             first = end
 
@@ -178,14 +180,15 @@ class SegmentFile:
             first += times.num_rows
         return None
 
-    def _read_group(self, group: int, first: int) -> pa.RecordBatch:
+    def _read_group(self, group: int, first: int, schema: pa.Schema) -> pa.RecordBatch:
         with _told_as_corrupt(self._segment):
-            table = self._parquet.read_row_group(group, use_threads=False).combine_chunks()
+            names = None if schema is SCHEMA else schema.names
+            table = self._parquet.read_row_group(group, columns=names, use_threads=False).combine_chunks()
             columns = [column.chunk(0) for column in table.columns]
             offsets = columns[0].to_numpy()
         if not np.array_equal(offsets, np.arange(first, first + len(offsets))):
             raise _corrupt(self._segment, "its offsets are not contiguous")
-        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _check_content(self, trusting: bool) -> None:
         status = os.fstat(self._file.fileno())

@@ -47,11 +47,12 @@ class ArchiveFound(WireMessage, frozen=True, gc=False, tag=133):
 
 
 class ArchiveRead(WireMessage, frozen=True, gc=False, tag=134):
-    """The rows from `start` to before `stop`, please."""
+    """The rows from `start` to before `stop`, please; with `columns`, these and the offset alone."""
 
     request: Counter
     start: Counter
     stop: Counter
+    columns: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
 
 
 class ArchiveRows(WireMessage, frozen=True, gc=False, tag=135):

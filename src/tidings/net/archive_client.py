@@ -10,14 +10,15 @@ import secrets
 import socket
 import ssl
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from tidings.archive import SCHEMA, ArchiveReader, Bounds, Gap
+from tidings.archive import ArchiveReader, Bounds, Gap
+from tidings.archive.rows import projected
 from tidings.model.archive_messages import (
     ArchiveCommit,
     ArchiveCommitted,
@@ -112,26 +113,29 @@ class RemoteArchive:
         told = self._ask(ArchiveGapsRequest(self._number()), ArchiveGaps)
         return [Gap(offset, noted_ns, reason, missing) for offset, noted_ns, missing, reason in told.gaps]
 
-    def read(self, start: int, stop: int, batch_rows: int = 16_384) -> Iterator[Any]:
+    def read(
+        self, start: int, stop: int, batch_rows: int = 16_384, columns: Sequence[str] | None = None
+    ) -> Iterator[Any]:
         """The rows from `start` to before `stop` as record batches; to be read to the end, or closed.
 
         How large batches are is the keeper's affair; `batch_rows` is at most what a batch has.
         """
         request = self._number()
-        self._send(ArchiveRead(request, start, stop))
+        schema = projected(columns)
+        self._send(ArchiveRead(request, start, stop, tuple(columns or ())))
         offset = start
         while offset < stop:
             rows = self._answer(request, ArchiveRows)
             if rows.start != offset or not rows.rows or offset + rows.rows > stop:
                 raise self._broken(f"rows from {rows.start} where {offset} was due")
-            batch = self._decoded(rows)
+            batch = self._decoded(rows, schema)
             offset += rows.rows
             for first in range(0, batch.num_rows, batch_rows):
                 yield batch.slice(first, batch_rows)
 
-    def _decoded(self, rows: ArchiveRows) -> Any:
+    def _decoded(self, rows: ArchiveRows, schema: pa.Schema) -> Any:
         try:
-            batch = pa.ipc.read_record_batch(pa.py_buffer(rows.body), SCHEMA)
+            batch = pa.ipc.read_record_batch(pa.py_buffer(rows.body), schema)
             batch.validate()
         except pa.ArrowException as error:
             raise self._broken(f"rows from {rows.start} do not decode: {error}") from None

@@ -7,7 +7,7 @@ A batch is read when the one before it has left: a slow reader holds up nobody a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -144,7 +144,8 @@ class ArchiveDesk:
         if message.start >= message.stop:
             session.send(ArchiveRows(message.request, message.start, 0, b""))
             return
-        parts = await self._call(lambda reader: _parts(reader, message.start, message.stop))
+        columns = message.columns or None
+        parts = await self._call(lambda reader: _parts(reader, message.start, message.stop, columns))
         offset = message.start
         try:
             while session.state is State.UP:
@@ -160,9 +161,11 @@ class ArchiveDesk:
             await asyncio.shield(self._call(lambda reader: parts.close()))
 
 
-def _parts(reader: ArchiveReader, start: int, stop: int) -> Generator[tuple[int, bytes], None, None]:
+def _parts(
+    reader: ArchiveReader, start: int, stop: int, columns: Sequence[str] | None
+) -> Generator[tuple[int, bytes], None, None]:
     """The rows as encoded batches, none larger than an answer may be."""
-    for batch in reader.read(start, stop, BATCH_ROWS):
+    for batch in reader.read(start, stop, BATCH_ROWS, columns):
         waiting = [batch]
         while waiting:
             part = waiting.pop()

@@ -47,6 +47,9 @@ COLUMNS = pa.schema(
 )
 """Exactly the Arrow types that Spark makes of the source's schema: it takes no others."""
 
+READ_COLUMNS = ("offset", "source", "sequence", "topic", "attributes", "payload", "published_ns", "order")
+"""Of an archive's, those that are shown."""
+
 
 def spark_batch(batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
     """A batch of the archive's rows as rows of Spark."""
@@ -120,6 +123,11 @@ class Selection:
             from tidings.model.filter import Filter  # sqlglot is slow to import; most reads need none
 
             self._pattern = Filter(where).pattern
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What is to be read of an archive."""
+        return READ_COLUMNS if self._pattern is None else (*READ_COLUMNS, "packed")
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._topics is not None:

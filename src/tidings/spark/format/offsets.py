@@ -6,7 +6,7 @@ The id is of the archive, not of its path, so that another archive under the sam
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
@@ -34,7 +34,9 @@ class Reader(Protocol):
     @property
     def id(self) -> str: ...
     def bounds(self) -> Bounds: ...
-    def read(self, start: int, stop: int) -> Iterator[pa.RecordBatch]: ...
+    def read(
+        self, start: int, stop: int, *, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]: ...
     def offset_at(self, published_ns: int) -> int: ...
     def commit(self, consumer: str, offset: int) -> None: ...
 

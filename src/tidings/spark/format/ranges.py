@@ -88,19 +88,19 @@ def read_range(options: SourceOptions, wanted: InputPartition) -> Iterator[pa.Re
             raise PipelineError(
                 f"{location.text} was archive {wanted.archive} and is archive {reader.id} now"
             )
-        for batch in _batches(reader, wanted, options.fail_on_data_loss, location.text):
+        for batch in _batches(reader, wanted, options.fail_on_data_loss, location.text, selection.columns):
             selected = selection(batch)
             if selected.num_rows:
                 yield spark_batch(selected, wanted.index)
 
 
 def _batches(
-    reader: Reader, wanted: ArchiveRange, fail_on_data_loss: bool, place: str
+    reader: Reader, wanted: ArchiveRange, fail_on_data_loss: bool, place: str, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     position = wanted.start
     while position < wanted.stop:
         try:
-            for batch in reader.read(position, wanted.stop):
+            for batch in reader.read(position, wanted.stop, columns=columns):
                 yield batch
                 position += batch.num_rows
             return

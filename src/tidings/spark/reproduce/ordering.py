@@ -32,7 +32,7 @@ VARIANTS = (
 )
 USUAL_RATE = 5000
 USUAL_COUNT = 10
-QUICK_RATES = (1000, USUAL_RATE, 10_000)
+QUICK_RATES = (1000, 2500, USUAL_RATE, 10_000)
 RATES = (500, 1000, 2000, 3000, 4000, USUAL_RATE, 6000, 7000, 8000, 9000, 10_000)
 BEYOND = (20_000, 40_000, 80_000)
 """Where servers as fast as ours have their limit; for a shorter time."""

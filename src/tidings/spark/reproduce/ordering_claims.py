@@ -8,7 +8,7 @@ from functools import partial
 import pyarrow as pa
 
 from tidings.spark.reproduce.estimates import Results, above, both, claimed, difference, sure, within
-from tidings.spark.reproduce.ordering_cases import PAPER_COUNT, TOLERANCE
+from tidings.spark.reproduce.ordering_cases import PAPER_COUNT, READING, TOLERANCE
 from tidings.spark.reproduce.ordering_load import GEOGRAPHIC, SHAPES, SPRAY, TOPICS
 from tidings.spark.reproduce.ordering_panels import PAPER_SIZE, PATTERNS
 from tidings.spark.reproduce.ordering_rate_claims import latency, throughput
@@ -43,7 +43,8 @@ def sizes(results: Results) -> Iterator[Claim]:
             f"{paper:.0f} entries",
             f"{found.text()}",
             within(found, paper * (1 - TOLERANCE), paper * (1 + TOLERANCE)),
-            note=f"every topic counts once; where events follow the same popularity, their mean is {over_events:.0f}",
+            note=f"{READING}; every topic counts once; where events follow the same popularity, their mean is "
+            f"{over_events:.0f}",
         )
     ones = [at(shape=shape, topics_per_client=1).mean for shape in SHAPES]
     yield said(
