@@ -179,3 +179,14 @@ def test_a_directory_that_may_only_be_read(tmp_path: Path, killed: bool) -> None
     finally:
         change_modes(directory, 0o755, 0o644)
         archive.close()
+
+
+def test_columns_that_are_not_asked_for_are_not_read(tmp_path: Path) -> None:
+    with Archive.open(tmp_path / "archive", ArchiveSettings(segment_rows=5)) as archive:
+        archive.append(make_events(0, 8), 1)
+    with ArchiveReader(tmp_path / "archive") as reader:
+        whole = pa.Table.from_batches(reader.read(0, 8))
+        some = pa.Table.from_batches(reader.read(0, 8, columns=("topic", "sequence")))
+        assert some == whole.select(["offset", "sequence", "topic"])
+        with pytest.raises(ArchiveError, match="no column 'colour'"):
+            reader.read(0, 8, columns=("colour",))

@@ -146,9 +146,7 @@ class ArchiveReader:
         """Every problem found in all files, each in one line."""
         return find_problems(self._database, self.directory, progress)
 
-    def _batches(
-        self, start: int, stop: int, batch_rows: int, schema: pa.Schema
-    ) -> Iterator[pa.RecordBatch]:
+    def _batches(self, start: int, stop: int, batch_rows: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         while start < stop:
             with self._database.transaction():
                 self._check_kept(start, stop)

@@ -64,6 +64,10 @@ class ArchiveJob:
     everything: bool
 
 
+COLUMNS = ("source", "incarnation", "sequence", "topic", "out_of_order", "order")
+"""What the checks look at, beside the offset."""
+
+
 def verify(job: ArchiveJob, index: int) -> Iterator[Piece]:
     with ArchiveReader(job.directories[index]) as reader:
         yield Piece(0, index, VERIFIED, msgspec.msgpack.encode(reader.verify(lambda share: None)))
@@ -73,7 +77,7 @@ def read_archive(job: ArchiveJob, item: tuple[int, int, int]) -> Iterator[Piece]
     """The events of a range of offsets, each to the desk of its source."""
     index, first, end = item
     with ArchiveReader(job.directories[index]) as reader:
-        for batch in reader.read(first, end, BATCH_ROWS):
+        for batch in reader.read(first, end, BATCH_ROWS, COLUMNS):
             yield from _by_source(job, index, batch)
 
 
