@@ -218,6 +218,17 @@ def test_latency_that_grows_with_subscriptions_is_told() -> None:
     assert [(claim.figure, "geographic" in claim.text) for claim in told] == [("fig 13", True)]
 
 
+def test_servers_at_their_limit_before_the_papers_peak_are_told() -> None:
+    rows = canned().to_pylist()
+    for row in rows:
+        if row["speed"] == "prototype" and row["shape"] == SPRAY and row["topics_per_client"] == 10:
+            row["throughput_per_s"] = min(row["throughput_per_s"], 2000)
+            row["throughput_per_s"] += row["rate_per_s"] == 5000  # hardly a peak
+    told = failing(pa.Table.from_pylist(rows, schema=STUDY.schema))
+    assert ("fig 10", True) in [(claim.figure, "spray" in claim.text) for claim in told]
+    assert any("from 2,500 requests/s on" in claim.why for claim in told)
+
+
 def test_every_figure_has_a_panel_with_places_in_it() -> None:
     panels = STUDY.panels(canned(), True)
     assert {panel.figure for panel in panels} == {f"fig {n}" for n in range(7, 15)}

@@ -32,7 +32,9 @@ VARIANTS = (
 )
 USUAL_RATE = 5000
 USUAL_COUNT = 10
-QUICK_RATES = (1000, 2500, USUAL_RATE, 10_000)
+BEFORE_PEAK = 2500
+"""Only servers with a limit near it need a quick run there, to show where their peak begins."""
+QUICK_RATES = (1000, BEFORE_PEAK, USUAL_RATE, 10_000)
 RATES = (500, 1000, 2000, 3000, 4000, USUAL_RATE, 6000, 7000, 8000, 9000, 10_000)
 BEYOND = (20_000, 40_000, 80_000)
 """Where servers as fast as ours have their limit; for a shorter time."""
@@ -85,7 +87,8 @@ class OrderingStudy(Study):
         loads += [(USUAL_RATE, count) for count in (QUICK_COUNTS if quick else COUNTS)]
         for variant in VARIANTS:
             for rate, count in loads:
-                if rate in BEYOND and variant["speed"] == "prototype":
+                slow = variant["speed"] == "prototype"
+                if rate in BEYOND and slow or rate == BEFORE_PEAK and not slow:
                     continue
                 for seed in seeds_of(variant, count, quick):
                     found += [site_point(variant, shape, rate, count, seed, quick) for shape in SHAPES]
@@ -112,9 +115,9 @@ class OrderingStudy(Study):
 def seeds_of(variant: dict[str, str], count: int, quick: bool) -> range:
     if not quick:
         return SEEDS
-    compared = variant["precedence"] == "identifiers" and (
-        count == USUAL_COUNT or variant["speed"] == "prototype"
-    )
+    slow = variant["speed"] == "prototype"
+    compared = count == USUAL_COUNT or (slow and count > USUAL_COUNT)
+    compared = compared and variant["precedence"] == "identifiers"
     return MORE_QUICK_SEEDS if compared else QUICK_SEEDS
 
 
