@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from archive_events import make_events
-from spark_fixture import spark  # noqa: F401
 from tidings.archive import Archive, ArchiveReader, ArchiveSettings
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 
-def test_spark_reads_the_directory_of_segments(spark: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_spark_reads_the_directory_of_segments(spark: Any, tmp_path: Path) -> None:
     with Archive.open(tmp_path, ArchiveSettings(segment_rows=40)) as archive:
         archive.append(make_events(0, 100), 5)
         (tmp_path / "segments" / ".sealing").write_text("half of a segment")

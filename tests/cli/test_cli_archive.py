@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 
 from command import tidings
 from recording_network import numbers
-from tidings.archive import Archive, ArchiveReader
+from tidings.archive import Archive, ArchiveReader, ArchiveSettings
 from tidings.cli.processes import free_addresses
 from tidings.model.event import Event
 from tidings.trace.checkers import check_all
@@ -241,3 +242,46 @@ def test_an_archive_in_use_is_not_written_by_a_second(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "archive" in done.stderr and len(done.stderr.splitlines()) == 1
     assert os.path.isdir(tmp_path / "archive")
+
+
+def test_what_comes_before_a_damaged_file_is_printed(tmp_path: Path) -> None:
+    directory = tmp_path / "archive"
+    with Archive.open(directory, ArchiveSettings(segment_rows=2)) as archive:
+        for number in range(6):
+            archive.append([Event("p", 0, number + 1, "/a", 1, {"number": number}, b"")], 1)
+    damaged = sorted((directory / "segments").iterdir())[1]
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    done = tidings("get", directory)
+    assert done.stdout == "0 /a number=0\n1 /a number=1\n"
+    assert done.returncode == 2
+    assert damaged.name in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_a_replay_that_is_cut_off_says_how_to_go_on(
+    tmp_path: Path, start: Callable[..., Any], once: bool
+) -> None:
+    directory = tmp_path / "archive"
+    with Archive.open(directory) as archive:
+        events = [Event("p", 0, number + 1, "/a", 1, {"number": number}, b"") for number in range(2_000)]
+        archive.append(events, 1)
+    port = free_addresses(["b0"])["b0"].port
+    mode = guaranteed(tmp_path, port, "--new") if once else ["broker", "--listen", f"127.0.0.1:{port}"]
+    broker, told = start(*mode)
+    start("record", told["url"], "--archive", tmp_path / "copy")
+    command = ["replay", directory, told["url"], "--rate", 50, "--quiet", *(["--once", "x"] if once else [])]
+    replay = subprocess.Popen(
+        [sys.executable, "-m", "tidings.cli.main", *map(str, command)], stderr=subprocess.PIPE, text=True
+    )
+    until(lambda: recorded(tmp_path / "copy") >= 20)
+    if once:
+        replay.send_signal(signal.SIGINT)
+    else:
+        kill(broker)
+    _, errors = replay.communicate(timeout=PATIENCE_S)
+    assert replay.returncode == (130 if once else 4), errors
+    assert len(errors.splitlines()) == 1
+    if once:
+        assert "start it again as it was" in errors
+    else:
+        assert re.search(r"to go on: --offset [1-9]\d*\n", errors)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from random_traces import random_trace, write_trace
-from spark_fixture import spark  # noqa: F401
 from tidings.model.errors import PipelineError
 from tidings.spark.audit.archive import audit_archives
 from tidings.spark.audit.auditing import Request, Sizes, audit_trace
@@ -24,7 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 ALL = Request(tuple(GUARANTEES))
 
 
-def test_small_traces_are_one_task_each(tmp_path: Path, spark: Any) -> None:  # noqa: F811
+def test_small_traces_are_one_task_each(tmp_path: Path, spark: Any) -> None:
     traces = [random_trace(Random(seed), broken=seed % 2 > 0) for seed in range(16)]
     paths = [write_trace(trace, tmp_path / str(seed)) for seed, trace in enumerate(traces)]
     shares: list[float] = []
@@ -34,7 +33,7 @@ def test_small_traces_are_one_task_each(tmp_path: Path, spark: Any) -> None:  # 
     assert shares[-1] == 1.0
 
 
-def test_stages_over_partitions_say_what_the_checkers_say(tmp_path: Path, spark: Any) -> None:  # noqa: F811
+def test_stages_over_partitions_say_what_the_checkers_say(tmp_path: Path, spark: Any) -> None:
     """Large enough traces that every guarantee is broken in some bucket, and that the second look is needed."""
     before = spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch")
     with spark_stages(spark) as stages:
@@ -48,7 +47,7 @@ def test_stages_over_partitions_say_what_the_checkers_say(tmp_path: Path, spark:
     assert spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch") == before
 
 
-def test_a_mistake_in_the_trace_is_told_by_the_driver(tmp_path: Path, spark: Any) -> None:  # noqa: F811
+def test_a_mistake_in_the_trace_is_told_by_the_driver(tmp_path: Path, spark: Any) -> None:
     asked = [Subscribed("s", "x", ["/a"], "x >", "none", 0, 0)]
     published = [Published("p:0", "p", 0, "/a", [], 1, 10)]
     path = write_trace(Trace.from_rows(published=published, subscribed=asked), tmp_path)
@@ -56,7 +55,7 @@ def test_a_mistake_in_the_trace_is_told_by_the_driver(tmp_path: Path, spark: Any
         audit([path], Request())
 
 
-def test_archives_go_through_spark(tmp_path: Path, spark: Any) -> None:  # noqa: F811
+def test_archives_go_through_spark(tmp_path: Path, spark: Any) -> None:
     from archive_events import make_events
     from tidings.archive import Archive
 

@@ -18,7 +18,6 @@ import pytest
 
 import exactly_once_job
 from source_archives import event
-from spark_fixture import spark  # noqa: F401
 from tidings.archive.reader import ArchiveReader
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
@@ -110,7 +109,7 @@ def wait_until(true: Callable[[], bool], process: subprocess.Popen[bytes], home:
         time.sleep(0.01)
 
 
-def test_every_event_once_across_kills(spark: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_every_event_once_across_kills(spark: Any, tmp_path: Path) -> None:
     print(f"TIDINGS_SEED={SEED} TIDINGS_KILLS={KILLS}")
     moments = random.Random(SEED)
     with running("write", tmp_path) as writer:
@@ -142,7 +141,7 @@ def kill_a_worker(query: subprocess.Popen[bytes], home: Path, moments: random.Ra
     wait_until(lambda: batches_done(home) > done + 1, query, home)
 
 
-def assert_once(spark: Any, home: Path) -> None:  # noqa: F811
+def assert_once(spark: Any, home: Path) -> None:
     with ArchiveReader(home / "archive") as reader:
         end = reader.bounds().end
     assert end > 0

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_fixture import spark  # noqa: F401
 from tidings.model.errors import PipelineError
 from tidings.spark.plan import on_spark as plan_spark
 from tidings.spark.plan.planning import Plan, Request, make_plan, plan_rows
@@ -47,7 +46,7 @@ def same(one: Plan, other: Plan) -> None:
 
 def test_spark_counts_what_one_process_counts(
     tmp_path: Path,
-    spark: Any,  # noqa: F811
+    spark: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(plan_spark, "STRIPE_BYTES", 8 * 37 * 5)  # several stripes, the last one shorter
@@ -61,7 +60,7 @@ def test_spark_counts_what_one_process_counts(
     same(here, make_plan(str(path), Request(rest=True, master=MASTER)))
 
 
-def test_lists_of_topics_sites_from_elsewhere_and_rows_that_are_here(tmp_path: Path, spark: Any) -> None:  # noqa: F811
+def test_lists_of_topics_sites_from_elsewhere_and_rows_that_are_here(tmp_path: Path, spark: Any) -> None:
     table = random_table(20, 7)
     rows = table.to_pylist()
     lines = [{"subscriber": row["client"], "topics": [row["topic"]]} for row in rows]
@@ -84,7 +83,7 @@ def test_lists_of_topics_sites_from_elsewhere_and_rows_that_are_here(tmp_path: P
         ("client,topic,site\na,/x,east\nb,/x,\nc,/x,west\n", "at which site client 'b' is"),
     ],
 )
-def test_mistakes_on_spark(text: str, reason: str, tmp_path: Path, spark: Any) -> None:  # noqa: F811
+def test_mistakes_on_spark(text: str, reason: str, tmp_path: Path, spark: Any) -> None:
     path = tmp_path / "table.csv"
     path.write_text(text)
     with pytest.raises(PipelineError) as caught:
@@ -93,7 +92,7 @@ def test_mistakes_on_spark(text: str, reason: str, tmp_path: Path, spark: Any) -
     assert str(path) in str(caught.value)
 
 
-def test_unknown_sites_and_missing_files_on_spark(tmp_path: Path, spark: Any) -> None:  # noqa: F811
+def test_unknown_sites_and_missing_files_on_spark(tmp_path: Path, spark: Any) -> None:
     path = tmp_path / "table.csv"
     path.write_text("client,topic,site\na,/x,east\n")
     with pytest.raises(PipelineError, match="client 'a': site 'east' is not listed; the sites are north"):
@@ -102,7 +101,7 @@ def test_unknown_sites_and_missing_files_on_spark(tmp_path: Path, spark: Any) ->
         make_plan(str(tmp_path / "missing.csv"), Request(master=MASTER))
 
 
-def test_an_empty_table_on_spark(tmp_path: Path, spark: Any) -> None:  # noqa: F811
+def test_an_empty_table_on_spark(tmp_path: Path, spark: Any) -> None:
     path = tmp_path / "table.csv"
     path.write_text("client,topic\n")
     same(make_plan(str(path), Request()), make_plan(str(path), Request(master=MASTER)))

@@ -12,7 +12,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from spark_fixture import spark  # noqa: F401
 from tidings.cli.exits import ExitCode, exit_code_of
 from tidings.cli.reproduce import reproduce
 from tidings.model.errors import PipelineError

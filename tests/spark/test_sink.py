@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from broker_thread import BrokerThread
-from spark_fixture import spark  # noqa: F401
 from tidings.model.event import MAX_EVENT_BYTES, Event
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
@@ -66,7 +65,7 @@ def batches(events: list[Event]) -> list[int]:
     return list(dict.fromkeys(event.incarnation >> 32 for event in events))
 
 
-def test_a_batch_is_written(spark: Any, broker: BrokerThread) -> None:  # noqa: F811
+def test_a_batch_is_written(spark: Any, broker: BrokerThread) -> None:
     frame = spark.range(0, 100, 1, 2).selectExpr(
         "cast(id as string) value",
         "concat('/numbers/', id % 3) topic",
@@ -90,7 +89,7 @@ def test_a_batch_is_written(spark: Any, broker: BrokerThread) -> None:  # noqa: 
     assert {name.rsplit("-")[-1] for name in sources} == {"0", "1"}
 
 
-def test_a_replayed_batch_is_published_once(spark: Any, broker: BrokerThread, tmp_path: Path) -> None:  # noqa: F811
+def test_a_replayed_batch_is_published_once(spark: Any, broker: BrokerThread, tmp_path: Path) -> None:
     files, checkpoint = tmp_path / "files", tmp_path / "checkpoint"
     add_files(files, 0, 1, 2)
     finish(start(spark, files, checkpoint, broker))
@@ -111,7 +110,7 @@ def test_a_replayed_batch_is_published_once(spark: Any, broker: BrokerThread, tm
 
 
 def test_a_batch_within_for_each_batch_is_published_once(
-    spark: Any,  # noqa: F811
+    spark: Any,
     broker: BrokerThread,
     tmp_path: Path,
 ) -> None:
@@ -135,7 +134,7 @@ def test_a_batch_within_for_each_batch_is_published_once(
     assert broker.repeated == ROWS
 
 
-def test_a_task_that_dies_half_way_is_run_again(spark: Any, broker: BrokerThread) -> None:  # noqa: F811
+def test_a_task_that_dies_half_way_is_run_again(spark: Any, broker: BrokerThread) -> None:
     """Each task is killed in its first attempt when a part of its rows is with the broker."""
     from pyspark.sql.datasource import DataSource
 
@@ -176,7 +175,7 @@ def test_a_task_that_dies_half_way_is_run_again(spark: Any, broker: BrokerThread
     assert broker.repeated >= 2 * 20  # what was confirmed before the end came
 
 
-def test_bad_input_is_one_clear_error(spark: Any, broker: BrokerThread) -> None:  # noqa: F811
+def test_bad_input_is_one_clear_error(spark: Any, broker: BrokerThread) -> None:
     def save(columns: str, **options: str) -> str:
         frame = spark.range(0, 4, 1, 2).selectExpr(*columns.split("; "))
         writer = frame.write.format("tidings").options(**{"url": broker.url, "topic": "/a", **options})
@@ -193,7 +192,7 @@ def test_bad_input_is_one_clear_error(spark: Any, broker: BrokerThread) -> None:
     assert not {b"2", b"3"} & set(broker.payloads())  # of that partition nothing is published
 
 
-def test_a_stream_without_its_broker_fails_soon(spark: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_a_stream_without_its_broker_fails_soon(spark: Any, tmp_path: Path) -> None:
     with BrokerThread() as broker:
         add_files(tmp_path / "files", 0)
         broker.stop()

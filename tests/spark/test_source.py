@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from source_archives import event, extend, make_archive, published_ns
-from spark_fixture import spark  # noqa: F401
 from tidings.archive.archive import Archive, ArchiveSettings
 from tidings.archive.reader import ArchiveReader
 
@@ -22,7 +21,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_archive(tmp_path_factory.mktemp("source") / "a", [30, 20, 10])
 
 
-def load(spark: Any, archive: Path | str, **options: object) -> Any:  # noqa: F811
+def load(spark: Any, archive: Path | str, **options: object) -> Any:
     return spark.read.format("tidings").options(archive=str(archive), **options).load()
 
 
@@ -30,8 +29,9 @@ def offsets(frame: Any) -> list[int]:
     return sorted(row["offset"] for row in frame.select("offset").collect())
 
 
-def test_rows_are_the_events(spark: Any, archive: Path) -> None:  # noqa: F811
-    rows = sorted(load(spark, archive, minPartitions=4).collect(), key=lambda row: row["offset"])
+def test_rows_are_the_events(spark: Any, archive: Path) -> None:
+    frame = load(spark, archive, minPartitions=4, includeHeaders="true")
+    rows = sorted(frame.collect(), key=lambda row: row["offset"])
     assert [row["offset"] for row in rows] == list(range(60))
     for number, row in enumerate(rows):
         wanted = event(number)
@@ -48,9 +48,10 @@ def test_rows_are_the_events(spark: Any, archive: Path) -> None:  # noqa: F811
         assert row["attributes"] == {name: str(value) for name, value in wanted.attributes.items()}
         assert {header["key"]: header["value"].decode() for header in row["headers"]} == row["attributes"]
         assert row["order"] is None
+    assert load(spark, archive).where("headers IS NULL").count() == 60
 
 
-def test_one_load_is_used_twice(spark: Any, archive: Path) -> None:  # noqa: F811
+def test_one_load_is_used_twice(spark: Any, archive: Path) -> None:
     """Where filters are pushed into a source, Spark gives the second use the filters of the first."""
     frame = load(spark, archive)
     small, large = frame.where("offset < 10"), frame.where("offset >= 50")
@@ -60,7 +61,7 @@ def test_one_load_is_used_twice(spark: Any, archive: Path) -> None:  # noqa: F81
     )
 
 
-def test_a_range_of_selected_events(spark: Any, archive: Path) -> None:  # noqa: F811
+def test_a_range_of_selected_events(spark: Any, archive: Path) -> None:
     found = load(
         spark,
         archive,
@@ -77,12 +78,12 @@ def test_a_range_of_selected_events(spark: Any, archive: Path) -> None:  # noqa:
     assert offsets(found) == expected
 
 
-def test_an_empty_archive_and_an_empty_range(spark: Any, archive: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_an_empty_archive_and_an_empty_range(spark: Any, archive: Path, tmp_path: Path) -> None:
     assert load(spark, make_archive(tmp_path / "e", [])).collect() == []
     assert load(spark, archive, startingOffsets="latest").collect() == []
 
 
-def test_two_archives_in_one_frame(spark: Any, archive: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_two_archives_in_one_frame(spark: Any, archive: Path, tmp_path: Path) -> None:
     other = make_archive(tmp_path / "b", [5, 4])
     with ArchiveReader(archive) as one, ArchiveReader(other) as two:
         begin = json.dumps({one.id: 57, two.id: -2})
@@ -105,7 +106,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("options", "words"), MISTAKES)
 def test_a_mistake_is_told_in_one_line(
-    spark: Any,  # noqa: F811
+    spark: Any,
     archive: Path,
     options: dict[str, object],
     words: str,
@@ -116,12 +117,12 @@ def test_a_mistake_is_told_in_one_line(
     assert "Traceback" not in str(caught.value)
 
 
-def test_columns_are_fixed(spark: Any, archive: Path) -> None:  # noqa: F811
+def test_columns_are_fixed(spark: Any, archive: Path) -> None:
     with pytest.raises(Exception, match="the columns of format tidings are fixed"):
         spark.read.format("tidings").schema("value string").load(str(archive)).collect()
 
 
-def test_what_is_trimmed_while_a_frame_is_in_use(spark: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_what_is_trimmed_while_a_frame_is_in_use(spark: Any, tmp_path: Path) -> None:
     """A worker's error reaches the user as one line, too."""
     archive = make_archive(tmp_path / "a", [30, 10])
     strict, lenient = load(spark, archive), load(spark, archive, failOnDataLoss="false")

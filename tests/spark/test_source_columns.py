@@ -84,10 +84,12 @@ def test_a_batch_is_what_its_rows_are(seed: int) -> None:
     low = random.randrange(len(events) + 1)
     high = random.randrange(low, len(events) + 1)
     for start, stop in ((0, len(events)), (low, high)):
-        found = spark_batch(batch.slice(start, stop - start), 3)
+        found = spark_batch(batch.slice(start, stop - start), 3, headers=True)
         found.validate(full=True)
         assert found.schema.equals(COLUMNS)
         assert rows_of(found) == expected[start:stop]
+        without = [{**row, "headers": None} for row in expected[start:stop]]
+        assert rows_of(spark_batch(batch.slice(start, stop - start), 3)) == without
 
 
 def test_the_types_are_exactly_those_that_spark_makes_of_the_schema() -> None:

@@ -120,6 +120,7 @@ def test_every_known_option_is_read() -> None:
         "subscribe": "/t",
         "subscribePattern": "/t/**",
         "where": "size > 1",
+        "includeHeaders": "true",
         "failOnDataLoss": "false",
         "startingOffsets": "1",
         "startingTimestamp": "1",

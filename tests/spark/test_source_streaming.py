@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from source_archives import extend, make_archive
-from spark_fixture import spark  # noqa: F401
 from spark_queries import started
 from tidings.archive.reader import ArchiveReader
 
@@ -26,7 +25,7 @@ def archive(tmp_path: Path) -> Path:
 class Query:
     """A stream into Parquet files under `home`, which is run again and again."""
 
-    def __init__(self, spark: Any, home: Path) -> None:  # noqa: F811
+    def __init__(self, spark: Any, home: Path) -> None:
         self.spark = spark
         self.home = home
 
@@ -64,7 +63,7 @@ class Query:
 
 
 @pytest.fixture
-def query(spark: Any, tmp_path: Path) -> Query:  # noqa: F811
+def query(spark: Any, tmp_path: Path) -> Query:
     return Query(spark, tmp_path)
 
 
@@ -87,7 +86,7 @@ def test_a_batch_that_was_not_finished_is_read_again(query: Query, archive: Path
     assert query.offsets() == list(range(65))
 
 
-def test_a_stream_follows_two_archives_that_grow(spark: Any, archive: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_stream_follows_two_archives_that_grow(spark: Any, archive: Path, tmp_path: Path) -> None:
     other = make_archive(tmp_path / "b", [3])
     options = {"archive": f"{archive},{other}", "subscribe": "/news/bbc", "startingOffsets": "earliest"}
     frame = spark.readStream.format("tidings").options(**options).load()
@@ -104,7 +103,7 @@ def test_a_stream_follows_two_archives_that_grow(spark: Any, archive: Path, tmp_
         running.stop()
 
 
-def wait_for(running: Any, spark: Any, wanted: list[tuple[int, int]]) -> None:  # noqa: F811
+def wait_for(running: Any, spark: Any, wanted: list[tuple[int, int]]) -> None:
     """Those and no others."""
     until = time.monotonic() + WAIT_S
     found: list[tuple[int, int]] = []

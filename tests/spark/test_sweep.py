@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_cluster import QUICK_JVM
-from spark_fixture import spark  # noqa: F401
 from tidings.cli.main import run
 from tidings.simulator.run import run_scenario
 from tidings.spark.sweep.driver import run_ids
@@ -72,7 +71,7 @@ def table(path: Path) -> list[dict[str, Any]]:
     return pq.read_table(path).to_pylist()
 
 
-def test_a_sweep_is_what_its_runs_are(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+def test_a_sweep_is_what_its_runs_are(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = written(tmp_path, GRID), tmp_path / "out"
     assert run(["sweep", str(path), "--out", str(out), "--check", "--keep-traces", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -106,7 +105,7 @@ def test_a_sweep_is_what_its_runs_are(spark: Any, tmp_path: Path, capsys: pytest
 
 
 def test_a_violation_is_a_failure_that_can_be_replayed(
-    spark: Any,  # noqa: F811
+    spark: Any,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -127,7 +126,7 @@ def test_a_violation_is_a_failure_that_can_be_replayed(
 
 
 def test_a_sweep_killed_in_the_middle_goes_on(
-    spark: Any,  # noqa: F811
+    spark: Any,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:

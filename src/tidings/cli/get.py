@@ -40,6 +40,8 @@ def get(
     if info:
         print_info(archive, source, as_json=json)
         return
+    from tidings.model.errors import TidingsError
+
     printer = Printer(payload, as_json=json)
     try:
         print_range(source, printer, count, follow=follow and end is None)
@@ -47,6 +49,9 @@ def get(
         printer.flush()  # somebody has seen enough
     except BrokenPipeError:
         discard_output()
+    except TidingsError:
+        printer.flush()  # what came before it is good
+        raise
 
 
 def print_range(source: Source, printer: Printer, count: int | None, *, follow: bool) -> None:

@@ -57,6 +57,7 @@ def replay(
 ) -> None:
     """Publish the events of an archive again, in its order: as fast as they are confirmed, or at a pace."""
     from tidings.cli.running import Stopped, run
+    from tidings.model.errors import TidingsError
     from tidings.recording.replay import Replay
 
     if rate is not None and speed is not None:
@@ -79,8 +80,11 @@ def replay(
         )
         try:
             run(work.run())
-        except Stopped as stopped:
-            stopped.args = (f"{stopped}; to go on: --offset {work.next_offset}",)
+        except (Stopped, TidingsError) as error:
+            if once is not None and work.published:  # another offset would make it another replay
+                error.args = (f"{error}; to go on, start it again as it was",)
+            elif work.published:
+                error.args = (f"{error}; to go on: --offset {work.next_offset}",)
             raise
     if json:
         print_json({"published": work.published, "next_offset": work.next_offset})

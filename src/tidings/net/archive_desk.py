@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tidings.archive import ArchiveReader
+from tidings.archive.files import DATABASE_NAME
 from tidings.model.archive_messages import (
     MAX_GAPS_TOLD,
     MAX_ROWS_BYTES,
@@ -52,6 +54,17 @@ FAILURES: dict[str, type[ArchiveError]] = {
 Result = TypeVar("Result")
 
 
+@dataclass(eq=False)
+class _Visit:
+    """One reader's session, and which archive it has been told of."""
+
+    session: Session
+    archive: str = ""
+
+
+Answering = Callable[[_Visit, Any], Awaitable[None]]
+
+
 class ArchiveDesk:
     """Reads the archive in `directory`, which another part of the process, or nobody, writes."""
 
@@ -59,13 +72,19 @@ class ArchiveDesk:
         self.directory = directory
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="archive-desk")
         self._reader: ArchiveReader | None = None
+        self._file: tuple[int, int] | None = None
+        """Which file the reader has open."""
         self._tasks: dict[Session, set[asyncio.Task[None]]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        """Of sessions that ended."""
+        self._closed = False
 
     def handlers(self, session: Session) -> dict[type, Handler]:
         """What a reader may send."""
+        visit = _Visit(session)
 
-        def answered(answer: Callable[[Session, Any], Awaitable[None]]) -> Handler:
-            return lambda message: self._begin(session, message, answer)
+        def answered(answer: Answering) -> Handler:
+            return lambda message: self._begin(visit, message, answer)
 
         return {
             ArchiveInfoRequest: answered(self._tell_info),
@@ -77,14 +96,18 @@ class ArchiveDesk:
 
     def forget(self, session: Session) -> None:
         """It ended."""
-        for task in self._tasks.pop(session, ()):
+        for task in list(self._tasks.pop(session, ())):
             task.cancel()
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
 
     async def close(self) -> None:
-        tasks = [task for session in list(self._tasks) for task in self._tasks.pop(session)]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._closed:
+            return
+        self._closed = True
+        for session in list(self._tasks):
+            self.forget(session)
+        await asyncio.gather(*self._ending, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close_reader)
         self._thread.shutdown(wait=False)
 
@@ -95,61 +118,73 @@ class ArchiveDesk:
 
     # --- Requests
 
-    def _begin(
-        self, session: Session, message: Any, answer: Callable[[Session, Any], Awaitable[None]]
-    ) -> None:
-        tasks = self._tasks.setdefault(session, set())
+    def _begin(self, visit: _Visit, message: Any, answer: Answering) -> None:
+        tasks = self._tasks.setdefault(visit.session, set())
         if len(tasks) >= MAX_REQUESTS:
-            session.refuse(f"more than {MAX_REQUESTS} requests at once")
+            visit.session.refuse(f"more than {MAX_REQUESTS} requests at once")
             return
-        task = asyncio.ensure_future(self._answer(session, message, answer))
+        task = asyncio.ensure_future(self._answer(visit, message, answer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    async def _answer(
-        self, session: Session, message: Any, answer: Callable[[Session, Any], Awaitable[None]]
-    ) -> None:
+    async def _answer(self, visit: _Visit, message: Any, answer: Answering) -> None:
         try:
-            await answer(session, message)
+            await answer(visit, message)
         except (ArchiveError, OSError) as error:
             kind = next((name for name, cls in FAILURES.items() if isinstance(error, cls)), "error")
-            session.send(ArchiveFailed(message.request, kind, str(error)[:MAX_REASON_CHARACTERS]))
+            visit.session.send(ArchiveFailed(message.request, kind, str(error)[:MAX_REASON_CHARACTERS]))
 
-    async def _call(self, use: Callable[[ArchiveReader], Result]) -> Result:
+    async def _call(self, visit: _Visit, use: Callable[[ArchiveReader], Result]) -> Result:
         def call() -> Result:
-            if self._reader is None:
-                self._reader = ArchiveReader(self.directory)
-            return use(self._reader)
+            reader = self._current_reader()
+            visit.archive = visit.archive or reader.id
+            if visit.archive != reader.id:
+                raise ArchiveError(f"archive {self.directory} was replaced by another one: connect again")
+            return use(reader)
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
-    async def _tell_info(self, session: Session, message: ArchiveInfoRequest) -> None:
-        archive, bounds = await self._call(lambda reader: (reader.id, reader.bounds()))
-        session.send(ArchiveInfo(message.request, archive, bounds.first, bounds.end))
+    def _current_reader(self) -> ArchiveReader:
+        """Of what is in the directory now: an archive may be removed, and made anew, under an open file."""
+        try:
+            status = (self.directory / DATABASE_NAME).stat()
+            file = (status.st_dev, status.st_ino)
+        except OSError:
+            file = None
+        if file is None or file != self._file:
+            self._close_reader()
+        if self._reader is None:
+            self._reader, self._file = ArchiveReader(self.directory), file
+        return self._reader
 
-    async def _find(self, session: Session, message: ArchiveFind) -> None:
-        offset = await self._call(lambda reader: reader.offset_at(message.published_ns))
-        session.send(ArchiveFound(message.request, offset))
+    async def _tell_info(self, visit: _Visit, message: ArchiveInfoRequest) -> None:
+        archive, bounds = await self._call(visit, lambda reader: (reader.id, reader.bounds()))
+        visit.session.send(ArchiveInfo(message.request, archive, bounds.first, bounds.end))
 
-    async def _commit(self, session: Session, message: ArchiveCommit) -> None:
-        await self._call(lambda reader: reader.commit(message.consumer, message.offset))
-        session.send(ArchiveCommitted(message.request))
+    async def _find(self, visit: _Visit, message: ArchiveFind) -> None:
+        offset = await self._call(visit, lambda reader: reader.offset_at(message.published_ns))
+        visit.session.send(ArchiveFound(message.request, offset))
 
-    async def _tell_gaps(self, session: Session, message: ArchiveGapsRequest) -> None:
-        gaps = await self._call(lambda reader: reader.gaps())
+    async def _commit(self, visit: _Visit, message: ArchiveCommit) -> None:
+        await self._call(visit, lambda reader: reader.commit(message.consumer, message.offset))
+        visit.session.send(ArchiveCommitted(message.request))
+
+    async def _tell_gaps(self, visit: _Visit, message: ArchiveGapsRequest) -> None:
+        gaps = await self._call(visit, lambda reader: reader.gaps())
         told = tuple((gap.offset, gap.noted_ns, gap.missing, gap.reason) for gap in gaps[-MAX_GAPS_TOLD:])
-        session.send(ArchiveGaps(message.request, told))
+        visit.session.send(ArchiveGaps(message.request, told))
 
-    async def _read(self, session: Session, message: ArchiveRead) -> None:
+    async def _read(self, visit: _Visit, message: ArchiveRead) -> None:
+        session = visit.session
         if message.start >= message.stop:
             session.send(ArchiveRows(message.request, message.start, 0, b""))
             return
         columns = message.columns or None
-        parts = await self._call(lambda reader: _parts(reader, message.start, message.stop, columns))
+        parts = await self._call(visit, lambda reader: _parts(reader, message.start, message.stop, columns))
         offset = message.start
         try:
             while session.state is State.UP:
-                part = await self._call(lambda reader: next(parts, None))
+                part = await self._call(visit, lambda reader: next(parts, None))
                 if part is None:
                     return
                 rows, body = part
@@ -157,8 +192,8 @@ class ArchiveDesk:
                 offset += rows
                 await session.drained()
         finally:
-            # The generator holds a transaction of the thread's connection.
-            await asyncio.shield(self._call(lambda reader: parts.close()))
+            # The generator holds a file open, and may be at work in the thread at this moment.
+            await asyncio.get_running_loop().run_in_executor(self._thread, parts.close)
 
 
 def _parts(

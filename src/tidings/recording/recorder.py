@@ -15,20 +15,22 @@ import logging
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tidings.archive import Archive, ArchiveSettings
-from tidings.model.errors import ArchiveError, ArchiveFull, ConnectionFailed, TidingsError
+from tidings.model.errors import ArchiveError, ArchiveFull, TidingsError
 from tidings.model.event import Event
 from tidings.model.subscription import Order, Subscription
 from tidings.net.client import Opener
-from tidings.opening import ConnectedBus, connect
+from tidings.opening import connect
+from tidings.ordering.service import OrderedService
 from tidings.protocol.attachments import ABSENT_NS
 from tidings.protocol.client import MAX_TRACKED_SOURCES
+from tidings.recording.gaps import Missing, PendingGaps
 from tidings.recording.intake import Intake
 from tidings.services.bus import Bus
 from tidings.services.overlay import SCHEMES, broker_bus
@@ -42,8 +44,10 @@ BUFFER_EVENTS = 65_536
 """What waits here for the disk where the network does not wait for us; beyond, events are missed, and counted."""
 MAINTAIN_S = 5.0
 RETRY_S = 1.0
-ALIVE, BROKER = "~alive", "~broker"
-"""Marks beside those of the sources: when the recorder last ran, and at which broker."""
+ALIVE, BROKER, WHO = OWN_MARKS = ("~alive", "~broker", "~who")
+"""Marks beside those of the sources: when the recorder last ran, at which broker, and under which name for what."""
+
+MOVED = "the recorder moved to another broker"
 
 Result = TypeVar("Result")
 log = logging.getLogger("tidings")
@@ -97,8 +101,10 @@ class Recorder:
         self._service: EventService | None = None
         self._intake: Intake | None = None
         self._marks: OrderedDict[str, int] = OrderedDict()
-        self._gaps: list[tuple[str, int | None]] = []
-        self._dropped = 0
+        self._batch: list[Event] = []
+        """Taken from the intake, and not on disk yet."""
+        self._gaps = PendingGaps()
+        self._dropped = self._reconnections = 0
         self._maintained_at = 0.0
 
     @property
@@ -106,26 +112,37 @@ class Recorder:
         """Its broker keeps events while it is away."""
         return isinstance(self._service, Bus) and self._service.lossless
 
+    @property
+    def _inner(self) -> EventService | None:
+        """The service without its order."""
+        service = self._service
+        return service.inner if isinstance(service, OrderedService) else service
+
+    @property
+    def _came(self) -> int:
+        """Events since the start, on disk or not."""
+        return self.recorded + len(self._batch) + (0 if self._intake is None else len(self._intake))
+
     # --- Life
 
     async def start(self) -> None:
         """ArchiveError: the archive cannot be used. ConnectionFailed and others: the network cannot be."""
-        archive = await self._in_thread(self._open_archive)
         try:
+            archive = await _finished(self._in_thread(self._open_archive))
             self.archive_id = archive.id
             self.name = self.name or f"archive-{archive.id[:16]}"
             self.first_offset = end = archive.bounds().end
             self._service = self._make_service()
             await self._service.open()
-            began_before = ALIVE in self._marks
             if isinstance(self._service, Bus):
                 self._service.keeps_subscriptions = True
-                self._service.on_break = self._on_break
-            await self._note_absence(began_before=began_before, end=end)
+            if isinstance(self._inner, Bus):
+                self._inner.on_break = self._on_break
+            self._note_absence(began_before=ALIVE in self._marks, end=end)
             self._intake = Intake(self._service, self.subscription, BUFFER_EVENTS)
+            self._intake.on_miss = self._on_miss  # where an order needs every event, that replaces it
             await self._intake.__aenter__()
-            self._intake.on_miss = self._on_miss
-            await self._write([])
+            await self._write()
         except BaseException:
             await self.stop()
             raise
@@ -153,20 +170,27 @@ class Recorder:
     def _source_marks(self) -> list[tuple[str, int]]:
         return [(key, value) for key, value in self._marks.items() if not key.startswith("~")]
 
-    async def _note_absence(self, *, began_before: bool, end: int) -> None:
+    def _note_absence(self, *, began_before: bool, end: int) -> None:
         """What was published while no recorder was there may be missing."""
-        broker = _broker_number(self._service)
+        broker, who = _broker_number(self._service), self._who()
         if began_before:
             away_ns = time.time_ns() - self._marks[ALIVE]
             if not self._resumes:
-                self._gaps.append((f"no recorder for {away_ns / 1e9:.0f} s", None))
+                self._gaps.add(f"no recorder for {away_ns / 1e9:.0f} s")
             elif away_ns > ABSENT_NS:
-                self._gaps.append((f"no recorder for {away_ns / 1e9:.0f} s: brokers keep a day", None))
+                self._gaps.add(f"no recorder for {away_ns / 1e9:.0f} s: brokers keep a day")
             elif broker != self._marks.get(BROKER, broker):
-                self._gaps.append(("the recorder moved to another broker", None))
+                self._gaps.add(MOVED)
+            elif who != self._marks.get(WHO, who):
+                self._gaps.add("a recorder of another name, or of other events, before")
         elif end:
-            self._gaps.append(("another recorder, or none, before", None))
-        self._marks[BROKER] = broker
+            self._gaps.add("another recorder, or none, before")
+        self._marks[BROKER], self._marks[WHO] = broker, who
+
+    def _who(self) -> int:
+        """Another name, or another selection: for that the broker has kept nothing."""
+        key = self.subscription.interest().key
+        return zlib.crc32(f"{self.name} {self.subscription.order} {key.hex()}".encode())
 
     async def run(self) -> None:
         """Record until cancelled; raises what makes it impossible to go on."""
@@ -174,45 +198,64 @@ class Recorder:
         assert intake is not None
         while True:
             await intake.wait(MAINTAIN_S)
-            events = intake.take(BATCH_EVENTS)
-            if events or time.monotonic() - self._maintained_at >= MAINTAIN_S or self._gaps:
-                await self._write(events)
-                intake.settle(len(events))
+            self._take(BATCH_EVENTS)
+            if self._batch or time.monotonic() - self._maintained_at >= MAINTAIN_S or self._gaps:
+                await self._write()
             elif intake.failure is not None and not len(intake):
                 raise intake.failure
 
     async def stop(self) -> None:
         """What came is written if it can be; the rest waits at the broker, if that is a guaranteed one."""
-        intake, service, archive = self._intake, self._service, self._archive
         try:
-            if intake is not None and archive is not None and not self.problem:
+            if self._intake is not None and self._archive is not None and not self.problem:
                 with suppress(TidingsError):
-                    while events := intake.take(BATCH_EVENTS):
-                        await self._append(events)
-                        intake.settle(len(events))
+                    await _finished(self._write_rest())
                 await asyncio.sleep(0)  # acknowledgements leave at the end of a turn
         finally:
-            if intake is not None:
-                if self._resumes:
-                    intake.leave()
-                else:
-                    with suppress(TidingsError):
-                        await intake.__aexit__(None, None, None)
-            if service is not None:
-                with suppress(ConnectionFailed):
-                    await service.close()
-            if archive is not None:
-                await self._in_thread(archive.close)
-            self._archive = self._service = self._intake = None
-            self._thread.shutdown(wait=False)
+            try:
+                await self._leave()
+            finally:
+                archive, self._archive = self._archive, None
+                if archive is not None:
+                    await self._in_thread(archive.close)
+                self._thread.shutdown(wait=False)
+
+    async def _write_rest(self) -> None:
+        """What is here now: what comes meanwhile would have no end."""
+        last = self._came
+        while self.recorded < last:
+            self._take(last - self.recorded)
+            await self._append()
+        self._gaps.hurry()
+        if self._gaps:
+            await self._append()
+
+    async def _leave(self) -> None:
+        intake, service, resumes = self._intake, self._service, self._resumes
+        self._intake = self._service = None
+        if intake is not None:
+            if resumes:
+                intake.leave()
+            else:
+                with suppress(TidingsError):
+                    await intake.__aexit__(None, None, None)
+        if service is not None:
+            with suppress(TidingsError):
+                await service.close()
 
     # --- Writing
 
-    async def _write(self, events: list[Event]) -> None:
+    def _take(self, limit: int) -> None:
+        """The next batch, unless one is in hand. A gap is noted between the events that it was between."""
+        if not self._batch and self._intake is not None:
+            before_gap = self._gaps.next_position(self.recorded) - self.recorded
+            self._batch = self._intake.take(min(limit, BATCH_EVENTS, before_gap))
+
+    async def _write(self) -> None:
         """Until it is on disk, however long that takes."""
         while True:
             try:
-                await self._append(events)
+                await _finished(self._append())
             except ArchiveFull as error:
                 if not self.problem:
                     log.error("nothing is recorded: %s", error)
@@ -224,21 +267,26 @@ class Recorder:
                 self.problem = ""
                 return
 
-    async def _append(self, events: list[Event]) -> None:
-        self._note_dropped()
-        gaps, self._gaps = self._gaps, []
+    async def _append(self) -> None:
+        """The batch, which is in hand until it is on disk, and the gaps before it."""
+        self._note_losses()
+        events = self._batch
+        gaps = self._gaps.take(self.recorded)
         now_ns = time.time_ns()
-        changes: dict[str, int | None] = {ALIVE: now_ns, BROKER: self._marks.get(BROKER, 0)}
+        changes: dict[str, int | None] = {ALIVE: now_ns, **{own: self._marks[own] for own in (BROKER, WHO)}}
         changes |= self._changed_marks(events)
         try:
             await self._in_thread(lambda: self._append_now(events, now_ns, changes, gaps))
-        except ArchiveFull:
-            self._gaps = gaps + self._gaps
+        except ArchiveError:
+            self._gaps.give_back(gaps)
             raise
         self._marks[ALIVE] = now_ns
         self._maintained_at = time.monotonic()
+        self._batch = []
         if events:
             self.recorded += len(events)
+            if self._intake is not None:
+                self._intake.settle(len(events))
             self.on_recorded()
 
     def _append_now(
@@ -246,12 +294,12 @@ class Recorder:
         events: list[Event],
         now_ns: int,
         marks: dict[str, int | None],
-        gaps: list[tuple[str, int | None]],
+        gaps: list[Missing],
     ) -> None:
         archive = self._archive
         assert archive is not None
         while gaps:
-            archive.note_gap(*gaps[0])
+            archive.note_gap(gaps[0].reason, gaps[0].missing)
             gaps.pop(0)
         archive.append(events, now_ns, marks=marks)
         # The events are on disk: whatever upkeep meets, they must not be appended again.
@@ -270,34 +318,45 @@ class Recorder:
         for event in events:
             key = f"{event.incarnation}:{event.source}"
             changes[key] = marks[key] = max(event.sequence, marks.pop(key, 0))
-        while len(marks) > MAX_TRACKED_SOURCES + 2:
+        while len(marks) > MAX_TRACKED_SOURCES + len(OWN_MARKS):
             oldest = next(iter(marks))
-            if oldest in (ALIVE, BROKER):
+            if oldest in OWN_MARKS:
                 marks.move_to_end(oldest)
             else:
                 del marks[oldest]
                 changes[oldest] = None
         return changes
 
-    def _note_dropped(self) -> None:
-        dropped = self._intake.dropped if self._intake is not None else 0
-        if isinstance(self._service, Bus | ConnectedBus):
-            with suppress(AttributeError):  # an adapter has no such count
-                dropped += self._service.dropped
+    def _note_losses(self) -> None:
+        """What nobody tells: it is looked up whenever something is written."""
+        came = self._came
+        inner = self._inner
+        dropped = getattr(inner, "dropped", 0) + (0 if self._intake is None else self._intake.dropped)
         if dropped > self._dropped:
-            self._gaps.append(("the recorder did not keep up", dropped - self._dropped))
+            self._gaps.add("the recorder did not keep up", dropped - self._dropped, after=came)
             self._dropped = dropped
+        reconnections = getattr(inner, "reconnections", 0)  # of an adapter
+        if reconnections > self._reconnections and inner is not None and not inner.lossless:
+            self._reconnections = reconnections
+            self._gaps.add("the connection was lost", after=came)
+        broker = _broker_number(self._service)
+        if self._resumes and broker != self._marks[BROKER]:
+            self._marks[BROKER] = broker
+            self._gaps.add(MOVED, after=came)
 
     def _on_miss(self, gap: EventsMissed) -> None:
         lost = gap.last - gap.first + 1
         reason = f"{gap.source}~{gap.incarnation} {gap.first} to {gap.last} could not be kept by the network"
-        self._gaps.append((reason, lost))
+        self._add_gap(reason, lost)
 
     def _on_break(self, reason: str) -> None:
-        if not self._resumes:
-            self._gaps.append((f"the connection was lost: {reason}", None))
-            if self._intake is not None:
-                self._intake.nudge()  # it is noted before anything that comes after it
+        if self._service is not None and not self._service.lossless:
+            self._add_gap(f"the connection was lost: {reason}")
+
+    def _add_gap(self, reason: str, missing: int | None = None) -> None:
+        self._gaps.add(reason, missing, after=self._came)
+        if self._intake is not None:
+            self._intake.nudge()
 
     async def _in_thread(self, call: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
@@ -310,6 +369,16 @@ class Recorder:
             "archive_waiting": 0 if self._intake is None else len(self._intake),
             "archive_problem": self.problem or self.trouble,
         }
+
+
+async def _finished(work: Coroutine[Any, Any, Result]) -> Result:
+    """Whoever is cancelled hears so when the work is done: half of it would not be known to be there."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise
 
 
 def _parsed(mark: tuple[str, int]) -> tuple[tuple[str, int], int]:

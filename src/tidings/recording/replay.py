@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ class _Feed:
 
     async def batches(self) -> AsyncIterator[list[Numbered]]:
         def take() -> list[Numbered]:
-            return [event for event, _ in zip(self._events, range(BATCH_EVENTS), strict=False)]
+            return list(islice(self._events, BATCH_EVENTS))
 
         while batch := await asyncio.get_running_loop().run_in_executor(self._thread, take):
             yield batch

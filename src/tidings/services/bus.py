@@ -291,8 +291,9 @@ class Bus(EventService):
         try:
             await self._ask(subscription.id, lambda: self.connection.client.subscribe(subscription))
         except BaseException:
-            self._notify.pop(subscription.id, None)
-            self._forget(subscription.id)
+            if not self.keeps_subscriptions:  # else what came waits for a later life of this client
+                self._notify.pop(subscription.id, None)
+                self._forget(subscription.id)
             raise
 
     def _forget(self, subscription_id: str) -> None:
@@ -342,16 +343,20 @@ class Bus(EventService):
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT_S):
                 await answered
         except TimeoutError:
-            self.connection.client.unsubscribe(subscription_id)
+            self._give_up(subscription_id)
             raise SubscriptionRefused(
                 f"the network did not accept the subscription within {SUBSCRIBE_TIMEOUT_S:.0f} s"
             ) from None
         except asyncio.CancelledError:
-            if self._open:
-                self.connection.client.unsubscribe(subscription_id)
+            self._give_up(subscription_id)
             raise
         finally:
             self._pending.pop(subscription_id, None)
+
+    def _give_up(self, subscription_id: str) -> None:
+        """Nobody waits for the answer any more."""
+        if self._open and not self.keeps_subscriptions:
+            self.connection.client.unsubscribe(subscription_id)
 
     # --- Status
 

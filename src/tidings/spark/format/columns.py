@@ -51,19 +51,19 @@ READ_COLUMNS = ("offset", "source", "sequence", "topic", "attributes", "payload"
 """Of an archive's, those that are shown."""
 
 
-def spark_batch(batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
-    """A batch of the archive's rows as rows of Spark."""
+def spark_batch(batch: pa.RecordBatch, partition: int, *, headers: bool = False) -> pa.RecordBatch:
+    """A batch of the archive's rows as rows of Spark. Headers are null unless asked for: they are what costs most."""
     attributes = batch.column("attributes")
-    borders, names, values = _entries(attributes)
+    borders, names, texts = _entries(attributes)
     published_us = pc.divide(batch.column("published_ns"), pa.scalar(NANOSECONDS_PER_US))
     arrays = [
-        _keys(borders, names, values),
+        _keys(borders, names, texts),
         batch.column("payload"),
         batch.column("topic"),
         pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows),
         batch.column("offset"),
         published_us.view(pa.timestamp("us", "UTC")),
-        _headers(borders, names, values),
+        _headers(borders, names, texts) if headers else pa.nulls(batch.num_rows, HEADERS),
         batch.column("source"),
         batch.column("sequence"),
         attributes.cast(TEXT_MAP),
@@ -88,27 +88,28 @@ def raw_bytes(texts: pa.Array) -> pa.Array:
 
 
 def _entries(attributes: pa.MapArray) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Where each event's attributes begin, the names of all of them, and their values."""
+    """Where each event's attributes begin, the names of all of them, and their texts."""
     borders = attributes.offsets
     first, end = borders[0].as_py(), borders[-1].as_py()  # a slice has the entries of the whole
     names, texts = attributes.keys.slice(first, end - first), attributes.items.slice(first, end - first)
-    return pc.subtract(borders, pa.scalar(first, pa.int32())), names, raw_bytes(texts)
+    return pc.subtract(borders, pa.scalar(first, pa.int32())), names, texts
 
 
-def _keys(borders: pa.Array, names: pa.Array, values: pa.Array) -> pa.Array:
+def _keys(borders: pa.Array, names: pa.Array, texts: pa.Array) -> pa.Array:
     """The value of each event's attribute `key`, null where it has none."""
     events = len(borders) - 1
     entries = np.flatnonzero(pc.equal(names, KEY_ATTRIBUTE).to_numpy(zero_copy_only=False))
     if not len(entries):
         return pa.nulls(events, pa.binary())
     chosen = np.full(events, -1, dtype=np.int64)
-    chosen[np.searchsorted(borders.to_numpy(), entries, side="right") - 1] = entries
+    chosen[np.searchsorted(borders.to_numpy(), entries, side="right") - 1] = np.arange(len(entries))
+    values = raw_bytes(texts.take(pa.array(entries)))
     return values.take(pa.array(chosen, mask=chosen < 0))
 
 
-def _headers(borders: pa.Array, names: pa.Array, values: pa.Array) -> pa.Array:
+def _headers(borders: pa.Array, names: pa.Array, texts: pa.Array) -> pa.Array:
     """The same entries under the same borders."""
-    entries = pa.StructArray.from_arrays([names, values], fields=list(HEADER))
+    entries = pa.StructArray.from_arrays([names, raw_bytes(texts)], fields=list(HEADER))
     return pa.ListArray.from_arrays(borders, entries, type=HEADERS)
 
 

@@ -25,7 +25,7 @@ MAX_PARTITIONS = 100_000
 KNOWN = (
     *("archive", "path", "url", "token", "tlsCa", "subscribe", "subscribePattern", "where"),
     *("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp"),
-    *("failOnDataLoss", "minPartitions", "maxOffsetsPerTrigger", "consumer"),
+    *("includeHeaders", "failOnDataLoss", "minPartitions", "maxOffsetsPerTrigger", "consumer"),
 )
 BATCH_ONLY = ("endingOffsets", "endingTimestamp")
 STREAM_ONLY = ("maxOffsetsPerTrigger", "consumer")
@@ -61,6 +61,7 @@ class SourceOptions:
     start_ns: int | None
     end: Offsets
     end_ns: int | None
+    include_headers: bool
     fail_on_data_loss: bool
     min_partitions: int | None
     max_offsets_per_trigger: int | None
@@ -85,6 +86,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
         start_ns=start_ns,
         end=_ending_offsets(given, len(locations)),
         end_ns=end_ns,
+        include_headers=_flag(given, "includeHeaders", default=False),
         fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
         min_partitions=_count(given, "minPartitions", MAX_PARTITIONS),
         max_offsets_per_trigger=_count(given, "maxOffsetsPerTrigger"),

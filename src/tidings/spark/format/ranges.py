@@ -91,7 +91,7 @@ def read_range(options: SourceOptions, wanted: InputPartition) -> Iterator[pa.Re
         for batch in _batches(reader, wanted, options.fail_on_data_loss, location.text, selection.columns):
             selected = selection(batch)
             if selected.num_rows:
-                yield spark_batch(selected, wanted.index)
+                yield spark_batch(selected, wanted.index, headers=options.include_headers)
 
 
 def _batches(

@@ -88,7 +88,7 @@ class OrderingStudy(Study):
         for variant in VARIANTS:
             for rate, count in loads:
                 slow = variant["speed"] == "prototype"
-                if rate in BEYOND and slow or rate == BEFORE_PEAK and not slow:
+                if (rate in BEYOND and slow) or (rate == BEFORE_PEAK and not slow):
                     continue
                 for seed in seeds_of(variant, count, quick):
                     found += [site_point(variant, shape, rate, count, seed, quick) for shape in SHAPES]

@@ -1,0 +1,51 @@
+"""Gaps that are not in the archive yet, each with its place among the events that came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+MAX_PENDING = 1_000
+"""While nothing can be written; beyond, the last two become one."""
+NOWHERE = 1 << 62
+
+
+@dataclass(frozen=True)
+class Missing:
+    after: int
+    """So many events came before."""
+    reason: str
+    missing: int | None
+
+
+class PendingGaps:
+    """Events are counted from the start of the recorder."""
+
+    def __init__(self) -> None:
+        self._gaps: list[Missing] = []
+
+    def __len__(self) -> int:
+        return len(self._gaps)
+
+    def add(self, reason: str, missing: int | None = None, *, after: int = 0) -> None:
+        if len(self._gaps) >= MAX_PENDING:
+            last = self._gaps.pop()
+            missing = None if missing is None or last.missing is None else missing + last.missing
+            after = last.after
+        self._gaps.append(Missing(after, reason, missing))
+
+    def take(self, written: int) -> list[Missing]:
+        """Those before the next event that is written."""
+        due = [gap for gap in self._gaps if gap.after <= written]
+        self._gaps = [gap for gap in self._gaps if gap.after > written]
+        return due
+
+    def give_back(self, gaps: list[Missing]) -> None:
+        self._gaps = gaps + self._gaps
+
+    def next_position(self, written: int) -> int:
+        """Events up to there may be written at once."""
+        return min((gap.after for gap in self._gaps if gap.after > written), default=NOWHERE)
+
+    def hurry(self) -> None:
+        """No more events are written: what is missing is told now."""
+        self._gaps = [replace(gap, after=0) for gap in self._gaps]
