@@ -33,7 +33,7 @@ contracts: setup
 check: lint types contracts test ## what CI runs
 
 bench: setup    ## the benchmarks behind benchmarks/README.md
-	@for b in matching simulator live overlay_graph overlay coding recovery ordering ordering_live; do $(BIN)/python benchmarks/$$b.py || exit 1; done
+	@for b in matching simulator live overlay_graph overlay coding recovery ordering ordering_live spark audit; do $(BIN)/python benchmarks/$$b.py || exit 1; done
 
 SEEDS ?= 0:1000000
 campaign: setup ## random runs of the guaranteed overlay on Spark: SEEDS=A:B, a million by default
