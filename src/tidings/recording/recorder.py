@@ -44,8 +44,9 @@ BUFFER_EVENTS = 65_536
 """What waits here for the disk where the network does not wait for us; beyond, events are missed, and counted."""
 MAINTAIN_S = 5.0
 RETRY_S = 1.0
-ALIVE, BROKER, WHO = OWN_MARKS = ("~alive", "~broker", "~who")
-"""Marks beside those of the sources: when the recorder last ran, at which broker, and under which name for what."""
+ALIVE, BROKER, DISK, WHO = OWN_MARKS = ("~alive", "~broker", "~disk", "~who")
+"""Marks beside those of the sources: when the recorder last ran, at which broker, with which disk of that, and under
+which name for what."""
 
 MOVED = "the recorder moved to another broker"
 
@@ -181,6 +182,7 @@ class Recorder:
                 self._gaps.add(f"no recorder for {away_ns / 1e9:.0f} s: brokers keep a day")
             elif broker != self._marks.get(BROKER, broker):
                 self._gaps.add(MOVED)
+                self._marks.pop(DISK, None)
             elif who != self._marks.get(WHO, who):
                 self._gaps.add("a recorder of another name, or of other events, before")
         elif end:
@@ -197,7 +199,8 @@ class Recorder:
         intake = self._intake
         assert intake is not None
         while True:
-            await intake.wait(MAINTAIN_S)
+            if not self._gaps:
+                await intake.wait(MAINTAIN_S)
             self._take(BATCH_EVENTS)
             if self._batch or time.monotonic() - self._maintained_at >= MAINTAIN_S or self._gaps:
                 await self._write()
@@ -273,8 +276,8 @@ class Recorder:
         events = self._batch
         gaps = self._gaps.take(self.recorded)
         now_ns = time.time_ns()
-        changes: dict[str, int | None] = {ALIVE: now_ns, **{own: self._marks[own] for own in (BROKER, WHO)}}
-        changes |= self._changed_marks(events)
+        changes: dict[str, int | None] = {own: self._marks[own] for own in OWN_MARKS if own in self._marks}
+        changes |= {ALIVE: now_ns, **self._changed_marks(events)}
         try:
             await self._in_thread(lambda: self._append_now(events, now_ns, changes, gaps))
         except ArchiveError:
@@ -339,10 +342,20 @@ class Recorder:
         if reconnections > self._reconnections and inner is not None and not inner.lossless:
             self._reconnections = reconnections
             self._gaps.add("the connection was lost", after=came)
-        broker = _broker_number(self._service)
-        if self._resumes and broker != self._marks[BROKER]:
-            self._marks[BROKER] = broker
+        if self._resumes:
+            self._note_broker(came)
+
+    def _note_broker(self, came: int) -> None:
+        """Another one, or one without its memory, has kept nothing for us."""
+        assert isinstance(self._service, Bus)
+        broker, disk = _broker_number(self._service), self._service.generation
+        if broker != self._marks[BROKER]:
             self._gaps.add(MOVED, after=came)
+        elif disk and disk != self._marks.get(DISK, disk):
+            self._gaps.add("the broker has lost what it kept", after=came)
+        self._marks[BROKER] = broker
+        if disk:
+            self._marks[DISK] = disk
 
     def _on_miss(self, gap: EventsMissed) -> None:
         lost = gap.last - gap.first + 1

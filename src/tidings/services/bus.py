@@ -183,6 +183,12 @@ class Bus(EventService):
         return self._pace is not None
 
     @property
+    def generation(self) -> int:
+        """Of a guaranteed broker's disk: with another one, what it kept for this client is gone. 0: not known."""
+        client = self.connection.client
+        return client.session._generation if isinstance(client, ReliableClient) else 0
+
+    @property
     def strips(self) -> bool:
         return True
 

@@ -21,7 +21,6 @@ from tidings.spark.reproduce.study import Claim
 
 CONFIDENCE = 0.95
 RESAMPLINGS = 500
-UNDECIDED = "; too few runs to tell"
 BySeed = Mapping[int, float]
 Statistic = Callable[[Sequence[int]], float]
 """Of the runs of these seeds, one of which may be there twice."""
@@ -128,11 +127,10 @@ def claimed(
     """`why` is told where the claim is known not to hold, `note` always: what is different in our experiment."""
     reasons = [note] if note else []
     if verdict.undecided:
-        measured += UNDECIDED
         reasons.append("not decided by so few runs: the 95 % interval contains both answers")
     elif not verdict.holds and why:
         reasons.append(why)
-    return Claim(figure, text, paper, measured, verdict.holds, "; ".join(reasons))
+    return Claim(figure, text, paper, measured, verdict.holds, "; ".join(reasons), verdict.undecided)
 
 
 class Results:

@@ -73,19 +73,20 @@ def fields_of(report: Report, quick: bool) -> dict[str, Any]:
 
 
 def verdict_line(report: Report, claim: Claim) -> str:
-    holds = "holds" if claim.holds else "does not hold"
-    return f"{report.outcome.study.name} {claim.figure}: {holds}: {claim.text}: {claim.measured} (paper: {claim.paper})"
+    what = f"{claim.text}: {claim.measured} (paper: {claim.paper})"
+    return f"{report.outcome.study.name} {claim.figure}: {claim.verdict}: {what}"
 
 
 def readme(report: Report, quick: bool) -> str:
     study, claims = report.outcome.study, report.claims
     size = "a reduced version (`--quick`)" if quick else "the paper's size"
     held = sum(claim.holds for claim in claims)
+    open_ = sum(claim.undecided for claim in claims)
     lines = [
         f"# {study.title}",
         "",
         f"{report.outcome.points} runs, {size}, tidings {tidings.__version__}; "
-        f"{held} of {len(claims)} claims hold. Rows of all runs: `results.parquet`.",
+        f"{held} of {len(claims)} claims hold, {open_} are undecided. Rows of all runs: `results.parquet`.",
         "",
     ]
     figures = dict.fromkeys([*(panel.figure for panel in report.panels), *(claim.figure for claim in claims)])
@@ -102,7 +103,8 @@ def section(figure: str, panels: Sequence[Panel], claims: Sequence[Claim]) -> li
     if claims:
         lines += ["| the paper says | paper | measured | holds | why |", "| --- | --- | --- | --- | --- |"]
         for claim in claims:
-            cells = (claim.text, claim.paper, claim.measured, "yes" if claim.holds else "**no**", claim.why)
+            verdict = "yes" if claim.holds else f"**{'undecided' if claim.undecided else 'no'}**"
+            cells = (claim.text, claim.paper, claim.measured, verdict, claim.why)
             lines.append("| " + " | ".join(map(cell, cells)) + " |")
         lines.append("")
     return lines

@@ -46,6 +46,12 @@ class Claim:
     holds: bool
     why: str = ""
     """Where ours differs, or is not quite the same experiment: why."""
+    undecided: bool = False
+    """It is not known to hold, nor known not to: too few runs to tell."""
+
+    @property
+    def verdict(self) -> str:
+        return "holds" if self.holds else "undecided" if self.undecided else "does not hold"
 
 
 @dataclass(frozen=True, slots=True)
