@@ -17,6 +17,7 @@ from tidings.model.errors import ArchiveFull, ConnectionFailed
 from tidings.model.event import Event
 from tidings.net.address import Address, url
 from tidings.net.broker import BrokerServer
+from tidings.net.client import ClientConnection
 from tidings.net.sequencer import SequencerHost
 from tidings.protocol.facts import EventsMissed
 from tidings.protocol.sequencing.layout import single
@@ -81,6 +82,34 @@ def test_one_that_is_cancelled_while_it_starts_leaves_its_events_at_the_broker(t
 
     play(main)
     assert numbers(archive) == list(range(70))
+    assert gaps(archive) == []
+
+
+def test_what_was_kept_does_not_come_before_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes from the connection to the subscription."""
+    archive = tmp_path / "archive"
+    open_ = ClientConnection.open
+
+    async def slow_open(self: ClientConnection) -> None:
+        await open_(self)
+        if self.name.startswith("archive"):
+            await asyncio.sleep(0.3)
+
+    monkeypatch.setattr(ClientConnection, "open", slow_open)
+
+    async def main() -> None:
+        async with running(guaranteed_broker(tmp_path)) as url:
+            async with recording(Recorder(url, archive)):
+                pass
+            await publish(url, 0, 50)
+            async with recording(Recorder(url, archive)):
+                await publish(url, 50, 60)
+                await until(lambda: len(numbers(archive)) >= 60)
+
+    play(main)
+    assert numbers(archive) == list(range(60))
     assert gaps(archive) == []
 
 

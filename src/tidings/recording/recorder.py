@@ -134,19 +134,34 @@ class Recorder:
             self.name = self.name or f"archive-{archive.id[:16]}"
             self.first_offset = end = archive.bounds().end
             self._service = self._make_service()
-            await self._service.open()
-            if isinstance(self._service, Bus):
-                self._service.keeps_subscriptions = True
             if isinstance(self._inner, Bus):
                 self._inner.on_break = self._on_break
-            self._note_absence(began_before=ALIVE in self._marks, end=end)
-            self._intake = Intake(self._service, self.subscription, BUFFER_EVENTS)
-            self._intake.on_miss = self._on_miss  # where an order needs every event, that replaces it
-            await self._intake.__aenter__()
+            await self._subscribe(self._service, end)
             await self._write()
         except BaseException:
             await self.stop()
             raise
+
+    async def _subscribe(self, service: EventService, end: int) -> None:
+        entering: list[asyncio.Task[None]] = []
+
+        async def enter() -> None:
+            self._intake = Intake(service, self.subscription, BUFFER_EVENTS)
+            self._intake.on_miss = self._on_miss  # where an order needs every event, that replaces it
+            await self._intake.__aenter__()
+
+        if isinstance(service, Bus):
+            service.keeps_subscriptions = True
+            # What its broker kept comes as soon as the connection stands.
+            service.on_up = lambda: entering.append(asyncio.ensure_future(enter()))
+        try:
+            await service.open()
+            self._note_absence(began_before=ALIVE in self._marks, end=end)
+            await (entering[0] if entering else enter())
+        finally:
+            for task in entering:
+                task.cancel()
+            await asyncio.gather(*entering, return_exceptions=True)
 
     def _open_archive(self) -> Archive:
         self._archive = Archive.open(self.directory, self._settings)
