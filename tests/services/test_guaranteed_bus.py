@@ -152,6 +152,7 @@ class FakeSession(ReliableSession):
         self._shown = 0
         self._connected = True
         self._acknowledged = 0
+        self._early = []
 
     def show(self) -> None:
         self._shown += 1

@@ -5,6 +5,9 @@ publication is stamped with that position when it is first sent, and sent again 
 break of the connection, in order, until it is confirmed. What the broker has on disk but not yet delivered is
 kept a while longer, in case the broker loses its disk.
 
+A named client that is killed and started again finds its subscriptions at the broker, and what came for them
+meanwhile is sent before it has subscribed: that is kept, unacknowledged, for a moment.
+
 Per subscription and source the client remembers the last sequence that it was shown: a broker that forgot in a
 crash what it had sent sends it again.
 
@@ -17,8 +20,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from tidings.model.event import Publication, make_publication
+from tidings.model.event import Publication, decode_publication, make_publication
 from tidings.model.messages import (
     Attach,
     Attached,
@@ -45,14 +49,25 @@ from tidings.protocol.facts import (
     PublicationFailed,
     SubscriptionProgress,
 )
-from tidings.protocol.kernel import Node, Port
+from tidings.protocol.kernel import Node, Port, TimerName
 
+EARLY_NS = 5_000_000_000
+"""So long, from its first connection on, a client keeps what comes for subscriptions that it has not made (again)."""
 MAX_KEPT = 10_000
 """Publications that are on the broker's disk only and kept here as well; the oldest are forgotten first."""
 
 
 Marks = dict[str, dict[tuple[str, int], int]]
 """Subscription -> the last sequence shown, by source and incarnation."""
+
+
+class Early(NamedTuple):
+    """A notification for a subscription of an earlier life of this client."""
+
+    number: int
+    """On this connection; neither it nor what follows is acknowledged yet."""
+    message: Notify | Missed
+    waits_for: set[str]
 
 
 class ReliableSession(Session):
@@ -97,6 +112,12 @@ class ReliableSession(Session):
         self._kept_all = True
         self._moved: dict[str, set[tuple[str, int]]] = {}
         """Subscription -> sources that were heard at an earlier broker, and not at this one."""
+        self._early: list[Early] = []
+        """Not more than the broker's window."""
+        self._early_until = 0
+        self._is_early = True
+        self._asked: set[str] = set()
+        """Subscriptions that were made while it is early: these are known, also when they have ended."""
         self._shown = 0
         """Notifications on this connection."""
         self._acknowledged = 0
@@ -193,6 +214,9 @@ class ReliableSession(Session):
     def subscribe(self, subscription: Subscription) -> None:
         super().subscribe(subscription)
         self._held[subscription.id].highest = self._marks.setdefault(subscription.id, {})
+        if self._is_early:
+            self._asked.add(subscription.id)
+            self._show_early(subscription)
 
     def on_unsubscribed(self, sender: str, message: Unsubscribed) -> None:
         super().on_unsubscribed(sender, message)
@@ -206,13 +230,19 @@ class ReliableSession(Session):
             held = self._held.get(subscription_id)
             if held is None or held.state is CANCELLING:
                 continue
-            highest = held.highest.get((publication.source, publication.incarnation), 0)
-            if self._is_new(held, publication.source, publication.incarnation, publication.sequence):
-                if self._moved:
-                    self._report_missed(subscription_id, publication, highest + 1)
-                self.port.emit(Delivered(subscription_id, publication))
+            self._deliver(held, publication)
+        if self._is_early:
+            self._keep_early(message)
         if self.acknowledges:
             self.acknowledge(self._shown)
+
+    def _deliver(self, held: Held, publication: Publication) -> None:
+        subscription_id = held.subscription.id
+        highest = held.highest.get((publication.source, publication.incarnation), 0)
+        if self._is_new(held, publication.source, publication.incarnation, publication.sequence):
+            if self._moved:
+                self._report_missed(subscription_id, publication, highest + 1)
+            self.port.emit(Delivered(subscription_id, publication))
 
     def _report_missed(self, subscription_id: str, publication: Publication, first: int) -> None:
         """The first event of a source since we moved: those in between may have waited at the old broker."""
@@ -228,14 +258,52 @@ class ReliableSession(Session):
         for subscription_id in message.subscriptions:
             held = self._held.get(subscription_id)
             if held is not None and held.state is not CANCELLING:
-                self._is_new(held, message.source, message.incarnation, message.last)
-                self.port.emit(
-                    EventsMissed(
-                        subscription_id, message.source, message.incarnation, message.first, message.last
-                    )
-                )
+                self._miss(held, message)
+        if self._is_early:
+            self._keep_early(message)
         if self.acknowledges:
             self.acknowledge(self._shown)
+
+    def _miss(self, held: Held, message: Missed) -> None:
+        self._is_new(held, message.source, message.incarnation, message.last)
+        missed = (message.source, message.incarnation, message.first, message.last)
+        self.port.emit(EventsMissed(held.subscription.id, *missed))
+
+    # --- What an earlier life of this client had asked for, and this one may ask for again
+
+    def _keep_early(self, message: Notify | Missed) -> None:
+        unknown = {name for name in message.subscriptions if name not in self._asked}
+        if unknown:
+            if isinstance(message, Notify):  # it outlives the read that brought it
+                message = Notify(message.subscriptions, decode_publication(message.publication.raw.copy()))
+            self._early.append(Early(self._shown, message, unknown))
+
+    def _show_early(self, subscription: Subscription) -> None:
+        """What came for it before it was made; an earlier life may have asked for something else by that name."""
+        held, interest = self._held[subscription.id], subscription.interest()
+        for early in self._early:
+            if subscription.id not in early.waits_for:
+                continue
+            early.waits_for.discard(subscription.id)
+            if isinstance(early.message, Missed):
+                self._miss(held, early.message)
+            elif interest.matches(early.message.publication):
+                self._deliver(held, early.message.publication)
+        self._forget_early([early for early in self._early if early.waits_for])
+
+    def _forget_early(self, left: list[Early]) -> None:
+        if len(left) < len(self._early):
+            self._early = left
+            if self.acknowledges:
+                self.acknowledge(self._shown)
+
+    def on_timer(self, name: TimerName) -> None:
+        if name[1] != "early":
+            super().on_timer(name)
+            return
+        self._is_early = False
+        self._asked.clear()
+        self._forget_early([])
 
     @property
     def shown(self) -> int:
@@ -244,6 +312,8 @@ class ReliableSession(Session):
 
     def acknowledge(self, count: int) -> None:
         """The application has seen the first `count` notifications of this connection."""
+        if self._early:
+            count = min(count, self._early[0].number - 1)
         if self._connected and count > self._acknowledged:
             self._acknowledged = count
             self.port.send(self.broker, Notified(count))
@@ -286,6 +356,10 @@ class ReliableSession(Session):
     def on_link_up(self, peer: str) -> None:
         self._connected = True
         self._attached = False
+        if not self._early_until:
+            self._early_until = self.port.now + EARLY_NS
+            self.port.set_timer((self.name, "early"), self._early_until)
+        self._early = []  # what was not acknowledged comes again
         self._shown = self._acknowledged = 0
         self._sent = self._taken = 0
         self._attaching = 0

@@ -1,0 +1,105 @@
+"""A named client that is killed and started again, on a guaranteed network: what came meanwhile is not lost.
+
+Its broker sends that as soon as it is back, which may be before it has subscribed again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import tidings
+from live_network import until
+from recording_network import guaranteed_broker, play, running
+from tidings.protocol import reliable_client
+from tidings.protocol.reliable_client import ReliableSession
+
+pytestmark = pytest.mark.timeout(100)
+
+
+async def killed_subscriber(url: str, *topics: str) -> None:
+    """Subscribes as `reader`, and goes without a word."""
+    bus = tidings.connect(url, name="reader")
+    await bus.open()
+    await bus.subscribe(*topics).__aenter__()
+    bus.connection._keeper.cancel()
+    bus.connection._session.abort()
+    await asyncio.sleep(0.05)
+
+
+async def publish(url: str, topic: str, numbers: range) -> None:
+    async with tidings.connect(url) as bus:
+        await bus.publish_many((topic, {"number": number}, b"") for number in numbers)
+
+
+async def shown(stream: tidings.Stream, count: int) -> list[object]:
+    return [(await stream.get(10)).attributes["number"] for _ in range(count)]
+
+
+def test_what_came_before_it_subscribed_again_is_shown(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(guaranteed_broker(tmp_path)) as url:
+            await killed_subscriber(url, "/a")
+            await publish(url, "/a", range(50))
+            async with tidings.connect(url, name="reader") as bus:
+                await asyncio.sleep(0.3)
+                async with bus.subscribe("/a") as stream:
+                    await publish(url, "/a", range(50, 60))
+                    assert await shown(stream, 60) == list(range(60))
+                    with pytest.raises(TimeoutError):
+                        await stream.get(0.2)
+
+    play(main)
+
+
+def test_without_keeping_it_would_be_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted bug to the test above."""
+    monkeypatch.setattr(ReliableSession, "_keep_early", lambda self, message: None)
+
+    async def main() -> None:
+        async with running(guaranteed_broker(tmp_path)) as url:
+            await killed_subscriber(url, "/a")
+            await publish(url, "/a", range(50))
+            async with tidings.connect(url, name="reader") as bus:
+                await asyncio.sleep(0.3)
+                async with bus.subscribe("/a") as stream:
+                    await publish(url, "/a", range(50, 60))
+                    assert await shown(stream, 10) == list(range(50, 60))
+
+    play(main)
+
+
+def test_what_another_subscription_of_that_name_wanted_is_not_shown(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(guaranteed_broker(tmp_path)) as url:
+            await killed_subscriber(url, "/a", "/b")
+            await publish(url, "/a", range(5))
+            await publish(url, "/b", range(5, 10))
+            async with tidings.connect(url, name="reader") as bus:
+                await asyncio.sleep(0.3)
+                async with bus.subscribe("/b") as stream:
+                    await publish(url, "/b", range(10, 15))
+                    assert await shown(stream, 10) == list(range(5, 15))
+
+    play(main)
+
+
+def test_what_nobody_asks_for_again_is_acknowledged_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reliable_client, "EARLY_NS", 300_000_000)
+
+    async def main() -> None:
+        server = guaranteed_broker(tmp_path)
+        async with running(server) as url:
+            await killed_subscriber(url, "/a")
+            await publish(url, "/a", range(20))
+            async with tidings.connect(url, name="reader") as bus:
+                assert server.status()["queued"] == 20
+                await until(lambda: server.status()["queued"] == 0)
+                session = bus.connection.client.session
+                assert not session._early and not session._is_early
+
+    play(main)
