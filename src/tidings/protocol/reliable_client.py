@@ -123,6 +123,11 @@ class ReliableSession(Session):
         self._acknowledged = 0
 
     @property
+    def generation(self) -> int:
+        """Of the broker's disk; 0 while it is not known."""
+        return self._generation
+
+    @property
     def unconfirmed(self) -> int:
         return len(self._unsent) + len(self._unconfirmed)
 

@@ -143,25 +143,13 @@ class Recorder:
             raise
 
     async def _subscribe(self, service: EventService, end: int) -> None:
-        entering: list[asyncio.Task[None]] = []
-
-        async def enter() -> None:
-            self._intake = Intake(service, self.subscription, BUFFER_EVENTS)
-            self._intake.on_miss = self._on_miss  # where an order needs every event, that replaces it
-            await self._intake.__aenter__()
-
         if isinstance(service, Bus):
             service.keeps_subscriptions = True
-            # What its broker kept comes as soon as the connection stands.
-            service.on_up = lambda: entering.append(asyncio.ensure_future(enter()))
-        try:
-            await service.open()
-            self._note_absence(began_before=ALIVE in self._marks, end=end)
-            await (entering[0] if entering else enter())
-        finally:
-            for task in entering:
-                task.cancel()
-            await asyncio.gather(*entering, return_exceptions=True)
+        await service.open()
+        self._note_absence(began_before=ALIVE in self._marks, end=end)
+        self._intake = Intake(service, self.subscription, BUFFER_EVENTS)
+        self._intake.on_miss = self._on_miss  # where an order needs every event, that replaces it
+        await self._intake.__aenter__()
 
     def _open_archive(self) -> Archive:
         self._archive = Archive.open(self.directory, self._settings)

@@ -162,9 +162,6 @@ class Bus(EventService):
         """Notifications that the broker left out because this client did not keep up."""
         self.keeps_subscriptions = False
         """True: a guaranteed broker goes on keeping events for this client after `close`; it will come back."""
-        self.on_up: Callable[[], None] = lambda: None
-        """Told when the first connection stands. What a guaranteed broker kept for this client comes next: who wants
-        it subscribes in this turn of the loop."""
         self.on_break: Callable[[str], None] = lambda reason: None
         """Told when the connection is lost, for whoever must know that something may be missing."""
         self._open = False
@@ -189,7 +186,7 @@ class Bus(EventService):
     def generation(self) -> int:
         """Of a guaranteed broker's disk: with another one, what it kept for this client is gone. 0: not known."""
         client = self.connection.client
-        return client.session._generation if isinstance(client, ReliableClient) else 0
+        return client.session.generation if isinstance(client, ReliableClient) else 0
 
     @property
     def strips(self) -> bool:
@@ -197,17 +194,11 @@ class Bus(EventService):
 
     async def open(self) -> None:
         await self.connection.open()
-        self._begin()
-
-    def _begin(self) -> None:
-        if self._open:
-            return
         self._open = True
         client = self.connection.client
         if isinstance(client, ReliableClient):
             self._pace = _Pace(client.session)
             self._broker = client.session.broker
-        self.on_up()
 
     async def close(self) -> None:
         if self._open:
@@ -442,9 +433,7 @@ class Bus(EventService):
     def on_connection(self, up: bool, reason: str) -> None:
         """The driver's connection came or went. It comes back by itself; what is unconfirmed then is unsure, or,
         on a guaranteed network, published again."""
-        if up and not self._open:
-            self._begin()
-        elif up and self._pace is not None:
+        if up and self._pace is not None:
             self._pace.begin_connection()
             self._on_broker(self.connection.client.session.broker)
         if not up:
