@@ -208,7 +208,7 @@ def test_bench_measures_with_a_broker_of_its_own(transport: str) -> None:
 
 
 def test_the_demo_shows_what_it_claims() -> None:
-    done = tidings("demo", "--seconds", 1.5, "--json")
+    done = tidings("demo", "--seconds", 1.5, "--no-spark", "--json")
     assert done.returncode == 0, (done.stdout, done.stderr)
     found = json.loads(done.stdout)
     assert found["as_claimed"] is True

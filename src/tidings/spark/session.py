@@ -33,6 +33,8 @@ NO_PYSPARK = "this needs PySpark: pip install 'tidings[spark]'"
 LOCAL_ATTEMPTS = 3
 """`local[2]` would never repeat a failed task."""
 SHUFFLE_PARTITIONS_PER_CORE = 2
+SOURCE = Path(__file__).parents[2]
+"""Where the packages are that make up tidings."""
 LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
 JAVA_SECONDS = 60
 MASTER_SECONDS = 10.0
@@ -89,6 +91,7 @@ def _start(master: str, app: str, settings: Mapping[str, str]) -> SparkSession:
 
     check_master(master)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    _add_python_path()
     local = master.startswith("local")
     cores = os.cpu_count() or 1
     chosen = {
@@ -131,6 +134,14 @@ def check_master(master: str) -> None:
             problems.append(f"{address}: {error.strerror or error}")
     if problems:
         raise PipelineError(f"no Spark master can be reached at {'; '.join(problems)}")
+
+
+def _add_python_path() -> None:
+    """The driver's JVM looks for `format("tidings")` with PYSPARK_PYTHON, which may be one that has no tidings."""
+    source = str(SOURCE)
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if source not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([*paths, source])
 
 
 def _loopback(master: str) -> bool:
@@ -181,7 +192,7 @@ def ship_package(session: SparkSession, directory: Path) -> None:
 
 
 def package_zip() -> bytes:
-    source = Path(__file__).parents[2]
+    source = SOURCE
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in ("tidings", "pyspark_tidings"):
