@@ -14,12 +14,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Self
 
 from tidings.archive.database import Database, make_database
 from tidings.archive.errors import told_as_archive_error
-from tidings.archive.facts import ArchiveSettings, Bounds, Gap, check_name
+from tidings.archive.facts import ArchiveSettings, Bounds, check_name
 from tidings.archive.files import (
     DATABASE_NAME,
     SEGMENTS_NAME,
@@ -38,6 +37,7 @@ from tidings.archive.listing import (
     write_bounds,
     write_marks,
 )
+from tidings.archive.opened import Opened
 from tidings.archive.rows import pack_row, row_checksum
 from tidings.archive.upkeep import Upkeep
 from tidings.model.errors import ArchiveError, ArchiveFull
@@ -49,11 +49,9 @@ MAX_GAPS = 10_000
 MAX_REASON_CHARACTERS = 1_000
 
 
-class Archive:
+class Archive(Opened):
     """Opened by `Archive.open`. One thread at a time, not always the same."""
 
-    id: str
-    """32 hexadecimal digits, made with the archive."""
     trouble: str
     """Why sealing or retention failed the last time; empty if it did not."""
 
@@ -100,25 +98,9 @@ class Archive:
             self._database.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        self._database.close()
+        super().close()
         self._lock.close()
-
-    def bounds(self) -> Bounds:
-        with self._database.transaction():
-            return read_bounds(self._database)
-
-    def gaps(self) -> list[Gap]:
-        with self._database.transaction():
-            return read_gaps(self._database)
 
     def marks(self) -> dict[str, int]:
         """The latest value of each mark that came with `append`."""

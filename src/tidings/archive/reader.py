@@ -10,24 +10,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pyarrow as pa
 
 from tidings.archive.database import Database
 from tidings.archive.errors import told_as_archive_error
-from tidings.archive.facts import Bounds, Gap, Segment, check_name
+from tidings.archive.facts import Segment, check_name
 from tidings.archive.files import check_there
 from tidings.archive.listing import (
     read_bounds,
     read_consumers,
-    read_gaps,
     read_id,
     read_segments,
     read_tail,
     sealed_end,
 )
+from tidings.archive.opened import Opened
 from tidings.archive.rows import Row, batch_of, projected
 from tidings.archive.segment_file import SegmentFile
 from tidings.archive.verify import find_problems
@@ -37,10 +35,8 @@ BATCH_ROWS = 16_384
 MAX_CONSUMERS = 1_000
 
 
-class ArchiveReader:
+class ArchiveReader(Opened):
     """ArchiveError if there is none in `directory`. May be used by several threads."""
-
-    id: str
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
@@ -53,28 +49,9 @@ class ArchiveReader:
             self._database.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._database.close()
-
-    def bounds(self) -> Bounds:
-        with self._database.transaction():
-            return read_bounds(self._database)
-
     def segments(self) -> list[Segment]:
         with self._database.transaction():
             return read_segments(self._database)
-
-    def gaps(self) -> list[Gap]:
-        with self._database.transaction():
-            return read_gaps(self._database)
 
     def consumers(self) -> dict[str, int]:
         with self._database.transaction():

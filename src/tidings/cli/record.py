@@ -87,7 +87,6 @@ def record(
     On a guaranteed network nothing is missing in between, and nothing is there twice.
     """
     from tidings.cli.running import Stopped, run
-    from tidings.net.archive_server import ArchiveServer  # noqa: F401 - a missing pyarrow shows before anything runs
     from tidings.recording.recorder import Recorder
 
     if archive is None and trace is None:
