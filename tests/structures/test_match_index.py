@@ -356,7 +356,7 @@ def test_boxes_tell_numbers_from_strings_and_agree_while_conjuncts_move() -> Non
                 )
     for key in list(twin):
         index.remove(key)
-    assert not len(boxes) and not boxes._cells and not +boxes._uses
+    assert not len(boxes) and not len(boxes._cells) and not +boxes._uses
 
 
 BOX_NUMBERS: tuple[Any, ...] = (

@@ -3,14 +3,14 @@
 A box hangs on two of its constraints at once, the pair that fewest events are expected to satisfy. The values of an
 attribute have keys: a string itself, its prefixes, or for a number the region between two cuts of a ruler. A cell is
 a pair of keys and lists the boxes that an event with these keys may match; an event looks into the cells of all
-pairs of its own keys, and compares the boxes found there with its values, all at once. A box whose range spans
-several regions is in several cells, but an event has one region per attribute and so meets no box twice.
+pairs of its own keys, and compares the boxes found there with its values, all at once: by codes first, and what
+these leave by the exact bounds. A box whose range spans several regions is in several cells, but an event has one
+region per attribute and so meets no box twice.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import inf
@@ -21,6 +21,20 @@ from numpy.typing import NDArray
 
 from tidings.model.number import as_double
 from tidings.model.predicates import Conjunct, Constraint, Kind, Scalar
+from tidings.structures.box_cells import (
+    CODED,
+    FINEST,
+    HIGHEST,
+    NO_CODES,
+    NO_RULER,
+    UNSLOTTED,
+    BoxCells,
+    Cells,
+    Keys,
+    Ruler,
+    Slots,
+    code_of_key,
+)
 from tidings.structures.shelf import Member, Shelf
 from tidings.structures.value_domain import Shape, shape_of
 
@@ -41,12 +55,9 @@ MIN_REFERENCES = 64
 
 _ZERO = np.array(np.uint64(0))
 
-Keys = tuple[int, ...]
-Cells = tuple[Keys, Keys]
 Side = tuple[float, bool, Keys]
 """Of a constraint: the expected share of events that satisfy it, whether only its keys can tell, and these."""
 
-Slots = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 
 
@@ -56,13 +67,13 @@ class _Attribute:
     Numbers and strings have columns of their own, so that a value of one kind refutes whoever wants the other.
     """
 
-    __slots__ = ("cuts", "first_key", "number_column", "prefixes", "string_column", "strings", "uses")
+    __slots__ = ("first_key", "number_column", "prefixes", "ruler", "string_column", "strings", "uses")
 
-    def __init__(self, first_key: int, cuts: list[float]) -> None:
+    def __init__(self, first_key: int, ruler: Ruler) -> None:
         self.number_column = self.string_column = -1
         self.first_key = first_key
         """The key of the lowest region of numbers; those of the others follow."""
-        self.cuts = cuts
+        self.ruler = ruler
         self.strings: dict[str, int] = {}
         self.prefixes: dict[int, dict[str, int]] = {}
         """By their length."""
@@ -72,7 +83,7 @@ class _Attribute:
     @property
     def is_blank(self) -> bool:
         """True if another attribute could be in its place."""
-        return not (self.uses or self.cuts or self.strings or self.prefixes)
+        return not (self.uses or self.ruler.cuts or self.strings or self.prefixes)
 
     @property
     def columns(self) -> list[int]:
@@ -101,7 +112,7 @@ class BoxIndex:
                     found += map(float, shape_of(constraint).references())
         self._attributes: dict[str, _Attribute] = {}
         self._next_key = 0
-        self._cells: dict[int, dict[int, array[int]]] = {}
+        self._cells = BoxCells()
         self._slots = 0
         self._labels: NDArray[np.int64] = np.zeros(0, np.int64)
         self._lines: NDArray[np.float64] = np.full((0, 8), -inf)
@@ -112,7 +123,7 @@ class BoxIndex:
         self._free: list[int] = []
         for name, values in references.items():
             if len(values) >= MIN_REFERENCES:
-                self._attribute(name, _quantiles(values))
+                self._attribute(name, _ruler_for(values))
         for conjunct in conjuncts:
             self._sides(conjunct)  # makes keys, whose number tells how rare each is
 
@@ -121,8 +132,7 @@ class BoxIndex:
 
     @property
     def size_bytes(self) -> int:
-        cells = sum(cell.itemsize * len(cell) for cells in self._cells.values() for cell in cells.values())
-        return cells + self._labels.nbytes + self._lines.nbytes
+        return self._cells.size_bytes + self._labels.nbytes + self._lines.nbytes
 
     def add(self, member: Box) -> bool:
         """Add a member, if it is a box that few events meet; says whether it was."""
@@ -136,26 +146,17 @@ class BoxIndex:
         slot = self._free.pop() if self._free else self._new_slot()
         self._labels[slot] = member.label
         member.slot, member.cells = slot, cells
-        for first in cells[0]:
-            by_second = self._cells.setdefault(first, {})
-            for second in cells[1]:
-                by_second.setdefault(second, array("i")).append(slot)
+        codes = bytearray(NO_CODES)
         for constraint in member.conjunct.constraints:
             self._attributes[constraint.attribute].uses += 1
-            self._set_bounds(slot, constraint)
+            self._set_bounds(slot, codes, constraint)
+        self._cells.add(cells, slot, bytes(codes))
         return True
 
     def remove(self, member: Box) -> None:
         slot, cells = member.slot, member.cells
         assert slot is not None and cells is not None
-        for first in cells[0]:
-            by_second = self._cells[first]
-            for second in cells[1]:
-                by_second[second].remove(slot)
-                if not by_second[second]:
-                    del by_second[second]
-            if not by_second:
-                del self._cells[first]
+        self._cells.remove(cells, slot)
         for texts, text in self._texts(member.conjunct):
             self._uses[texts[text]] -= 1
         for constraint in member.conjunct.constraints:
@@ -170,22 +171,17 @@ class BoxIndex:
 
     def match(self, attributes: Mapping[str, Scalar]) -> list[int]:
         """The labels of the boxes that hold."""
-        keys, limits = self._read(attributes)
-        found: list[Any] = []
-        cells = self._cells
-        for place, key in enumerate(keys, 1):
-            by_second = cells.get(key)
-            if by_second is not None:
-                found += map(by_second.get, keys[place:])
-        slots = np.frombuffer(b"".join(filter(None, found)), np.int32)
+        keys, codes, limits = self._read(attributes)
+        slots = self._cells.candidates(keys, codes)
         if not len(slots):
             return []
         labels: list[int] = self._labels[slots[self._admitted(slots, limits)]].tolist()
         return labels
 
-    def _read(self, attributes: Mapping[str, Scalar]) -> tuple[list[int], list[float]]:
-        """The keys of an event's values, and the limits for each column."""
+    def _read(self, attributes: Mapping[str, Scalar]) -> tuple[list[int], bytes, list[float]]:
+        """The keys of an event's values, and the limits for each column, as codes and exactly."""
         keys: list[int] = []
+        codes = bytearray(self._columns + CODED)
         limits = [-inf] * self._lines.shape[1]  # what is not there refutes every bound
         for name, attribute in self._attributes.items():  # in this order first and second keys are told apart
             value: Any = attributes.get(name)
@@ -195,6 +191,8 @@ class BoxIndex:
                 if key is not None and attribute.string_column >= 0:
                     keys.append(key)
                     column = attribute.string_column
+                    codes[column] = code = code_of_key(key)
+                    codes[column + 1] = HIGHEST + 1 - code
                     limits[column] = key
                     limits[column + 1] = -key
                 for length, prefixes in attribute.prefixes.items():
@@ -205,12 +203,15 @@ class BoxIndex:
                 double = value if kind is float else as_double(value)
                 if double != double:
                     double = inf  # NaN is above all numbers
-                keys.append(attribute.first_key + bisect_right(attribute.cuts, double))
+                region, code = attribute.ruler.place_of(double)
+                keys.append(attribute.first_key + region)
                 column = attribute.number_column
                 if column >= 0:
+                    codes[column] = code
+                    codes[column + 1] = HIGHEST + 1 - code
                     limits[column] = double
                     limits[column + 1] = -double
-        return keys, limits
+        return keys, bytes(codes[:CODED]) + UNSLOTTED, limits
 
     def _admitted(self, slots: Slots, limits: list[float]) -> Flags:
         """Which of the slots have no bound that exceeds its limit."""
@@ -233,11 +234,11 @@ class BoxIndex:
             self._lines = np.concatenate([self._lines, np.full((more, self._lines.shape[1]), -inf)])
         return slot
 
-    def _attribute(self, name: str, cuts: list[float]) -> _Attribute | None:
+    def _attribute(self, name: str, ruler: Ruler) -> _Attribute | None:
         attribute = self._attributes.get(name)
         if attribute is None and len(self._attributes) < MAX_ATTRIBUTES:
-            attribute = _Attribute(self._next_key, cuts)
-            self._next_key += len(cuts) + 1
+            attribute = _Attribute(self._next_key, ruler)
+            self._next_key += len(ruler.cuts) + 1
             self._attributes[name] = attribute
         return attribute
 
@@ -257,21 +258,27 @@ class BoxIndex:
             self._next_key += 1
         return key
 
-    def _set_bounds(self, slot: int, constraint: Constraint) -> None:
+    def _set_bounds(self, slot: int, codes: bytearray, constraint: Constraint) -> None:
         attribute = self._attributes[constraint.attribute]
         if constraint.kind is Kind.NUMBER:
             if attribute.number_column < 0:
                 attribute.number_column = self._new_column()
             column = attribute.number_column
             low, high = shape_of(constraint).number_bounds()
+            low_code = 0 if low == -inf else attribute.ruler.place_of(low)[1]
+            high_code = 0 if high == inf else HIGHEST + 1 - attribute.ruler.place_of(high)[1]
         elif constraint.values is not None:
             if attribute.string_column < 0:
                 attribute.string_column = self._new_column()
             column = attribute.string_column
             low = high = attribute.strings[constraint.values[0]]  # type: ignore[index]
+            low_code = code_of_key(int(low))
+            high_code = HIGHEST + 1 - low_code
         else:
             return
         self._lines[slot, column : column + 2] = low, -high
+        if column < CODED:
+            codes[column], codes[column + 1] = low_code, high_code
 
     def _texts(self, conjunct: Conjunct) -> Iterator[tuple[dict[str, int], str]]:
         """The strings and prefixes that a box asks for, with the keys among which theirs is."""
@@ -314,7 +321,7 @@ class BoxIndex:
             shape = shape_of(constraint) if constraint.kind in (Kind.NUMBER, Kind.STRING) else None
             if shape is None or not shape.exact:
                 return None
-            attribute = self._attribute(constraint.attribute, [])
+            attribute = self._attribute(constraint.attribute, NO_RULER)
             if attribute is None:
                 return None
             side = self._side(attribute, constraint, shape)
@@ -328,9 +335,10 @@ class BoxIndex:
             low, high = shape.number_bounds()
             if not shape.is_interval or low > high or (low == -inf and high == inf):
                 return None  # between two neighbouring doubles there is no number, and no region
-            first, last = bisect_right(attribute.cuts, low), bisect_right(attribute.cuts, high)
+            ruler = attribute.ruler
+            first, last = ruler.region_of(low), ruler.region_of(high)
             keys = tuple(range(attribute.first_key + first, attribute.first_key + last + 1))
-            return len(keys) / (len(attribute.cuts) + 1), False, keys
+            return len(keys) / (len(ruler.cuts) + 1), False, keys
         if shape.values is not None and len(shape.values) == 1:
             key = self._key_in(attribute.strings, shape.values[0])
             return 1 / len(attribute.strings), False, (key,)
@@ -347,9 +355,14 @@ def _is_prefix(constraint: Constraint) -> bool:
     return constraint == Constraint(constraint.attribute, constraint.kind, likes=constraint.likes)
 
 
-def _quantiles(values: list[float]) -> list[float]:
+def _ruler_for(values: list[float]) -> Ruler:
     values.sort()
-    return sorted({values[place * len(values) // REGIONS] for place in range(1, REGIONS)})
+    return Ruler(_quantiles(values, REGIONS), _quantiles(values, FINEST + 1))
+
+
+def _quantiles(values: list[float], parts: int) -> list[float]:
+    """Of sorted values."""
+    return sorted({values[place * len(values) // parts] for place in range(1, parts)})
 
 
 def _best_cells(sides: list[Side]) -> Cells | None:
