@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -19,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command import tidings
+from ports import base_port
 from tidings.cli import scenario_facts as words
 from tidings.cli.loss import loss_text, parse_loss
 from tidings.cli.options import ModeName, RecoveryName, TransportName
-from tidings.cli.processes import _is_free
 from tidings.cli.scenario_ledger import Ledger
 from tidings.cli.scenario_run import check_wall_time
 from tidings.cli.settings import Flags, broker_settings
@@ -345,14 +344,6 @@ def start() -> Iterator[Start]:
         if process.poll() is None:
             process.kill()
         process.communicate(timeout=PATIENCE_S)
-
-
-def base_port(count: int) -> int:
-    """The first of `count` ports in a row of which none is in use just now."""
-    while True:
-        port = random.randrange(15_000, 31_000)
-        if all(_is_free("127.0.0.1", number) for number in range(port, port + count)):
-            return port
 
 
 @pytest.mark.processes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ports import base_port
 from tidings.cli.processes import BrokerNetwork, BrokerProcess, free_addresses
 from tidings.cli.topology import tree
 from tidings.model.errors import ConnectionFailed
@@ -68,17 +68,9 @@ def start() -> Iterator[Start]:
             stream.close()  # type: ignore[union-attr]
 
 
-def base_port(count: int) -> int:
-    """The first of `count` ports in a row of which none is in use just now."""
-    while True:
-        port = random.randrange(15_000, 31_000)
-        if all(is_free(number) for number in range(port, port + count)):
-            return port
-
-
-def is_free(port: int) -> bool:
+def listens(port: int) -> bool:
     with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def alive(pid: int) -> bool:
@@ -90,7 +82,7 @@ def alive(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     ends_at = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < ends_at, "it did not come to pass in time"
@@ -149,7 +141,7 @@ def test_a_network_that_cannot_start_says_why_and_leaves_nothing(start: Start) -
         == f"tidings: b1 did not start: cannot listen on 127.0.0.1:{port + 1}: the port is in use\n"
     )
     assert done.stdout == ""
-    until(lambda: is_free(port) and is_free(port + 2))
+    until(lambda: not listens(port) and not listens(port + 2))
 
 
 def test_when_no_broker_is_left_up_ends(start: Start) -> None:

@@ -32,6 +32,7 @@ from tidings.cli.sim import sim
 from tidings.cli.status import status
 from tidings.cli.sub import sub
 from tidings.cli.sweep import sweep
+from tidings.cli.top import top
 from tidings.cli.up import up
 
 EPILOG = (
@@ -61,7 +62,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"], "auto_envvar_prefix": "TIDINGS"},
 )
-NETWORK = (broker, sequencer, up, pub, sub, record, get, replay, status)
+NETWORK = (broker, sequencer, up, pub, sub, record, get, replay, status, top)
 STUDY = (sim, sweep, audit, plan, reproduce, bench, demo)
 for verb in (*NETWORK, *STUDY):
     app.command()(verb)

@@ -7,6 +7,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
 
 PIPED_WIDTH = 160
 """Columns of a table that goes into a file or a pipe, where there is no terminal to ask."""
@@ -38,8 +43,12 @@ def discard_output() -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on stdout; numbers to the right, and what users wrote is never taken for markup."""
-    from rich.console import Console
+    """A table on stdout."""
+    print_line(table_text(make_table(title, columns, rows)))
+
+
+def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Numbers to the right, and what users wrote is never taken for markup."""
     from rich.table import Table
     from rich.text import Text
 
@@ -51,10 +60,17 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         table.add_column(column, justify="right" if numeric else "left", overflow="fold", min_width=longest)
     for line in lines:
         table.add_row(*(Text(cell_text(cell)) for cell in line))
+    return table
+
+
+def table_text(table: RenderableType) -> str:
+    """As wide as the terminal, or as a pipe gets it."""
+    from rich.console import Console
+
     console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
     with console.capture() as captured:  # rich would end the process where a pipe is broken
         console.print(table)
-    print_line(captured.get().rstrip("\n"))
+    return captured.get().rstrip("\n")
 
 
 def cell_text(value: object) -> str:

@@ -246,10 +246,10 @@ def _has_state(data: Path | None) -> bool:
 def free_addresses(names: Iterable[str], host: str = "127.0.0.1") -> dict[str, Address]:
     """An address for each name that nobody listens on, by TCP or UDP, at the moment."""
     ports = iter(random.sample(FREE_PORTS, len(FREE_PORTS)))
-    return {name: Address(host, next(port for port in ports if _is_free(host, port))) for name in names}
+    return {name: Address(host, next(port for port in ports if is_free(host, port))) for name in names}
 
 
-def _is_free(host: str, port: int) -> bool:
+def is_free(host: str, port: int) -> bool:
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind) as probe:
             try:

@@ -91,6 +91,8 @@ class Outbox:
         """Events left out since the start."""
         self.taken_bytes = 0
         """Handed to the transport since the start."""
+        self.sent_events = 0
+        """Of those that were encoded; the last may still wait."""
         self._unreported = 0
         self._in_turn = False
         self._shared: Shared = None
@@ -147,6 +149,7 @@ class Outbox:
         else:
             self._close_all()
             self._store(_body(message))
+            self.sent_events += isinstance(message, Carried)
             self._begin_turn()
 
     def finish_turn(self) -> None:
@@ -236,6 +239,7 @@ class Outbox:
     def _close_batch(self) -> None:
         if self._raws:
             raws, shared, first = self._raws, self._shared, self._first
+            self.sent_events += len(raws)
             self._raws = []
             self._raws_bytes = 0
             self._room_bytes = -1

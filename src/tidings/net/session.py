@@ -17,7 +17,19 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from tidings.model.errors import WireError
-from tidings.model.messages import Hello, Message, Ping, Pong, Refused, Welcome
+from tidings.model.event import Publication
+from tidings.model.messages import (
+    Forward,
+    Hello,
+    Message,
+    Notify,
+    Ping,
+    Pong,
+    Refused,
+    Stamped,
+    Welcome,
+)
+from tidings.model.recovery_messages import Carried
 from tidings.net.outbox import Outbox
 from tidings.wire.codec import decode
 
@@ -28,6 +40,9 @@ BACKLOG_BYTES = 256 * 1024
 STALL_SECONDS = 10.0
 """A session that may leave nothing out ends when too much waits and its peer has taken nothing for this long."""
 
+
+EVENT_KINDS: frozenset[type] = frozenset((Publication, Notify, Forward, Stamped, Carried))
+"""Messages that carry one event each."""
 
 Handler = Callable[[Any], None]
 
@@ -79,6 +94,7 @@ class Session:
         self.peer = ""
         self.role = ""
         self.received_bytes = 0
+        self.received_events = 0
         self.address = ""
         self.silent = False
         """A fault, for tests: nothing passes any more, and nobody is told (`silence`)."""
@@ -146,7 +162,10 @@ class Session:
 
     def take_body(self, body: bytes | memoryview) -> None:
         try:
-            for message in decode(body):
+            messages = decode(body)
+            if messages and messages[0].__class__ in EVENT_KINDS:  # what a body holds is all of one kind
+                self.received_events += len(messages)
+            for message in messages:
                 self._handlers.get(message.__class__, self._other)(message)
         except WireError as error:
             self.fail(error)
@@ -286,4 +305,7 @@ class Session:
             "waiting_bytes": self.outbox.size_bytes,
             "dropped": self.outbox.dropped,
             "received_bytes": self.received_bytes,
+            "received_events": self.received_events,
+            "sent_bytes": self.outbox.taken_bytes,
+            "sent_events": self.outbox.sent_events,
         }
