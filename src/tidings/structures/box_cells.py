@@ -23,6 +23,9 @@ FINEST = 238
 """Cuts of numbers that only codes have, besides those of the regions; a byte has room for 254 in all."""
 
 HIGHEST = 255
+LARGE_BYTES = 4_096
+"""A cell up to this size is bytes, which are joined more quickly, and copied whenever a box is added."""
+
 NO_CODES = bytes(CODED)
 UNSLOTTED = bytes([HIGHEST] * 8)
 """Stands in an event's limits where records have slots: no slot exceeds it."""
@@ -43,34 +46,32 @@ class Ruler:
     it is 0, and so is that of a number that is not there. Bounds from above are negated, and their codes, too.
     """
 
-    __slots__ = ("_fine", "_regions", "cuts")
+    __slots__ = ("cuts", "fine", "regions")
 
     def __init__(self, cuts: list[float], more: list[float]) -> None:
         self.cuts = cuts
-        self._fine = sorted({*cuts, *more})
-        assert len(self._fine) < HIGHEST
-        self._regions = [bisect_right(cuts, cut) for cut in [float("-inf"), *self._fine]]
+        self.fine = sorted({*cuts, *more})
+        """Its places are the codes, less one."""
+        assert len(self.fine) < HIGHEST
+        self.regions = [bisect_right(cuts, cut) for cut in [float("-inf"), *self.fine]]
+        """By place."""
 
     def region_of(self, number: float) -> int:
-        return self._regions[bisect_right(self._fine, number)]
+        return self.regions[bisect_right(self.fine, number)]
 
-    def place_of(self, number: float) -> tuple[int, int]:
-        """The region of a number and its code, from below."""
-        place = bisect_right(self._fine, number)
-        return self._regions[place], place + 1
+    def low_code(self, bound: float) -> int:
+        return 1 + bisect_right(self.fine, bound)
+
+    def high_code(self, bound: float) -> int:
+        return HIGHEST - bisect_right(self.fine, bound)
 
 
 NO_RULER = Ruler([], [])
 
 
-def code_of_key(key: int) -> int:
-    """The code of a string, by its key."""
-    return 1 + key % HIGHEST
-
-
 class BoxCells:
     def __init__(self) -> None:
-        self._cells: dict[int, dict[int, bytearray]] = {}
+        self._cells: dict[int, dict[int, bytes | bytearray]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._cells.values()))
@@ -84,17 +85,27 @@ class BoxCells:
         for first in cells[0]:
             by_second = self._cells.setdefault(first, {})
             for second in cells[1]:
-                by_second.setdefault(second, bytearray()).extend(record)
+                cell = by_second.get(second, b"")
+                if isinstance(cell, bytearray):
+                    cell.extend(record)
+                else:
+                    cell += record
+                    by_second[second] = cell if len(cell) <= LARGE_BYTES else bytearray(cell)
 
     def remove(self, cells: Cells, slot: int) -> None:
         for first in cells[0]:
             by_second = self._cells[first]
             for second in cells[1]:
                 cell = by_second[second]
-                if len(cell) > RECORD_BYTES:
-                    _remove_record(cell, slot)
-                else:
+                if len(cell) == RECORD_BYTES:
                     del by_second[second]
+                    continue
+                place = _place_of(cell, slot)
+                if isinstance(cell, bytearray):
+                    cell[place : place + RECORD_BYTES] = cell[-RECORD_BYTES:]  # the last one takes its place
+                    del cell[-RECORD_BYTES:]
+                else:
+                    by_second[second] = cell[:place] + cell[place + RECORD_BYTES :]
             if not by_second:
                 del self._cells[first]
 
@@ -115,10 +126,6 @@ class BoxCells:
         return slots
 
 
-def _remove_record(cell: bytearray, slot: int) -> None:
-    """The last record takes the place of that of the slot."""
+def _place_of(cell: bytes | bytearray, slot: int) -> int:
     slots = np.frombuffer(cell, np.int32)[CODED // 4 :: _INTEGERS]
-    place = RECORD_BYTES * int((slots == slot).argmax())
-    del slots  # a buffer in use cannot shrink
-    cell[place : place + RECORD_BYTES] = cell[-RECORD_BYTES:]
-    del cell[-RECORD_BYTES:]
+    return RECORD_BYTES * int((slots == slot).argmax())

@@ -11,6 +11,7 @@ region per attribute and so meets no box twice.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import inf
@@ -33,7 +34,6 @@ from tidings.structures.box_cells import (
     Keys,
     Ruler,
     Slots,
-    code_of_key,
 )
 from tidings.structures.shelf import Member, Shelf
 from tidings.structures.value_domain import Shape, shape_of
@@ -191,7 +191,7 @@ class BoxIndex:
                 if key is not None and attribute.string_column >= 0:
                     keys.append(key)
                     column = attribute.string_column
-                    codes[column] = code = code_of_key(key)
+                    codes[column] = code = 1 + key % HIGHEST
                     codes[column + 1] = HIGHEST + 1 - code
                     limits[column] = key
                     limits[column + 1] = -key
@@ -203,12 +203,13 @@ class BoxIndex:
                 double = value if kind is float else as_double(value)
                 if double != double:
                     double = inf  # NaN is above all numbers
-                region, code = attribute.ruler.place_of(double)
-                keys.append(attribute.first_key + region)
+                ruler = attribute.ruler
+                place = bisect_right(ruler.fine, double)
+                keys.append(attribute.first_key + ruler.regions[place])
                 column = attribute.number_column
                 if column >= 0:
-                    codes[column] = code
-                    codes[column + 1] = HIGHEST + 1 - code
+                    codes[column] = place + 1
+                    codes[column + 1] = HIGHEST - place
                     limits[column] = double
                     limits[column + 1] = -double
         return keys, bytes(codes[:CODED]) + UNSLOTTED, limits
@@ -265,14 +266,14 @@ class BoxIndex:
                 attribute.number_column = self._new_column()
             column = attribute.number_column
             low, high = shape_of(constraint).number_bounds()
-            low_code = 0 if low == -inf else attribute.ruler.place_of(low)[1]
-            high_code = 0 if high == inf else HIGHEST + 1 - attribute.ruler.place_of(high)[1]
+            low_code = 0 if low == -inf else attribute.ruler.low_code(low)
+            high_code = 0 if high == inf else attribute.ruler.high_code(high)
         elif constraint.values is not None:
             if attribute.string_column < 0:
                 attribute.string_column = self._new_column()
             column = attribute.string_column
             low = high = attribute.strings[constraint.values[0]]  # type: ignore[index]
-            low_code = code_of_key(int(low))
+            low_code = 1 + int(low) % HIGHEST
             high_code = HIGHEST + 1 - low_code
         else:
             return
