@@ -79,7 +79,8 @@ def small_limits() -> Iterator[None]:
         patch.setattr(slot_store, "FEW_SLOTS", 4)
         patch.setattr(match_index, "COMPACT_FROM", 4)
         patch.setattr(conjunct_index, "BOXES_FROM", 10)
-        patch.setattr(conjunct_index, "SAMPLED", 2)
+        patch.setattr(conjunct_index, "ANEW_AT", 2)
+        patch.setattr(conjunct_index, "SAMPLE", 8)
         patch.setattr(conjunct_index, "MOVED_AT_ONCE", 2)
         patch.setattr(box_index, "MIN_REFERENCES", 3)
         patch.setattr(box_index, "REGIONS", 4)
@@ -280,7 +281,7 @@ def test_equal_filters_share_one_entry_and_memory_is_used_again() -> None:
     for _ in range(5):
         for key in range(300):
             index.add(key, f"a > {key}")
-        pages.append(index._conjuncts._shelves._store.page_count)
+        pages.append(index._conjuncts.store.shelves._store.page_count)
         for key in range(300):
             index.remove(key)
     assert len(set(pages)) == 1
@@ -345,7 +346,7 @@ def test_boxes_tell_numbers_from_strings_and_agree_while_conjuncts_move() -> Non
             name: values[(key * step + step) % len(values)] for name, step in (("z", 7), ("x", 5), ("y", 3))
         }
         assert index.match(event) == [k for k, pattern in twin.items() if pattern.matches(event)]
-    boxes = index._conjuncts._boxes
+    boxes = index._conjuncts.store.boxes
     assert boxes is not None and len(boxes) > 50
     for x in values:
         for y in values:
@@ -442,7 +443,7 @@ def check_boxes(random: Random) -> int:
         for _ in range(3):
             event = random_event(random, list(twin.values()))
             assert index.match(event) == [k for k, pattern in twin.items() if pattern.matches(event)], event
-            boxes = index._conjuncts._boxes
+            boxes = index._conjuncts.store.boxes
             found += 0 if boxes is None else len(boxes.match(exact_attributes(event)))
     for key in twin:
         index.remove(key)
@@ -455,10 +456,12 @@ def few_boxes(random: Random) -> Iterator[None]:
     """Limits with which some tens of filters are boxes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conjunct_index, "BOXES_FROM", random.choice((1, 5, 20)))
-        patch.setattr(conjunct_index, "SAMPLED", random.choice((1, 2)))
+        patch.setattr(conjunct_index, "ANEW_AT", random.choice((1, 2, 100)))
+        patch.setattr(conjunct_index, "SAMPLE", random.choice((5, 1000)))
         patch.setattr(box_index, "MIN_REFERENCES", random.choice((1, 3)))
         patch.setattr(box_index, "REGIONS", random.choice((4, 16, 64)))
-        patch.setattr(box_index, "WORST_SHARE", random.choice((0.5, 1.0)))
+        patch.setattr(box_index, "WORST_SHARE", random.choice((0.1, 0.5, 1.0)))
+        patch.setattr(box_index, "POOR_MEETINGS", random.choice((0, 2, 100)))
         patch.setattr(box_index, "MAX_ATTRIBUTES", random.choice((3, 16)))
         yield
 
@@ -477,9 +480,9 @@ def test_the_examples_do_match_boxes() -> None:
         assert sum(check_boxes(random) for _ in range(10)) > 30
 
 
-def any_two(sides: list[Any]) -> Any:
+def any_two(sides: list[Any], worst_share: float) -> Any:
     """The planted bug: cells of two sides, although a third is a prefix, which only keys can tell."""
-    return (sides[0][2], sides[1][2])
+    return (sides[0][2], sides[1][2]), worst_share
 
 
 def remove_but_keep_bounds(boxes: BoxIndex, member: Box) -> None:
@@ -542,7 +545,8 @@ def churned_filter(number: int, turn: int) -> Filter:
 
 
 @pytest.mark.parametrize("kept", [0, 40])
-def test_boxes_keep_nothing_of_what_has_gone(kept: int) -> None:
+def test_boxes_keep_nothing_of_what_has_gone(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conjunct_index, "ANEW_AT", 1_000)
     index: MatchIndex[object] = MatchIndex()
     for key in range(kept):
         index.add(key, Filter((col("a") >= key % 11) & (col("s") == f"kept{key}")))
@@ -551,20 +555,20 @@ def test_boxes_keep_nothing_of_what_has_gone(kept: int) -> None:
         for number in range(60):
             index.add((turn, number), churned_filter(number, turn))
             index.match({"s": f"{turn}x{number}", "a": 3})
-        boxes = index._conjuncts._boxes
+        boxes = index._conjuncts.store.boxes
         assert boxes is not None
         count = len(boxes)
         for number in range(60):
             index.remove((turn, number))
         attribute = boxes._attributes.get("s")
         texts = (len(attribute.strings), len(attribute.prefixes)) if attribute else (0, 0)
-        assert not index._conjuncts._shelves._compiled
+        assert not index._conjuncts.store.shelves._compiled
         states.append((count, len(boxes._uses), len(boxes._cells), len(boxes._attributes), texts))
     assert states[0][0] > 30
     assert states[1:] == states[:-1]
 
 
-def test_old_shelves_end_with_their_last_member(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_old_store_ends_with_their_last_member(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether it moves or is removed before."""
     monkeypatch.setattr(conjunct_index, "MOVED_AT_ONCE", 1)
     for gone in (range(11), range(5), range(6, 11), range(0)):
@@ -576,5 +580,5 @@ def test_old_shelves_end_with_their_last_member(monkeypatch: pytest.MonkeyPatch)
             index.remove(key)
         for key in range(11, 11 if len(gone) == 11 else 22):
             index.add(key, f"a > {key}")
-        assert not index._conjuncts._to_move and not index._conjuncts._old_shelves.size_bytes
+        assert not index._conjuncts._to_move and index._conjuncts.old_store is None
         assert index.match({"a": 50}) == [key for key in range(22) if key in index]

@@ -45,7 +45,10 @@ MAX_CELLS = 32
 """A box is in no more cells than this."""
 
 WORST_SHARE = 1 / 16
-"""Boxes that a larger share of events is expected to meet are left to bitmaps."""
+"""Boxes that a larger share of events is expected to meet are poor ones..."""
+
+POOR_MEETINGS = 256
+"""... and left to bitmaps, once each event is expected to meet so many of them: fewer cost less than a scan."""
 
 MAX_ATTRIBUTES = 16
 """Attributes with a column; the boxes' lines are compared as a whole."""
@@ -93,11 +96,13 @@ class _Attribute:
 class Box(Member):
     """A member that has cells, and a slot in a `BoxIndex`, while it is in one."""
 
-    __slots__ = ("cells",)
+    __slots__ = ("cells", "share")
 
     def __init__(self, conjunct: Conjunct, label: int, shelf: Shelf) -> None:
         super().__init__(conjunct, label, shelf)
         self.cells: Cells | None = None
+        self.share = 0.0
+        """Of all events, how many are expected to meet it."""
 
 
 class BoxIndex:
@@ -121,6 +126,8 @@ class BoxIndex:
         self._uses: Counter[int] = Counter()
         """How many boxes ask for a string or prefix, by its key."""
         self._free: list[int] = []
+        self._members: list[Box | None] = []
+        self._poor_meetings = 0.0
         for name, values in references.items():
             if len(values) >= MIN_REFERENCES:
                 self._attribute(name, _ruler_for(values))
@@ -130,6 +137,9 @@ class BoxIndex:
     def __len__(self) -> int:
         return self._slots - len(self._free)
 
+    def __iter__(self) -> Iterator[Box]:
+        return (member for member in self._members if member is not None)
+
     @property
     def size_bytes(self) -> int:
         return self._cells.size_bytes + self._labels.nbytes + self._lines.nbytes
@@ -137,15 +147,18 @@ class BoxIndex:
     def add(self, member: Box) -> bool:
         """Add a member, if it is a box that few events meet; says whether it was."""
         sides = self._sides(member.conjunct)
-        cells = _best_cells(sides) if sides is not None else None
+        cells, share = self._cells_for(sides) if sides is not None else (None, 1.0)
         if cells is None:
             self._forget_unused(member.conjunct)
             return False
+        if share > WORST_SHARE:
+            self._poor_meetings += share
         for texts, text in self._texts(member.conjunct):
             self._uses[texts[text]] += 1
         slot = self._free.pop() if self._free else self._new_slot()
         self._labels[slot] = member.label
-        member.slot, member.cells = slot, cells
+        self._members[slot] = member
+        member.slot, member.cells, member.share = slot, cells, share
         codes = bytearray(NO_CODES)
         for constraint in member.conjunct.constraints:
             self._attributes[constraint.attribute].uses += 1
@@ -164,6 +177,9 @@ class BoxIndex:
         self._forget_unused(member.conjunct)
         self._lines[slot] = -inf
         self._free.append(slot)
+        self._members[slot] = None
+        if member.share > WORST_SHARE:
+            self._poor_meetings -= member.share
         member.slot = member.cells = None
 
     def relabel(self, member: Box) -> None:
@@ -229,11 +245,18 @@ class BoxIndex:
     def _new_slot(self) -> int:
         slot = self._slots
         self._slots += 1
+        self._members.append(None)
         if slot == len(self._labels):
             more = slot + 64
             self._labels = np.concatenate([self._labels, np.zeros(more, np.int64)])
             self._lines = np.concatenate([self._lines, np.full((more, self._lines.shape[1]), -inf)])
         return slot
+
+    def _cells_for(self, sides: list[Side]) -> tuple[Cells | None, float]:
+        cells, share = _best_cells(sides, WORST_SHARE)
+        if cells is None and self._poor_meetings < POOR_MEETINGS:
+            cells, share = _best_cells(sides, 1.0)
+        return cells, share
 
     def _attribute(self, name: str, ruler: Ruler) -> _Attribute | None:
         attribute = self._attributes.get(name)
@@ -366,13 +389,13 @@ def _quantiles(values: list[float], parts: int) -> list[float]:
     return sorted({values[place * len(values) // parts] for place in range(1, parts)})
 
 
-def _best_cells(sides: list[Side]) -> Cells | None:
+def _best_cells(sides: list[Side], worst_share: float) -> tuple[Cells | None, float]:
     """The pair of sides that fewest events satisfy, among those that spare the boxes all other checks of keys."""
-    best, best_share = None, WORST_SHARE
+    best, best_share = None, worst_share
     for place, (share, _, keys) in enumerate(sides):
         for other_share, _, other_keys in sides[:place]:
             if share * other_share <= best_share and len(keys) * len(other_keys) <= MAX_CELLS:
                 chosen = (other_keys, keys)
                 if all(k in chosen for _, by_keys, k in sides if by_keys):
                     best, best_share = chosen, share * other_share
-    return best
+    return best, best_share
