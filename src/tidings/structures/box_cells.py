@@ -1,13 +1,14 @@
 """The cells of a box index: by a pair of keys, the boxes that an event with both keys may match.
 
-A cell has a record of each of its boxes: the slot, and a code for each bound, one byte that is coarse but never refutes
-wrongly. Records lie side by side, while the lines of exact bounds are far apart in memory: nearly all boxes
+A cell has a record of each of its boxes: a code for each bound, one byte that is coarse but never refutes wrongly, the
+slot and the label. Records lie side by side, while the lines of exact bounds are far apart in memory: nearly all boxes
 of a cell are refuted by their codes, and only the lines of the others are looked at.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -17,26 +18,27 @@ CODED = 16
 """Bounds that have a code in the records: those of further columns are left to the lines."""
 
 RECORD_BYTES = CODED + 8
-"""The codes, the slot, and four bytes of nothing, so that the flags of a record are whole words."""
-
-FINEST = 238
-"""Cuts of numbers that only codes have, besides those of the regions; a byte has room for 254 in all."""
+"""The codes, the slot, the label."""
 
 HIGHEST = 255
 LARGE_BYTES = 4_096
 """A cell up to this size is bytes, which are joined more quickly, and copied whenever a box is added."""
 
 NO_CODES = bytes(CODED)
-UNSLOTTED = bytes([HIGHEST] * 8)
-"""Stands in an event's limits where records have slots: no slot exceeds it."""
+UNLIMITED = bytes([HIGHEST] * 8)
+"""Stands in an event's limits where records have slots and labels: nothing exceeds it."""
 
 _WORDS = RECORD_BYTES // 8
 _INTEGERS = RECORD_BYTES // 4
+_SLOT, _LABEL = CODED // 4, CODED // 4 + 1
 _ZERO = np.array(np.uint64(0))
 
 Keys = tuple[int, ...]
 Cells = tuple[Keys, Keys]
 Slots = NDArray[np.int32]
+Labels = NDArray[np.int32]
+
+_slot_and_label = Struct("=ii").pack
 
 
 class Ruler:
@@ -49,6 +51,7 @@ class Ruler:
     __slots__ = ("cuts", "fine", "regions")
 
     def __init__(self, cuts: list[float], more: list[float]) -> None:
+        """A byte has room for no more than 254 in all."""
         self.cuts = cuts
         self.fine = sorted({*cuts, *more})
         """Its places are the codes, less one."""
@@ -80,8 +83,8 @@ class BoxCells:
     def size_bytes(self) -> int:
         return sum(len(cell) for cells in self._cells.values() for cell in cells.values())
 
-    def add(self, cells: Cells, slot: int, codes: bytes) -> None:
-        record = codes + slot.to_bytes(8, "little")
+    def add(self, cells: Cells, codes: bytes, slot: int, label: int) -> None:
+        record = codes + _slot_and_label(slot, label)
         for first in cells[0]:
             by_second = self._cells.setdefault(first, {})
             for second in cells[1]:
@@ -109,7 +112,15 @@ class BoxCells:
             if not by_second:
                 del self._cells[first]
 
-    def candidates(self, keys: list[int], limits: bytes) -> Slots:
+    def relabel(self, cells: Cells, slot: int, label: int) -> None:
+        for first in cells[0]:
+            by_second = self._cells[first]
+            for second in cells[1]:
+                cell = by_second[second]
+                end = _place_of(cell, slot) + RECORD_BYTES
+                by_second[second] = cell[: end - 8] + _slot_and_label(slot, label) + cell[end:]
+
+    def candidates(self, keys: list[int], limits: bytes) -> tuple[Slots, Labels]:
         """The boxes in the cells of all pairs of keys, in order, whose codes do not exceed the limits."""
         found: list[Any] = []
         cells = self._cells
@@ -122,10 +133,11 @@ class BoxCells:
         repeated = np.frombuffer(limits * (len(records) // RECORD_BYTES), np.uint8)
         exceeded = (np.frombuffer(records, np.uint8) > repeated).view(np.uint64)
         refuted = exceeded[::_WORDS] | exceeded[1::_WORDS]
-        slots: Slots = np.frombuffer(records, np.int32)[CODED // 4 :: _INTEGERS][refuted == _ZERO]
-        return slots
+        admitted = refuted == _ZERO
+        integers = np.frombuffer(records, np.int32)
+        return integers[_SLOT::_INTEGERS][admitted], integers[_LABEL::_INTEGERS][admitted]
 
 
 def _place_of(cell: bytes | bytearray, slot: int) -> int:
-    slots = np.frombuffer(cell, np.int32)[CODED // 4 :: _INTEGERS]
+    slots = np.frombuffer(cell, np.int32)[_SLOT::_INTEGERS]
     return RECORD_BYTES * int((slots == slot).argmax())

@@ -24,14 +24,14 @@ from tidings.model.number import as_double
 from tidings.model.predicates import Conjunct, Constraint, Kind, Scalar
 from tidings.structures.box_cells import (
     CODED,
-    FINEST,
     HIGHEST,
     NO_CODES,
     NO_RULER,
-    UNSLOTTED,
+    UNLIMITED,
     BoxCells,
     Cells,
     Keys,
+    Labels,
     Ruler,
     Slots,
 )
@@ -70,13 +70,13 @@ class _Attribute:
     Numbers and strings have columns of their own, so that a value of one kind refutes whoever wants the other.
     """
 
-    __slots__ = ("first_key", "number_column", "prefixes", "ruler", "string_column", "strings", "uses")
+    __slots__ = ("number_column", "prefixes", "regions", "ruler", "string_column", "strings", "uses")
 
     def __init__(self, first_key: int, ruler: Ruler) -> None:
         self.number_column = self.string_column = -1
-        self.first_key = first_key
-        """The key of the lowest region of numbers; those of the others follow."""
         self.ruler = ruler
+        self.regions = tuple(range(first_key, first_key + len(ruler.cuts) + 1))
+        """The keys of the regions of numbers: these very objects, which dictionaries find without a look into them."""
         self.strings: dict[str, int] = {}
         self.prefixes: dict[int, dict[str, int]] = {}
         """By their length."""
@@ -119,7 +119,6 @@ class BoxIndex:
         self._next_key = 0
         self._cells = BoxCells()
         self._slots = 0
-        self._labels: NDArray[np.int64] = np.zeros(0, np.int64)
         self._lines: NDArray[np.float64] = np.full((0, 8), -inf)
         self._columns = 0
         self._free_columns: list[int] = []
@@ -142,7 +141,7 @@ class BoxIndex:
 
     @property
     def size_bytes(self) -> int:
-        return self._cells.size_bytes + self._labels.nbytes + self._lines.nbytes
+        return self._cells.size_bytes + self._lines.nbytes
 
     def add(self, member: Box) -> bool:
         """Add a member, if it is a box that few events meet; says whether it was."""
@@ -156,14 +155,13 @@ class BoxIndex:
         for texts, text in self._texts(member.conjunct):
             self._uses[texts[text]] += 1
         slot = self._free.pop() if self._free else self._new_slot()
-        self._labels[slot] = member.label
         self._members[slot] = member
         member.slot, member.cells, member.share = slot, cells, share
         codes = bytearray(NO_CODES)
         for constraint in member.conjunct.constraints:
             self._attributes[constraint.attribute].uses += 1
             self._set_bounds(slot, codes, constraint)
-        self._cells.add(cells, slot, bytes(codes))
+        self._cells.add(cells, bytes(codes), slot, member.label)
         return True
 
     def remove(self, member: Box) -> None:
@@ -183,16 +181,14 @@ class BoxIndex:
         member.slot = member.cells = None
 
     def relabel(self, member: Box) -> None:
-        self._labels[member.slot] = member.label
+        assert member.cells is not None and member.slot is not None
+        self._cells.relabel(member.cells, member.slot, member.label)
 
-    def match(self, attributes: Mapping[str, Scalar]) -> list[int]:
+    def match(self, attributes: Mapping[str, Scalar]) -> Labels:
         """The labels of the boxes that hold."""
         keys, codes, limits = self._read(attributes)
-        slots = self._cells.candidates(keys, codes)
-        if not len(slots):
-            return []
-        labels: list[int] = self._labels[slots[self._admitted(slots, limits)]].tolist()
-        return labels
+        slots, labels = self._cells.candidates(keys, codes)
+        return labels[self._admitted(slots, limits)] if len(slots) else labels
 
     def _read(self, attributes: Mapping[str, Scalar]) -> tuple[list[int], bytes, list[float]]:
         """The keys of an event's values, and the limits for each column, as codes and exactly."""
@@ -221,14 +217,14 @@ class BoxIndex:
                     double = inf  # NaN is above all numbers
                 ruler = attribute.ruler
                 place = bisect_right(ruler.fine, double)
-                keys.append(attribute.first_key + ruler.regions[place])
+                keys.append(attribute.regions[ruler.regions[place]])
                 column = attribute.number_column
                 if column >= 0:
                     codes[column] = place + 1
                     codes[column + 1] = HIGHEST - place
                     limits[column] = double
                     limits[column + 1] = -double
-        return keys, bytes(codes[:CODED]) + UNSLOTTED, limits
+        return keys, bytes(codes[:CODED]) + UNLIMITED, limits
 
     def _admitted(self, slots: Slots, limits: list[float]) -> Flags:
         """Which of the slots have no bound that exceeds its limit."""
@@ -246,9 +242,8 @@ class BoxIndex:
         slot = self._slots
         self._slots += 1
         self._members.append(None)
-        if slot == len(self._labels):
+        if slot == len(self._lines):
             more = slot + 64
-            self._labels = np.concatenate([self._labels, np.zeros(more, np.int64)])
             self._lines = np.concatenate([self._lines, np.full((more, self._lines.shape[1]), -inf)])
         return slot
 
@@ -351,7 +346,7 @@ class BoxIndex:
             side = self._side(attribute, constraint, shape)
             if side is None:
                 return None
-            sides.append((attribute.first_key, *side))
+            sides.append((attribute.regions[0], *side))
         return [side[1:] for side in sorted(sides)]
 
     def _side(self, attribute: _Attribute, constraint: Constraint, shape: Shape) -> Side | None:
@@ -361,7 +356,7 @@ class BoxIndex:
                 return None  # between two neighbouring doubles there is no number, and no region
             ruler = attribute.ruler
             first, last = ruler.region_of(low), ruler.region_of(high)
-            keys = tuple(range(attribute.first_key + first, attribute.first_key + last + 1))
+            keys = attribute.regions[first : last + 1]
             return len(keys) / (len(ruler.cuts) + 1), False, keys
         if shape.values is not None and len(shape.values) == 1:
             key = self._key_in(attribute.strings, shape.values[0])
@@ -381,7 +376,7 @@ def _is_prefix(constraint: Constraint) -> bool:
 
 def _ruler_for(values: list[float]) -> Ruler:
     values.sort()
-    return Ruler(_quantiles(values, REGIONS), _quantiles(values, FINEST + 1))
+    return Ruler(_quantiles(values, REGIONS), _quantiles(values, HIGHEST - REGIONS))
 
 
 def _quantiles(values: list[float], parts: int) -> list[float]:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+
 from tidings.model.predicates import Conjunct, Scalar
+from tidings.structures.box_cells import Labels
 from tidings.structures.box_index import Box, BoxIndex
 from tidings.structures.event_values import exact_attributes
 from tidings.structures.shelf_index import NOWHERE, ShelfIndex
@@ -81,12 +84,12 @@ class Store:
             assert self.boxes is not None
             self.boxes.relabel(member)
 
-    def match(self, attributes: Mapping[str, Scalar]) -> list[int]:
+    def match(self, attributes: Mapping[str, Scalar]) -> Labels:
         if self.boxes is None:
-            return self.shelves.match(attributes)
+            return np.array(self.shelves.match(attributes), np.int32)
         found = self.boxes.match(attributes)
         if len(self.shelves):
-            found += self.shelves.match(attributes)
+            found = np.append(found, np.array(self.shelves.match(attributes), np.int32))
         return found
 
 
@@ -127,12 +130,12 @@ class ConjunctIndex:
         member.label = label
         member.store.relabel(member)
 
-    def match(self, attributes: Mapping[str, Scalar]) -> list[int]:
+    def match(self, attributes: Mapping[str, Scalar]) -> Labels:
         """The labels of the conjuncts that hold, in no particular order."""
         attributes = exact_attributes(attributes)
         found = self.store.match(attributes)
         if self.old_store is not None:
-            found += self.old_store.match(attributes)
+            found = np.append(found, self.old_store.match(attributes))
         return found
 
     def _begin_moving(self) -> None:

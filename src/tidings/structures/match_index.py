@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tidings.model.predicates import Scalar
 from tidings.structures.conjunct_index import ConjunctIndex, Indexed
 
@@ -35,7 +38,7 @@ class _Entry:
 
     def label(self) -> int:
         """What its conjuncts report: a position, or below zero the entry's number."""
-        if len(self.members) == 1 and len(self.positions) == 1:
+        if len(self.pattern.conjuncts) == 1 and len(self.positions) == 1:
             return next(iter(self.positions))
         return -1 - self.number
 
@@ -52,7 +55,8 @@ class MatchIndex(Generic[K]):
         self._entries: list[_Entry | None] = []
         self._free_numbers: list[int] = []
         self._position: dict[K, int] = {}
-        self._keys: list[K] = []
+        self._keys: NDArray[np.object_] = np.empty(0, np.object_)
+        """By position; longer than needed. An array, as keys are far apart in memory and it asks for all at once."""
         self._entry_at: list[_Entry | None] = []
 
     def __len__(self) -> int:
@@ -75,7 +79,7 @@ class MatchIndex(Generic[K]):
         if key in self._position:
             raise ValueError(f"key {key!r} is in the index already")
         pattern = _pattern_of(filter)
-        position = len(self._keys)
+        position = len(self._entry_at)
         entry = self._by_pattern.get(pattern)
         if entry is None:
             entry = self._new_entry(pattern)
@@ -84,8 +88,14 @@ class MatchIndex(Generic[K]):
         else:
             entry.positions[position] = None
             self._relabel(entry)
+        self._append(key, entry)
+
+    def _append(self, key: K, entry: _Entry) -> None:
+        position = len(self._entry_at)
+        if position == len(self._keys):
+            self._keys = np.concatenate([self._keys, np.full(position + 64, _GONE)])
+        self._keys[position] = key
         self._position[key] = position
-        self._keys.append(key)
         self._entry_at.append(entry)
 
     def remove(self, key: K) -> None:
@@ -100,19 +110,17 @@ class MatchIndex(Generic[K]):
             self._relabel(entry)
         else:
             self._drop_entry(entry)
-        if len(self._keys) > 2 * len(self._position) + COMPACT_FROM:
+        if len(self._entry_at) > 2 * len(self._position) + COMPACT_FROM:
             self._compact()
 
     def match(self, attributes: Mapping[str, Scalar]) -> list[K]:
         """The keys whose filter holds, each once; a value of an unknown type counts as NULL."""
         labels = self._conjuncts.match(attributes)
-        if not labels:
+        if not len(labels):
             return []
         labels.sort()
-        if labels[0] < 0:
-            labels = self._expand(labels)
-        keys = self._keys
-        return [keys[label] for label in labels]
+        found: list[K] = self._keys[labels if labels[0] >= 0 else self._expand(labels.tolist())].tolist()
+        return found
 
     def _expand(self, labels: list[int]) -> list[int]:
         """Positions in order, for labels some of which name entries (perhaps twice)."""
@@ -137,9 +145,8 @@ class MatchIndex(Generic[K]):
         return entry
 
     def _insert(self, entry: _Entry) -> None:
-        conjuncts = entry.pattern.conjuncts
-        entry.members = [self._conjuncts.add(conjunct, -1 - entry.number) for conjunct in conjuncts]
-        self._relabel(entry)
+        label = entry.label()
+        entry.members = [self._conjuncts.add(conjunct, label) for conjunct in entry.pattern.conjuncts]
 
     def _relabel(self, entry: _Entry) -> None:
         label = entry.label()
@@ -157,16 +164,14 @@ class MatchIndex(Generic[K]):
     def _compact(self) -> None:
         """Number the positions anew without the gaps that removals left."""
         kept = [
-            (key, entry) for key, entry in zip(self._keys, self._entry_at, strict=True) if entry is not None
+            (key, entry) for key, entry in zip(self._keys, self._entry_at, strict=False) if entry is not None
         ]
         for entry in self._by_pattern.values():
             entry.positions = {}
-        self._keys, self._entry_at, self._position = [], [], {}
+        self._keys, self._entry_at, self._position = np.empty(0, np.object_), [], {}
         for position, (key, entry) in enumerate(kept):
             entry.positions[position] = None
-            self._position[key] = position
-            self._keys.append(key)
-            self._entry_at.append(entry)
+            self._append(key, entry)
         for entry in self._by_pattern.values():
             self._relabel(entry)
 
