@@ -23,6 +23,7 @@ from tidings.model.recovery_messages import Ask, Carried, Fragment, HighWater, O
 from tidings.net.address import Address
 from tidings.net.broker import BrokerServer
 from tidings.net.epidemic import EpidemicSettings, Post, is_gossip, loopback_peer, unpinned
+from tidings.net.listening import Listener
 from tidings.net.loop import loop_factory
 from tidings.net.outbox import DATAGRAM_MAX_BYTES
 from tidings.net.udp import DatagramEndpoint, Peer
@@ -475,15 +476,15 @@ def test_clients_come_by_streams_and_brokers_by_datagrams() -> None:
 
 def test_streams_and_datagrams_share_one_port_number(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
-    listen = BrokerServer._listen_to_datagrams
+    listen = Listener.to_datagrams
 
-    async def listen_late(server: BrokerServer, host: str, port: int) -> DatagramEndpoint:
-        tried.append(port)
+    async def listen_late(listener: Listener, address: Address) -> Address:
+        tried.append(address.port)
         if len(tried) == 1:  # somebody else has it
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
-                taken.bind((host, port))
-                return await listen(server, host, port)
-        return await listen(server, host, port)
+                taken.bind(address)
+                return await listen(listener, address)
+        return await listen(listener, address)
 
     async def main() -> None:
         server = BrokerServer("b0", mode="epidemic", epidemic=EpidemicSettings(label=(0,)))
@@ -496,7 +497,7 @@ def test_streams_and_datagrams_share_one_port_number(monkeypatch: pytest.MonkeyP
             await until(lambda: user.confirmed == 1)
         await server.stop()
 
-    monkeypatch.setattr(BrokerServer, "_listen_to_datagrams", listen_late)
+    monkeypatch.setattr(Listener, "to_datagrams", listen_late)
     play(main)
 
 

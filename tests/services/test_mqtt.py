@@ -12,7 +12,7 @@ from paho.mqtt import publish
 import external_checks as checks
 import tidings
 from external_brokers import MosquittoBroker, free_port
-from external_checks import WAIT_S, Make, numbers, run, take
+from external_checks import WAIT_S, EveryService, Make, numbers, run, take
 from live_network import until
 from tidings.model.topics import TopicPattern
 from tidings.services.mqtt import NAMES, mqtt_service, topic_filter
@@ -47,36 +47,8 @@ def break_connection(bus: Any) -> None:
 # --- What every service does
 
 
-def test_publish_and_subscribe(make: Make) -> None:
-    run(lambda: checks.check_publish_and_subscribe(make))
-
-
-def test_patterns(make: Make) -> None:
-    run(lambda: checks.check_patterns(make))
-
-
-def test_overlapping_patterns(make: Make) -> None:
-    run(lambda: checks.check_overlapping_patterns(make))
-
-
-def test_many_events_once_and_in_order(make: Make) -> None:
-    run(lambda: checks.check_many(make, 1_000))
-
-
-def test_mistakes(make: Make) -> None:
-    run(lambda: checks.check_mistakes(make))
-
-
-def test_internal_attributes(make: Make) -> None:
-    run(lambda: checks.check_internal_attributes(make))
-
-
-def test_a_large_event(make: Make) -> None:
-    run(lambda: checks.check_large_event(make, 1_000_000))
-
-
-def test_an_application_that_fails(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    run(lambda: checks.check_failing_application(make, caplog))
+class TestEveryService(EveryService):
+    many = 1_000
 
 
 def test_garbage_is_skipped(make: Make, caplog: pytest.LogCaptureFixture) -> None:

@@ -350,3 +350,33 @@ async def check_unreachable(make: Make) -> None:
     with pytest.raises(tidings.ConnectionFailed, match="cannot connect to"):
         async with make():
             pass
+
+
+class EveryService:
+    """What every service does, as tests: for a class of a module that has a fixture `make`."""
+
+    many = 3_000
+
+    def test_publish_and_subscribe(self, make: Make) -> None:
+        run(lambda: check_publish_and_subscribe(make))
+
+    def test_patterns(self, make: Make) -> None:
+        run(lambda: check_patterns(make))
+
+    def test_overlapping_patterns(self, make: Make) -> None:
+        run(lambda: check_overlapping_patterns(make))
+
+    def test_many_events_once_and_in_order(self, make: Make) -> None:
+        run(lambda: check_many(make, self.many))
+
+    def test_mistakes(self, make: Make) -> None:
+        run(lambda: check_mistakes(make))
+
+    def test_internal_attributes(self, make: Make) -> None:
+        run(lambda: check_internal_attributes(make))
+
+    def test_a_large_event(self, make: Make) -> None:
+        run(lambda: check_large_event(make, 1_000_000))
+
+    def test_an_application_that_fails(self, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+        run(lambda: check_failing_application(make, caplog))

@@ -20,25 +20,22 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from tidings.model.archive_messages import ArchiveFailed, ArchiveInfoRequest
 from tidings.model.errors import ConnectionFailed, StoreCorrupt, StoreError, WireError
-from tidings.model.event import Publication, check_publication
 from tidings.model.messages import (
     PROTOCOL_VERSION,
-    Attach,
     Hello,
     Message,
-    Notified,
-    PublishFailed,
-    Stamped,
-    StampTaken,
-    Status,
-    StatusRequest,
-    Subscribe,
-    Unsubscribe,
     Welcome,
 )
 from tidings.net.address import Address, Transport, parse_address
+from tidings.net.client_desk import (
+    Handlers,
+    client_handlers,
+    publication_handlers,
+    refuse_other,
+    stamped_handlers,
+)
+from tidings.net.complaints import Complaints, LinkLog
 from tidings.net.dialling import explain, keep_open, open_stream, settled
 from tidings.net.epidemic import EPIDEMIC, EpidemicSettings, Post, unpinned, within_datagrams
 from tidings.net.guaranteed import (
@@ -59,12 +56,13 @@ from tidings.net.handshake import (
     hello_refusal,
     welcome_refusal,
 )
+from tidings.net.holes import Holes
+from tidings.net.listening import Listener
 from tidings.net.lossy import LossyLinks
 from tidings.net.outbox import DEFAULT_LIMIT_BYTES, Policy
 from tidings.net.port import AsyncPort
 from tidings.net.security import Tls, check_dialling, check_listening, client_context, server_context
-from tidings.net.session import MAX_REASON_CHARACTERS, Dial, End, Handler, Host, Session, State
-from tidings.net.status_text import status_text
+from tidings.net.session import Dial, End, Handler, Host, Session, State
 from tidings.net.stream import StreamSession
 from tidings.net.udp import DatagramEndpoint, DatagramSession, Peer
 from tidings.protocol.broker import Broker
@@ -85,13 +83,8 @@ if TYPE_CHECKING:
     from tidings.net.archive_desk import ArchiveDesk  # it needs pyarrow, which most brokers do not
 
 BEST_EFFORT = "best-effort"
-MAX_COMPLAINTS = 1_000
-"""So many different complaints are told once each; then they may be told again."""
-PORT_ATTEMPTS = 50
-"""A port that is to be free for streams and for datagrams is found after so many, or there is none."""
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - listened on only with TLS and a token
 """No addresses to dial."""
-NO_ARCHIVE = "this broker keeps no archive (tidings broker --archive DIR)"
 
 log = logging.getLogger("tidings.net")
 
@@ -168,15 +161,16 @@ class BrokerServer:
         )
         self._sessions: dict[Session, None] = {}
         self._diallers: list[asyncio.Task[End]] = []
-        self._link_logs: dict[str, _LinkLog] = {}
+        self._link_logs: dict[str, LinkLog] = {}
         self._keeper = Keeper(self._open_session, self._standing, self._port.random, self._on_link_failure)
         self._left: asyncio.Future[None] | None = None
-        self._complaints: dict[tuple[str, str], None] = {}
-        self._cut: frozenset[str] = frozenset()
-        self._holes: dict[Session, str] = {}
-        """Sessions that were silenced, with the peer's name: they are aborted when the cut is healed."""
-        self._server: asyncio.Server | None = None
-        self._endpoint: DatagramEndpoint | None = None
+        self._complain = Complaints(name)
+        self._holes = Holes()
+        self._listener = Listener(
+            self._accepted,
+            lambda: DatagramEndpoint(self, self._policy_for),
+            lambda: None if tls is None else server_context(tls),
+        )
         self._client_context: ssl.SSLContext | None = None
 
     # --- Life
@@ -196,8 +190,7 @@ class BrokerServer:
                     self.identity, self._guaranteed, self.neighbours, self.address, self._client_context
                 )
             self._start_node()
-            if self._server is not None:
-                await self._server.start_serving()
+            await self._listener.start_serving()
         except BaseException:
             await self.stop()
             raise
@@ -288,15 +281,13 @@ class BrokerServer:
             task.cancel()
         await asyncio.gather(*self._diallers, return_exceptions=True)
         await self._keeper.stop()
-        if self._server is not None:
-            self._server.close()
-        sessions = list(self._sessions | self._holes)
+        self._listener.stop_serving()
+        sessions = list(self._sessions | self._holes.sessions)
         for session in sessions:
             session.silent = False
             session.end(End(f"{self.name} stops", refused=False))
             session.abort()
-        if self._endpoint is not None:
-            self._endpoint.close()
+        self._listener.close()
         if self._archive is not None:
             await self._archive.close()
         self._release()
@@ -322,51 +313,24 @@ class BrokerServer:
         return {peer: address for peer, address in sorted(self.neighbours.items()) if self.name < peer}
 
     async def _listen(self) -> None:
-        host, port = self.address
+        listen = self._listener.to_streams
         if self._epidemic is not None:
-            port = await self._listen_to_both(self._epidemic)
+            listen = self._listener.to_both
         elif self.transport == "udp":
-            port = (await self._listen_to_datagrams(host, port)).address.port
-        else:
-            _, port = await self._listen_to_streams(host, port)
-        self.address = Address(host, port)
-
-    async def _listen_to_both(self, settings: EpidemicSettings) -> int:
-        """Streams and datagrams on one port number; if any will do, on one that is free for both."""
-        host, wanted = self.address
-        for attempt in range(PORT_ATTEMPTS):
-            bound_host, port = await self._listen_to_streams(host, wanted)
-            try:
-                endpoint = await self._listen_to_datagrams(bound_host, port)
-                break
-            except OSError:
-                assert self._server is not None
-                self._server.close()
-                self._server = None
-                if wanted or attempt == PORT_ATTEMPTS - 1:
-                    raise
-        if settings.loss is not None:
-            self._lossy = LossyLinks(settings.loss, settings.seed)
-            endpoint.loses = partial(self._loses, self._lossy)
-        return port
+            listen = self._listener.to_datagrams
+        bound = await listen(self.address)
+        self.address = Address(self.address.host, bound.port)
+        if self._epidemic is not None and self._epidemic.loss is not None:
+            assert self._endpoint is not None
+            self._lossy = LossyLinks(self._epidemic.loss, self._epidemic.seed)
+            self._endpoint.loses = partial(self._loses, self._lossy)
 
     def _loses(self, links: LossyLinks, peer: Peer) -> bool:
         return links.loses(f"{self.name}>{peer[0]}:{peer[1]}")
 
-    async def _listen_to_streams(self, host: str, port: int) -> tuple[str, int]:
-        """Where it listens, in numbers."""
-        context = None if self._tls is None else server_context(self._tls)
-        self._server = await asyncio.get_running_loop().create_server(
-            self._accepted, host, port, ssl=context, start_serving=False
-        )
-        bound_host, bound_port = self._server.sockets[0].getsockname()[:2]
-        return bound_host, bound_port
-
-    async def _listen_to_datagrams(self, host: str, port: int) -> DatagramEndpoint:
-        _, self._endpoint = await asyncio.get_running_loop().create_datagram_endpoint(
-            lambda: DatagramEndpoint(self, self._policy_for), local_addr=(host, port)
-        )
-        return self._endpoint
+    @property
+    def _endpoint(self) -> DatagramEndpoint | None:
+        return self._listener.endpoint
 
     def _accepted(self) -> StreamSession:
         """Who it is comes with the Hello; until then it is a client as far as limits go."""
@@ -391,11 +355,11 @@ class BrokerServer:
         return self._broker_policy if hello.role == BROKER else self._client_policy
 
     async def _keep_link(self, peer: str, address: Address) -> End:
-        link_log = _LinkLog(self.name, peer, address)
+        link_log = LinkLog(self.name, peer, address)
         return await keep_open(lambda: self._open_session(peer, address), self._port.random, link_log)
 
     async def _open_session(self, peer: str, address: Address) -> Session:
-        if peer in self._cut:
+        if peer in self._holes.peers:
             raise TimeoutError
         self._check_dialling(address)
         hello = Hello(PROTOCOL_VERSION, self.name, BROKER, self.identity.mode, self.identity.token)
@@ -417,7 +381,7 @@ class BrokerServer:
             return
         link_log = self._link_logs.get(peer)
         if link_log is None:
-            link_log = self._link_logs[peer] = _LinkLog(self.name, peer, self.neighbours.get(peer))
+            link_log = self._link_logs[peer] = LinkLog(self.name, peer, self.neighbours.get(peer))
         link_log(reason)
 
     # --- Sessions: what they ask of their host
@@ -425,8 +389,7 @@ class BrokerServer:
     def on_hello(self, session: Session, hello: Hello) -> None:
         if self._epidemic is not None and self._post is None:
             return  # too early: a Hello by datagram is repeated
-        if hello.node in self._cut:
-            self._silence(session, hello.node)
+        if self._holes.swallows(session, hello.node):
             return
         reason = hello_refusal(hello, self.identity)
         if reason is None and self._post is not None:
@@ -462,8 +425,7 @@ class BrokerServer:
     def on_welcome(self, session: Session, welcome: Welcome) -> None:
         assert session.dial is not None
         expected = session.dial.expected
-        if expected in self._cut:
-            self._silence(session, expected)
+        if self._holes.swallows(session, expected):
             return
         reason = welcome_refusal(welcome, self.identity, expected)
         if reason is None and self._guaranteed is not None and self._standing(expected) is not None:
@@ -532,77 +494,22 @@ class BrokerServer:
         without a word. Connections that they open are not answered, dials to them fail. Those whom an earlier call
         named and this one does not are healed: what is left of their connections is aborted.
         """
-        self._cut = frozenset(peers)
+        self._holes.cut(peers, self._sessions)
         if self._post is not None:
-            self._post.cut = self._cut
-        for session, peer in list(self._holes.items()):
-            if peer not in self._cut:
-                del self._holes[session]
-                self._abort_hole(session)
-        for peer in self._cut:
-            standing = self._standing(peer)
-            if standing is not None and not standing.silent:
-                self._silence(standing, peer)
-
-    def _silence(self, session: Session, peer: str) -> None:
-        session.silence()
-        self._holes[session] = peer
-
-    @staticmethod
-    def _abort_hole(session: Session) -> None:
-        session.silent = False
-        if session.state is State.ENDED:
-            session.close_transport()
-        else:
-            session.end(End("the network was cut", refused=False))
-        session.abort()
+            self._post.cut = self._holes.peers
 
     # --- What clients send
 
-    def _client_handlers(self, session: Session, receive: Handler) -> tuple[dict[type, Handler], Handler]:
+    def _client_handlers(self, session: Session, receive: Handler) -> tuple[Handlers, Handler]:
         """What a client may send and who takes it; it may send nothing else."""
-
-        def fail(publication: Publication, error: WireError) -> None:
-            session.send(PublishFailed(publication.sequence, str(error)[:MAX_REASON_CHARACTERS]))
-
-        def take_publication(publication: Publication) -> None:
-            try:
-                check_publication(publication)
-            except WireError as error:
-                fail(publication, error)
-            else:
-                receive(publication if self._epidemic is None else unpinned(publication))
-
-        def take_stamped(message: Stamped) -> None:
-            try:
-                check_publication(message.publication)
-            except WireError as error:
-                fail(message.publication, error)
-            else:
-                receive(message)
-
-        def take_status_request(message: StatusRequest) -> None:
-            session.send(Status(status_text(self.status())))
-
-        def refuse_reader(message: ArchiveInfoRequest) -> None:
-            session.send(ArchiveFailed(message.request, "error", NO_ARCHIVE))
-
-        def refuse(message: Message) -> None:
-            session.refuse(f"a client does not send {type(message).__name__}")
-
-        handlers: dict[type, Handler] = {
-            Subscribe: receive,
-            Unsubscribe: receive,
-            StatusRequest: take_status_request,
-            ArchiveInfoRequest: refuse_reader,
-        }
+        handlers = client_handlers(session, receive, self.status)
         if self._archive is not None:
             handlers |= self._archive.handlers(session)
-        if self._guaranteed is None:
-            handlers[Publication] = take_publication
+        if self._guaranteed is not None:
+            handlers |= stamped_handlers(session, receive)
         else:
-            handlers |= {Stamped: take_stamped, Attach: receive, StampTaken: receive, Notified: receive}
-        return handlers, refuse
+            handlers |= publication_handlers(session, receive, None if self._epidemic is None else unpinned)
+        return handlers, refuse_other(session)
 
     # --- What the protocol says
 
@@ -643,14 +550,6 @@ class BrokerServer:
         session.flush()
         session.end(End("it is not needed any more", refused=False))
 
-    def _complain(self, about: str, what: str) -> None:
-        """To the log, once: what goes wrong goes wrong again and again."""
-        if len(self._complaints) >= MAX_COMPLAINTS:
-            self._complaints.clear()
-        if (about, what) not in self._complaints:
-            self._complaints[about, what] = None
-            log.warning("%s: %s: %s", self.name, about, what)
-
     # --- Status
 
     def status(self) -> dict[str, object]:
@@ -673,16 +572,3 @@ class BrokerServer:
         if self._lossy is not None:
             status["lost_on_purpose"] = self._lossy.lost
         return status
-
-
-class _LinkLog:
-    """Logs why a link is down, once per reason and outage."""
-
-    def __init__(self, name: str, peer: str, address: Address | None) -> None:
-        self._what = f"{name}: link to {peer}" + (f" at {address}" if address else "")
-        self._last = ""
-
-    def __call__(self, reason: str) -> None:
-        if reason != self._last:
-            self._last = reason
-            log.warning("%s: %s", self._what, reason)

@@ -18,6 +18,7 @@ from tidings.model.errors import ConnectionFailed, OrderError, StoreError, WireE
 from tidings.model.messages import PROTOCOL_VERSION, Hello, Message, Status, StatusRequest, Welcome
 from tidings.model.ordering_messages import OrderLayout
 from tidings.net.address import Address
+from tidings.net.complaints import Complaints
 from tidings.net.dialling import explain, keep_open, open_stream
 from tidings.net.handshake import CLIENT, NAME_TAKEN, ORDERED, SEQUENCER, same_token
 from tidings.net.holes import Holes
@@ -48,8 +49,6 @@ from tidings.protocol.sequencing.node import SequencerNode
 from tidings.protocol.sequencing.replica import Role, RoleChanged, Times
 from tidings.protocol.store import Store
 
-MAX_COMPLAINTS = 1_000
-"""So many different complaints are told once each; then they may be told again."""
 MAX_SUBSCRIPTIONS_TOLD = 1_000
 """In the status, which is also bounded as a text."""
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - listened on only with TLS and a token
@@ -105,7 +104,7 @@ class SequencerHost:
         self._lineages: dict[str, int] = {}
         """Of the servers at other nodes."""
         self._diallers: list[asyncio.Task[End]] = []
-        self._complaints: dict[tuple[str, str], None] = {}
+        self._complain = Complaints(name)
         self._holes = Holes()
         self._server: asyncio.Server | None = None
         self._client_context: ssl.SSLContext | None = None
@@ -391,14 +390,6 @@ class SequencerHost:
                 self._complain(peer, what)
         if self._emit is not None:
             self._emit(fact)
-
-    def _complain(self, about: str, what: str) -> None:
-        """To the log, once: what goes wrong goes wrong again and again."""
-        if len(self._complaints) >= MAX_COMPLAINTS:
-            self._complaints.clear()
-        if (about, what) not in self._complaints:
-            self._complaints[about, what] = None
-            log.warning("%s: %s: %s", self.name, about, what)
 
     # --- Status
 

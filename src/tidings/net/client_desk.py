@@ -1,0 +1,83 @@
+"""What clients may send to a broker, and who takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidings.model.archive_messages import ArchiveFailed, ArchiveInfoRequest
+from tidings.model.errors import WireError
+from tidings.model.event import Publication, check_publication
+from tidings.model.messages import (
+    Attach,
+    Message,
+    Notified,
+    PublishFailed,
+    Stamped,
+    StampTaken,
+    Status,
+    StatusRequest,
+    Subscribe,
+    Unsubscribe,
+)
+from tidings.net.session import MAX_REASON_CHARACTERS, Handler, Session
+from tidings.net.status_text import status_text
+
+NO_ARCHIVE = "this broker keeps no archive (tidings broker --archive DIR)"
+
+Handlers = dict[type, Handler]
+
+
+def client_handlers(session: Session, receive: Handler, status: Callable[[], dict[str, object]]) -> Handlers:
+    """What clients of every mode may send; `receive` is the protocol's."""
+
+    def tell_status(message: StatusRequest) -> None:
+        session.send(Status(status_text(status())))
+
+    def refuse_reader(message: ArchiveInfoRequest) -> None:
+        session.send(ArchiveFailed(message.request, "error", NO_ARCHIVE))
+
+    return {
+        Subscribe: receive,
+        Unsubscribe: receive,
+        StatusRequest: tell_status,
+        ArchiveInfoRequest: refuse_reader,
+    }
+
+
+def publication_handlers(
+    session: Session, receive: Handler, prepare: Callable[[Publication], Publication] | None = None
+) -> Handlers:
+    """Publications as such; `prepare` makes of each what the protocol is to get."""
+
+    def take(publication: Publication) -> None:
+        if _is_sound(session, publication):
+            receive(publication if prepare is None else prepare(publication))
+
+    return {Publication: take}
+
+
+def stamped_handlers(session: Session, receive: Handler) -> Handlers:
+    """What clients of a guaranteed network send."""
+
+    def take(message: Stamped) -> None:
+        if _is_sound(session, message.publication):
+            receive(message)
+
+    return {Stamped: take, Attach: receive, StampTaken: receive, Notified: receive}
+
+
+def refuse_other(session: Session) -> Handler:
+    def refuse(message: Message) -> None:
+        session.refuse(f"a client does not send {type(message).__name__}")
+
+    return refuse
+
+
+def _is_sound(session: Session, publication: Publication) -> bool:
+    """If not, its publisher is told why."""
+    try:
+        check_publication(publication)
+    except WireError as error:
+        session.send(PublishFailed(publication.sequence, str(error)[:MAX_REASON_CHARACTERS]))
+        return False
+    return True
