@@ -21,11 +21,11 @@ from tidings.cli.topology import tree
 from tidings.model.errors import ConnectionFailed
 from tidings.opening import connect
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
 Started = subprocess.Popen[str]
 Start = Callable[..., Started]
-PATIENCE_S = 60
+PATIENCE_S = 150
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
 """As users have it: what is not flushed is not seen."""
 TOPOLOGY = """
