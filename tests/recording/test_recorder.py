@@ -15,7 +15,9 @@ from tidings.archive import Archive, ArchiveReader, ArchiveSettings
 from tidings.model.errors import ArchiveError, ArchiveFull, ConnectionFailed
 from tidings.net.address import Address
 from tidings.net.broker import BrokerServer
+from tidings.recording import marks
 from tidings.recording import recorder as recorder_module
+from tidings.recording.marks import Marks
 from tidings.recording.recorder import Recorder
 
 pytestmark = pytest.mark.timeout(100)
@@ -70,7 +72,7 @@ def test_a_recorder_that_dies_before_it_acknowledges_records_nothing_twice(
 def test_without_marks_it_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug to the test above."""
     archive = tmp_path / "archive"
-    monkeypatch.setattr(Recorder, "_source_marks", lambda self: [])
+    monkeypatch.setattr(Marks, "of_sources", lambda marks: {})
 
     async def main() -> None:
         async with running(guaranteed_broker(tmp_path)) as url:
@@ -209,7 +211,7 @@ def test_order_and_filter_are_recorded_with_their_places(tmp_path: Path) -> None
 
 def test_many_sources_are_remembered_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = tmp_path / "archive"
-    monkeypatch.setattr(recorder_module, "MAX_TRACKED_SOURCES", 3)
+    monkeypatch.setattr(marks, "MAX_TRACKED_SOURCES", 3)
 
     async def main() -> None:
         async with running(guaranteed_broker(tmp_path)) as url, recording(Recorder(url, archive)) as recorder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,43 @@ def test_a_gap_is_noted_between_the_events_that_it_was_between(
     assert numbers(archive) == list(range(15))
     assert [(gap.offset, gap.missing) for gap in gaps(archive)] == [(10, 4), (15, 1)]
     assert gaps(archive)[0].reason == "q~0 3 to 6 could not be kept by the network"
+
+
+def test_what_the_network_could_not_keep_is_acknowledged_when_it_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a recorder that is killed in between would have lost it without a word."""
+    archive = tmp_path / "archive"
+    gate = Gate(monkeypatch)
+    noted: list[list[int | None]] = []
+    hold = Bus.hold
+
+    def watched_hold(bus: Bus) -> Callable[[], None]:
+        release = hold(bus)
+
+        def released() -> None:
+            noted.append([gap.missing for gap in gaps(archive)])
+            release()
+
+        return released
+
+    monkeypatch.setattr(Bus, "hold", watched_hold)
+
+    async def main() -> None:
+        async with running(guaranteed_broker(tmp_path)) as url, recording(Recorder(url, archive)) as recorder:
+            await publish(url, 0, 5)
+            await until(gate.reached.is_set)
+            assert isinstance(recorder._service, Bus)
+            recorder._service.on_fact(EventsMissed("archive", "q", 0, 3, 6))
+            await publish(url, 5, 10)
+            await until(lambda: recorder._came == 10)
+            assert noted == []
+            gate.open.set()
+            await until(lambda: recorder.recorded == 10)
+            assert noted == [[4]]
+
+    play(main)
+    assert numbers(archive) == list(range(10))
 
 
 @pytest.mark.parametrize("changed", [{"name": "another"}, {"where": "number > 0"}])

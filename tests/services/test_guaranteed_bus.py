@@ -254,6 +254,37 @@ def test_what_an_earlier_connection_brought_holds_back_nothing_on_this_one() -> 
     asyncio.run(main())
 
 
+def test_what_is_held_and_what_follows_is_not_acknowledged_until_it_is_released() -> None:
+    async def main() -> None:
+        session = FakeSession()
+        pace = _Pace(session)
+        pace.begin("x")
+        session.show()
+        pace.shown("x")
+        session.show()  # something that is not an event
+        release = pace.hold()
+        session.show()
+        pace.shown("x")
+        pace.taken("x")
+        pace.taken("x")
+        await asyncio.sleep(0)
+        assert session.told == [1]
+        release()
+        await asyncio.sleep(0)
+        assert session.told == [1, 3]
+        session.show()
+        release = pace.hold()
+        pace.begin_connection()
+        session._shown = session._acknowledged = 0
+        session.show()
+        release()  # it was of another connection
+        session.acknowledge(1)
+        await asyncio.sleep(0)
+        assert session.told == [1, 3, 1]
+
+    asyncio.run(main())
+
+
 def test_gaps_are_reported_by_the_stream() -> None:
     async def scenario(bus: Embedded) -> None:
         async with bus.subscribe("/t") as stream:

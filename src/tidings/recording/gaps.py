@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 MAX_PENDING = 1_000
 """While nothing can be written; beyond, the last two become one."""
@@ -15,6 +16,8 @@ class Missing:
     """So many events came before."""
     reason: str
     missing: int | None
+    noted: Callable[[], None] = field(default=lambda: None, compare=False)
+    """Called when it is on disk."""
 
 
 class PendingGaps:
@@ -26,12 +29,18 @@ class PendingGaps:
     def __len__(self) -> int:
         return len(self._gaps)
 
-    def add(self, reason: str, missing: int | None = None, *, after: int = 0) -> None:
+    def add(
+        self,
+        reason: str,
+        missing: int | None = None,
+        *,
+        after: int = 0,
+        noted: Callable[[], None] = lambda: None,
+    ) -> None:
+        gap = Missing(after, reason, missing, noted)
         if len(self._gaps) >= MAX_PENDING:
-            last = self._gaps.pop()
-            missing = None if missing is None or last.missing is None else missing + last.missing
-            after = last.after
-        self._gaps.append(Missing(after, reason, missing))
+            gap = _joined(self._gaps.pop(), gap)
+        self._gaps.append(gap)
 
     def take(self, written: int) -> list[Missing]:
         """Those before the next event that is written."""
@@ -49,3 +58,12 @@ class PendingGaps:
     def hurry(self) -> None:
         """No more events are written: what is missing is told now."""
         self._gaps = [replace(gap, after=0) for gap in self._gaps]
+
+
+def _joined(one: Missing, other: Missing) -> Missing:
+    def noted() -> None:
+        one.noted()
+        other.noted()
+
+    missing = None if one.missing is None or other.missing is None else one.missing + other.missing
+    return Missing(one.after, other.reason, missing, noted)

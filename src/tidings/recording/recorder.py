@@ -14,7 +14,6 @@ import asyncio
 import logging
 import time
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -29,9 +28,9 @@ from tidings.net.client import Opener
 from tidings.opening import connect
 from tidings.ordering.service import OrderedService
 from tidings.protocol.attachments import ABSENT_NS
-from tidings.protocol.client import MAX_TRACKED_SOURCES
 from tidings.recording.gaps import Missing, PendingGaps
 from tidings.recording.intake import Intake
+from tidings.recording.marks import ALIVE, BROKER, DISK, WHO, Changes, Marks
 from tidings.services.bus import Bus
 from tidings.services.overlay import SCHEMES, broker_bus
 from tidings.services.service import EventService, parse_order
@@ -44,10 +43,6 @@ BUFFER_EVENTS = 65_536
 """What waits here for the disk where the network does not wait for us; beyond, events are missed, and counted."""
 MAINTAIN_S = 5.0
 RETRY_S = 1.0
-ALIVE, BROKER, DISK, WHO = OWN_MARKS = ("~alive", "~broker", "~disk", "~who")
-"""Marks beside those of the sources: when the recorder last ran, at which broker, with which disk of that, and under
-which name for what."""
-
 MOVED = "the recorder moved to another broker"
 
 Result = TypeVar("Result")
@@ -101,7 +96,7 @@ class Recorder:
         self._archive: Archive | None = None
         self._service: EventService | None = None
         self._intake: Intake | None = None
-        self._marks: OrderedDict[str, int] = OrderedDict()
+        self._marks = Marks()
         self._batch: list[Event] = []
         """Taken from the intake, and not on disk yet."""
         self._gaps = PendingGaps()
@@ -153,14 +148,13 @@ class Recorder:
 
     def _open_archive(self) -> Archive:
         self._archive = Archive.open(self.directory, self._settings)
-        stored = self._archive.marks()
-        self._marks.update(stored)
+        self._marks = Marks(self._archive.marks())
         return self._archive
 
     def _make_service(self) -> EventService:
         scheme, _, rest = self._url.partition("://")
         if scheme in SCHEMES and self.subscription.order in (Order.NONE, Order.FIFO):
-            marks = {SUBSCRIPTION: dict(map(_parsed, self._source_marks()))}
+            marks = {SUBSCRIPTION: self._marks.of_sources()}
             return broker_bus(
                 scheme,
                 rest.rstrip("/"),
@@ -170,9 +164,6 @@ class Recorder:
                 **self._credentials,
             )
         return connect(self._url, name=self.name, sequencer=self._sequencer, **self._credentials)
-
-    def _source_marks(self) -> list[tuple[str, int]]:
-        return [(key, value) for key, value in self._marks.items() if not key.startswith("~")]
 
     def _note_absence(self, *, began_before: bool, end: int) -> None:
         """What was published while no recorder was there may be missing."""
@@ -279,13 +270,18 @@ class Recorder:
         events = self._batch
         gaps = self._gaps.take(self.recorded)
         now_ns = time.time_ns()
-        changes: dict[str, int | None] = {own: self._marks[own] for own in OWN_MARKS if own in self._marks}
-        changes |= {ALIVE: now_ns, **self._changed_marks(events)}
+        changes = {**self._marks.own(), ALIVE: now_ns}
+        if self._resumes:
+            changes |= self._marks.advance(events)
+        to_note = gaps.copy()
         try:
             await self._in_thread(lambda: self._append_now(events, now_ns, changes, gaps))
         except ArchiveError:
             self._gaps.give_back(gaps)
             raise
+        finally:
+            for gap in to_note[: len(to_note) - len(gaps)]:
+                gap.noted()
         self._marks[ALIVE] = now_ns
         self._maintained_at = time.monotonic()
         self._batch = []
@@ -299,7 +295,7 @@ class Recorder:
         self,
         events: list[Event],
         now_ns: int,
-        marks: dict[str, int | None],
+        marks: Changes,
         gaps: list[Missing],
     ) -> None:
         archive = self._archive
@@ -314,24 +310,6 @@ class Recorder:
         if archive.trouble and archive.trouble != self.trouble:
             log.warning("the archive cannot be kept up, and takes events meanwhile: %s", archive.trouble)
         self.trouble = archive.trouble
-
-    def _changed_marks(self, events: list[Event]) -> dict[str, int | None]:
-        """The last sequence of each source, of the most recent sources alone."""
-        if not self._resumes:
-            return {}
-        changes: dict[str, int | None] = {}
-        marks = self._marks
-        for event in events:
-            key = f"{event.incarnation}:{event.source}"
-            changes[key] = marks[key] = max(event.sequence, marks.pop(key, 0))
-        while len(marks) > MAX_TRACKED_SOURCES + len(OWN_MARKS):
-            oldest = next(iter(marks))
-            if oldest in OWN_MARKS:
-                marks.move_to_end(oldest)
-            else:
-                del marks[oldest]
-                changes[oldest] = None
-        return changes
 
     def _note_losses(self) -> None:
         """What nobody tells: it is looked up whenever something is written."""
@@ -363,14 +341,18 @@ class Recorder:
     def _on_miss(self, gap: EventsMissed) -> None:
         lost = gap.last - gap.first + 1
         reason = f"{gap.source}~{gap.incarnation} {gap.first} to {gap.last} could not be kept by the network"
-        self._add_gap(reason, lost)
+        # Until that is on disk the broker keeps what it has told us.
+        noted = self._inner.hold() if isinstance(self._inner, Bus) else lambda: None
+        self._add_gap(reason, lost, noted)
 
     def _on_break(self, reason: str) -> None:
         if self._service is not None and not self._service.lossless:
             self._add_gap(f"the connection was lost: {reason}")
 
-    def _add_gap(self, reason: str, missing: int | None = None) -> None:
-        self._gaps.add(reason, missing, after=self._came)
+    def _add_gap(
+        self, reason: str, missing: int | None = None, noted: Callable[[], None] = lambda: None
+    ) -> None:
+        self._gaps.add(reason, missing, after=self._came, noted=noted)
         if self._intake is not None:
             self._intake.nudge()
 
@@ -395,13 +377,6 @@ async def _finished(work: Coroutine[Any, Any, Result]) -> Result:
     except asyncio.CancelledError:
         await asyncio.gather(task, return_exceptions=True)
         raise
-
-
-def _parsed(mark: tuple[str, int]) -> tuple[tuple[str, int], int]:
-    incarnation, _, source = mark[0].partition(":")
-    if not incarnation.isdigit():
-        raise ArchiveError(f"the archive's mark {mark[0]!r} is none of a recorder")
-    return (source, int(incarnation)), mark[1]
 
 
 def _broker_number(service: EventService | None) -> int:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from tidings.model.errors import ConnectionFailed, NotConfirmed, SubscriptionRefused, WireError
@@ -122,6 +123,11 @@ class _Pace:
             number = self._session.shown
             self._open[number] = self._open.get(number, 0) + 1
             tickets.append((self._connection, number))
+
+    def hold(self) -> Callable[[], None]:
+        number = self._session.shown
+        self._open[number] = self._open.get(number, 0) + 1
+        return partial(self._close, self._connection, number)
 
     def taken(self, subscription: str) -> None:
         tickets = self._tickets.get(subscription)
@@ -314,6 +320,10 @@ class Bus(EventService):
     def taken(self, subscription_id: str) -> None:
         if self._pace is not None:
             self._pace.taken(subscription_id)
+
+    def hold(self) -> Callable[[], None]:
+        """What is shown just now, and what comes after it, is not acknowledged until the answer is called."""
+        return (lambda: None) if self._pace is None else self._pace.hold()
 
     def uncovered(self, subscription_id: str) -> tuple[str, ...]:
         return self._uncovered.get(subscription_id, ())
