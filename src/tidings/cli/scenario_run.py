@@ -387,7 +387,7 @@ def summarise(conductor: Conductor, out: Path) -> dict[str, Any]:
         "given_up": conductor.ledger.missed,
         "overhead": None,
         "recovered": len(trace.delivered) - trace.delivered["recovered_by"].null_count,
-        "gossip_messages": 0,
+        "gossip_messages": None,
         "utility": {"push": None, "pull": None},
         "messages": None,
         "bytes": sum(trace.traffic["bytes"].to_pylist()),

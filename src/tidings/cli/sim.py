@@ -58,11 +58,10 @@ def gossip_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
     if summary["mode"] != "epidemic":
         return []
     shares = [f"{kind} {share:.1%}" for kind, share in summary["utility"].items() if share is not None]
+    messages = summary["gossip_messages"]
+    by = "" if messages is None else f", by {messages:,} gossip messages"
     return [
-        (
-            "recovered",
-            f"{summary['recovered']:,} deliveries, by {summary['gossip_messages']:,} gossip messages",
-        ),
+        ("recovered", f"{summary['recovered']:,} deliveries{by}"),
         ("of use", ", ".join(shares) or "-"),
     ]
 
