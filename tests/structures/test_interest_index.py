@@ -26,6 +26,13 @@ patterns = st.one_of(st.none(), st.sampled_from(FILTERS).map(lambda sql: Filter(
 events = st.fixed_dictionaries({}, optional={"size": st.integers(0, 12), "place": st.sampled_from("xy")})
 
 
+@pytest.fixture(autouse=True)
+def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some topics have few filters, others many."""
+    monkeypatch.setattr("tidings.structures.interest_index.FEW_GROUPS", 4)
+    monkeypatch.setattr("tidings.structures.interest_index.MAX_COMBINATIONS", 3)
+
+
 class Interests(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()

@@ -25,8 +25,11 @@ K = TypeVar("K", bound=Hashable)
 MEMO_TOPICS = 4_096
 """Topics whose answer is remembered between two changes."""
 
-FEW_GROUPS = 8
+FEW_GROUPS = 32
 """So many filters are tried one after the other in less time than the index takes."""
+
+MAX_COMBINATIONS = 1_024
+"""Of the filters of one topic, that are remembered."""
 
 TOPIC = "topic"
 """The attribute by which a filter may ask for the event's topic."""
@@ -49,14 +52,30 @@ class _Group(Generic[K]):
 class _Answer(Generic[K]):
     """What is known of a topic before the attributes are: who wants it anyway, and whose filters to ask."""
 
-    __slots__ = ("filtered", "group_count", "keys", "members", "selected")
+    __slots__ = ("checks", "combinations", "groups", "keys", "members", "selected")
 
     def __init__(self, members: dict[int, K], filtered: dict[str, dict[Pattern, _Group[K]]]) -> None:
         self.members = members
         self.keys = _in_order(members)
-        self.filtered = list(filtered.values())
-        self.group_count = sum(map(len, self.filtered))
+        self.groups = [group for groups in filtered.values() for group in groups.values()]
         self.selected = frozenset(filtered)
+        few = self.groups if len(self.groups) <= FEW_GROUPS else []
+        self.checks = [(1 << place, group.pattern.matches) for place, group in enumerate(few)]
+        """The filters, if they are few, each with its bit."""
+        self.combinations: dict[int, tuple[K, ...]] = {}
+        """Who wants an event, by the bits of the filters that it matches."""
+
+    def combination(self, bits: int) -> tuple[K, ...]:
+        keys = self.combinations.get(bits)
+        if keys is None:
+            if len(self.combinations) >= MAX_COMBINATIONS:
+                self.combinations.clear()
+            groups = [group for place, group in enumerate(self.groups) if bits >> place & 1]
+            keys = self.combinations[bits] = self.with_groups(groups)
+        return keys
+
+    def with_groups(self, groups: list[_Group[K]]) -> tuple[K, ...]:
+        return _in_order(dict(chain(self.members.items(), *(group.members.items() for group in groups))))
 
 
 class InterestIndex(Generic[K]):
@@ -117,24 +136,21 @@ class InterestIndex(Generic[K]):
         answer = self._answers.get(topic)
         if answer is None:
             answer = self._answer(topic)
-        if not answer.filtered:
+        if not answer.groups:
             return answer.keys
-        groups = self._matching_groups(answer, topic, attributes())
-        if not groups:
-            return answer.keys
-        members = dict(chain(answer.members.items(), *(group.members.items() for group in groups)))
-        return _in_order(members)
-
-    def _matching_groups(
-        self, answer: _Answer[K], topic: str, attributes: Mapping[str, Scalar]
-    ) -> list[_Group[K]]:
-        event = attributes if attributes.get(TOPIC) == topic else {**attributes, TOPIC: topic}
-        if answer.group_count <= FEW_GROUPS:
-            candidates = chain.from_iterable(groups.values() for groups in answer.filtered)
-            return [group for group in candidates if group.pattern.matches(event)]
+        event = attributes()
+        if event.get(TOPIC) != topic:
+            event = {**event, TOPIC: topic}
+        if answer.checks:
+            bits = 0
+            for bit, matches in answer.checks:
+                if matches(event):
+                    bits |= bit
+            return answer.combination(bits) if bits else answer.keys
         assert self._index is not None
-        routed = {**event, ROUTE: topic}
-        return [group for group in self._index.match(routed) if group.topic.text in answer.selected]
+        found = self._index.match({**event, ROUTE: topic})
+        groups = [group for group in found if group.topic.text in answer.selected]
+        return answer.with_groups(groups) if groups else answer.keys
 
     def _answer(self, topic: str) -> _Answer[K]:
         members: dict[int, K] = {}
