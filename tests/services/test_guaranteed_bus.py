@@ -18,7 +18,7 @@ from tidings.protocol.reliable_client import ReliableSession
 from tidings.scenario.schema import ChainShape, Overlay
 from tidings.scenario.topology import build_topology, neighbourhoods
 from tidings.services import bus as bus_module
-from tidings.services.bus import _Pace
+from tidings.services.pace import Pace
 from tidings.services.stream import MAX_GAPS
 from tidings.testing import TestNetwork, simulate
 
@@ -176,7 +176,7 @@ class FakeSession(ReliableSession):
 def test_what_is_acknowledged_is_what_all_readers_are_done_with() -> None:
     async def main() -> None:
         session = FakeSession()
-        pace = _Pace(session)
+        pace = Pace(session)
         pace.begin("x")
         pace.begin("y")
 
@@ -217,7 +217,7 @@ def test_what_is_acknowledged_is_what_all_readers_are_done_with() -> None:
 def test_what_an_earlier_connection_brought_is_not_acknowledged_on_this_one() -> None:
     async def main() -> None:
         session = FakeSession()
-        pace = _Pace(session)
+        pace = Pace(session)
         pace.begin("x")
         session.show()
         pace.shown("x")
@@ -238,7 +238,7 @@ def test_what_an_earlier_connection_brought_is_not_acknowledged_on_this_one() ->
 def test_what_an_earlier_connection_brought_holds_back_nothing_on_this_one() -> None:
     async def main() -> None:
         session = FakeSession()
-        pace = _Pace(session)
+        pace = Pace(session)
         pace.begin("x")
         for _ in range(3):
             session.show()
@@ -257,7 +257,7 @@ def test_what_an_earlier_connection_brought_holds_back_nothing_on_this_one() -> 
 def test_what_is_held_and_what_follows_is_not_acknowledged_until_it_is_released() -> None:
     async def main() -> None:
         session = FakeSession()
-        pace = _Pace(session)
+        pace = Pace(session)
         pace.begin("x")
         session.show()
         pace.shown("x")
@@ -481,10 +481,10 @@ def test_the_window_of_a_bus_is_what_it_has_not_taken(monkeypatch: pytest.Monkey
 
     embedded(scenario, brokers=2)
 
-    class Careless(_Pace):
+    class Careless(Pace):
         def shown(self, subscription: str) -> None:
             pass
 
-    monkeypatch.setattr(bus_module, "_Pace", Careless)
+    monkeypatch.setattr(bus_module, "Pace", Careless)
     with pytest.raises(AssertionError):
         embedded(scenario, brokers=2)
