@@ -284,4 +284,4 @@ def test_a_replay_that_is_cut_off_says_how_to_go_on(
     if once:
         assert "start it again as it was" in errors
     else:
-        assert re.search(r"to go on: --offset [1-9]\d*\n", errors)
+        assert re.search(r"to go on: --offset \d+\n", errors)

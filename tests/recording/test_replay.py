@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tidings.net.address import Address
 from tidings.net.broker import BrokerServer
 from tidings.recording.recorder import Recorder
 from tidings.recording.replay import BATCH_EVENTS, Replay, Source
+from tidings.services.bus import Bus
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -86,6 +88,31 @@ def test_one_that_is_cut_off_says_where_it_goes_on(tmp_path: Path, archive: Path
     play(main)
     found = numbers(tmp_path / "copy")
     assert sorted(set(found)) == list(range(100, COUNT))
+
+
+def test_one_that_is_cut_off_before_its_first_confirmation_has_begun(
+    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its events may be in the network although none counts as published: the user must hear how to go on."""
+
+    async def main() -> None:
+        out = asyncio.Event()
+
+        async def publish_many(_: Bus, events: Iterable[object]) -> None:
+            out.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(Bus, "publish_many", publish_many)
+        async with running(guaranteed_broker(tmp_path)) as url:
+            replay = Replay(Source(archive), url, once="again")
+            assert not replay.begun
+            cut = asyncio.ensure_future(replay.run())
+            await out.wait()
+            cut.cancel()
+            await asyncio.gather(cut, return_exceptions=True)
+            assert (replay.begun, replay.published, replay.next_offset) == (True, 0, 0)
+
+    play(main)
 
 
 def test_what_cannot_be_replayed_is_told(tmp_path: Path, archive: Path) -> None:

@@ -81,9 +81,9 @@ def replay(
         try:
             run(work.run())
         except (Stopped, TidingsError) as error:
-            if once is not None and work.published:  # another offset would make it another replay
+            if once is not None and work.begun:  # another offset would make it another replay
                 error.args = (f"{error}; to go on, start it again as it was",)
-            elif work.published:
+            elif work.begun:
                 error.args = (f"{error}; to go on: --offset {work.next_offset}",)
             raise
     if json:

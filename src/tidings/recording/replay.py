@@ -133,6 +133,8 @@ class Replay:
     ) -> None:
         source.interest()  # a mistake shows here
         self.published = 0
+        self.begun = False
+        """Whether an event may be out: the first may be before its confirmation counts it as published."""
         self.next_offset = source.start or 0
         self._source = source
         self._url = url
@@ -192,6 +194,7 @@ class Replay:
                 if not ready:
                     await asyncio.sleep(due[0] - now_s)
                     continue
+                self.begun = True
                 await service.publish_many((e.topic, e.attributes, e.payload) for _, e in waiting[:ready])
                 self.published += ready
                 self.next_offset = waiting[ready - 1][0] + 1
