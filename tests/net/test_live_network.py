@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
 
@@ -16,6 +17,7 @@ from tidings.net import udp
 from tidings.net.address import Address, Transport
 from tidings.net.broker import BrokerServer
 from tidings.net.loop import loop_factory
+from tidings.net.session import End
 from tidings.protocol.facts import (
     Delivered,
     NotificationsDropped,
@@ -320,6 +322,25 @@ def test_a_silent_datagram_client_is_forgotten(monkeypatch: pytest.MonkeyPatch) 
                 await until(lambda: sessions(server) == ["alive"])
             await asyncio.sleep(0.5)
             assert sessions(server) == ["alive"]
+        await server.stop()
+
+    play(main)
+
+
+def test_a_process_that_stands_still_takes_nobody_for_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(udp, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(udp, "SILENT_SECONDS", 0.3)
+
+    async def main() -> None:
+        server = BrokerServer("b", transport="udp")
+        await server.start()
+        async with User(server.address, "alive", "udp"):
+            ended: list[End] = []
+            monkeypatch.setattr(udp.DatagramSession, "end", lambda session, end: ended.append(end))
+            time.sleep(0.6)  # noqa: ASYNC251 - the loop itself stands still, and both ends with it
+            await asyncio.sleep(0.2)
+            assert ended == []
+            monkeypatch.undo()
         await server.stop()
 
     play(main)

@@ -47,7 +47,7 @@ class DatagramSession(Session):
         self._answer: Welcome | None = None
         self._pings = 0
         self._say_hello()
-        self._timer = self._loop.call_later(PING_SECONDS, self._tick)
+        self._tick_soon()
 
     @property
     def paused(self) -> bool:
@@ -84,17 +84,25 @@ class DatagramSession(Session):
             self.send(self.dial.hello)
             self._loop.call_later(HELLO_SECONDS, self._say_hello)
 
+    def _tick_soon(self) -> None:
+        self._due = self._loop.time() + PING_SECONDS
+        self._timer = self._loop.call_at(self._due, self._tick)
+
     def _tick(self) -> None:
         if self.state is State.ENDED:
             return
-        silent_seconds = self._loop.time() - self._heard_at
+        now = self._loop.time()
+        late_seconds = now - self._due
+        if late_seconds > PING_SECONDS:  # this process stood still: what the peer said meanwhile waits, unread
+            self._heard_at += late_seconds
+        silent_seconds = now - self._heard_at
         if self.state is State.UP and silent_seconds > SILENT_SECONDS:
             self.end(End(f"the peer is silent for {silent_seconds:.0f} seconds", refused=False))
             return
         if self.state is State.UP and self.dial is not None:
             self._pings += 1
             self.send(Ping(self._pings))
-        self._timer = self._loop.call_later(PING_SECONDS, self._tick)
+        self._tick_soon()
 
     def write(self, chunk: bytes | bytearray) -> None:
         self._endpoint.write(chunk, self._peer_address)
