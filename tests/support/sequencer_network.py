@@ -764,7 +764,7 @@ class World:
         for what, waiting in (
             ("items up the chain", machine.untaken),
             ("no-ops", machine.no_ops),
-            ("outputs", active._outputs),
+            ("outputs", active._speaker._held),
             ("inputs", active._batch),
         ):
             if waiting:

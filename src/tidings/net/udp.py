@@ -93,7 +93,9 @@ class DatagramSession(Session):
             return
         now = self._loop.time()
         late_seconds = now - self._due
-        if late_seconds > PING_SECONDS:  # this process stood still: what the peer said meanwhile waits, unread
+        if (
+            late_seconds > PING_SECONDS
+        ):  # this process stood still: what the peer said meanwhile waits, unread
             self._heard_at += late_seconds
         silent_seconds = now - self._heard_at
         if self.state is State.UP and silent_seconds > SILENT_SECONDS:

@@ -15,14 +15,12 @@ change of roles, never a number used twice.
 
 from __future__ import annotations
 
-from collections import deque
 from enum import StrEnum
 
 import msgspec
 from msgspec import Raw, Struct
 
 from tidings.model.errors import OrderError, StoreError
-from tidings.model.messages import Message
 from tidings.model.ordering_messages import (
     Between,
     ChainItem,
@@ -30,7 +28,6 @@ from tidings.model.ordering_messages import (
     ChangeSubscription,
     Claim,
     Create,
-    Identity,
     NoOpsPublished,
     NoState,
     NotActive,
@@ -48,29 +45,24 @@ from tidings.model.ordering_messages import (
 )
 from tidings.protocol.facts import Fact, Misbehaviour
 from tidings.protocol.kernel import Port
+from tidings.protocol.sequencing.early import Early, EarlyRequests
 from tidings.protocol.sequencing.journal import Journal
 from tidings.protocol.sequencing.layout import Layout
 from tidings.protocol.sequencing.leases import Leases
-from tidings.protocol.sequencing.machine import Input, Output, SequencerMachine, decode_inputs
+from tidings.protocol.sequencing.machine import Input, SequencerMachine, decode_inputs
 from tidings.protocol.sequencing.routes import Routes
-from tidings.protocol.sequencing.transfer import StateReceiver, StateSender
+from tidings.protocol.sequencing.speaker import Speaker
+from tidings.protocol.sequencing.standby_link import StandbyLink
+from tidings.protocol.sequencing.transfer import StateReceiver
 from tidings.protocol.store import Store
 
 MAX_BATCH_BYTES = 256 * 1024
 MAX_UNTAKEN = 16_384
 """Items on their way up the chain; beyond, requests are ignored, and repeated by who made them."""
-MAX_UNACKNOWLEDGED = 2048
-"""Batches that the standby does not have; beyond, likewise, or, while it still gets the state, it is left behind."""
-MAX_OUTPUTS = 65_536
-"""What waits for the disk or the standby; beyond, likewise."""
 NO_TERM = 2**63 - 1
 """A claim from no term: only to hear the ruling."""
 EXPIRE_TICKS = 4
 """Leases are long: looking through all clients now and then is enough."""
-CHAIN_WINDOW = 256
-"""Items that are repeated at a time, or kept because one before them has not come."""
-MAX_EARLY_PUBLISHERS = 1024
-"""Publishers whose requests may be kept likewise; of others, what is early is repeated by them."""
 
 ClientMessage = Create | ChangeSubscription | PublisherAlive | PublisherGone | SubscriberAlive
 _encode = msgspec.msgpack.Encoder().encode
@@ -139,41 +131,26 @@ class Replica:
         self._batch: list[Raw] = []
         self._batch_bytes = 0
         self._committing = False
-        self._outputs: deque[tuple[int, Output]] = deque()
-        """With the number of the batch that must be safe before."""
-        self._said = 0
-        """The last item of the chain that left."""
+        self._speaker = Speaker(port, server, layout, routes)
         self._leases = Leases()
         self._ticked_at = port.now
         self._ticks = 0
-        self._chain_silence = 0
-        """Ticks in which nothing of what went up the chain was taken."""
         # The other replica
         self._peer_heard_at = port.now
         self._claiming: bool | None = None
         """Whether alone is claimed, or in step; None: nothing is."""
-        self._following = False
-        """The standby has the state, and is sent each batch."""
-        self._gated = False
-        self._gated_after = 0
-        """The last batch of which something was said although the standby did not have it."""
-        self._acknowledged = 0
-        self._standby_silence = 0
-        """Ticks in which the standby acknowledged nothing new."""
-        self._unacknowledged: dict[int, bytes] = {}
-        self._sender: StateSender | None = None
+        self._standby = StandbyLink(server, lambda message: port.send(self._peer, message))
         self._state_term = 0
         """The last term in which a state was sent; acknowledgements in it may be of a state that is gone."""
         self._floor = 0
         """The last term in which this one had a state; what comes of it or of earlier ones is out of date."""
         self._receiver = StateReceiver()
         self._received: list[bytes] = []
-        # What came before its turn, of links that reorder
         self._peer_has_none = False
         """The other never had a state."""
-        self._early_requests: dict[Identity, dict[int, tuple[str, Create]]] = {}
-        self._early_items: dict[int, tuple[str, ChainItem]] = {}
-        self._early_batches: dict[int, bytes] = {}
+        self._early_requests = EarlyRequests()
+        self._early_items: Early[tuple[str, ChainItem]] = Early()
+        self._early_batches: Early[bytes] = Early()
 
     # --- Life
 
@@ -218,15 +195,9 @@ class Replica:
         assert self.machine is not None
         self._routes.speaks(self.server, self.port.node)
         self._leases.clear()
-        self._outputs.clear()
         self._forget_early()
-        self._said = self.machine.sent
         self._become(Role.ACTIVE)
-        # Whoever was active before may not have said these.
-        for no_ops in list(self.machine.no_ops.values()):
-            self.port.emit(no_ops)
-        self._chain_silence = 1  # at once
-        self._repeat_chain()
+        self._speaker.begin(self.machine)
         if self._peer:  # if it believes to be in step, it is not any more, and should ask for the state soon
             self.port.send(self._peer, Ruling(self.server, self.term, self.port.node, self.alone, 0))
             self._announce()
@@ -252,7 +223,7 @@ class Replica:
         self._drop_batch()
         self._received.clear()
         self._forget_early()
-        self._leave_behind()
+        self._standby.leave_behind()
         self._claiming = None
         self._routes.speaks(self.server, active)
         self._become(Role.WAITING)
@@ -266,7 +237,7 @@ class Replica:
     def _drop_batch(self) -> None:
         self._batch.clear()
         self._batch_bytes = 0
-        self._outputs.clear()
+        self._speaker.forget()
 
     def _set_timer(self, what: str, after_ns: int) -> None:
         self.port.set_timer(("sequencer", self.server, what), self.port.now + after_ns)
@@ -288,10 +259,11 @@ class Replica:
         self._ticked_at = now
         self._ticks += 1
         if self.role is Role.ACTIVE:
+            assert self.machine is not None
             self._commit()
             if self._ticks % EXPIRE_TICKS == 0:
                 self._expire()
-            self._repeat_chain()
+            self._speaker.repeat_chain(self.machine)
             self._tend_standby()
         elif self.role is Role.STANDBY:
             self._commit_received()
@@ -356,23 +328,12 @@ class Replica:
     def _take_request(self, sender: str, message: Create) -> None:
         """With those after it that came before it."""
         assert self.machine is not None
-        publisher = message.publisher
-        early = self._early_requests.get(publisher)
-        if sender == publisher[0] and self.machine.server.is_early(message):
-            if early is None and len(self._early_requests) < MAX_EARLY_PUBLISHERS:
-                early = self._early_requests[publisher] = {}
-            if early is not None and len(early) < CHAIN_WINDOW:
-                early[message.request] = sender, message
+        if sender == message.publisher[0] and self.machine.server.is_early(message):
+            self._early_requests.keep(message)
             return
         self._input(sender, message)
-        if early is None:
-            return
-        following = message.request + 1
-        while following in early:
-            self._input(*early.pop(following))
-            following += 1
-        if not early or max(early) < following:
-            del self._early_requests[publisher]
+        for following in self._early_requests.after(message):
+            self._input(following.publisher[0], following)
 
     def _send_elsewhere(self, sender: str) -> None:
         self.port.send(sender, NotActive(self.server, "" if self.role is Role.LOST else self._peer))
@@ -382,23 +343,23 @@ class Replica:
             assert self.machine is not None and self._below is not None
             self._routes.speaks(self._below, sender)
             if message.number <= self.machine.taken:  # it changes nothing, and is answered
-                if len(self._outputs) < MAX_OUTPUTS:
+                if not self._speaker.is_full:
                     self.machine.apply(sender, message)
                     self._collect(batched=len(self._batch) > 0)
             elif message.number > self.machine.taken + 1:
-                if len(self._early_items) < CHAIN_WINDOW:
-                    self._early_items[message.number] = sender, message
+                self._early_items.keep(message.number, (sender, message))
             elif not self._is_full():
-                self._early_items[message.number] = sender, message
-                while self.machine.taken + 1 in self._early_items:
-                    self._input(*self._early_items.pop(self.machine.taken + 1))
+                self._early_items.pop(message.number)
+                self._input(sender, message)
+                while (item := self._early_items.pop(self.machine.taken + 1)) is not None:
+                    self._input(*item)
 
     def on_chain_taken(self, sender: str, message: ChainTaken) -> None:
         if self._is_mine(sender, self._above) and self._above is not None:
             assert self.machine is not None
             self._routes.speaks(self._above, sender)
             if next(iter(self.machine.untaken), message.number + 1) <= message.number:
-                self._chain_silence = 0
+                self._speaker.was_heard()
                 self._input(sender, message)
 
     def on_between(self, sender: str, message: Between) -> None:
@@ -424,8 +385,8 @@ class Replica:
         assert self.machine is not None
         return (
             len(self.machine.untaken) >= MAX_UNTAKEN
-            or (self._gated and len(self._unacknowledged) >= MAX_UNACKNOWLEDGED)
-            or len(self._outputs) >= MAX_OUTPUTS
+            or self._standby.is_full
+            or self._speaker.is_full
             or bool(self.trouble)
         )
 
@@ -444,10 +405,7 @@ class Replica:
 
     def _collect(self, *, batched: bool) -> None:
         assert self.machine is not None
-        number = self._number + batched
-        for output in self.machine.outputs:
-            self._outputs.append((number, output))
-        self.machine.outputs.clear()
+        self._speaker.hold(self._number + batched, self.machine)
         if not batched:
             self._release()
 
@@ -468,12 +426,7 @@ class Replica:
         self._number += 1
         self._batch.clear()
         self._batch_bytes = 0
-        if self._following or self._sender is not None:
-            self._unacknowledged[self._number] = inputs
-            if self._following:
-                self.port.send(self._peer, Replicate(self.server, self.term, self._number, inputs))
-            elif len(self._unacknowledged) > MAX_UNACKNOWLEDGED:
-                self._leave_behind()
+        self._standby.written(self.term, self._number, inputs)
         self._release()
         self._compact()
 
@@ -488,43 +441,7 @@ class Replica:
                 self.trouble = str(error)
 
     def _release(self) -> None:
-        safe = min(self._number, self._acknowledged) if self._gated else self._number
-        outputs = self._outputs
-        while outputs and outputs[0][0] <= safe:
-            self._say(outputs.popleft()[1])
-
-    def _say(self, output: Output) -> None:
-        if isinstance(output, Fact):
-            self.port.emit(output)
-            return
-        to, message = output
-        if isinstance(message, ChainItem):
-            self._said = message.number
-            self._send_to_server(to, message)
-        elif isinstance(message, ChainTaken):
-            self._send_to_server(to, message)
-        elif isinstance(message, Between):  # nothing would correct a wrong guess
-            for node in self._layout.replicas(to):
-                self.port.send(node, message)
-        else:
-            self.port.send(to, message)
-
-    def _send_to_server(self, server: str, message: Message) -> None:
-        self.port.send(self._routes.active(server), message)
-
-    def _repeat_chain(self) -> None:
-        machine = self.machine
-        if machine is None or self._above is None or not machine.untaken:
-            self._chain_silence = 0
-            return
-        self._chain_silence += 1
-        if self._chain_silence < 2:
-            return
-        if self._chain_silence % 4 == 0:
-            self._routes.suspect(self._above)
-        for number in list(machine.untaken)[:CHAIN_WINDOW]:
-            if number <= self._said:
-                self._send_to_server(self._above, ChainItem(self._above, number, machine.untaken[number]))
+        self._speaker.release(self._standby.safe(self._number))
 
     # --- Leases of clients
 
@@ -534,8 +451,7 @@ class Replica:
         publishers, subscribers = server.publishers, server.subscribers
         known = {*publishers, *subscribers}
         leases.keep_only(known)
-        for identity in [identity for identity in self._early_requests if identity not in known]:
-            del self._early_requests[identity]  # repeated, if it is still there
+        self._early_requests.keep_only(known)
         for publisher in leases.overdue(publishers, now, self._times.publisher_ns):
             self._input(self.port.node, PublisherExpired(publisher))
         for subscriber in leases.overdue(subscribers, now, self._times.subscriber_ns):
@@ -546,27 +462,14 @@ class Replica:
     def _tend_standby(self) -> None:
         if not self._peer:
             return
-        now = self.port.now
-        if self._sender is not None:
-            if now - self._peer_heard_at > self._times.lease_ns:
-                self._leave_behind()  # it asks again when it can
-            else:
-                self._sender.repeat()
-        if self._following:
-            self._standby_silence += 1
-            if self._standby_silence >= 2:
-                self._repeat_batches()
-            self.port.send(self._peer, Replicate(self.server, self.term, self._number))
-            if now - self._peer_heard_at > self._times.lease_ns // 2:
-                self._claiming = True
+        silent_ns = self.port.now - self._peer_heard_at
+        if self._standby.gets_the_state and silent_ns > self._times.lease_ns:
+            self._standby.leave_behind()  # it asks again when it can
+        self._standby.tick(self.term, self._number)
+        if self._standby.follows and silent_ns > self._times.lease_ns // 2:
+            self._claiming = True
         if self._claiming is not None:
             self._claim(alone=self._claiming)
-
-    def _repeat_batches(self) -> None:
-        for number in list(self._unacknowledged)[:CHAIN_WINDOW]:
-            self.port.send(
-                self._peer, Replicate(self.server, self.term, number, self._unacknowledged[number])
-            )
 
     def on_no_state(self, sender: str) -> None:
         if sender == self._peer and self.machine is None and not self._journal.standing.term:
@@ -580,8 +483,8 @@ class Replica:
             self.port.send(self._peer, NoState(self.server))
         if self.role is Role.STANDBY:  # the active one has lost its state
             self._claim(alone=True)
-        elif self.role is Role.ACTIVE and self._sender is None:
-            if self._gated or self._state_term == self.term:
+        elif self.role is Role.ACTIVE and not self._standby.gets_the_state:
+            if self._standby.is_gated or self._state_term == self.term:
                 self._claiming = True
                 self._claim(alone=True)
             else:
@@ -592,19 +495,12 @@ class Replica:
         self._commit()
         if self._batch:
             return  # the disk does not take it now
-        self._leave_behind()
         self._peer_heard_at = self.port.now
         self._state_term = self.term
-        self._sender = StateSender(
-            self.server,
-            self.term,
-            self._number,
-            self.machine.written(),
-            lambda part: self.port.send(self._peer, part),
-        )
+        self._standby.send_state(self.term, self._number, self.machine.written())
 
     def on_state_taken(self, sender: str, message: StateTaken) -> None:
-        if sender == self._peer and self._sender is not None and self._sender.taken(message):
+        if sender == self._peer and self._standby.state_taken(message):
             self._peer_heard_at = self.port.now
 
     def _resume(self, message: Replicated) -> None:
@@ -618,10 +514,7 @@ class Replica:
         self._claiming = None
         self.alone = True  # whether the witness knows that we are in step is not sure: it is claimed again
         self._become_active()
-        self._following = self._gated = True
-        self._gated_after = self._number
-        self._acknowledged = message.number
-        self._unacknowledged = missing
+        self._standby.resume(self._number, message.number, missing)
 
     def on_replicated(self, sender: str, message: Replicated) -> None:
         if sender != self._peer or message.term != self.term:
@@ -631,25 +524,13 @@ class Replica:
         if self.role is not Role.ACTIVE:
             return
         self._peer_heard_at = self.port.now
-        if self._sender is not None and message.number >= self._sender.number:
-            self._sender = None
-            self._following = self._gated = True
-            self._gated_after = self._number
-            self._acknowledged = message.number
-            self._repeat_batches()
-        if not self._following or message.number > self._number:
-            return
-        self._acknowledged = max(self._acknowledged, message.number)
-        while self._unacknowledged and (first := next(iter(self._unacknowledged))) <= self._acknowledged:
-            del self._unacknowledged[first]
-            self._standby_silence = 0
-        self._release()
-        self._maybe_claim_step()
+        if self._standby.has(message.number, self.term, self._number):
+            self._release()
+            self._maybe_claim_step()
 
     def _maybe_claim_step(self) -> None:
         """All that was said while alone is with the standby: from now on it may take over."""
-        in_step = self._gated and self._acknowledged >= self._gated_after
-        if in_step and self.alone and self._claiming is None:
+        if self._standby.has_all_that_was_said and self.alone and self._claiming is None:
             # Written first: if we are gone before we hear of it, we must not go on alone.
             try:
                 self._journal.stand(self.term, self.port.node, alone=False)
@@ -658,12 +539,6 @@ class Replica:
                 return  # tried again when the standby is heard of next
             self._claiming = False
             self._claim(alone=False)
-
-    def _leave_behind(self) -> None:
-        self._following = self._gated = False
-        self._unacknowledged.clear()
-        self._acknowledged = 0
-        self._sender = None
 
     # --- Standby
 
@@ -719,17 +594,18 @@ class Replica:
             if message.number > self._number + len(self._received):
                 return  # what lacks is repeated
         elif (following := self._number + len(self._received) + 1) < message.number:
-            if len(self._early_batches) < CHAIN_WINDOW:
-                self._early_batches[message.number] = message.inputs
+            self._early_batches.keep(message.number, message.inputs)
             self._acknowledge()
         elif message.number == following:
-            self._early_batches[message.number] = message.inputs
-            while following in self._early_batches:
-                self._received.append(self._early_batches.pop(following))
+            self._early_batches.pop(following)
+            batch: bytes | None = message.inputs
+            while batch is not None:
+                self._received.append(batch)
                 following += 1
+                batch = self._early_batches.pop(following)
             if not self._committing:
                 self._committing = True
-                self.port.set_timer(("sequencer", self.server, "commit"), self.port.now)
+                self._set_timer("commit", 0)
         else:
             self._acknowledge()
 
@@ -797,15 +673,15 @@ class Replica:
             self._claiming = None
         if self.role is not Role.ACTIVE:
             self._commit_received()
-            self._leave_behind()
+            self._standby.leave_behind()
             self._become_active()
         elif self.alone:
-            self._leave_behind()
+            self._standby.leave_behind()
             self.port.emit(RoleChanged(self.server, self.role, self.term, self.alone))
             self._release()
         else:
             self.port.emit(RoleChanged(self.server, self.role, self.term, self.alone))
-            self._repeat_batches()
+            self._standby.repeat(self.term)
 
     def _on_other_ruling(self, message: Ruling) -> None:
         """The other speaks for the server."""
