@@ -307,13 +307,24 @@ def test_a_lost_welcome_is_repeated_and_a_new_life_replaces_the_old() -> None:
     play(main)
 
 
-def test_a_silent_datagram_client_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def play_impatiently(
+    monkeypatch: pytest.MonkeyPatch, main: Callable[[BrokerServer], Awaitable[None]]
+) -> None:
+    """With a broker over UDP, and a silence of .3 seconds is one."""
     monkeypatch.setattr(udp, "PING_SECONDS", 0.05)
     monkeypatch.setattr(udp, "SILENT_SECONDS", 0.3)
 
-    async def main() -> None:
+    async def with_a_broker() -> None:
         server = BrokerServer("b", transport="udp")
         await server.start()
+        await main(server)
+        await server.stop()
+
+    play(with_a_broker)
+
+
+def test_a_silent_datagram_client_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(server: BrokerServer) -> None:
         async with User(server.address, "alive", "udp"):
             with socket.socket(type=socket.SOCK_DGRAM) as peer:
                 peer.connect(server.address)
@@ -322,18 +333,12 @@ def test_a_silent_datagram_client_is_forgotten(monkeypatch: pytest.MonkeyPatch) 
                 await until(lambda: sessions(server) == ["alive"])
             await asyncio.sleep(0.5)
             assert sessions(server) == ["alive"]
-        await server.stop()
 
-    play(main)
+    play_impatiently(monkeypatch, main)
 
 
 def test_a_process_that_stands_still_takes_nobody_for_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(udp, "PING_SECONDS", 0.05)
-    monkeypatch.setattr(udp, "SILENT_SECONDS", 0.3)
-
-    async def main() -> None:
-        server = BrokerServer("b", transport="udp")
-        await server.start()
+    async def main(server: BrokerServer) -> None:
         async with User(server.address, "alive", "udp"):
             ended: list[End] = []
             monkeypatch.setattr(udp.DatagramSession, "end", lambda session, end: ended.append(end))
@@ -341,6 +346,5 @@ def test_a_process_that_stands_still_takes_nobody_for_silent(monkeypatch: pytest
             await asyncio.sleep(0.2)
             assert ended == []
             monkeypatch.undo()
-        await server.stop()
 
-    play(main)
+    play_impatiently(monkeypatch, main)
