@@ -216,7 +216,8 @@ def test_a_full_disk_holds_the_publisher_up_and_loses_nothing() -> None:
 
 def test_a_sender_waits_while_too_much_of_its_own_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidings.protocol.hops.MAX_WAITING_PER_SENDER", 4)
-    monkeypatch.setattr("tidings.protocol.delivery.SLOW_NS", 3600 * S)
+    for patience in ("SLOW_NS", "PROMPT_NS"):
+        monkeypatch.setattr(f"tidings.protocol.delivery.{patience}", 3600 * S)
     chain = Chain(window=2)
     chain.clients["s"].session.acknowledges = False  # it takes nothing
     chain.publish(50)
@@ -227,6 +228,34 @@ def test_a_sender_waits_while_too_much_of_its_own_waits(monkeypatch: pytest.Monk
     chain.clients["s"].session.acknowledge(chain.clients["s"].session.shown)
     chain.run(5)
     assert chain.delivered() == list(range(1, 51))
+
+
+def confirmed_within(chain: Chain, duration_s: float) -> bool:
+    """Whether one more publication is."""
+    before = len(chain.confirmed())
+    chain.publish(1)
+    chain.run(duration_s)
+    return len(chain.confirmed()) == before + 1
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["slow", "away"])
+def test_who_publishes_one_by_one_hardly_waits_for_a_subscriber_that_takes_nothing(away: bool) -> None:
+    chain = Chain()
+    chain.clients["s"].session.acknowledges = False
+    if away:
+        chain.crash("b2")
+        chain.run(10)  # until its neighbours have noticed
+    assert confirmed_within(chain, 0.6 if away else 0.1)
+    assert all(confirmed_within(chain, 0.02) for _ in range(20))
+    if away:
+        chain.restart("b2")
+        chain.run(10)
+    session = chain.clients["s"].session
+    session.acknowledge(session.shown)
+    chain.run(1)
+    assert chain.delivered() == list(range(1, 22))
+    assert not chain.broker("b0").delivery.entries
+    assert not chain.broker("b0").delivery._away
 
 
 # --- Nonsense

@@ -36,11 +36,14 @@ from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.sequencing.client import Joined, OrderBroken, OrderingModule, PublishNow, Shown
 from tidings.protocol.sequencing.stamps import decode_stamp
 from tidings.protocol.sequencing.subscriber import MAX_BUFFERED, Patience
-from tidings.services.service import EventService, Notify
+from tidings.services.service import EventService, Notify, iterate, no_event
 from tidings.services.stream import EventsMissed
 
 DEFAULT_PATIENCE = Patience(events=4_096, limit_ns=5_000_000_000)
 JOIN_TIMEOUT_S = 30.0
+DOUBT_SECONDS = 15.0
+"""Where the service may have lost something unseen, an event that does not come for so long, or up to twice that, is
+given up, and the order with it."""
 SLOW_READER_EVENTS = 1_024
 """What a reader has not taken of a service that loses nothing; beyond, that is told to wait."""
 MAX_ACCUSED = 100
@@ -65,6 +68,8 @@ class _Ordered:
         self.owed = 0
         """Events of the service that it is not told yet to be done with."""
         self.warned = False
+        self.doubt = ""
+        """Why what it waits for may never come."""
 
 
 class OrderedService(EventService):
@@ -150,13 +155,17 @@ class OrderedService(EventService):
     ) -> int:
         if internal or self._sequencing is None:
             return await self.inner.publish_many(events, internal=internal)
-        remaining = iter(events)
+        remaining = iterate(events)
         held: list[tuple[str, Mapping[str, Scalar], bytes]] = []
         published = 0
         if not self._numbers:
             published = await self.inner.publish_many(self._until_wanted(remaining, held))
         together = Together()
-        for topic, attributes, payload in chain(held, remaining):
+        for event in chain(held, remaining):
+            try:
+                topic, attributes, payload = event
+            except (TypeError, ValueError):
+                raise no_event(event) from None
             together.add(await self._begin(topic, attributes, payload, anonymous=True))
         return published + await together.settled()
 
@@ -208,7 +217,8 @@ class OrderedService(EventService):
         self._by_id[subscription.id] = self._by_key[ordered.key] = ordered
         stream = self.streams.get(subscription.id)
         if stream is not None and patience is None:
-            stream.on_miss = lambda gap: self._on_miss(ordered, gap)
+            stream.on_miss = lambda gap, certain: self._on_miss(ordered, gap, certain)
+            stream.on_doubt = lambda why: self._doubt(ordered, why)
         try:
             await self._subscribe_inside(ordered, ranks)
             if not ordered.joined.done():  # else it has ended by now
@@ -231,6 +241,8 @@ class OrderedService(EventService):
                 f"order {subscription.order!r} needs sequencers, and this network has none: "
                 "start it with them (tidings up --order total, or tidings sequencer and connect(sequencer=...))"
             )
+        if self._publishing is not None and self._publishing.refusal:
+            raise OrderError(self._publishing.refusal)  # nobody is left who would answer
         layout = sequencing.layout
         if subscription.order is Order.CAUSAL and not layout.causal:
             raise SubscriptionRefused(
@@ -374,12 +386,34 @@ class OrderedService(EventService):
             ordered.unread += 1
         ordered.notify(event)
 
-    def _on_miss(self, ordered: _Ordered, gap: EventsMissed) -> None:
+    def _on_miss(self, ordered: _Ordered, gap: EventsMissed, certain: bool) -> None:
         """The service gave events up; those after them would wait for ever."""
+        if certain:
+            lost = f"events {gap.first} to {gap.last} of {gap.source}"
+            self._end(ordered, f"the service could not keep {lost}: the order cannot be continued")
+
+    def _end(self, ordered: _Ordered, reason: str) -> None:
         if self._sequencing is not None:
             self._module.end(ordered.key)
-        lost = f"events {gap.first} to {gap.last} of {gap.source}"
-        self._break(ordered, OrderError(f"the service could not keep {lost}: the order cannot be continued"))
+        self._break(ordered, OrderError(reason))
+
+    def _doubt(self, ordered: _Ordered, why: str) -> None:
+        """From now on what it waits for may never come: it does not wait for ever any more."""
+        if not ordered.doubt:
+            self._look_at_doubtful(ordered, "")
+        ordered.doubt = why
+
+    def _look_at_doubtful(self, ordered: _Ordered, lacked: str) -> None:
+        if self._sequencing is None or self._by_key.get(ordered.key) is not ordered:
+            return
+        lacks = self._module.waits_for(ordered.key) if self._module.buffered(ordered.key) else ""
+        if lacks and lacks == lacked:
+            self._end(
+                ordered, f"{ordered.doubt}, and {lacks} has not come since: the order cannot be continued"
+            )
+            return
+        loop = asyncio.get_running_loop()
+        loop.call_later(DOUBT_SECONDS, self._look_at_doubtful, ordered, lacks)
 
     def _break(self, ordered: _Ordered, error: OrderError) -> None:
         """The order cannot be continued: better an error than another order."""

@@ -37,6 +37,12 @@ from tidings.protocol.subscriptions import Subscriptions
 SWEEP_NS = 250_000_000
 SLOW_NS = 1_000_000_000
 """A client that has not taken a notification for this long counts as one that cannot be reached."""
+PROMPT_NS = 20_000_000
+"""So does one for whose sake a sender waits that has only a few on their way: it may be waiting for just these."""
+FEW = 16
+SOON_NS = 2_000_000
+SOON_PER_WAITING_NS = 4_000
+"""A sweep that comes before its time looks at all that waits, and comes the later the more that is."""
 MAX_FLOWS = 262_144
 """Flows that are remembered; the least recent ones are forgotten first."""
 PARKED_MEMORY_BYTES = 16 * 1024 * 1024
@@ -93,7 +99,10 @@ class Delivery(Part):
         self._senders = Senders(port, self._window_of)
         self._serial = 0
         self._last_gaps: dict[Flow, Queued] = {}
-        self._sweeping = False
+        self._away: dict[str, int] = {}
+        """Those who cannot be reached, with the last that was parked for them."""
+        self._sweep_at: int | None = None
+        self._sweep_all = False
 
     def start(self) -> None:
         self._reload()
@@ -305,6 +314,10 @@ class Delivery(Part):
         self._senders.wait(queued)
         self._assign(queued)
         self._set_sweep()
+        if self._parked_count and self._is_stuck(queued):
+            self._sweep_soon(SOON_NS)
+        elif self._is_waited_for(queued):
+            self._sweep_soon(PROMPT_NS)
 
     def _assign(self, queued: Queued) -> None:
         """Hand it to every ready hop that leads to somebody who has not got it."""
@@ -376,7 +389,7 @@ class Delivery(Part):
     def on_parked(self, sender: str, message: Parked) -> None:
         self._check_counts(sender, message.counts)
         self.hops.parked(sender, message.counts)
-        self._set_sweep()
+        self._sweep_soon(SOON_NS)
 
     def _check_counts(self, sender: str, counts: Sequence[int]) -> None:
         unknown = [count for count in counts if not self.hops.knows(sender, count)]
@@ -503,46 +516,65 @@ class Delivery(Part):
     # --- Parking
 
     def on_timer(self, name: TimerName) -> None:
-        self._sweeping = False
+        self._sweep_at = None
         self._sweep()
         if self._unparked or self._spill.has_doomed:
             self._set_sweep()
 
-    def _set_sweep(self) -> None:
-        if not self._sweeping:
-            self._sweeping = True
-            self.port.set_timer((self.name, "sweep"), self.port.now + SWEEP_NS)
+    def _set_sweep(self, after_ns: int = SWEEP_NS) -> None:
+        at = self.port.now + after_ns
+        if self._sweep_at is None or at < self._sweep_at:
+            self._sweep_at = at
+            self.port.set_timer((self.name, "sweep"), at)
+
+    def _sweep_soon(self, after_ns: int) -> None:
+        """Something that came just now may be parked: whoever published it should not wait."""
+        self._sweep_all = True
+        self._set_sweep(after_ns + SOON_PER_WAITING_NS * len(self._unparked))
 
     def _sweep(self) -> None:
         """Park what waits only for those who cannot be reached; delete from disk what is done."""
-        old = self.port.now - SWEEP_NS
+        newest = self.port.now if self._sweep_all else self.port.now - SWEEP_NS
+        self._sweep_all = False
+        self._away = {name: last for name, last in self._away.items() if last in self.entries}
         stuck: list[Queued] = []
         blocked: set[Flow] = set()
         for queued in self._unparked.values():
-            if queued.taken_at > old:
+            if queued.taken_at > newest:
                 break
             # In the order of each flow: a publisher's client forgets what is confirmed, and sends the rest again.
             if queued.flow not in blocked and self._is_stuck(queued):
                 stuck.append(queued)
-            else:
-                blocked.add(queued.flow)
+                continue
+            blocked.add(queued.flow)
+            if self.port.now - queued.taken_at < PROMPT_NS and self._is_waited_for(queued):
+                self._sweep_soon(PROMPT_NS)
         self._park(stuck)
         self._spill.sweep()
 
     def _is_stuck(self, queued: Queued) -> bool:
+        waited_ns = self.port.now - queued.taken_at
         for name, hop in queued.pending.items():
             if hop is None:
                 if not name.startswith(CLIENT):
                     frontier = self._sessions.frontier(self._log.labels[name])
                     if frontier is not None:
                         return False  # on its way to being ready
-                continue
-            if hop.startswith(CLIENT):
-                if self.port.now - queued.taken_at < SLOW_NS:
+                if waited_ns < SWEEP_NS and self._away.get(name) not in self.entries:
+                    return False  # it may be back at once
+            elif hop.startswith(CLIENT):
+                if waited_ns < self._patience_ns(queued) and not self.hops.is_behind(hop):
                     return False
             elif not self.hops.has_parked(queued, hop):
                 return False
         return True
+
+    def _patience_ns(self, queued: Queued) -> int:
+        return PROMPT_NS if self._is_waited_for(queued) else SLOW_NS
+
+    def _is_waited_for(self, queued: Queued) -> bool:
+        """By a publisher that publishes one by one, for clients of ours."""
+        return bool(queued.local) and self._senders.waiting(queued) <= FEW
 
     def _park(self, stuck: list[Queued]) -> None:
         room = self._limits.entries - self._parked_count
@@ -573,6 +605,7 @@ class Delivery(Part):
 
     def _set_parked(self, queued: Queued) -> None:
         queued.parked = True
+        self._away |= {name: queued.serial for name, hop in queued.pending.items() if hop is None}
         del self._unparked[queued.serial]
         self._senders.go_on(queued)
         self._parked_count += 1

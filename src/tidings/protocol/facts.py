@@ -109,6 +109,12 @@ class EventsMissed(Fact, frozen=True, gc=False):
     incarnation: int
     first: int
     last: int
+    certain: bool = True
+    """False: it changed its broker, and these may have waited at the old one."""
+
+
+class BrokerChanged(Fact, frozen=True, gc=False):
+    """The client moved; what waited for its subscriptions does not come, be it reported as missed or not yet."""
 
 
 class JoinAnswered(Fact, frozen=True, gc=False):

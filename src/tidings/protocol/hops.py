@@ -113,6 +113,12 @@ class Hops:
         """Does it wait beyond the hop, for somebody who cannot be reached from there?"""
         return queued.hops.get(hop, 0) in self._outgoing[hop].parked
 
+    def is_behind(self, hop: str) -> bool:
+        """Is the first that the hop has not confirmed parked for its sake?"""
+        outgoing = self._outgoing[hop]
+        first = next(iter(outgoing.sent.values()), None)
+        return first is not None and first.parked
+
     def passed(self, hop: str, counts: Sequence[int]) -> list[Queued]:
         """The hop confirms these counts; what nobody has to confirm any more."""
         outgoing = self._outgoing.get(hop)
@@ -164,6 +170,11 @@ class Senders:
         if incoming is not None:
             incoming.waiting = max(incoming.waiting - 1, 0)
             self._tell(queued.senders[0][0], incoming)
+
+    def waiting(self, queued: Queued) -> int:
+        """How many publications of its first sender wait here."""
+        incoming = self._first(queued)
+        return 0 if incoming is None else incoming.waiting
 
     def _first(self, queued: Queued) -> Incoming | None:
         return self._incoming.get(queued.senders[0][0]) if queued.senders else None

@@ -13,7 +13,7 @@ crash what it had sent sends it again.
 
 A client may move to another broker. What it published and nobody is known to have got is sent again there; the
 subscribers' clients drop what they had. What still waited for it at the old broker does not come: of each source
-that goes on, the sequences that may have been among it are reported as missed.
+that goes on, the sequences that may have been among it are reported as missed, at the latest with its next event.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from tidings.model.predicates import Scalar
 from tidings.model.subscription import Subscription
 from tidings.protocol.client import CANCELLING, MAX_TRACKED_SOURCES, Held, Session, State
 from tidings.protocol.facts import (
+    BrokerChanged,
     Delivered,
     EventsMissed,
     PublicationConfirmed,
@@ -110,8 +111,9 @@ class ReliableSession(Session):
         self._sent = self._taken = 0
         """Publications on this connection, and how many of these the broker has taken."""
         self._kept_all = True
-        self._moved: dict[str, set[tuple[str, int]]] = {}
-        """Subscription -> sources that were heard at an earlier broker, and not at this one."""
+        self._moved: dict[str, dict[tuple[str, int], int]] = {}
+        """Of the subscriptions that came from an earlier broker: the first sequence of each source that may have
+        waited there, until it is reported. Sources that are in no list and were never heard of: all before."""
         self._early: list[Early] = []
         """Not more than the broker's window."""
         self._early_until = 0
@@ -246,17 +248,21 @@ class ReliableSession(Session):
         highest = held.highest.get((publication.source, publication.incarnation), 0)
         if self._is_new(held, publication.source, publication.incarnation, publication.sequence):
             if self._moved:
-                self._report_missed(subscription_id, publication, highest + 1)
+                self._report_missed(subscription_id, publication, highest)
             self.port.emit(Delivered(subscription_id, publication))
 
-    def _report_missed(self, subscription_id: str, publication: Publication, first: int) -> None:
+    def _report_missed(self, subscription_id: str, publication: Publication, highest: int) -> None:
         """The first event of a source since we moved: those in between may have waited at the old broker."""
+        if subscription_id not in self._moved:
+            return
         source = (publication.source, publication.incarnation)
-        before = self._moved.get(subscription_id, set())
-        if source in before:
-            before.discard(source)
-            if first < publication.sequence:
-                self.port.emit(EventsMissed(subscription_id, *source, first, publication.sequence - 1))
+        first = self._moved[subscription_id].pop(source, 0 if highest else 1)
+        last = highest if highest >= first else publication.sequence - 1  # what is behind a baseline comes
+        if 0 < first <= last:
+            self._may_have_missed(subscription_id, source, first, last)
+
+    def _may_have_missed(self, subscription_id: str, source: tuple[str, int], first: int, last: int) -> None:
+        self.port.emit(EventsMissed(subscription_id, *source, first, last, certain=False))
 
     def on_missed(self, sender: str, message: Missed) -> None:
         self._shown += 1
@@ -335,8 +341,17 @@ class ReliableSession(Session):
     def on_baseline(self, sender: str, message: Baseline) -> None:
         held = self._held.get(message.subscription)
         if held is not None and held.state is State.REQUESTED:
+            moved = self._moved.get(message.subscription)
             for source, incarnation, sequence in message.marks:
-                self._is_new(held, source, incarnation, sequence)
+                key = (source, incarnation)
+                highest = held.highest.get(key, 0)
+                passed_by = self._is_new(held, source, incarnation, sequence)
+                if moved is not None and highest:
+                    moved.pop(key, None)
+                    if passed_by:
+                        self._may_have_missed(message.subscription, key, highest + 1, sequence)
+                elif moved is not None:  # whether it has anything for us, its next event shows
+                    moved[key] = 1
 
     def on_coverage(self, sender: str, message: Coverage) -> None:
         if message.subscription in self._held:
@@ -356,7 +371,8 @@ class ReliableSession(Session):
         for held in self._held.values():
             if held.state is State.ACCEPTED:
                 held.state = State.REQUESTED
-            self._moved[held.subscription.id] = set(held.highest)
+            self._moved[held.subscription.id] = {key: highest + 1 for key, highest in held.highest.items()}
+        self.port.emit(BrokerChanged())
 
     def on_link_up(self, peer: str) -> None:
         self._connected = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from tidings.model.event import Event
 from tidings.model.subscription import Subscription
@@ -25,14 +26,9 @@ class Intake(Stream):
         """Until there is an event, or no more will come, or the time is over."""
         if self._events or self._failure is not None:
             return
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._waiter
-        except TimeoutError:
-            pass
-        finally:
-            self._waiter = None
+                await self._wait()
 
     def nudge(self) -> None:
         """Ends a `wait`."""

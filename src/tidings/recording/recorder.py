@@ -338,9 +338,12 @@ class Recorder:
         if disk:
             self._marks[DISK] = disk
 
-    def _on_miss(self, gap: EventsMissed) -> None:
+    def _on_miss(self, gap: EventsMissed, certain: bool) -> None:
         lost = gap.last - gap.first + 1
-        reason = f"{gap.source}~{gap.incarnation} {gap.first} to {gap.last} could not be kept by the network"
+        events = f"{gap.source}~{gap.incarnation} {gap.first} to {gap.last}"
+        reason = (
+            f"{events} could not be kept by the network" if certain else f"{events} may have waited elsewhere"
+        )
         # Until that is on disk the broker keeps what it has told us.
         noted = self._inner.hold() if isinstance(self._inner, Bus) else lambda: None
         self._add_gap(reason, lost, noted)

@@ -17,6 +17,7 @@ from tidings.model.predicates import Scalar
 from tidings.model.subscription import Subscription
 from tidings.protocol.client import Client
 from tidings.protocol.facts import (
+    BrokerChanged,
     Delivered,
     EventsMissed,
     NotificationsDropped,
@@ -31,7 +32,7 @@ from tidings.protocol.facts import (
 from tidings.protocol.reliable_client import ReliableClient
 from tidings.services import stream
 from tidings.services.pace import Pace
-from tidings.services.service import EventService, Notify
+from tidings.services.service import EventService, Notify, iterate, no_event
 
 MAX_UNCONFIRMED = 10_000
 """Publications under way at once from one client; further ones wait."""
@@ -168,7 +169,11 @@ class Bus(EventService):
     ) -> int:
         self._check_open()
         batch = _Batch()
-        for topic, attributes, payload in events:
+        for event in iterate(events):
+            try:
+                topic, attributes, payload = event
+            except (TypeError, ValueError):
+                raise no_event(event) from None
             if not internal:
                 check_not_internal(attributes)
             while len(self._unconfirmed) >= MAX_UNCONFIRMED:
@@ -331,7 +336,10 @@ class Bus(EventService):
                 self._progress(name, uncovered)
             case EventsMissed(subscription=name) if name in self.streams:
                 gap = stream.EventsMissed(fact.source, fact.incarnation, fact.first, fact.last)
-                self.streams[name].miss(gap)
+                self.streams[name].miss(gap, certain=fact.certain)
+            case BrokerChanged():
+                for held in self.streams.values():
+                    held.on_doubt("the client moved to another broker")
             case SubscriptionFailed(subscription=name, reason=reason) if name in self._pending:
                 self._settle(self._pending[name], SubscriptionRefused(reason))
             case SubscriptionFailed(subscription=name, reason=reason):

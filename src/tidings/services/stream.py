@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -49,12 +50,15 @@ class Stream:
         self.gaps: deque[EventsMissed] = deque(maxlen=MAX_GAPS)
         self.missed = 0
         """Events in all gaps there ever were."""
-        self.on_miss: Callable[[EventsMissed], None] = lambda gap: None
-        """Told of each gap, by whoever cannot go on after one."""
+        self.on_miss: Callable[[EventsMissed, bool], None] = lambda gap, certain: None
+        """Called with each gap, and whether it is one for certain."""
+        self.on_doubt: Callable[[str], None] = lambda why: None
+        """Called when something may be missing of which nothing is known."""
         self._service = service
         self._limit = buffer_events
         self._events: deque[Event] = deque()
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        """Whoever waits for an event, first come, first served."""
         self._failure: Exception | None = None
         self._entered = False
         self._closed = False
@@ -77,8 +81,8 @@ class Stream:
         self._events.append(event)
         self._wake()
 
-    def miss(self, gap: EventsMissed) -> None:
-        """Called by the service: these events will never come."""
+    def miss(self, gap: EventsMissed, *, certain: bool = True) -> None:
+        """Called by the service: these events will never come. Not certain: they need not have been for us."""
         if not self.missed:
             log.warning(
                 "subscription %s misses events of %s: they could not be kept any longer (see Stream.gaps)",
@@ -87,7 +91,7 @@ class Stream:
             )
         self.gaps.append(gap)
         self.missed += gap.last - gap.first + 1
-        self.on_miss(gap)
+        self.on_miss(gap, certain)
 
     @property
     def uncovered(self) -> tuple[str, ...]:
@@ -101,7 +105,7 @@ class Stream:
     def fail(self, error: Exception) -> None:
         """No more events will come; what waits is still given."""
         self._failure = error
-        self._wake()
+        self._wake_all()
 
     async def get(self, timeout_s: float | None = None) -> Event:
         """The next event; TimeoutError if none comes in time, ConnectionFailed if none can come any more."""
@@ -122,12 +126,22 @@ class Stream:
                 raise self._failure
             if self._closed:
                 raise StopAsyncIteration
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+            await self._wait()
         return self._take()
+
+    async def _wait(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            waiter.cancel()
+            if waiter.cancelled():
+                with suppress(ValueError):
+                    self._waiters.remove(waiter)
+            else:  # it was its turn: somebody else's now
+                self._wake()
+            raise
 
     def _take(self) -> Event:
         event = self._events.popleft()
@@ -150,10 +164,18 @@ class Stream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closed = True
-        self._wake()
+        self._wake_all()
         self._service.streams.pop(self.subscription.id, None)
         await self._service.remove_subscription(self.subscription.id)
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        """One of those who wait; each event wakes one."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _wake_all(self) -> None:
+        while self._waiters:
+            self._wake()
