@@ -16,7 +16,7 @@ from tidings.model.messages import WireMessage
 
 MAX_TOPICS = 4096
 """Topics of one subscriber, present and past, and entries of one timestamp."""
-MAX_BATCH = 65_536
+MAX_BATCH = 1_024
 
 Rank = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Ranks = Annotated[tuple[Rank, ...], Meta(max_length=MAX_TOPICS)]
@@ -170,6 +170,8 @@ class NotActive(WireMessage, frozen=True, gc=False, tag=114):
     server: Name
     active: Annotated[str, Meta(max_length=256)]
     """Who does, as far as it knows; may be empty."""
+    lost: bool = False
+    """Nobody ever will: the state of the server is gone."""
 
 
 # --- Between servers --------------------------------------------------------------------------------------

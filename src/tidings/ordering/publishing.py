@@ -103,7 +103,8 @@ class Publishing:
         self._ready: list[PublishNow] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._refusal: OrderError | None = None
+        self.refusal = ""
+        """Why nothing gets a number any more."""
 
     async def begin(self, rank: int | None, outgoing: Outgoing) -> None:
         """Returns once the event is on its way; `outgoing.done` when it is with the service.
@@ -115,8 +116,8 @@ class Publishing:
             await self._room.wait()
         if self._closed:
             raise ConnectionFailed(CLOSED)
-        if self._refusal is not None and rank is not None:
-            raise self._refusal
+        if self.refusal and rank is not None:
+            raise OrderError(self.refusal)
         self._under_way[outgoing] = None
         outgoing.done.add_done_callback(lambda _: self._ended(outgoing))
         if rank is None:
@@ -212,7 +213,7 @@ class Publishing:
 
     def fail(self, error: OrderError) -> None:
         """Nothing gets a number any more: what waits for one, and what comes, is refused."""
-        self._refusal = error
+        self.refusal = str(error)
         for outgoing in list(self._under_way):
             outgoing.fail(error)
         self._room.set()

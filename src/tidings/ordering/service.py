@@ -33,7 +33,14 @@ from tidings.ordering.place import Place
 from tidings.ordering.publishing import Outgoing, Publishing, Together, check_room, note
 from tidings.ordering.sequencing import Sequencing
 from tidings.protocol.facts import Misbehaviour
-from tidings.protocol.sequencing.client import Joined, OrderBroken, OrderingModule, PublishNow, Shown
+from tidings.protocol.sequencing.client import (
+    Joined,
+    NumbersLost,
+    OrderBroken,
+    OrderingModule,
+    PublishNow,
+    Shown,
+)
 from tidings.protocol.sequencing.stamps import decode_stamp
 from tidings.protocol.sequencing.subscriber import MAX_BUFFERED, Patience
 from tidings.services.service import EventService, Notify, iterate, no_event
@@ -363,7 +370,7 @@ class OrderedService(EventService):
                     joined.set_result(None)
             case OrderBroken(key=key, reason=reason) if key in self._by_key:
                 self._break(self._by_key[key], OrderError(reason))
-            case SequencersRefused(reason=reason):
+            case SequencersRefused(reason=reason) | NumbersLost(reason=reason):
                 if self._publishing is not None:
                     self._publishing.fail(OrderError(reason))
             case Misbehaviour(peer=peer, what=what) if peer not in self._accused:

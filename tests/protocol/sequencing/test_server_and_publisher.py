@@ -11,6 +11,7 @@ from recording_port import RecordingPort
 from tidings.model import ordering_messages
 from tidings.model.messages import WireMessage
 from tidings.model.ordering_messages import (
+    MAX_BATCH,
     AnswersTaken,
     ChangeSubscription,
     Create,
@@ -24,8 +25,9 @@ from tidings.model.ordering_messages import (
 )
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.sequencing.publisher import EventStamped, OrderedPublisher
-from tidings.protocol.sequencing.server import MAX_WINDOW, NoOps, SequencerServer
+from tidings.protocol.sequencing.server import MAX_LIVES, MAX_WINDOW, NoOps, SequencerServer
 from tidings.protocol.sequencing.stamps import Chain, Timestamp
+from tidings.protocol.sequencing.subscriber import MAX_AHEAD
 
 CHAIN = Chain(["high", "middle", "low"], [0, 1, 2], 4)
 P = ("p", 0)
@@ -114,6 +116,26 @@ def test_more_than_the_window_is_not_remembered() -> None:
     assert server.part.clock[2] == MAX_WINDOW
     server.part.on_create("p", create(MAX_WINDOW + 1, acknowledged=1))
     assert server.part.clock[2] == MAX_WINDOW + 1
+
+
+def test_one_node_publishes_as_so_many_at_a_time() -> None:
+    server = Server("low")
+    for life in range(MAX_LIVES + 1):
+        server.part.on_create("p", Create(("p", life), 1, 2, 1, 0))
+    assert server.part.clock[2] == MAX_LIVES
+    server.part.on_create("other", Create(("other", 1), 1, 2, 1, 0))
+    assert server.part.clock[2] == MAX_LIVES + 1, "others are not concerned"
+    server.part.publisher_dead(("p", 0))
+    server.part.on_create("p", Create(("p", MAX_LIVES), 1, 2, 1, 0))
+    assert server.part.clock[2] == MAX_LIVES + 2
+    again = Server("low")
+    again.part.restore(server.part.state())
+    assert again.part._lives == server.part._lives == {"p": MAX_LIVES, "other": 1}
+
+
+def test_no_node_can_take_more_numbers_than_subscribers_believe_in() -> None:
+    """What is further ahead is dropped as forged: that must never be a number that was given out."""
+    assert 4 * MAX_BATCH * MAX_WINDOW * MAX_LIVES <= MAX_AHEAD
 
 
 def test_of_a_dead_publisher_what_is_not_acknowledged_becomes_no_ops() -> None:

@@ -43,6 +43,8 @@ from tidings.protocol.sequencing.subscriber import (
 ALIVE_NS = 2_500_000_000
 MAX_PENDING = 65_536
 """Events that wait for their turn to be published; beyond, `publish` refuses."""
+LOST_NS = 5_000_000_000
+"""A server that says for so long that its state is lost, and nobody contradicts it, is believed."""
 AWAY = "the sequencers gave this subscriber up: it was away for too long"
 
 
@@ -82,6 +84,22 @@ class OrderBroken(Fact, frozen=True, gc=False):
 
     key: int
     reason: str
+
+
+class NumbersLost(Fact, frozen=True, gc=False):
+    """What waits for a number may wait for ever; all subscriptions were told before (`OrderBroken`)."""
+
+    reason: str
+
+
+class _Denials:
+    __slots__ = ("lost", "since")
+
+    def __init__(self) -> None:
+        self.since: dict[str, int] = {}
+        """By node, since when."""
+        self.lost = False
+        """One of them says that the state is gone."""
 
 
 class _Pending:
@@ -167,6 +185,8 @@ class OrderingModule(Part):
         self._nodes = frozenset(layout.nodes)
         self._lineages: dict[str, int] = {}
         """Of the servers that were met."""
+        self._denials: dict[str, _Denials] = {}
+        """Of servers for which somebody said that it does not speak, since one last did."""
 
     def start(self) -> None:
         self._set_alive()
@@ -208,13 +228,35 @@ class OrderingModule(Part):
 
     def on_not_active(self, sender: str, message: NotActive) -> None:
         """What was not answered is repeated there: at once if the new one says so itself, else in a while."""
-        if not message.active or not self.routes.is_replica(message.server, sender):
+        if not self.routes.is_replica(message.server, sender):
+            return
+        if message.active == sender:
+            self._denials.pop(message.server, None)
+        else:
+            self._on_denial(message.server, sender, lost=message.lost)
+        if not message.active:
             return
         if self.routes.speaks(message.server, message.active) and message.active == sender:
             if self._publisher is not None:
                 self._publisher.repeat(message.server)
             for subscriber in self._subscribers.values():
                 subscriber.repeat(message.server)
+
+    def _on_denial(self, server: str, node: str, *, lost: bool) -> None:
+        """If all who could speak for the server say for a while that they do not, and one that all is lost, it is."""
+        denials = self._denials.setdefault(server, _Denials())
+        denials.since.setdefault(node, self.port.now)
+        denials.lost = denials.lost or lost
+        everybody = len(denials.since) == len(self.layout.replicas(server))
+        if denials.lost and everybody and self.port.now - max(denials.since.values()) >= LOST_NS:
+            denials.since.clear()  # said once in a while is enough
+            reason = f"sequencer server {server} lost its state: its topics get no numbers any more"
+            self.give_up(reason)
+            self.port.emit(NumbersLost(reason))
+
+    def _on_answer(self, node: str) -> None:
+        for server in [server for server in self._denials if self.routes.is_replica(server, node)]:
+            del self._denials[server]
 
     def meet(self, server: str, lineage: int) -> None:
         """Somebody speaks for the server who has this lineage of its state (0: of none that is known).
@@ -272,8 +314,10 @@ class OrderingModule(Part):
         return False
 
     def on_event_stamps(self, sender: str, message: EventStamps) -> None:
-        if self._is_sequencer(sender) and self._publisher is not None:
-            self._publisher.on_event_stamps(sender, message)
+        if self._is_sequencer(sender):
+            self._on_answer(sender)
+            if self._publisher is not None:
+                self._publisher.on_event_stamps(sender, message)
 
     def on_publisher_disowned(self, sender: str, message: PublisherDisowned) -> None:
         """It leaves with what is unanswered as such: servers that still know the identity replace that."""
@@ -436,6 +480,7 @@ class OrderingModule(Part):
     def on_walk_done(self, sender: str, message: WalkDone) -> None:
         key = self._by_identity.get(message.subscriber)
         if key is not None and self._is_sequencer(sender):
+            self._on_answer(sender)
             self._subscribers[key].on_walk_done(sender, message)
 
     def on_subscriber_disowned(self, sender: str, message: SubscriberDisowned) -> None:

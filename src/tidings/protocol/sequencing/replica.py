@@ -336,7 +336,8 @@ class Replica:
             self._input(following.publisher[0], following)
 
     def _send_elsewhere(self, sender: str) -> None:
-        self.port.send(sender, NotActive(self.server, "" if self.role is Role.LOST else self._peer))
+        lost = self.role is Role.LOST
+        self.port.send(sender, NotActive(self.server, "" if lost else self._peer, lost))
 
     def on_chain_item(self, sender: str, message: ChainItem) -> None:
         if self._is_mine(sender, self._below):

@@ -13,6 +13,7 @@ repeats there. Every number becomes an event, or a no-op once its publisher is d
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import Generic, TypeVar
 
 from msgspec import Struct
 
@@ -39,15 +40,19 @@ from tidings.protocol.kernel import Part, Port
 from tidings.protocol.sequencing.groups import Groups
 from tidings.protocol.sequencing.stamps import Chain, Timestamp
 
-MAX_WINDOW = 1024
+MAX_WINDOW = 256
 """Requests of one publisher whose answers are remembered at a time."""
+MAX_LIVES = 64
+"""Publishers of one node at a time; beyond, a new one gets no numbers until one of them has left or its lease is over.
+With the bounds of a request and of a window, one node cannot take more numbers than a subscriber believes in."""
 MAX_DEAD = 65_536
 """Identities of dead publishers that are remembered, the latest; and of subscribers that left every topic."""
+PACK_AFTER = 1024
+"""Of these that were forgotten, until what is left is moved together."""
 EXPIRED = 2**40
 """Versions from here on are of walks that a server made for a subscriber that it gave up."""
 
-Source = tuple[Identity, str]
-"""A publisher, and the server that counts its requests."""
+Known = TypeVar("Known")
 
 
 class NoOps(Fact, frozen=True, gc=False):
@@ -82,6 +87,31 @@ class _Requests:
         """Request -> the server that remembers its answer, until it is acknowledged."""
 
 
+class _Latest(Generic[Known]):
+    """What is known of those who are gone, `of` the latest `MAX_DEAD` in the order in which they went.
+
+    The first entry of a dict is found behind all that were deleted before it; so they must not become many.
+    """
+
+    __slots__ = ("_forgotten", "of")
+
+    def __init__(self) -> None:
+        self.of: dict[Identity, Known] = {}
+        self._forgotten = 0
+
+    def add(self, identity: Identity, known: Known) -> Identity | None:
+        """Who is forgotten for it."""
+        self.of[identity] = known
+        if len(self.of) <= MAX_DEAD:
+            return None
+        oldest = next(iter(self.of))
+        del self.of[oldest]
+        self._forgotten += 1
+        if self._forgotten >= PACK_AFTER:
+            self.of, self._forgotten = dict(self.of), 0
+        return oldest
+
+
 class SequencerServer(Part):
     name = "sequencer"
     handles = {
@@ -106,13 +136,16 @@ class SequencerServer(Part):
         self._above = chain.above(port.node)
         self._below = chain.below(port.node)
         self._requests: dict[Identity, _Requests] = {}
-        self._answers: dict[Source, dict[int, EventStamps]] = {}
-        """Those that end here and are not acknowledged."""
-        self._dead: dict[Identity, None] = {}
+        self._lives: dict[str, int] = {}
+        """Node -> how many publishers it has among these."""
+        self._answers: dict[Identity, dict[str, dict[int, EventStamps]]] = {}
+        """Publisher -> server that counts its requests -> request -> answer: those that end here and are not
+        acknowledged. Many publishers may die at once: each costs no more than its own."""
+        self._dead: _Latest[None] = _Latest()
         self._subscriptions: dict[Identity, tuple[int, frozenset[int]]] = {}
         """Subscriber -> version and topics, of all whose walks pass here."""
-        self._left: dict[Identity, int] = {}
-        """Subscriber that has no topics any more -> its version; the latest `MAX_DEAD`."""
+        self._left: _Latest[int] = _Latest()
+        """Subscriber that has no topics any more -> its version."""
         self._walks: dict[Identity, WalkDone] = {}
         """The latest answer to each subscriber whose walks end here."""
 
@@ -122,7 +155,7 @@ class SequencerServer(Part):
         """A request before it has not come; to hold it back costs less than to have it repeated."""
         publisher = message.publisher
         requests = self._requests.get(publisher)
-        if publisher in self._dead or (message.acknowledged and requests is None):
+        if publisher in self._dead.of or (message.acknowledged and requests is None):
             return False
         return message.request > (1 if requests is None else requests.next)
 
@@ -132,17 +165,25 @@ class SequencerServer(Part):
             self.port.emit(Misbehaviour(sender, f"it asks for numbers in the name of {publisher[0]}"))
         elif message.topic not in self.own or message.acknowledged >= message.request:
             self.port.emit(Misbehaviour(sender, "it asks for numbers that are not to be had here"))
-        elif publisher in self._dead or (message.acknowledged and publisher not in self._requests):
+        elif publisher in self._dead.of or (message.acknowledged and publisher not in self._requests):
             self.port.send(sender, PublisherDisowned(publisher))
         else:
             requests = self._requests.get(publisher)
             if requests is None:
-                requests = self._requests[publisher] = _Requests()
+                if self._lives.get(sender, 0) >= MAX_LIVES:
+                    self.port.emit(Misbehaviour(sender, f"it publishes as more than {MAX_LIVES} at once"))
+                    return
+                requests = self._begin(publisher)
             if message.request < requests.next:
                 self._repeat(publisher, requests, message.request)
             elif message.request == requests.next and message.request - message.acknowledged <= MAX_WINDOW:
                 self._create(message, requests)
             # What is further ahead is repeated, after what lacks before it.
+
+    def _begin(self, publisher: Identity) -> _Requests:
+        requests = self._requests[publisher] = _Requests()
+        self._lives[publisher[0]] = self._lives.get(publisher[0], 0) + 1
+        return requests
 
     def _repeat(self, publisher: Identity, requests: _Requests, request: int) -> None:
         """By datagram: on the chain, repeats would keep it busy for ever."""
@@ -234,11 +275,15 @@ class SequencerServer(Part):
 
     def _answer(self, stamps: EventStamps) -> None:
         """Remembered before it is sent: a standby must have it by then."""
-        if stamps.publisher in self._dead:
+        if stamps.publisher in self._dead.of:
             self._replace(stamps)
             return
-        self._answers.setdefault((stamps.publisher, stamps.server), {})[stamps.request] = stamps
+        self._remember(stamps)
         self.port.send(stamps.publisher[0], stamps)
+
+    def _remember(self, stamps: EventStamps) -> None:
+        of_publisher = self._answers.setdefault(stamps.publisher, {})
+        of_publisher.setdefault(stamps.server, {})[stamps.request] = stamps
 
     def on_answers_taken(self, sender: str, message: AnswersTaken) -> None:
         if self._is_from_below(sender):
@@ -249,7 +294,7 @@ class SequencerServer(Part):
                 self._climb(message, message.highest)
 
     def _forget_answers(self, publisher: Identity, server: str, acknowledged: int) -> None:
-        answers = self._answers.get((publisher, server))
+        answers = self._answers.get(publisher, {}).get(server)
         if answers is None:
             return
         while answers:
@@ -257,13 +302,21 @@ class SequencerServer(Part):
             if first > acknowledged:
                 return
             del answers[first]
-        del self._answers[publisher, server]
+        self._take_answers(publisher, server)
+
+    def _take_answers(self, publisher: Identity, server: str) -> dict[int, EventStamps]:
+        """They are not remembered any more."""
+        of_publisher = self._answers.get(publisher, {})
+        taken = of_publisher.pop(server, {})
+        if not of_publisher:
+            self._answers.pop(publisher, None)
+        return taken
 
     def on_stamps_again(self, sender: str, message: StampsAgain) -> None:
-        answer = self._answers.get((message.publisher, message.server), {}).get(message.request)
+        answer = self._answers.get(message.publisher, {}).get(message.server, {}).get(message.request)
         if answer is not None:  # else it is on its way here, or acknowledged
             self.port.send(message.publisher[0], answer)
-        elif message.publisher in self._dead:
+        elif message.publisher in self._dead.of:
             self.port.send(message.publisher[0], PublisherDisowned(message.publisher))
 
     def on_publisher_alive(self, sender: str, message: PublisherAlive | PublisherGone) -> None:
@@ -272,7 +325,7 @@ class SequencerServer(Part):
         requests = self._requests.get(publisher)
         if sender != publisher[0]:
             self.port.emit(Misbehaviour(sender, f"it speaks in the name of {publisher[0]}"))
-        elif publisher in self._dead or (requests is None and message.acknowledged):
+        elif publisher in self._dead.of or (requests is None and message.acknowledged):
             self.port.send(sender, PublisherDisowned(publisher))
         elif requests is not None and requests.acknowledged < message.acknowledged < requests.next:
             self._acknowledge(publisher, requests, message.acknowledged, self.port.node)
@@ -281,7 +334,7 @@ class SequencerServer(Part):
         """It is told to all servers: answers of one are remembered at others."""
         if sender != message.publisher[0]:
             self.port.emit(Misbehaviour(sender, f"it speaks in the name of {message.publisher[0]}"))
-        elif message.publisher not in self._dead:
+        elif message.publisher not in self._dead.of:
             self.on_publisher_alive(sender, message)
             requests = self._requests.get(message.publisher, _Requests())
             highest = min(requests.holders.values(), key=self._chain.position_of, default=self.port.node)
@@ -301,7 +354,7 @@ class SequencerServer(Part):
     @property
     def publishers(self) -> list[Identity]:
         """Those of whom something is remembered."""
-        return list(dict.fromkeys([*self._requests, *(publisher for publisher, _ in self._answers)]))
+        return list(dict.fromkeys([*self._requests, *self._answers]))
 
     @property
     def subscribers(self) -> list[Identity]:
@@ -328,22 +381,23 @@ class SequencerServer(Part):
     @property
     def unacknowledged(self) -> int:
         """Answers that are remembered."""
-        return sum(len(answers) for answers in self._answers.values())
+        return sum(len(answers) for of_one in self._answers.values() for answers in of_one.values())
 
     def publisher_dead(self, publisher: Identity) -> None:
         """Its lease is over; every server is told. What it may not have published is replaced by no-ops."""
         self._bury(publisher)
-        for _, server in [source for source in self._answers if source[0] == publisher]:
+        for server in list(self._answers.get(publisher, ())):
             self._replace_answers(publisher, server)
 
     def _bury(self, publisher: Identity) -> None:
-        self._dead[publisher] = None
-        if len(self._dead) > MAX_DEAD:
-            del self._dead[next(iter(self._dead))]
-        self._requests.pop(publisher, None)
+        self._dead.add(publisher, None)
+        if self._requests.pop(publisher, None) is not None:
+            self._lives[publisher[0]] -= 1
+            if not self._lives[publisher[0]]:
+                del self._lives[publisher[0]]
 
     def _replace_answers(self, publisher: Identity, server: str) -> None:
-        for stamps in self._answers.pop((publisher, server), {}).values():
+        for stamps in self._take_answers(publisher, server).values():
             self._replace(stamps)
 
     def _replace(self, stamps: EventStamps) -> None:
@@ -378,7 +432,7 @@ class SequencerServer(Part):
 
     def _version(self, subscriber: Identity) -> int:
         version, _ = self._subscriptions.get(subscriber, (0, frozenset()))
-        return version or self._left.get(subscriber, 0)
+        return version or self._left.of.get(subscriber, 0)
 
     def _repeat_walk(self, message: ChangeSubscription, last: str) -> None:
         again = WalkAgain(message.subscriber, message.version)
@@ -414,14 +468,12 @@ class SequencerServer(Part):
     def _record(self, walk: SubscribeWalk) -> None:
         _, old = self._subscriptions.pop(walk.subscriber, (0, frozenset()))
         new = frozenset(walk.topics)
-        self._left.pop(walk.subscriber, None)
+        self._left.of.pop(walk.subscriber, None)
         if new:
             self._subscriptions[walk.subscriber] = walk.version, new
         else:
-            self._left[walk.subscriber] = walk.version
-            if len(self._left) > MAX_DEAD:
-                oldest = next(iter(self._left))
-                del self._left[oldest]
+            oldest = self._left.add(walk.subscriber, walk.version)
+            if oldest is not None:
                 self._walks.pop(oldest, None)
         self.groups.change(old, new, walk.ghosts)
 
@@ -449,13 +501,18 @@ class SequencerServer(Part):
                 (publisher, requests.next, requests.acknowledged, list(requests.holders.items()))
                 for publisher, requests in self._requests.items()
             ],
-            answers=[stamps for answers in self._answers.values() for stamps in answers.values()],
-            dead=list(self._dead),
+            answers=[
+                stamps
+                for of_one in self._answers.values()
+                for answers in of_one.values()
+                for stamps in answers.values()
+            ],
+            dead=list(self._dead.of),
             subscriptions=[
                 (subscriber, version, tuple(sorted(topics)))
                 for subscriber, (version, topics) in self._subscriptions.items()
             ],
-            left=list(self._left.items()),
+            left=list(self._left.of.items()),
             walks=list(self._walks.values()),
         )
 
@@ -463,17 +520,17 @@ class SequencerServer(Part):
         """What another had, or this one before it stopped; only a new server takes it."""
         self.clock = list(state.clock)
         for publisher, following, acknowledged, holders in state.requests:
-            requests = self._requests[publisher] = _Requests()
+            requests = self._begin(publisher)
             requests.next, requests.acknowledged = following, acknowledged
             requests.holders = dict(holders)
         for stamps in state.answers:
-            self._answers.setdefault((stamps.publisher, stamps.server), {})[stamps.request] = stamps
-        self._dead = dict.fromkeys(state.dead)
+            self._remember(stamps)
+        self._dead.of = dict.fromkeys(state.dead)
         for subscriber, version, topics in state.subscriptions:
             self._subscriptions[subscriber] = version, frozenset(topics)
             self.groups.change(frozenset(), frozenset(topics), ())
         self.groups.restore_lingering(state.lingering)
-        self._left = dict(state.left)
+        self._left.of = dict(state.left)
         self._walks = {walk.subscriber: walk for walk in state.walks}
 
     # --- Both

@@ -39,7 +39,7 @@ MAX_CHANGES = 1024
 MAX_BUFFERED = 65_536
 """Events that wait in all, of a reliable service: as many as such a service has on its way to one subscriber. Beyond,
 the order is given up (`OrderStalled`): showing one would be wrong, dropping one would be silent."""
-MAX_AHEAD = 2**24
+MAX_AHEAD = 2**26
 """A number further ahead of the clock than this is not believed."""
 LOOK_EVERY = 256
 MAX_SKIPPED = 1024
