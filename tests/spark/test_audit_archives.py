@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tidings.archive import Archive, ArchiveSettings
+from tidings.cli import main
 from tidings.model.errors import ArchiveError, PipelineError
 from tidings.model.event import Event
 from tidings.spark.audit.archive import audit_archives
@@ -32,6 +34,14 @@ def archive(directory: Path, events: Sequence[Event]) -> Path:
     with Archive.open(directory, ArchiveSettings(segment_rows=5)) as opened:
         for made in events:
             opened.append([made], 20)
+    return directory
+
+
+def damaged(directory: Path) -> Path:
+    segment = min((directory / "segments").glob("*.parquet"))
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    segment.write_bytes(content)
     return directory
 
 
@@ -117,16 +127,37 @@ def test_random_archives_count_as_plain_loops_do(tmp_path: Path) -> None:
 def test_damage_is_a_violation_and_the_other_archives_are_still_checked(tmp_path: Path) -> None:
     good = archive(tmp_path / "good", [event(f"p:{n}") for n in range(8)])
     bad = archive(tmp_path / "bad", [event(f"p:{n}") for n in range(8)])
-    segment = min((bad / "segments").glob("*.parquet"))
-    content = bytearray(segment.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    segment.write_bytes(content)
+    segment = min((damaged(bad) / "segments").glob("*.parquet"))
     audited, verdicts = found([good, bad])
     assert not audited.holds
     assert not verdicts["intact"].holds
     assert segment.name in verdicts["intact"].witnesses[0].text
-    assert verdicts["fifo"].holds
     assert any("damaged" in remark for remark in audited.remarks)
+    # The one that was left out may hold what the other does not.
+    assert list(verdicts) == ["intact"]
+    assert "damaged archives are left out" in audited.not_checked["fifo"]
+    assert "damaged archives are left out" in audited.not_checked["exactly_once"]
+    assert "two archives that are not damaged" in audited.not_checked["total_order"]
+
+
+def test_what_the_archives_that_are_whole_violate_is_violated(tmp_path: Path) -> None:
+    events = [event("p:0"), event("p:2"), event("p:1")]
+    paths = [archive(tmp_path / name, events) for name in ("one", "two")]
+    paths.append(damaged(archive(tmp_path / "bad", [event(f"p:{n}") for n in range(8)])))
+    audited, verdicts = found(paths)
+    assert list(verdicts) == ["intact", "fifo"]
+    assert verdicts["fifo"].violations == 2
+    assert {"exactly_once", "total_order"} <= {*audited.not_checked}
+
+
+@pytest.mark.parametrize("guarantees", [[], ["fifo"], ["exactly_once", "fifo"]])
+def test_of_a_damaged_archive_alone_nothing_holds(tmp_path: Path, guarantees: list[str]) -> None:
+    bad = damaged(archive(tmp_path / "bad", [event(f"p:{n}") for n in (1, 0, 1, 2, 3, 4, 5)]))
+    audited, verdicts = found([bad], guarantees)
+    assert list(verdicts) == ["intact"]
+    assert not audited.holds
+    for name in guarantees or ("exactly_once", "fifo"):
+        assert audited.not_checked[name] == "not checked: no archive is whole"
 
 
 def test_gaps_and_empty_archives_are_remarked_on(tmp_path: Path) -> None:
@@ -142,7 +173,48 @@ def test_what_archives_cannot_tell_is_refused(tmp_path: Path) -> None:
     path = archive(tmp_path / "a", [event("p:1")])
     with pytest.raises(PipelineError, match="archives cannot tell whether gap_free holds"):
         found([path], ["gap_free"])
+    for paths in ([path], [path, tmp_path / ".." / tmp_path.name / "a"]):  # the same one twice
+        with pytest.raises(PipelineError, match="one archive cannot tell whether total_order holds"):
+            found(paths, ["fifo", "total_order"])
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "archive.sqlite").write_bytes(b"nothing of ours" * 100)
     with pytest.raises(ArchiveError, match=r"archive\.sqlite"):
         found([tmp_path / "b"])
+
+
+def test_a_guarantee_that_is_named_twice_is_checked_once(tmp_path: Path) -> None:
+    names = (["p:1", "q:1"], ["q:1", "p:1"])
+    paths = [archive(tmp_path / str(n), [event(name) for name in of]) for n, of in enumerate(names)]
+    audited, verdicts = found(paths, ["total_order", "total_order"])
+    assert len(audited.verdicts) == 2
+    assert not verdicts["total_order"].holds
+
+
+def test_the_command_says_what_it_did_not_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = archive(tmp_path / "one", [event(f"p:{n}") for n in range(8)])
+    audit = ["audit", "--here", "--quiet", str(one)]
+    assert main.run(audit) == 0
+    capsys.readouterr()
+    assert main.run([*audit, "-g", "total_order"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == (
+        "tidings: one archive cannot tell whether total_order holds: it takes two to compare\n"
+    )
+    assert not captured.out
+    damaged(one)
+    assert main.run([*audit, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["archives"]
+    assert [verdict["guarantee"] for verdict in found["verdicts"]] == ["intact"]
+    assert {"exactly_once", "fifo", "total_order"} <= {*found["not_checked"]}
+
+
+def test_an_end_before_the_offset_is_told_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = archive(tmp_path / "a", [event(f"p:{n}") for n in range(12)])
+    for offset in ("10", "-2"):
+        assert main.run(["get", str(path), "--offset", offset, "--end", "5"]) == 2
+        captured = capsys.readouterr()
+        assert not captured.out
+        assert captured.err.count("\n") == 1
+        assert "--end: 5 is before the first offset, 10" in captured.err
+    assert main.run(["get", str(path), "--offset", "10", "--end", "10"]) == 0
+    assert not capsys.readouterr().out

@@ -130,6 +130,7 @@ def test_an_empty_trace_holds_with_a_remark(tmp_path: Path, capsys: pytest.Captu
         (["absent"], "there is no directory"),
         (["."], "is neither a trace"),
         (["partly"], "has no table 'delivered' (delivered.parquet)"),
+        (["odd"], "odd/subscribed.parquet: subscription s/x has order 'Total'; known are none, fifo"),
         (["good", "-g", "totl_order"], "no guarantee 'totl_order'; did you mean 'total_order'?"),
         (["good", "-g", "speed"], f"no guarantee 'speed'; known are {', '.join(GUARANTEES)}"),
         (["good", "--mode", "guaranteed", "-g", "fifo"], "exclude each other"),
@@ -148,6 +149,8 @@ def test_bad_input_is_told_in_one_line(
     monkeypatch.chdir(tmp_path)
     agreeing(tmp_path / "good")
     (agreeing(tmp_path / "partly") / "delivered.parquet").unlink()
+    odd = [row._replace(order="Total") for row in SUBSCRIBED]
+    write_trace(Trace.from_rows(published=PUBLISHED, subscribed=odd, delivered=DELIVERED), tmp_path / "odd")
     assert audit(*arguments) == 2
     captured = capsys.readouterr()
     assert message in captured.err

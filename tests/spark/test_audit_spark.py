@@ -51,7 +51,11 @@ def test_a_mistake_in_the_trace_is_told_by_the_driver(tmp_path: Path, spark: Any
     asked = [Subscribed("s", "x", ["/a"], "x >", "none", 0, 0)]
     published = [Published("p:0", "p", 0, "/a", [], 1, 10)]
     path = write_trace(Trace.from_rows(published=published, subscribed=asked), tmp_path)
-    with pytest.raises(PipelineError, match="subscription s/x of the trace"):
+    with pytest.raises(PipelineError, match=r"subscribed\.parquet: subscription s/x: "):
+        audit([path], Request())
+    asked = [Subscribed("s", "x", ["/a"], None, "totally", 0, 0)]
+    write_trace(Trace.from_rows(published=published, subscribed=asked), tmp_path)
+    with pytest.raises(PipelineError, match="subscription s/x has order 'totally'; known are none, fifo"):
         audit([path], Request())
 
 

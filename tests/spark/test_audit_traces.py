@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from random_traces import random_trace, write_trace
@@ -23,9 +24,25 @@ from tidings.trace import checkers
 from tidings.trace.checkers import GUARANTEES, check_all
 from tidings.trace.metrics import metrics
 from tidings.trace.reader import Trace
-from tidings.trace.tables import Delivered, Published, Subscribed
+from tidings.trace.tables import TABLES, Delivered, Published, Subscribed
 
 TRACES = 80
+TEXTS = {
+    "large": pa.large_string(),
+    "view": pa.string_view(),
+    "dictionary": pa.dictionary(pa.int32(), pa.string()),
+}
+
+
+def held_as(table, text):
+    """The same content in another of Arrow's types."""
+
+    def other(kind):
+        if pa.types.is_map(kind):
+            return pa.map_(text, text)
+        return pa.large_list(text) if pa.types.is_list(kind) else text if kind == pa.string() else kind
+
+    return table.cast(pa.schema([pa.field(field.name, other(field.type)) for field in table.schema]))
 
 
 def audited(directory: Path, guarantees: tuple[str, ...], sizes: Sizes):
@@ -146,8 +163,6 @@ def test_a_table_of_another_shape_is_told(tmp_path: Path, change, message: str) 
 
 
 def test_nulls_and_a_filter_that_is_none_are_told(tmp_path: Path) -> None:
-    import pyarrow as pa
-
     trace = random_trace(Random(6), broken=False)
     directory = write_trace(trace, tmp_path)
     nulls = pa.nulls(len(trace.delivered), pa.int64())
@@ -161,8 +176,47 @@ def test_nulls_and_a_filter_that_is_none_are_told(tmp_path: Path) -> None:
     asked = [Subscribed("s", "x", ["/a"], "x >", "none", 0, 0)]
     published = [Published("p:0", "p", 0, "/a", [], 1, 10)]
     write_trace(Trace.from_rows(published=published, subscribed=asked), directory)
-    with pytest.raises(TraceError, match="subscription s/x of the trace"):
+    with pytest.raises(TraceError, match=r"subscribed\.parquet: subscription s/x: "):
         audited(directory, (), Sizes())
+
+
+def test_an_order_that_nobody_knows_is_told(tmp_path: Path) -> None:
+    """Nothing would be promised, and everything would hold."""
+    asked = [Subscribed("s", "x", ["/a"], None, order, 0, 0) for order in ("none", "Total")]
+    asked[1] = asked[1]._replace(subscriber="t")
+    directory = write_trace(Trace.from_rows(subscribed=asked), tmp_path)
+    for guarantees in ((), ("total_order",)):
+        with pytest.raises(TraceError) as told:
+            audited(directory, guarantees, Sizes())
+        assert str(told.value) == (
+            f"trace table {tmp_path / 'subscribed.parquet'}: subscription t/x has order 'Total'; "
+            "known are none, fifo, causal, total"
+        )
+
+
+def test_attributes_that_cannot_be_read_and_a_repeated_subscription_are_told_with_their_table(
+    tmp_path: Path,
+) -> None:
+    published = [Published(f"p:{n}", "p", n, "/a", [("x", text)], 1, n) for n, text in enumerate(("1", '"1'))]
+    asked = Subscribed("s", "x", ["/a"], "x = 1", "none", 0, 0)
+    directory = write_trace(Trace.from_rows(published=published, subscribed=[asked]), tmp_path)
+    with pytest.raises(PipelineError, match="event p:1: the attribute text '\"1' starts with") as told:
+        audited(directory, (), Sizes())
+    assert str(told.value).startswith(f"trace table {tmp_path / 'published.parquet'}: ")
+    write_trace(Trace.from_rows(published=published, subscribed=[asked, asked]), tmp_path)
+    with pytest.raises(TraceError, match="subscription s/x is listed twice") as told:
+        audited(directory, (), Sizes())
+    assert str(told.value).startswith(f"trace table {tmp_path / 'subscribed.parquet'}: ")
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_other_types_of_arrow_for_the_same_content_are_welcome(tmp_path: Path, text) -> None:
+    for seed in range(3):
+        trace = random_trace(Random(seed), broken=True)
+        directory = write_trace(trace, tmp_path)
+        for name in TABLES:
+            write_table(held_as(getattr(trace, name), text), directory / f"{name}.parquet")
+        assert audited(directory, tuple(GUARANTEES), Sizes(4, 4)).verdicts == check_all(trace, GUARANTEES)
 
 
 def test_buckets_hold_whole_subscribers_and_chunks_all_rows(tmp_path: Path) -> None:

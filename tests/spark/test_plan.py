@@ -281,6 +281,21 @@ def test_a_trace_is_planned_for_its_busiest_moment(tmp_path: Path) -> None:
         assert plan.notes == ("topics that are published on, have no subscriber, and are left out: 1",)
 
 
+def test_a_trace_with_an_order_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    rows = [subscribed("one", ["/a"], 1), subscribed("two", ["/a"], 1, order="Total")]
+    write_trace(tmp_path, Trace.from_rows(subscribed=rows))
+    with pytest.raises(PipelineError, match="row 2 has order 'Total'; known are none, fifo, causal, total"):
+        make_plan(str(tmp_path), Request())
+
+
+def test_a_trace_is_planned_for_other_sites_than_those_of_its_run(tmp_path: Path) -> None:
+    nodes = [Node("one", "subscriber", site="east"), Node("two", "subscriber", site="east")]
+    rows = [subscribed(name, ["/a"], 1) for name in ("one", "two")]
+    write_trace(tmp_path, Trace.from_rows(subscribed=rows, nodes=nodes))
+    sites = Sites((Site("east"), Site("west")), {"two": "west"})
+    assert make_plan(str(tmp_path), Request(sites=sites)).summary()["sites"] == {"east": 1, "west": 1}
+
+
 def test_a_trace_without_sites_and_without_order_is_planned_for_all(tmp_path: Path) -> None:
     rows = [subscribed("one", [], 1, order="fifo"), subscribed("two", ["/a"], 1, order="none")]
     write_trace(tmp_path, Trace.from_rows(subscribed=rows))

@@ -226,6 +226,13 @@ def test_an_empty_table_is_a_plan_of_nothing(
             "row 2: client 'a' is at site 'west', and at 'east' before",
         ),
         ("client,topic\na,/x,too,many\n", "cannot read"),
+        ("client,topic\na,/x\n,/b\n", "row 2 has no client"),
+        ("client,topic\na,/x\nb,\n", "row 2 has no topic"),
+        ('client,topics\na,"/t,/u"\n', "column 'topics' is string, not a list: write a row for each topic"),
+        ("client,topic,topics\na,/x,/y\n", "there are the columns 'topic' and 'topics': keep one of them"),
+        ("subscriber,client,topic\na,b,/x\n", "there are the columns 'subscriber' and 'client'"),
+        ("client,client,topic\na,b,/x\n", "there are the columns 'client' and 'client'"),
+        ("client,topic,site,site\na,/x,east,west\n", "there are the columns 'site' and 'site'"),
         ("", "cannot read"),
     ],
 )
@@ -250,6 +257,58 @@ def test_nulls_name_their_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "row 2 has no client" in refused(capsys, path)
     path.write_text('{"client": {"a": 1}, "topic": "/x"}\n')
     assert "column 'client' is struct" in refused(capsys, path)
+
+
+def test_an_empty_client_and_topics_that_are_no_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "table.jsonl"
+    path.write_text('{"client": "a", "topics": ["/x"]}\n{"client": "", "topics": ["/x"]}\n')
+    assert "row 2 has no client" in refused(capsys, path)
+    path.write_text('{"client": "a", "topics": "/x"}\n')
+    assert "column 'topics' is string, not a list" in refused(capsys, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("t.csv", b"\xff\xfeclient,topic\n", "the names of the columns are not UTF-8"),
+        ("t.csv", b"client,topic\na,/x\ncaf\xe9,/x\n", "row 2: column 'client' is not UTF-8"),
+        ("t.jsonl", b'{"client": "a", "topic": "/caf\xe9"}\n', "row 1: column 'topic' is not UTF-8"),
+        ("t.jsonl", b'{"client": "a", "topics": ["/x", "/\xe9"]}\n', "row 1: column 'topics' is not UTF-8"),
+        ("t.jsonl", b'{"\xe9": "a", "topic": "/x"}\n', "the names of the columns are not UTF-8"),
+    ],
+)
+def test_text_that_is_not_utf8(
+    name: str, content: bytes, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert refused(capsys, path) == f"{path}: {reason}"
+
+
+def test_text_that_is_not_utf8_in_parquet_and_in_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.parquet"
+    clients = pa.array([b"a", b"caf\xe9"]).view(pa.string())
+    pq.write_table(pa.table({"client": clients, "topic": ["/x", "/x"]}), path)
+    assert refused(capsys, path) == f"{path}: row 2: column 'client' is not UTF-8"
+    path = tmp_path / "weights.csv"
+    path.write_bytes(b"topic,weight\n/t\xe9,1\n")
+    reason = refused(capsys, csv(tmp_path), "--weights", path)
+    assert reason == f"{path}: row 1: column 'topic' is not UTF-8"
+
+
+def test_a_client_at_one_site_in_the_table_and_at_another_in_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sites = tmp_path / "sites.toml"
+    sites.write_text(PLACED)
+    rows = [("a", "/t1", "east"), ("b", "/t1", ""), ("c", "/t1", "west")]
+    assert planned(capsys, csv(tmp_path, rows), "--sites", sites)["sites"] == {"east": 2, "west": 1}
+    reason = refused(capsys, csv(tmp_path, [*rows, ("d", "/t2", "east")]), "--sites", sites)
+    assert "row 4: client 'd' is at site 'east', and in the file of --sites at 'west'" in reason
 
 
 @pytest.mark.parametrize("name", ["table.xlsx", "table", "missing.csv", "nats://127.0.0.1:1"])
@@ -291,6 +350,7 @@ def test_sites_that_are_wrong(
         ("topic,weight\n/t1,1\n/t2,-1\n", "row 2: weight -1.0 of '/t2' is no weight"),
         ("topic,weight\n/t1,much\n", "column 'weight' is string, not numbers"),
         ("topic,weight\nt1,1\n", "weights: topic 't1' must start with '/'"),
+        ("topic,weight,weight\n/t1,1,2\n", "there are the columns 'weight' and 'weight'"),
     ],
 )
 def test_weights_that_are_wrong(

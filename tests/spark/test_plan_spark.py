@@ -79,6 +79,8 @@ def test_lists_of_topics_sites_from_elsewhere_and_rows_that_are_here(tmp_path: P
         ("client,topic\na,/x\nb,x\n", "a row of client 'b': topic pattern 'x' must start with '/'"),
         ("client,topic\na,/x\nb,\n", "a row of client 'b': there is no topic"),
         ("client,topic\na,/x\n,/x\n", "a row with topic '/x' has no client"),
+        ('client,topics\na,"/t,/u"\n', "column 'topics' is string, not a list"),
+        ("client,topic,topics\na,/x,/y\n", "there are the columns 'topic' and 'topics'"),
         ("client,topic,site\na,/x,east\na,/y,west\n", "client 'a' is at site 'west', and at 'east'"),
         ("client,topic,site\na,/x,east\nb,/x,\nc,/x,west\n", "at which site client 'b' is"),
     ],
@@ -90,6 +92,25 @@ def test_mistakes_on_spark(text: str, reason: str, tmp_path: Path, spark: Any) -
         make_plan(str(path), Request(master=MASTER))
     assert reason in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_an_empty_client_and_a_second_site_on_spark(tmp_path: Path, spark: Any) -> None:
+    path = tmp_path / "table.jsonl"
+    path.write_text('{"client": "", "topic": "/x"}\n')
+    with pytest.raises(PipelineError, match="a row with topic '/x' has no client"):
+        make_plan(str(path), Request(master=MASTER))
+    path.write_text(
+        "".join(
+            json.dumps({"client": client, "topic": "/x", "site": site}) + "\n"
+            for client, site in (("a", "east"), ("b", "west"), ("c", "east"))
+        )
+    )
+    sites = Sites(tuple(map(Site, SITES)), {"a": "east", "c": "west"})
+    with pytest.raises(PipelineError) as caught:
+        make_plan(str(path), Request(sites=sites, master=MASTER))
+    assert str(caught.value) == (
+        f"{path}: client 'c' is at site 'east', and in the file of --sites at 'west'"
+    )
 
 
 def test_unknown_sites_and_missing_files_on_spark(tmp_path: Path, spark: Any) -> None:

@@ -8,9 +8,26 @@ import pytest
 
 from tidings.model.errors import TraceError
 from tidings.trace.checkers import GUARANTEES, check_all
-from tidings.trace.reader import Trace
+from tidings.trace.reader import Trace, conformed
 from tidings.trace.tables import SCHEMAS, TABLES, Delivered, Published, Subscribed
 from tidings.trace.writer import TraceWriter
+
+TEXTS = {
+    "large": pa.large_string(),
+    "view": pa.string_view(),
+    "dictionary": pa.dictionary(pa.int32(), pa.string()),
+}
+
+
+def held_as(table, text):
+    """The same content in another of Arrow's types."""
+
+    def other(kind):
+        if pa.types.is_map(kind):
+            return pa.map_(text, text)
+        return pa.large_list(text) if pa.types.is_list(kind) else text if kind == pa.string() else kind
+
+    return table.cast(pa.schema([pa.field(field.name, other(field.type)) for field in table.schema]))
 
 
 @pytest.fixture
@@ -54,6 +71,30 @@ def test_nullable_columns_in_another_order_and_in_parts(directory: Path) -> None
     path.mkdir()
     pq.write_table(relaxed, path / "part-0.parquet")
     assert Trace.read(directory) == trace
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_other_types_of_arrow_for_the_same_content(directory: Path, text) -> None:
+    trace = Trace.read(directory)
+    for name in TABLES:
+        path = directory / f"{name}.parquet"
+        pq.write_table(held_as(pq.read_table(path), text), path)
+        assert not pq.read_table(path).schema.equals(SCHEMAS[name])
+    again = Trace.read(directory)
+    assert again == trace
+    assert all(getattr(again, name).schema.equals(SCHEMAS[name]) for name in TABLES)
+
+
+def test_a_null_among_the_values_of_a_dictionary_is_a_null(directory: Path) -> None:
+    table = pq.read_table(directory / "delivered.parquet")
+    hidden = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int32()), pa.array(["p:0", None]))
+    with pytest.raises(TraceError, match=r"delivered\.parquet: column 'event_id' has nulls"):
+        conformed(
+            table.set_column(3, "event_id", hidden),
+            "delivered",
+            directory / "delivered.parquet",
+            ["event_id"],
+        )
 
 
 def test_the_parts_of_several_runs_are_not_one_trace(directory: Path) -> None:
@@ -117,3 +158,32 @@ def test_wrong_nested_columns_are_named(directory: Path) -> None:
     pq.write_table(table.set_column(4, "attributes", numbers), path)
     with pytest.raises(TraceError, match="column 'attributes' is map<string, int64"):
         Trace.read(directory)
+
+
+def test_what_cannot_be_judged_is_told_with_its_table(directory: Path) -> None:
+    path = directory / "subscribed.parquet"
+    table = pq.read_table(path)
+    wrong = {
+        "subscription s/a has order 'Total'; known are none, fifo, causal, total": table.set_column(
+            4, "order", pa.array(["Total"])
+        ),
+        "subscription s/a is listed twice": pa.concat_tables([table, table]),
+        "subscription s/a: the filter": table.set_column(3, "filter", pa.array(["x >"])),
+    }
+    for message, content in wrong.items():
+        pq.write_table(content, path)
+        with pytest.raises(TraceError, match=message) as raised:
+            check_all(Trace.read(directory))
+        assert str(raised.value).startswith(f"trace table {path}: ")
+
+
+def test_an_attribute_that_cannot_be_read_is_told_with_its_event(directory: Path) -> None:
+    asked = directory / "subscribed.parquet"
+    pq.write_table(pq.read_table(asked).set_column(3, "filter", pa.array(["x = 1"])), asked)
+    path = directory / "published.parquet"
+    texts = [[("x", "1")], [("x", '"1')], [("x", '"1')]]
+    attributes = pa.array(texts, SCHEMAS["published"].field("attributes").type)
+    pq.write_table(pq.read_table(path).set_column(4, "attributes", attributes), path)
+    with pytest.raises(TraceError, match="event p:1: the attribute text") as raised:
+        check_all(Trace.read(directory))
+    assert str(raised.value).startswith(f"trace table {path}: ")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from tidings.cli.archive_source import ArchiveOrUrl, EndOffset, Offset, TopicPatterns, archive_source
 from tidings.cli.options import ConnectTimeout, Json, TlsAuthority, TokenFile, option
 from tidings.cli.output import discard_output, print_json, print_table
@@ -57,6 +59,8 @@ def get(
 def print_range(source: Source, printer: Printer, count: int | None, *, follow: bool) -> None:
     with source.open() as reader:
         start, stop = source.range(reader)
+        if stop < start:
+            raise typer.BadParameter(f"{stop} is before the first offset, {start}", param_hint="--end")
         while True:
             for offset, event in source.events(reader, start, stop):
                 printer.add(event, offset)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -18,7 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidings.model.errors import TraceError
+from tidings.model.subscription import Order
 from tidings.trace.interests import Interests
+from tidings.trace.tables import table_text
 
 Array = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -84,7 +87,10 @@ class Events:
 class Subscriptions:
     """Rows of the table `subscribed`. Subscribers are numbered as they appear there, then as in `others`."""
 
-    def __init__(self, subscribed: Any, others: Sequence[str] = ()) -> None:
+    def __init__(
+        self, subscribed: Any, others: Sequence[str] = (), directory: Path | str | None = None
+    ) -> None:
+        """TraceError, which names the `directory`: an order that there is not, a subscription that is there twice."""
         names = pc.unique(
             pa.chunked_array([*subscribed["subscriber"].chunks, pa.array(others, pa.string())], pa.string())
         )
@@ -96,6 +102,7 @@ class Subscriptions:
         self.accepted = _longs(subscribed["accepted_ns"].fill_null(NEVER))
         self.cancelled = _longs(subscribed["cancelled_ns"].fill_null(NEVER))
         self.order: list[str] = subscribed["order"].to_pylist()
+        self._check_orders(directory)
         self._distinct = pa.array(sorted(set(self.names)), pa.string())
         own = numbers_in(subscribed["subscription"], self._distinct)
         keys = self.subscriber * len(self._distinct) + own
@@ -103,13 +110,24 @@ class Subscriptions:
         self._keys = keys[self._by_key]
         repeated = np.flatnonzero(np.diff(self._keys) == 0)
         if repeated.size:
-            raise TraceError(f"subscription {self.describe(self._by_key[repeated[0]])} is listed twice")
+            twice = self.describe(self._by_key[repeated[0]])
+            raise TraceError(f"{table_text(directory, 'subscribed')}: subscription {twice} is listed twice")
 
     def __len__(self) -> int:
         return len(self.names)
 
     def describe(self, row: int) -> str:
         return f"{self.subscriber_names[self.subscriber[row]]}/{self.names[row]}"
+
+    def _check_orders(self, directory: Path | str | None) -> None:
+        """What nobody knows would be checked by nobody."""
+        unknown = set(self.order) - {None, *Order}
+        if unknown:
+            row = next(row for row, order in enumerate(self.order) if order in unknown)
+            raise TraceError(
+                f"{table_text(directory, 'subscribed')}: subscription {self.describe(row)} has order "
+                f"{self.order[row]!r}; known are {', '.join(Order)}"
+            )
 
     def with_orders(self, orders: frozenset[str] | None) -> Mask:
         """Which subscriptions asked for one of `orders`; all for None."""
@@ -170,14 +188,16 @@ class Coded:
         self._unknown_id = unknown_id
 
     @classmethod
-    def of_tables(cls, published: Any, subscribed: Any, delivered: Any) -> Self:
-        """The whole trace."""
+    def of_tables(
+        cls, published: Any, subscribed: Any, delivered: Any, directory: Path | None = None
+    ) -> Self:
+        """The whole trace; errors name the directory that it was read from."""
         events = Events(published)
-        subscriptions = Subscriptions(subscribed, pc.unique(delivered["subscriber"]).to_pylist())
+        subscriptions = Subscriptions(subscribed, pc.unique(delivered["subscriber"]).to_pylist(), directory)
         return cls(
             events,
             subscriptions,
-            lambda: Interests(published, subscribed, events.row),
+            lambda: Interests(published, subscribed, events.row, directory),
             coded_deliveries(events, subscriptions, delivered),
             own=np.arange(len(subscriptions)),
             unknown_id=lambda number: str(delivered["event_id"][number]),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from tidings.model.predicates import Scalar
 from tidings.model.subscription import Interest, make_interest
 from tidings.model.text import attribute_value
 from tidings.model.topics import TopicPattern
+from tidings.trace.tables import table_text
 
 Array = npt.NDArray[np.int64]
 
@@ -31,8 +33,12 @@ _NOTHING: Array = np.empty(0, dtype=np.int64)
 class Interests:
     """The distinct interests of a trace; `of_subscription` says which is whose, by row of `subscribed`."""
 
-    def __init__(self, published: Any, subscribed: Any, event_rows: Array) -> None:
+    def __init__(
+        self, published: Any, subscribed: Any, event_rows: Array, directory: Path | str | None = None
+    ) -> None:
+        """TraceError, also later, names the `directory`: a filter, a topic or an attribute that cannot be read."""
         self._published = published
+        self._directory = directory
         self._event_rows = event_rows
         self._distinct: dict[Interest, int] = {}
         self.of_subscription: Array = self._numbered(subscribed)
@@ -67,7 +73,7 @@ class Interests:
         for row, (topics, sql) in enumerate(zip(*columns, strict=True)):
             written = (tuple(topics), sql)
             if written not in known:
-                interest = _interest(written, subscribed, row)
+                interest = self._interest(written, subscribed, row)
                 known[written] = self._distinct.setdefault(interest, len(self._distinct))
             numbers.append(known[written])
         return np.array(numbers, dtype=np.int64)
@@ -116,16 +122,22 @@ class Interests:
             numbers.setdefault((topic, tuple(attributes)), len(numbers))
             for topic, attributes in zip(topics, self._published["attributes"].to_pylist(), strict=True)
         ]
-        contents: list[Mapping[str, Scalar]] = [
-            {**{name: attribute_value(text) for name, text in attributes}, RESERVED_ATTRIBUTE: topic}
-            for topic, attributes in numbers
-        ]
+        contents: list[Mapping[str, Scalar]] = []
+        for topic, attributes in numbers:
+            try:
+                values = {name: attribute_value(text) for name, text in attributes}
+            except TraceError as error:
+                event = self._published["event_id"][of_row.index(len(contents))]
+                raise TraceError(
+                    f"{table_text(self._directory, 'published')}: event {event}: {error}"
+                ) from error
+            contents.append({**values, RESERVED_ATTRIBUTE: topic})
         return contents, np.array(of_row, dtype=np.int64)[self._event_rows]
 
-
-def _interest(written: tuple[tuple[str, ...], str | None], subscribed: Any, row: int) -> Interest:
-    try:
-        return make_interest(*written)
-    except (FilterError, TopicError) as error:
-        subscriber, subscription = (subscribed[name][row].as_py() for name in ("subscriber", "subscription"))
-        raise TraceError(f"subscription {subscriber}/{subscription} of the trace: {error}") from error
+    def _interest(self, written: tuple[tuple[str, ...], str | None], subscribed: Any, row: int) -> Interest:
+        try:
+            return make_interest(*written)
+        except (FilterError, TopicError) as error:
+            whose = "/".join(subscribed[name][row].as_py() for name in ("subscriber", "subscription"))
+            place = table_text(self._directory, "subscribed")
+            raise TraceError(f"{place}: subscription {whose}: {error}") from error

@@ -1,13 +1,15 @@
 """Reads a trace back: the six tables, checked against their schemas (design: the trace).
 
 Files of other writers are welcome: a table may be a directory of Parquet parts, its columns may come in any
-order and be declared nullable, as Spark writes them. What is read has the exact schema of `trace.tables`.
+order and be declared nullable, as Spark writes them, and be of another of Arrow's types for the same content
+(`large_string`, `string_view`, a dictionary of strings; `large_list`). What is read has the exact schema of
+`trace.tables`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +24,7 @@ from tidings.trace.tables import SCHEMAS, TABLES, arrow_table
 
 @dataclass(frozen=True)
 class Trace:
-    """The tables of one run, as pyarrow tables."""
+    """The tables of one run, as pyarrow tables; `directory` is where they were read."""
 
     published: Any
     subscribed: Any
@@ -30,6 +32,7 @@ class Trace:
     traffic: Any
     faults: Any
     nodes: Any
+    directory: Path | None = field(default=None, compare=False)
 
     @classmethod
     def read(cls, directory: Path | str) -> Self:
@@ -37,7 +40,7 @@ class Trace:
         directory = Path(directory)
         if not directory.is_dir():
             raise TraceError(f"there is no trace directory {directory}")
-        return cls(**{name: _read_table(directory, name) for name in TABLES})
+        return cls(**{name: _read_table(directory, name) for name in TABLES}, directory=directory)
 
     @classmethod
     def from_rows(
@@ -57,7 +60,7 @@ class Trace:
     @cached_property
     def coded(self) -> Coded:
         """The same content as integer arrays, made once; what checkers and metrics compute with."""
-        return Coded.of_tables(self.published, self.subscribed, self.delivered)
+        return Coded.of_tables(self.published, self.subscribed, self.delivered, self.directory)
 
 
 def _table_of(name: str, rows: list[Sequence[Any]]) -> Any:
@@ -78,30 +81,37 @@ def _read_table(directory: Path, name: str) -> Any:
     return conformed(table, name, path)
 
 
-def conformed(table: Any, name: str, path: Path) -> Any:
-    """The table with the exact schema of `name`; TraceError, which names the file, if it is of another shape."""
+def conformed(table: Any, name: str, path: Path | str, columns: Sequence[str] | None = None) -> Any:
+    """The table with the exact schema of `name`, or with these columns of it.
+
+    TraceError, which names the file, if it is of another shape.
+    """
     schema = SCHEMAS[name]
     for column in table.column_names:
         if schema.get_field_index(column) < 0:
             raise TraceError(f"trace table {path} has an unknown column {column!r}")
-    columns = [_conformed_column(table, field, path) for field in schema]
-    return pa.Table.from_arrays(columns, schema=schema)
+    if columns is not None:
+        schema = pa.schema([schema.field(column) for column in columns])
+    arrays = [_conformed_column(table, wanted, path) for wanted in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _conformed_column(table: Any, field: Any, path: Path) -> Any:
-    found = table.column_names.count(field.name)
+def _conformed_column(table: Any, wanted: Any, path: Path | str) -> Any:
+    found = table.column_names.count(wanted.name)
     if found != 1:
-        raise TraceError(f"trace table {path} has {found or 'no'} columns {field.name!r}, needs one")
-    column = table.column(field.name)
-    if not _same_type(column.type, field.type):
-        raise TraceError(f"trace table {path}: column {field.name!r} is {column.type}, not {field.type}")
-    if column.null_count and not field.nullable:
-        raise TraceError(f"trace table {path}: column {field.name!r} has nulls")
-    return column.cast(field.type)
+        raise TraceError(f"trace table {path} has {found or 'no'} columns {wanted.name!r}, needs one")
+    column = table.column(wanted.name)
+    if not _same_type(column.type, wanted.type):
+        raise TraceError(f"trace table {path}: column {wanted.name!r} is {column.type}, not {wanted.type}")
+    column = column.cast(wanted.type)
+    if column.null_count and not wanted.nullable:  # only now: a dictionary may have a null among its values
+        raise TraceError(f"trace table {path}: column {wanted.name!r} has nulls")
+    return column
 
 
 def _same_type(found: Any, wanted: Any) -> bool:
-    """Equal up to what nested fields are called and whether they are declared nullable."""
+    """Equal up to what nested fields are called, whether they are declared nullable, and how Arrow holds them."""
+    found = _plain(found)
     if pa.types.is_map(wanted):
         return (
             pa.types.is_map(found)
@@ -111,6 +121,19 @@ def _same_type(found: Any, wanted: Any) -> bool:
     if pa.types.is_list(wanted):
         return pa.types.is_list(found) and _same_type(found.value_type, wanted.value_type)
     return bool(found == wanted)
+
+
+def _plain(kind: Any) -> Any:
+    """The common one of the types that are the same in Parquet: that differ in Arrow's metadata alone."""
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_large_list(kind) or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        return pa.list_(kind.value_type)
+    return kind
 
 
 def _first_line(error: Exception) -> str:

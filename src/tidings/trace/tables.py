@@ -7,6 +7,7 @@ fields in column order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -154,6 +155,11 @@ SCHEMAS: Mapping[str, Any] = {
 """Schema by table name, in the fixed order of the tables."""
 
 TABLES = tuple(SCHEMAS)
+
+
+def table_text(directory: Path | str | None, name: str) -> str:
+    """A table, as messages name it; a trace that was not read is in no directory."""
+    return f"trace table {name!r}" if directory is None else f"trace table {Path(directory, name)}.parquet"
 
 
 def arrow_table(name: str, columns: Sequence[Sequence[Any]]) -> Any:

@@ -39,6 +39,10 @@ INTACT = "intact"
 CHECKED = (EXACTLY_ONCE, FIFO, TOTAL_ORDER)
 NOT_CHECKED = (GAP_FREE, AGREEMENT, CAUSAL_ORDER)
 UNKNOWABLE = "not checked: archives do not say what was published and what was asked for"
+TAKES_TWO = "not checked: it takes two archives"
+TAKES_TWO_WHOLE = "not checked: it takes two archives that are not damaged"
+NONE_WHOLE = "not checked: no archive is whole"
+NOT_ALL = "not checked: damaged archives are left out, and in the others there is no violation"
 CHUNK_ROWS = 1_000_000
 
 
@@ -62,10 +66,10 @@ def audit_archives(
     chunk_rows: int = CHUNK_ROWS,
 ) -> ArchivesAudited:
     """ArchiveError if one cannot be opened; what is damaged inside is a violation."""
-    for name in guarantees:
-        if known_guarantee(name) not in CHECKED:
-            raise PipelineError(f"archives cannot tell whether {name} holds: they tell {', '.join(CHECKED)}")
-    directories = [directory.resolve() for directory in directories]  # as all workers know them
+    directories = list(
+        dict.fromkeys(directory.resolve() for directory in directories)
+    )  # as workers know them
+    check_named(guarantees, len(directories))
     ranges, remarks = [], []
     for directory in directories:
         with ArchiveReader(directory) as reader:
@@ -78,23 +82,40 @@ def audit_archives(
             if first == end:
                 remarks.append(f"{directory} is empty")
     job = ArchiveJob(
-        tuple(map(str, directories)), tuple(ranges), 1, tuple(guarantees or CHECKED), bool(guarantees)
+        tuple(map(str, directories)),
+        tuple(ranges),
+        1,
+        tuple(dict.fromkeys(guarantees)) or CHECKED,
+        bool(guarantees),
     )
     intact, damaged = _verify(stages, job, lambda share: progress(share / 2))
     job = _without(job, damaged, chunk_rows)
     not_checked = dict.fromkeys(NOT_CHECKED, UNKNOWABLE)
     if len(job.directories) < 2 and TOTAL_ORDER in job.checks:
-        not_checked[TOTAL_ORDER] = "not checked: it takes two archives"
+        not_checked[TOTAL_ORDER] = TAKES_TWO_WHOLE if damaged else TAKES_TWO
         job = replace(job, checks=tuple(name for name in job.checks if name != TOTAL_ORDER))
     remarks += [f"{directories[index]} is damaged, and its events are not looked at" for index in damaged]
-    verdicts = [intact, *_check(stages, job, chunk_rows, lambda share: progress(0.5 + share / 2))]
+    found = _check(stages, job, chunk_rows, lambda share: progress(0.5 + share / 2))
+    if damaged:  # the archives that were left out may violate what the others do not
+        why = NOT_ALL if job.directories else NONE_WHOLE
+        not_checked.update((verdict.guarantee, why) for verdict in found if verdict.holds)
+        found = [verdict for verdict in found if not verdict.holds]
     return ArchivesAudited(
         [str(directory) for directory in directories],
         [end - first for first, end in ranges],
-        verdicts,
+        [intact, *found],
         not_checked,
         remarks,
     )
+
+
+def check_named(guarantees: Sequence[str], archives: int) -> None:
+    """PipelineError if a guarantee that is asked for by name cannot be told from so many archives."""
+    for name in guarantees:
+        if known_guarantee(name) not in CHECKED:
+            raise PipelineError(f"archives cannot tell whether {name} holds: they tell {', '.join(CHECKED)}")
+    if TOTAL_ORDER in guarantees and archives < 2:
+        raise PipelineError(f"one archive cannot tell whether {TOTAL_ORDER} holds: it takes two to compare")
 
 
 def _verify(stages: Stages, job: ArchiveJob, progress: Progress) -> tuple[Verdict, list[int]]:

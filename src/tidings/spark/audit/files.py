@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tidings.model.errors import TraceError
 from tidings.trace.reader import conformed
-from tidings.trace.tables import SCHEMAS, TABLES
+from tidings.trace.tables import TABLES
 
 PUBLISHED, DELIVERED = "published", "delivered"
 
@@ -120,23 +120,15 @@ def _joined(groups: Sequence[Groups]) -> Chunk:
 
 def read_chunk(chunk: Chunk, columns: Sequence[str], batch_rows: int) -> Iterator[tuple[int, Any]]:
     """The rows of a chunk as tables of at most `batch_rows`, each with the number of its first row."""
-    schema = pa.schema([SCHEMAS[DELIVERED].field(name) for name in columns])
     for groups in chunk:
         first = groups.first
         try:
             with pq.ParquetFile(groups.path) as file:
                 for batch in file.iter_batches(batch_rows, list(groups.groups), list(columns)):
-                    yield first, _exact(pa.table(batch), schema, groups.path)
+                    yield first, conformed(pa.table(batch), DELIVERED, groups.path, columns)
                     first += len(batch)
         except (OSError, pa.ArrowException) as error:
             raise TraceError(f"cannot read trace table {groups.path}: {_first_line(error)}") from error
-
-
-def _exact(table: Any, schema: Any, path: str) -> Any:
-    for field in schema:
-        if table[field.name].null_count and not field.nullable:
-            raise TraceError(f"trace table {path}: column {field.name!r} has nulls")
-    return table.select(schema.names).cast(schema)
 
 
 def read_table(files: TraceFiles, name: str, columns: Sequence[str] | None = None) -> Any:
@@ -146,9 +138,7 @@ def read_table(files: TraceFiles, name: str, columns: Sequence[str] | None = Non
         table = pq.read_table(path, columns=None if columns is None else list(columns), partitioning="hive")
     except (OSError, pa.ArrowException) as error:
         raise TraceError(f"cannot read trace table {path}: {_first_line(error)}") from error
-    if columns is None:
-        return conformed(table, name, path)
-    return _exact(table, pa.schema([SCHEMAS[name].field(column) for column in columns]), str(path))
+    return conformed(table, name, path, columns)
 
 
 def event_id_at(files: TraceFiles, row: int) -> str:

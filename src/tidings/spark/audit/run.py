@@ -14,7 +14,7 @@ from typing import cast
 import msgspec
 
 from tidings.model.errors import PipelineError
-from tidings.spark.audit.archive import ArchivesAudited, audit_archives
+from tidings.spark.audit.archive import ArchivesAudited, audit_archives, check_named
 from tidings.spark.audit.auditing import Audited, Request, Sizes, audit_trace
 from tidings.spark.audit.checks import known_guarantee
 from tidings.spark.audit.files import trace_files
@@ -50,6 +50,8 @@ def audit(
         known_guarantee(name)
     archives = [path for path in paths if _is_archive(path)]
     traces = [path for path in paths if path not in archives]
+    if archives:
+        check_named(request.guarantees, len(archives))
     sizes = {path: trace_files(path).rows for path in traces}  # all are looked at before the first is audited
     with _stages(master, here=here) as stages:
         share = 1 / (bool(traces) + bool(archives))

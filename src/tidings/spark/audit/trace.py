@@ -58,7 +58,7 @@ class Knowledge:
     def __init__(self, files: TraceFiles, others: Sequence[str]) -> None:
         self.files = files
         self.subscribed = read_table(files, "subscribed")
-        self.subscriptions = Subscriptions(self.subscribed, others)
+        self.subscriptions = Subscriptions(self.subscribed, others, files.directory)
 
     @cached_property
     def published(self) -> Any:
@@ -74,11 +74,11 @@ class Knowledge:
 
     def check_interests(self) -> None:
         """TraceError if a subscription has a filter or a topic that cannot be read."""
-        Interests(None, self.subscribed, np.empty(0, dtype=np.int64))
+        Interests(None, self.subscribed, np.empty(0, dtype=np.int64), self.files.directory)
 
     @cached_property
     def interests(self) -> Interests:
-        return Interests(self.published, self.subscribed, self.events.row)
+        return Interests(self.published, self.subscribed, self.events.row, self.files.directory)
 
 
 @lru_cache(maxsize=1)

@@ -15,7 +15,7 @@ from tidings.model.errors import PipelineError
 from tidings.net.address import parse_address
 from tidings.net.address import url as url_of
 from tidings.opening import ConnectedBus
-from tidings.spark.plan.tables import with_sites
+from tidings.spark.plan.tables import listed_sites
 
 MakeBus = Callable[[str], ConnectedBus]
 """A bus at that URL, not open yet."""
@@ -76,7 +76,7 @@ def _rows(url: str, asked: Mapping[str, dict[str, Any]], of_client: Mapping[str,
             "row": pa.array(range(1, len(pairs) + 1), pa.int64()),
             "client": pa.array([client for client, _, _ in pairs], pa.string()),
             "topic": pa.array([topic for _, _, topic in pairs], pa.string()),
-            "site": with_sites(holders, None, of_client),
+            "site": listed_sites(holders, of_client),
         }
     )
 

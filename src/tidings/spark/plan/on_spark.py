@@ -19,8 +19,8 @@ from tidings.model.topics import TopicPattern
 from tidings.spark.plan.counts import Ints, Tally, counts_of
 from tidings.spark.plan.entries import Entries
 from tidings.spark.plan.local import Counted
-from tidings.spark.plan.sites import Sites, found_sites, no_site, unknown_site
-from tidings.spark.plan.tables import columns_of, kind_of
+from tidings.spark.plan.sites import Sites, found_sites, no_site, two_sites, unknown_site
+from tidings.spark.plan.tables import LISTED, columns_of, kind_of, no_list
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,12 +45,15 @@ def read_frame(session: SparkSession, source: str, sites: Sites | None) -> DataF
     if kind == "json" and not names:  # no lines, no rows
         return session.createDataFrame([], "client string, topic string, site string")
     columns = columns_of(source, names)
-    listed = frame.schema[columns.topic].dataType.typeName() == "array"
+    found = frame.schema[columns.topic].dataType.typeName()
+    listed = found == "array"
+    if columns.topic == LISTED and not listed:
+        raise no_list(source, found)
     text = F.col(columns.topic).cast("array<string>" if listed else "string")
     topic = F.explode(text) if listed else text
     site = F.lit(None) if columns.site is None else F.nullif(F.col(columns.site).cast("string"), F.lit(""))
     rows = frame.select(
-        F.col(columns.client).cast("string").alias("client"),
+        F.nullif(F.col(columns.client).cast("string"), F.lit("")).alias("client"),
         topic.alias("topic"),
         site.cast("string").alias("site"),
     )
@@ -58,7 +61,7 @@ def read_frame(session: SparkSession, source: str, sites: Sites | None) -> DataF
 
 
 def with_sites(session: SparkSession, rows: DataFrame, sites: Sites | None) -> DataFrame:
-    """Clients without a site get what else is known of them."""
+    """Clients without a site get what else is known of them; those with another one, a second row."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if sites is None:
@@ -66,7 +69,9 @@ def with_sites(session: SparkSession, rows: DataFrame, sites: Sites | None) -> D
     if sites.of_client:
         listed = session.createDataFrame(list(sites.of_client.items()), "client string, listed string")
         rows = rows.join(F.broadcast(listed), "client", "left").select(
-            "client", "topic", F.coalesce("site", "listed").alias("site")
+            "client",
+            "topic",
+            F.explode_outer(F.array_distinct(F.array_compact(F.array("site", "listed")))).alias("site"),
         )
     return rows.fillna(sites.default, "site") if sites.default is not None else rows
 
@@ -127,6 +132,9 @@ def _check_clients(where: str, clients: DataFrame, sites: Sites) -> None:
     if site not in sites.names or other not in sites.names:
         stranger = other if site in sites.names else site
         raise unknown_site(f"{where}: a row of client {client!r}", stranger, sites)
+    listed = sites.of_client.get(client)
+    if listed is not None and listed in (site, other):
+        raise two_sites(where, client, other if listed == site else site, listed)
     raise PipelineError(f"{where}: client {client!r} is at site {other!r}, and at {site!r}")
 
 

@@ -82,6 +82,12 @@ def unknown_site(where: str, site: str, sites: Sites) -> PipelineError:
     return PipelineError(f"{where}: site {site!r} is not listed; the sites are {shown}")
 
 
+def two_sites(where: str, client: str, site: str, listed: str) -> PipelineError:
+    return PipelineError(
+        f"{where}: client {client!r} is at site {site!r}, and in the file of --sites at {listed!r}"
+    )
+
+
 def no_site(where: str, client: str) -> PipelineError:
     return PipelineError(
         f"{where}: nothing says at which site client {client!r} is: fill the column 'site', or list the client with "

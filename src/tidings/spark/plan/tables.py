@@ -1,7 +1,7 @@
 """Reads tables of subscriptions and of weights: Parquet, CSV or JSON lines, by their columns.
 
 Subscriptions are (client, topic) or (client, topics), with `site` if clients are at several; `subscriber` is another
-name for `client`. Rows are counted from 1, without a heading.
+name for `client`. Text is UTF-8. Rows are counted from 1, without a heading.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import pyarrow.parquet as pq
 
 from tidings.model.errors import PipelineError, TopicError
 from tidings.model.topics import TopicPattern
+from tidings.spark.plan.sites import two_sites
 
 CLIENT_COLUMNS = ("client", "subscriber")
-TOPIC_COLUMNS = ("topic", "topics")
+LISTED = "topics"
+TOPIC_COLUMNS = ("topic", LISTED)
 KINDS = {
     ".parquet": "parquet",
     ".csv": "csv",
@@ -43,13 +45,30 @@ class Columns:
 def kind_of(name: str) -> str:
     """By the end of the name; a directory without one has Parquet parts."""
     path = Path(name)
-    if not path.suffix and path.is_dir():
-        return "parquet"
     kind = KINDS.get(path.suffix.lower())
-    if kind is None:
-        known = ", ".join(KINDS)
-        raise PipelineError(f"{name}: no table of a known type; the name ends in one of {known}")
-    return kind
+    if kind is not None:
+        return kind
+    if path.is_dir():
+        if not _parts(path):
+            raise PipelineError(f"{name}: no table; it is a directory without Parquet files, and no trace")
+        return "parquet"
+    if "://" not in name and not path.exists():
+        raise PipelineError(f"there is no file {name}")
+    known = ", ".join(KINDS)
+    raise PipelineError(f"{name}: no table of a known type; the name ends in one of {known}")
+
+
+def _parts(directory: Path) -> list[Path]:
+    """The Parquet files in it, and in the directories `column=value` of a partitioned table; nothing else there."""
+    try:
+        entries = sorted(entry for entry in directory.iterdir() if not entry.name.startswith((".", "_")))
+    except OSError as error:
+        raise PipelineError(f"cannot read {directory}: {error.strerror}") from None
+    found = [entry for entry in entries if entry.suffix == ".parquet" and entry.is_file()]
+    for entry in entries:
+        if "=" in entry.name and entry.is_dir():
+            found += _parts(entry)
+    return found
 
 
 def read_table(path: Path) -> pa.Table:
@@ -57,33 +76,81 @@ def read_table(path: Path) -> pa.Table:
     if not path.exists():
         raise PipelineError(f"there is no file {path}")
     try:
-        if kind == "parquet":
-            return pq.read_table(path)
-        if kind == "csv":
-            return _read_csv(path)
-        if path.stat().st_size == 0:  # no lines, no rows
-            return pa.table({"client": pa.array([], pa.string()), "topic": pa.array([], pa.string())})
-        return pyarrow.json.read_json(path)
+        table = _read(path, kind)
+        _check_text(path, table)
     except (OSError, pa.ArrowException) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise PipelineError(f"cannot read {path} as {kind}: {first}") from None
+    return table
+
+
+def _read(path: Path, kind: str) -> pa.Table:
+    if kind == "parquet":
+        return pq.read_table((_parts(path) if path.is_dir() else []) or path)
+    if kind == "csv":
+        return _read_csv(path)
+    if path.stat().st_size == 0:  # no lines, no rows
+        return pa.table({"client": pa.array([], pa.string()), "topic": pa.array([], pa.string())})
+    return pyarrow.json.read_json(path)
 
 
 def _read_csv(path: Path) -> pa.Table:
-    text = dict.fromkeys((*CLIENT_COLUMNS, "topic", "site"), pa.string())
-    options = pyarrow.csv.ConvertOptions(column_types=text, strings_can_be_null=False)
+    text = dict.fromkeys((*CLIENT_COLUMNS, *TOPIC_COLUMNS, "site"), pa.string())
+    options = pyarrow.csv.ConvertOptions(
+        check_utf8=False,  # as for the other types, below
+        column_types=text,
+        strings_can_be_null=False,
+    )
     return pyarrow.csv.read_csv(path, convert_options=options)
 
 
+def _check_text(path: Path, table: pa.Table) -> None:
+    """PipelineError names the first row and column whose text is not UTF-8: nobody checked before."""
+    try:
+        names = table.column_names
+    except UnicodeDecodeError:
+        raise PipelineError(f"{path}: the names of the columns are not UTF-8") from None
+    for name, column in zip(names, table.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowException:
+            _find_bad_text(path, name, column)
+            raise
+
+
+def _find_bad_text(path: Path, name: str, column: Any) -> None:
+    for row, value in enumerate(column, 1):
+        try:
+            value.as_py()
+        except UnicodeDecodeError:
+            raise PipelineError(f"{path}: row {row}: column {name!r} is not UTF-8") from None
+
+
 def columns_of(where: str, names: Sequence[str]) -> Columns:
-    """PipelineError names the columns that are missing."""
-    client = next((name for name in CLIENT_COLUMNS if name in names), None)
-    topic = next((name for name in TOPIC_COLUMNS if name in names), None)
+    """PipelineError names the columns that are missing, and those of which only one can count."""
+    client = _one_of(where, names, CLIENT_COLUMNS)
+    topic = _one_of(where, names, TOPIC_COLUMNS)
     missing = [name for name, found in (("client", client), ("topic", topic)) if found is None]
     if client is None or topic is None:
         has = ", ".join(names) or "none"
         raise PipelineError(f"{where}: there is no column {' and no column '.join(missing)}; it has {has}")
-    return Columns(client, topic, "site" if "site" in names else None)
+    return Columns(client, topic, _one_of(where, names, ("site",)))
+
+
+def _one_of(where: str, names: Sequence[str], wanted: Sequence[str]) -> str | None:
+    found = [name for name in names if name in wanted]
+    if len(found) > 1:
+        both = " and ".join(map(repr, found))
+        raise PipelineError(f"{where}: there are the columns {both}: keep one of them")
+    return found[0] if found else None
+
+
+def no_list(where: str, kind: str) -> PipelineError:
+    """A text may hold whatever separates topics in it: a comma is part of a topic."""
+    return PipelineError(
+        f"{where}: column {LISTED!r} is {kind}, not a list: write a row for each topic, in a column 'topic', or lists "
+        "as JSON lines or Parquet"
+    )
 
 
 def flat_rows(where: str, table: pa.Table, sites: Mapping[str, str] | None = None) -> pa.Table:
@@ -93,25 +160,44 @@ def flat_rows(where: str, table: pa.Table, sites: Mapping[str, str] | None = Non
     clients = _text(where, table, columns.client)
     topics = table.column(columns.topic).combine_chunks()
     given = None if columns.site is None else _text(where, table, columns.site, nullable=True)
-    if pa.types.is_list(topics.type) or pa.types.is_large_list(topics.type):
+    if _is_list(topics.type):
         parents = pc.list_parent_indices(topics)
         rows, clients = rows.take(parents), clients.take(parents)
         given = None if given is None else given.take(parents)
         topics = pc.list_flatten(topics)
+    elif columns.topic == LISTED and not pa.types.is_null(topics.type):
+        raise no_list(where, str(topics.type))
     topics = _checked(where, topics, "topic", rows)
-    flat = pa.table({"row": rows, "client": clients, "topic": topics})
-    return flat.append_column("site", with_sites(clients, given, sites or {}))
+    listed = listed_sites(clients, sites or {})
+    site = listed if given is None else _agreed(where, rows, clients, given, listed)
+    return pa.table({"row": rows, "client": clients, "topic": topics, "site": site})
 
 
-def with_sites(clients: Any, given: Any, of_client: Mapping[str, str]) -> Any:
-    """The table's sites; for clients without one, what else is known of them."""
+def _is_list(kind: Any) -> bool:
+    return bool(
+        pa.types.is_list(kind)
+        or pa.types.is_large_list(kind)
+        or pa.types.is_fixed_size_list(kind)
+        or pa.types.is_list_view(kind)
+        or pa.types.is_large_list_view(kind)
+    )
+
+
+def listed_sites(clients: Any, of_client: Mapping[str, str]) -> Any:
+    """The sites that are known of clients beside the table; null where none is."""
     known = pa.array(list(of_client), pa.string())
     told = pa.array(list(of_client.values()), pa.string())
-    listed = told.take(pc.index_in(clients, value_set=known))
-    if given is None:
-        return listed
-    filled = pc.if_else(pc.equal(given, ""), pa.scalar(None, pa.string()), given)
-    return pc.coalesce(filled, listed)
+    return told.take(pc.index_in(clients, value_set=known))
+
+
+def _agreed(where: str, rows: Any, clients: Any, given: Any, listed: Any) -> Any:
+    """The table's sites; for clients without one, what else is known of them. PipelineError where both differ."""
+    given = pc.if_else(pc.equal(given, ""), pa.scalar(None, pa.string()), given)
+    other = pc.indices_nonzero(pc.not_equal(given, listed))  # null, and no difference, where one is null
+    if len(other):
+        row, *told = (column[other[0].as_py()].as_py() for column in (rows, clients, given, listed))
+        raise two_sites(f"{where}: row {row}", *told)
+    return pc.coalesce(given, listed)
 
 
 def _text(where: str, table: pa.Table, name: str, *, nullable: bool = False) -> Any:
@@ -122,9 +208,9 @@ def _text(where: str, table: pa.Table, name: str, *, nullable: bool = False) -> 
 
 def _checked(where: str, column: Any, name: str, rows: Any) -> Any:
     text = _as_text(where, column, name)
-    if text.null_count:
-        row = rows.take(pc.indices_nonzero(pc.is_null(text)))[0].as_py()
-        raise PipelineError(f"{where}: row {row} has no {name}")
+    missing = pc.indices_nonzero(pc.equal(pc.fill_null(text, ""), ""))
+    if len(missing):
+        raise PipelineError(f"{where}: row {rows[missing[0].as_py()]} has no {name}")
     return text
 
 
@@ -153,7 +239,7 @@ def read_weights(path: Path) -> dict[str, float]:
     names = table.column_names
     wanted = ("topic",) if "event_id" in names else ("topic", "weight")
     for name in wanted:
-        if name not in names:
+        if _one_of(str(path), names, (name,)) is None:
             raise PipelineError(f"{path}: there is no column {name}; it has {', '.join(names) or 'none'}")
     topics = _text(str(path), table, "topic").to_pylist()
     if "weight" not in names:

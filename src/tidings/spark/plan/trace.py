@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidings.model.errors import PipelineError
+from tidings.model.subscription import Order
 from tidings.protocol.sequencing.layout import EVERYTHING
 from tidings.spark.plan.tables import counted, read_table
 
@@ -52,6 +53,11 @@ def read_trace(directory: Path, of_client: Mapping[str, str]) -> TraceTables:
         for number, found in enumerate(table.select(list(TRACE_COLUMNS)).to_pylist(), 1)
         if found["accepted_ns"] is not None
     ]
+    unknown = next((found for found in rows if found["order"] not in (None, *Order)), None)
+    if unknown is not None:
+        raise PipelineError(
+            f"{where}: row {unknown['row']} has order {unknown['order']!r}; known are {', '.join(Order)}"
+        )
     ordered = [found for found in rows if found["order"] in ORDERED]
     sites = {**_sites(directory), **of_client}
     published = directory / "published.parquet"
