@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from tidings.model.errors import ConnectionFailed
+from tidings.model.errors import ConnectionFailed, NotYetAvailable
 from tidings.net.address import parse_address
 from tidings.net.client import ClientConnection
 from tidings.net.guaranteed import DEFAULT_DELTA
@@ -22,6 +22,7 @@ from tidings.protocol.recovery.settings import RecoverySettings
 from tidings.protocol.sequencing.layout import EVERYTHING, single
 from tidings.protocol.sequencing.machine import PublishNoOps
 from tidings.protocol.sequencing.subscriber import Patience
+from tidings.scenario.modes import check_available
 from tidings.scenario.schema import Mode
 from tidings.services.bus import Bus
 from tidings.services.overlay import AUTO, SCHEMES, broker_bus, client_name, local_bus, local_network
@@ -37,6 +38,8 @@ ADAPTERS = {
 LATER_SCHEMES = ("peers",)
 SEQUENCER = "sequencer"
 """The only one of an embedded network."""
+SEQUENCER_PORT = 7500
+"""Where `tidings sequencer` listens if it is not told; a broker has another."""
 
 
 def connect(
@@ -55,10 +58,11 @@ def connect(
     addresses, `tidings://host1:port1,host2:port2`, it goes to the next whenever it loses its broker.
 
     `nats://`, `nats+jetstream://`, `mqtt://` and `redis://` use an existing broker. For total or causal order there,
-    `sequencer` is the address of one of the sequencers (`host:port`), or of several; tidings' own brokers tell theirs.
+    `sequencer` is the address of one of the sequencers (`host:port`, without a port 7500), or of several; tidings' own
+    brokers tell theirs.
     Over a service that may lose events `order_patience` says how long ordered subscriptions wait for one.
     """
-    scheme, separator, rest = url.partition("://")
+    scheme, separator, rest = url.partition("://") if isinstance(url, str) else ("", "", "")
     who = name or client_name()
     inner: EventService
     if separator and scheme in SCHEMES:
@@ -71,9 +75,11 @@ def connect(
         module, function = ADAPTERS[scheme]
         inner = getattr(import_module(module), function)(url, name=who, timeout_s=timeout_s)
     else:
-        raise ConnectionFailed(_scheme_problem(url, scheme if separator else ""))
+        raise _scheme_problem(url, scheme if separator else "")
     given = [sequencer] if isinstance(sequencer, str) else list(sequencer or ())
-    addresses = [parse_address(text.removeprefix("tidings://")) for text in given]
+    addresses = [
+        parse_address(text.removeprefix("tidings://"), default_port=SEQUENCER_PORT) for text in given
+    ]
     encrypted = SCHEMES[scheme][1] if scheme in SCHEMES else tls_ca is not None
 
     def sequencing() -> Sequencing | None:
@@ -95,11 +101,11 @@ def connect(
     return ConnectedBus(inner, sequencing, patience=order_patience)
 
 
-def _scheme_problem(url: str, scheme: str) -> str:
+def _scheme_problem(url: object, scheme: str) -> ConnectionFailed | NotYetAvailable:
     known = ", ".join(f"{name}://" for name in (*SCHEMES, *ADAPTERS))
     if scheme in LATER_SCHEMES:
-        return f"{url!r}: {scheme}:// is not yet available; available: {known}"
-    return f"{url!r} is no URL of a broker: it starts with one of {known}"
+        return NotYetAvailable(f"{url!r}: {scheme}:// is not yet available; available: {known}")
+    return ConnectionFailed(f"{url!r} is no URL of a broker: it starts with one of {known}")
 
 
 class ConnectedBus(OrderedService):
@@ -203,6 +209,7 @@ def embedded(
     numbered apart, in order of precedence; one counter for all is the default. Without `causal` only total order is
     kept, with smaller timestamps. `order_patience` as in `connect`; mode "guaranteed" needs none.
     """
+    check_available(mode)
     network = local_network(
         brokers, shape=shape, seed=seed, mode=mode, delta=delta, recovery=recovery, loss=loss
     )

@@ -16,6 +16,7 @@ from external_checks import WAIT_S, EveryService, Make, numbers, run, take
 from live_network import until
 from tidings.model.topics import TopicPattern
 from tidings.services.mqtt import NAMES, mqtt_service, topic_filter
+from tidings.services.mqtt_client import misplaced
 from topic_strategies import PATTERNS, TOPICS
 
 UNBOUNDED = "allow_anonymous true\nmax_queued_messages 0\n"
@@ -259,6 +260,43 @@ def test_permissions_and_limits(tmp_path: Path) -> None:
                 assert numbers(await take(stream, 2)) == [1, 2]
 
         run(test)
+
+
+def test_a_message_above_a_limit_that_the_broker_does_not_tell_fails_alone(tmp_path: Path) -> None:
+    """Mosquitto refuses it with a reason that paho ends the connection over; all others share that connection."""
+    with MosquittoBroker(tmp_path, config="allow_anonymous true\nmessage_size_limit 2000\n") as broker:
+
+        async def test() -> None:
+            async with mqtt_service(broker.url) as bus, bus.subscribe("/a") as stream:
+                sizes = [3_000 if n % 3 == 1 else 10 for n in range(90)]  # more than it takes at a time
+                published = await asyncio.gather(
+                    *(bus.publish("/a", {"n": n}, bytes(size)) for n, size in enumerate(sizes)),
+                    return_exceptions=True,
+                )
+                small = [n for n, size in enumerate(sizes) if size == 10]
+                for n, outcome in enumerate(published):
+                    assert isinstance(outcome, tidings.EventId if n in small else tidings.NotConfirmed)
+                    assert n in small or str(outcome).endswith("the broker refused it: Packet too large")
+                assert numbers(await take(stream, len(small))) == small
+                assert bus.reconnections == 0
+
+        run(test)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (0x00, ""),
+        (0x10, ""),  # nobody has subscribed
+        (0x7F, ""),
+        (0x87, ""),  # not authorized: paho knows it
+        (0x95, "Packet too large"),
+        (0x96, "Message rate too high"),
+        (0xFE, "reason code 0xfe"),
+    ],
+)
+def test_failures_that_the_standard_does_not_have_in_a_puback(code: int, said: str) -> None:
+    assert misplaced(code) == said
 
 
 def test_wrong_credentials(tmp_path: Path) -> None:

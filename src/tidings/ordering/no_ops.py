@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 
 from tidings.model.event import NOOP_ATTRIBUTE, ORDER_ATTRIBUTE
@@ -37,7 +38,8 @@ class NoOpOutbox:
         self._service = service
         self._layout = layout
         self._published = published
-        self._waiting: dict[tuple[str, int], PublishNoOps] = {}
+        self._waiting: OrderedDict[tuple[str, int], PublishNoOps] = OrderedDict()
+        """They go from the first on; a dict would step over all that went before, each time."""
         self._task: asyncio.Task[None] | None = None
 
     def add(self, fact: PublishNoOps) -> None:

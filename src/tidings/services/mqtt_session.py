@@ -23,6 +23,7 @@ from tidings.model.event import Publication
 from tidings.services.external_incoming import Incoming
 from tidings.services.external_session import Refused, Session, SessionLost
 from tidings.services.mqtt import NAMES, topic_filter
+from tidings.services.mqtt_client import LenientClient
 
 if TYPE_CHECKING:
     from tidings.services.mqtt import MqttService
@@ -44,7 +45,7 @@ class MqttSession(Session):
         super().__init__()
         self._service = service
         self._loop = asyncio.get_running_loop()
-        self._client = Client(
+        self._client = LenientClient(
             CallbackAPIVersion.VERSION2, service.client_id, protocol=MQTTv5, reconnect_on_failure=False
         )
         self._client.connect_timeout = service.timeout_s
@@ -227,7 +228,7 @@ class MqttSession(Session):
         if sequence is None:
             return
         if reason.is_failure:
-            self._service.outgoing.fail(sequence, f"the broker refused it: {reason}")
+            self._service.outgoing.fail(sequence, f"the broker refused it: {self._client.said or reason}")
         else:
             self._service.outgoing.confirm(sequence)
 
