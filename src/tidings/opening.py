@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakSet
 
 from tidings.model.errors import ConnectionFailed, NotYetAvailable
-from tidings.net.address import parse_address
+from tidings.net.address import SEQUENCER_PORT, parse_address
 from tidings.net.client import ClientConnection
 from tidings.net.guaranteed import DEFAULT_DELTA
 from tidings.net.local import LocalNetwork
@@ -38,8 +38,6 @@ ADAPTERS = {
 LATER_SCHEMES = ("peers",)
 SEQUENCER = "sequencer"
 """The only one of an embedded network."""
-SEQUENCER_PORT = 7500
-"""Where `tidings sequencer` listens if it is not told; a broker has another."""
 
 
 def connect(

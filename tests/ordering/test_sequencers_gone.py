@@ -9,8 +9,7 @@ import pytest
 import tidings
 from live_ordering import Hosts
 from ordered_clients import TIMEOUT_S, numbers, run, take
-from tidings.cli import sequencer_settings
-from tidings.net.address import Address
+from tidings.net.address import SEQUENCER_PORT, Address
 from tidings.opening import Embedded
 from tidings.ordering import service as service_module
 from tidings.ordering.connected import ConnectedSequencing
@@ -65,8 +64,8 @@ def test_an_address_of_a_sequencer_without_a_port_has_that_of_sequencers(text: s
         assert isinstance(found, ConnectedSequencing)
         return found._addresses
 
-    assert Address().port != sequencer_settings.DEFAULT_PORT
+    assert Address().port != SEQUENCER_PORT
     assert asyncio.run(asked()) == [
-        Address("127.0.0.1", sequencer_settings.DEFAULT_PORT),
+        Address("127.0.0.1", SEQUENCER_PORT),
         Address("::1", 7000),
     ]

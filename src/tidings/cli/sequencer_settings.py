@@ -13,15 +13,13 @@ from msgspec import Meta
 from tidings.cli.options import LayoutOrder, read_token
 from tidings.cli.settings import checked_name
 from tidings.cli.toml_file import read_toml
-from tidings.model.errors import ConnectionFailed, OrderError, ScenarioError
-from tidings.net.address import Address, parse_address
+from tidings.model.errors import ConnectionFailed, NotYetAvailable, OrderError, ScenarioError
+from tidings.net.address import SEQUENCER_PORT, Address, parse_address
 from tidings.net.security import Tls
 from tidings.protocol.sequencing.layout import EVERYTHING, Layout, Place, single
 from tidings.scenario.schema import Name, Table
 
 DEFAULT_NAME = "s0"
-DEFAULT_LISTEN = "127.0.0.1:7500"
-DEFAULT_PORT = 7500
 
 
 class ServerTable(Table, frozen=True, kw_only=True):
@@ -92,7 +90,7 @@ def sequencer_settings(flags: SequencerFlags) -> SequencerSettings:
     tls = Tls(paths["tls_cert"], paths["tls_key"], paths["tls_ca"])
     return SequencerSettings(
         name=name,
-        listen=listen or addresses.get(name) or _address(DEFAULT_LISTEN, "--listen"),
+        listen=listen or addresses.get(name) or Address(port=SEQUENCER_PORT),
         layout=layout,
         addresses=addresses,
         data=paths["data"],
@@ -144,7 +142,7 @@ def _addresses(path: Path | None, file: LayoutFile | None, layout: Layout) -> di
         if node not in layout.nodes:
             raise ScenarioError(f"{path}: nodes.{node}: no server is at that node")
         try:
-            found[node] = parse_address(text, default_port=DEFAULT_PORT)
+            found[node] = parse_address(text, default_port=SEQUENCER_PORT)
         except ConnectionFailed as error:
             raise ScenarioError(f"{path}: nodes.{node}: {error}") from None
     return found
@@ -158,14 +156,14 @@ def _service(text: str | None) -> str | None:
 
     try:
         connect(text)
-    except ConnectionFailed as error:
+    except (ConnectionFailed, NotYetAvailable) as error:
         raise typer.BadParameter(str(error), param_hint="--service") from None
     return text
 
 
 def _address(text: str, flag: str) -> Address:
     try:
-        return parse_address(text, default_port=DEFAULT_PORT)
+        return parse_address(text, default_port=SEQUENCER_PORT)
     except ConnectionFailed as error:
         raise typer.BadParameter(str(error), param_hint=flag) from None
 

@@ -15,7 +15,7 @@ from tidings.cli.options import ModeName, RecoveryName, TransportName, read_toke
 from tidings.cli.toml_file import read_toml
 from tidings.model.errors import ConnectionFailed, TopicError
 from tidings.model.subscription import make_interest
-from tidings.net.address import Address, Transport, parse_address
+from tidings.net.address import DEFAULT_PORT, SEQUENCER_PORT, Address, Transport, parse_address
 from tidings.net.epidemic import EpidemicSettings
 from tidings.net.guaranteed import DEFAULT_DELTA, DEFAULT_WINDOW, GuaranteedSettings, store_path
 from tidings.net.security import Tls
@@ -298,12 +298,12 @@ def _sequencers(texts: Sequence[str]) -> tuple[Address, ...]:
     if len(texts) > MAX_SEQUENCERS:
         reason = f"{len(texts)} addresses; at most {MAX_SEQUENCERS} are told to clients"
         raise typer.BadParameter(reason, param_hint="--sequencers")
-    return tuple(_address(text.strip(), "--sequencers") for text in texts)
+    return tuple(_address(text.strip(), "--sequencers", SEQUENCER_PORT) for text in texts)
 
 
-def _address(text: str, flag: str) -> Address:
+def _address(text: str, flag: str, default_port: int = DEFAULT_PORT) -> Address:
     try:
-        return parse_address(text)
+        return parse_address(text, default_port=default_port)
     except ConnectionFailed as error:
         raise typer.BadParameter(str(error), param_hint=flag) from None
 

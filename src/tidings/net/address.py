@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 from tidings.model.errors import ConnectionFailed
 
 DEFAULT_PORT = 7400
+SEQUENCER_PORT = 7500
+"""Where `tidings sequencer` listens if it is not told."""
 MAX_PORT = 65_535
 
 Transport = Literal["tcp", "udp"]

@@ -29,8 +29,9 @@ class Leases:
         self._stalls: dict[Identity, _Stall] = {}
 
     def clear(self) -> None:
-        """Nobody was heard of, nobody is late."""
+        """Nobody was heard of, nobody is late, nobody is known to wait."""
         self._heard.clear()
+        self._stalls.clear()
 
     def hear(self, identity: Identity, now: int) -> None:
         self._heard[identity] = now
