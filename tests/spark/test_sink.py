@@ -61,8 +61,8 @@ def numbers(events: list[Event]) -> list[int]:
 
 
 def batches(events: list[Event]) -> list[int]:
-    """Which batches published, in their order; the lower half of an incarnation is a digest."""
-    return list(dict.fromkeys(event.incarnation >> 32 for event in events))
+    """Which batches published, in their order."""
+    return list(dict.fromkeys(event.incarnation for event in events))
 
 
 def test_a_batch_is_written(spark: Any, broker: BrokerThread) -> None:
@@ -86,7 +86,7 @@ def test_a_batch_is_written(spark: Any, broker: BrokerThread) -> None:
         assert event.attributes == {"key": key, "name": "BBC", "number": number, "trace": b"\x00\xff"}
     assert sorted(sources.values()) == [list(range(50)), list(range(50, 100))]
     assert all(name.startswith("batch-") for name in sources)
-    assert {name.rsplit("-")[-1] for name in sources} == {"0", "1"}
+    assert {name.split("-")[2] for name in sources} == {"0", "1"}
 
 
 def test_a_replayed_batch_is_published_once(spark: Any, broker: BrokerThread, tmp_path: Path) -> None:
@@ -105,7 +105,9 @@ def test_a_replayed_batch_is_published_once(spark: Any, broker: BrokerThread, tm
     shown = broker.settled()
     assert numbers(shown) == list(range(4 * ROWS))
     assert batches(shown) == [0, 1, 2, 3]
-    assert {event.source for event in shown} == {shown[0].source}
+    sources = {event.source for event in shown}
+    assert len(sources) == 4  # each batch has rows of its own
+    assert len({source.rpartition("-")[0] for source in sources}) == 1
     assert shown[0].source.startswith("numbers-")
 
 
@@ -175,27 +177,69 @@ def test_a_task_that_dies_half_way_is_run_again(spark: Any, broker: BrokerThread
     assert broker.repeated >= 2 * 20  # what was confirmed before the end came
 
 
-def test_bad_input_is_one_clear_error(spark: Any, broker: BrokerThread) -> None:
-    def save(columns: str, **options: str) -> str:
-        frame = spark.range(0, 4, 1, 2).selectExpr(*columns.split("; "))
-        writer = frame.write.format("tidings").options(**{"url": broker.url, "topic": "/a", **options})
-        with pytest.raises(Exception) as raised:
-            writer.mode("append").save()
-        return str(raised.value)
+MISTAKES = [
+    ("'' value", {"tokn": "x"}, "unknown option 'tokn': did you mean token?"),
+    ("'' value", {"url": "tidings://127.0.0.1:1"}, "cannot reach tidings://127.0.0.1:1: connection refused"),
+    ("id value", {}, "the column value is bigint; it must be binary or string"),
+    (
+        "if(id = 3, null, cast(id as string)) value",
+        {},
+        "row 1 of partition 1 (topic '/a'): the value is null",
+    ),
+    (
+        f"if(id = 1, repeat('x', {MAX_EVENT_BYTES}), '') value",
+        {},
+        "row 1 of partition 0 (topic '/a'): the event has 1048",
+    ),
+]
 
-    assert "unknown option 'tokn': did you mean token?" in save("'' value", tokn="x")
-    assert "the column value is bigint; it must be binary or string" in save("id value")
-    null = save("if(id = 3, null, cast(id as string)) value")
-    assert "row 1 of partition 1 (topic '/a'): the value is null" in null
-    long = save(f"if(id = 1, repeat('x', {MAX_EVENT_BYTES}), '') value")
-    assert "row 1 of partition 0 (topic '/a'): the event has 1048" in long
-    assert not {b"2", b"3"} & set(broker.payloads())  # of that partition nothing is published
+
+@pytest.mark.parametrize(("columns", "options", "words"), MISTAKES)
+def test_a_mistake_is_told_in_one_line(
+    spark: Any, broker: BrokerThread, columns: str, options: dict[str, str], words: str
+) -> None:
+    frame = spark.range(0, 4, 1, 2).selectExpr(*columns.split("; "))
+    writer = frame.write.format("tidings").options(**{"url": broker.url, "topic": "/a", **options})
+    with pytest.raises(Exception) as raised:
+        writer.mode("append").save()
+    told_in_one_line(raised.value, words)
+    assert not {b"2", b"3"} & set(broker.payloads())  # of a partition with a bad row nothing is published
 
 
-def test_a_stream_without_its_broker_fails_soon(spark: Any, tmp_path: Path) -> None:
-    with BrokerThread() as broker:
-        add_files(tmp_path / "files", 0)
-        broker.stop()
-        query = start(spark, tmp_path / "files", tmp_path / "checkpoint", broker)
-        with pytest.raises(Exception, match=f"cannot reach {broker.url}: connection refused"):
-            finish(query)
+def told_in_one_line(error: BaseException, words: str) -> None:
+    """What a user sees: a line of Spark's at most, and then ours."""
+    first_two = str(error).splitlines()[:2]
+    assert any(words in line for line in first_two), first_two
+    assert "Traceback" not in str(error)
+
+
+def test_nothing_is_overwritten(spark: Any, broker: BrokerThread) -> None:
+    writer = spark.range(1).selectExpr("'' value").write.format("tidings")
+    with pytest.raises(Exception) as raised:
+        writer.options(url=broker.url, topic="/a").mode("overwrite").save()
+    told_in_one_line(raised.value, "events that are published stay published: write with mode('append')")
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        ("value; 1 size", {}, "the column size (int) is none that events have"),
+        ("value", {"url": "tidings://127.0.0.1:1"}, "cannot reach tidings://127.0.0.1:1: connection refused"),
+    ],
+)
+def test_a_mistake_in_a_stream_is_told_in_one_line(
+    spark: Any, broker: BrokerThread, tmp_path: Path, columns: str, options: dict[str, str], words: str
+) -> None:
+    """Also that a broker is away at the very first batch, which is not waited for."""
+    add_files(tmp_path / "files", 0)
+    frame = spark.readStream.text(str(tmp_path / "files")).selectExpr(*columns.split("; "))
+    given = {
+        "url": broker.url,
+        "topic": "/a",
+        "checkpointLocation": str(tmp_path / "checkpoint"),
+        **options,
+    }
+    query = frame.writeStream.format("tidings").options(**given).trigger(availableNow=True).start()
+    with pytest.raises(Exception, match="STREAM_FAILED") as raised:
+        finish(query)
+    told_in_one_line(raised.value, words)

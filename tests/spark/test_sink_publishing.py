@@ -5,21 +5,28 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import StringType, StructType
 
 from broker_thread import BrokerThread
 from live_ordering import Hosts
+from tidings.archive import Archive
 from tidings.model.errors import PipelineError
 from tidings.protocol.sequencing.layout import single
+from tidings.spark.audit.archive import audit_archives
+from tidings.spark.audit.stages import HereStages
 from tidings.spark.format import sink_publishing
+from tidings.spark.format.sink import SinkOptions, _write, parse_sink_options, source_name
 from tidings.spark.format.sink_publishing import CHUNK_BYTES, CHUNK_EVENTS, Spool, Target, publish
-from tidings.spark.format.sink_rows import Outgoing
+from tidings.spark.format.sink_rows import Columns, Outgoing
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -37,12 +44,12 @@ def spooled(events: list[Outgoing]) -> Spool:
     return spool
 
 
-def send(target: Target, events: list[Outgoing], source: str = "sink-q-0", batch: int = 7) -> int:
-    """As a task does; the incarnation."""
+def send(target: Target, events: list[Outgoing], partition: int = 0, batch: int = 7) -> str:
+    """As a task does; the source."""
     with spooled(events) as spool:
-        incarnation = batch << 32 | spool.digest
-        publish(target, source, incarnation, spool, 0.0)
-        return incarnation
+        source = source_name("sink", "q", partition, spool.digest)
+        publish(target, source, batch, spool, 0.0)
+        return source
 
 
 class Killed(Exception):
@@ -134,12 +141,12 @@ def test_rows_come_in_order_and_a_repetition_changes_nothing() -> None:
     events = rows(5_000)
     with BrokerThread() as broker:
         target = Target(broker.url)
-        incarnation = send(target, events)
+        source = send(target, events)
         assert broker.repeated == 0
-        assert send(target, events) == incarnation
+        assert send(target, events) == source
         shown = broker.settled()
         assert [event.payload for event in shown] == [payload for _, _, payload in events]
-        assert {(event.source, event.incarnation) for event in shown} == {("sink-q-0", incarnation)}
+        assert {(event.source, event.incarnation) for event in shown} == {(source, 7)}
         assert broker.repeated == len(events)
         send(target, rows(10), batch=8)
         assert len(broker.settled()) == len(events) + 10
@@ -189,9 +196,32 @@ def test_other_rows_are_never_taken_for_those_of_an_earlier_attempt() -> None:
         assert sorted(broker.payloads()) == sorted(payload for _, _, payload in events[:60] + events)
 
 
+def test_a_later_attempt_is_no_earlier_life_of_its_source(tmp_path: Path) -> None:
+    """Whatever order the rows of a batch come in again, and again: an audit finds the archive of it all in order."""
+    columns = Columns(StructType().add("value", StringType()), "/a")
+    orders = list(permutations(["one", "two", "three"]))
+
+    def write(options: SinkOptions, batch: int, values: Sequence[str]) -> None:
+        batches = iter([pa.RecordBatch.from_pydict({"value": list(values)})])
+        _write(options, columns, batches, query="q", batch=batch, partition=0, patience_s=0.0)
+
+    with BrokerThread() as broker:
+        options = parse_sink_options({"url": broker.url})
+        for batch in (7, 8):
+            for values in (*orders, orders[0]):
+                write(options, batch, values)
+        events = broker.settled()
+        assert broker.repeated == 2 * len(orders[0])  # the attempts that were as an earlier one
+    assert len(events) == len({event.id for event in events}) == 2 * 3 * len(orders)
+    with Archive.open(tmp_path / "a") as archive:
+        archive.append(events, 1)
+    audited = audit_archives(HereStages(), [tmp_path / "a"], ["exactly_once", "fifo"], chunk_rows=100)
+    assert audited.holds, audited.verdicts
+
+
 def test_without_the_digest_rows_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug that shows what the test above is good for."""
-    monkeypatch.setattr(Spool, "digest", 0)
+    monkeypatch.setattr(Spool, "digest", "0")
     events = rows(100)
     with BrokerThread() as broker:
         send(Target(broker.url), events[:60])
@@ -202,7 +232,7 @@ def test_without_the_digest_rows_would_be_lost(monkeypatch: pytest.MonkeyPatch) 
 def test_the_broker_keeps_nothing_of_a_publisher_that_is_gone() -> None:
     with BrokerThread() as broker:
         for partition in range(5):
-            send(Target(broker.url), rows(3), f"sink-q-{partition}")
+            send(Target(broker.url), rows(3), partition)
         clients = broker._broker._node.attachments.clients  # type: ignore[union-attr]
         assert not [name for name in clients if name.startswith("sink")]
 

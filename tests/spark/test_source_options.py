@@ -21,6 +21,7 @@ def test_defaults() -> None:
     assert [location.text for location in options.locations] == ["/a"]
     assert (options.start, options.end, options.topics, options.where) == (None, LATEST, None, None)
     assert options.fail_on_data_loss
+    assert options.timeout_s == 30
     assert options.max_offsets_per_trigger is options.min_partitions is options.consumer is None
 
 
@@ -54,6 +55,9 @@ MISTAKES = [
     ({"archive": "/a,,/b"}, "empty part"),
     ({"archive": "/a,/a"}, "twice"),
     ({"archive": "/a", "token": "t"}, "token is for a url"),
+    ({"archive": "/a", "timeout": "3"}, "timeout is for a url"),
+    ({"url": "tidings://h:1", "timeout": "soon"}, "option timeout 'soon' is no number of seconds above 0"),
+    ({"url": "tidings://h:1", "timeout": "0"}, "option timeout '0' is no number of seconds above 0"),
     ({"url": "kafka://h:1"}, "'kafka://h:1' does not start with tidings://"),
     ({"url": "tidings://h:port"}, "the port is a number"),
     ({**A, "startingOfsets": "1"}, "unknown option 'startingOfsets': did you mean startingOffsets?"),
@@ -80,7 +84,11 @@ MISTAKES = [
     ({**A, "endingOffsets": '{"a": -2}'}, "cannot be earliest"),
     ({**A, "startingOffsets": "1", "startingTimestamp": "1"}, "exclude each other"),
     ({**A, "startingTimestamp": "yesterday"}, "milliseconds since 1970"),
-    ({**A, "startingTimestamp": "9" * 19}, "milliseconds since 1970"),
+    (
+        {**A, "startingTimestamp": "99999999999999"},
+        "'99999999999999' is beyond 9223372036854, in the year 2262",
+    ),
+    ({**A, "endingTimestamp": "9" * 30}, "is beyond 9223372036854"),
     ({**A, "startingTimestamp": "5", "endingTimestamp": "4"}, "before startingTimestamp"),
     ({**A, "failOnDataLoss": "maybe"}, "neither true nor false"),
     ({**A, "minPartitions": "0"}, "option minPartitions '0' is not a number from 1"),
@@ -100,6 +108,10 @@ def test_a_mistake_is_named(options: dict[str, str], words: str) -> None:
     assert len(message) < 400
 
 
+def test_the_last_instant_there_is() -> None:
+    assert parse_options({**A, "startingTimestamp": "9223372036854"}).start_ns == 9223372036854 * 10**6
+
+
 def test_options_of_the_other_kind_of_read() -> None:
     for name in ("endingOffsets", "endingTimestamp"):
         with pytest.raises(PipelineError, match=f"option {name} is for batches"):
@@ -117,6 +129,7 @@ def test_every_known_option_is_read() -> None:
         "url": "tidings://h:1",
         "token": "t",
         "tlsCa": "/ca",
+        "timeout": "2.5",
         "subscribe": "/t",
         "subscribePattern": "/t/**",
         "where": "size > 1",
@@ -132,6 +145,6 @@ def test_every_known_option_is_read() -> None:
     }
     assert set(values) == set(KNOWN)
     for name, value in values.items():
-        base = {"url": "tidings://x:1"} if name in ("token", "tlsCa") else {"archive": "/z"}
+        base = {"url": "tidings://x:1"} if name in ("token", "tlsCa", "timeout") else {"archive": "/z"}
         given = {name: value} if name in ("archive", "path", "url") else {**base, name: value}
         assert parse_options(given) != parse_options(base)

@@ -130,6 +130,15 @@ def test_an_edited_checkpoint_is_told_in_one_line(query: Query, archive: Path) -
         assert "Traceback" not in str(caught.value)
 
 
+def test_a_position_that_is_put_back_by_hand_is_read_again(query: Query, archive: Path) -> None:
+    """As the docs say: to the source it is a position as any other."""
+    query.run(archive, startingOffsets="earliest")
+    with ArchiveReader(archive) as reader:
+        query.edit(0, {reader.id: 50})
+    query.run(archive)
+    assert query.offsets() == sorted([*range(60), *range(50, 60)])
+
+
 def test_a_mistake_is_told_when_the_query_starts(query: Query, archive: Path) -> None:
     with pytest.raises(Exception, match="option endingOffsets is for batches: a stream has no end"):
         query.run(archive, endingOffsets=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from live_network import until
 from recording_network import guaranteed_broker
+from spark_queries import started
 from tidings.net.archive_desk import ArchiveDesk
 from tidings.net.broker import BrokerServer
 from tidings.recording.recorder import Recorder
@@ -85,35 +87,65 @@ def numbers(frame: Any) -> list[int]:
     return sorted(row.number for row in rows)
 
 
+def start(spark: Any, keeper: Keeper, home: Path, trigger: dict[str, Any], **options: object) -> Any:
+    """From the archive's beginning into the table under `home`."""
+    given = {"url": keeper.url, "startingOffsets": "earliest", **options}
+    writer = spark.readStream.format("tidings").options(**given).load().writeStream.format("parquet")
+    writer = writer.option("checkpointLocation", str(home / "checkpoint")).trigger(**trigger)
+    return started(lambda: writer.start(str(home / "table")))
+
+
+def table(spark: Any, home: Path) -> list[int]:
+    return numbers(spark.read.parquet(str(home / "table")))
+
+
 def test_a_broker_that_goes_and_comes_back(spark: Any, keeper: Keeper, tmp_path: Path) -> None:
     """A batch, a stream, the same stream without its broker, and on from its checkpoint."""
     keeper.call(keeper.publish(0, 300))
     batch = spark.read.format("tidings").option("url", keeper.url).option("minPartitions", 3).load()
     assert numbers(batch) == list(range(300))
 
-    def query() -> Any:
-        stream = (
-            spark.readStream.format("tidings")
-            .option("url", keeper.url)
-            .option("startingOffsets", "earliest")
-            .option("consumer", "table")
-            .load()
-        )
-        return (
-            stream.writeStream.format("parquet")
-            .option("path", str(tmp_path / "table"))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
+    def run(**options: object) -> None:
+        query = start(spark, keeper, tmp_path, {"availableNow": True}, consumer="table", **options)
+        assert query.awaitTermination(100)
 
-    assert query().awaitTermination(100)
+    run()
     keeper.call(keeper.publish(300, 400))
     keeper.call(keeper.stop())
-    without = query()
-    with pytest.raises(Exception, match=r"cannot reach tidings://127\.0\.0\.1:\d+: connection refused"):
-        without.awaitTermination(100)
+    with pytest.raises(
+        Exception, match=r"cannot reach tidings://127\.0\.0\.1:\d+: connection refused"
+    ) as told:
+        run(timeout=1)
+    line = str(told.value).splitlines()[0]
+    assert line.endswith(", for 1 s (option timeout): a query that is started again goes on where it was")
+    assert "Traceback" not in str(told.value)
     keeper.call(keeper.start())
     keeper.call(keeper.publish(400, 450))
-    assert query().awaitTermination(100)
-    assert numbers(spark.read.parquet(str(tmp_path / "table"))) == list(range(450))
+    run()
+    assert table(spark, tmp_path) == list(range(450))
+
+
+def test_a_running_stream_goes_on_when_its_broker_is_back(spark: Any, keeper: Keeper, tmp_path: Path) -> None:
+    """Without an end of the query, and every event once."""
+    keeper.call(keeper.publish(0, 100))
+    query = start(spark, keeper, tmp_path, {"processingTime": "50 milliseconds"}, timeout=100)
+
+    def wait_for(count: int) -> None:
+        ends_at = time.monotonic() + 100
+        while sum(one["numInputRows"] for one in query.recentProgress) < count:
+            assert query.isActive, query.exception()
+            assert time.monotonic() < ends_at, query.status
+            time.sleep(0.1)
+
+    try:
+        for round_ in range(2):
+            wait_for(100 + 50 * round_)
+            keeper.call(keeper.stop())
+            time.sleep(1)  # it asks twenty times a second
+            assert query.isActive, query.exception()
+            keeper.call(keeper.start())
+            keeper.call(keeper.publish(100 + 50 * round_, 150 + 50 * round_))
+        wait_for(200)
+    finally:
+        query.stop()
+    assert table(spark, tmp_path) == list(range(200))

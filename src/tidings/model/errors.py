@@ -42,6 +42,10 @@ class ConnectionFailed(TidingsError):  # noqa: N818
     """A broker that cannot be reached, refused us, or went away."""
 
 
+class BrokerAway(ConnectionFailed):
+    """Nobody answers there now: that may change, unlike a refusal."""
+
+
 class NotConfirmed(TidingsError):  # noqa: N818
     """A publication whose broker went away before it confirmed: it may or may not have been taken."""
 

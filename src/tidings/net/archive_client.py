@@ -32,7 +32,7 @@ from tidings.model.archive_messages import (
     ArchiveRead,
     ArchiveRows,
 )
-from tidings.model.errors import ArchiveError, ConnectionFailed, WireError
+from tidings.model.errors import ArchiveError, BrokerAway, ConnectionFailed, WireError
 from tidings.model.messages import PROTOCOL_VERSION, Hello, Message, Refused, Welcome
 from tidings.net.address import Address, parse_address
 from tidings.net.archive_desk import FAILURES
@@ -73,14 +73,19 @@ class RemoteArchive:
             raise
 
     def _dial(self, address: Address, tls: Tls | None, timeout_s: float) -> socket.socket:
+        context = None if tls is None else client_context(tls)
         try:
             plain = socket.create_connection(address, timeout_s)
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if tls is None:
-                return plain
-            return client_context(tls).wrap_socket(plain, server_hostname=address.host)
-        except (OSError, ssl.SSLError) as error:
+            try:
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return plain if context is None else context.wrap_socket(plain, server_hostname=address.host)
+            except BaseException:
+                plain.close()
+                raise
+        except ssl.SSLCertVerificationError as error:
             raise ConnectionFailed(f"cannot reach {self.url}: {explain(error)}") from None
+        except OSError as error:  # TLS's others are such, too
+            raise BrokerAway(f"cannot reach {self.url}: {explain(error)}") from None
 
     def close(self) -> None:
         self._socket.close()
@@ -169,7 +174,7 @@ class RemoteArchive:
         try:
             self._socket.sendall(frame(encode(message)))
         except OSError as error:
-            raise ConnectionFailed(f"{self.url} went away: {explain(error)}") from None
+            raise BrokerAway(f"{self.url} went away: {explain(error)}") from None
 
     def _next(self) -> Message:
         while not self._waiting:
@@ -179,11 +184,11 @@ class RemoteArchive:
                 for body in bodies:
                     self._waiting += decode(body)
             except OSError as error:
-                raise ConnectionFailed(f"{self.url} went away: {explain(error)}") from None
+                raise BrokerAway(f"{self.url} went away: {explain(error)}") from None
             except WireError as error:
                 raise self._broken(str(error)) from None
             if not data:
-                raise ConnectionFailed(f"{self.url} went away: it closed the connection")
+                raise BrokerAway(f"{self.url} went away: it closed the connection")
         message = self._waiting.popleft()
         if isinstance(message, Refused):
             raise ConnectionFailed(f"{self.url} refused us: {message.reason}")

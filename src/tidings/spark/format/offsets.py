@@ -6,16 +6,21 @@ The id is of the archive, not of its path, so that another archive under the sam
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from tidings.model.errors import PipelineError
+from tidings.model.errors import ConnectionFailed, PipelineError
 from tidings.spark.format.options import EARLIEST, LATEST, Location, Offsets, SourceOptions
+from tidings.spark.format.waiting import Patience
 
 log = logging.getLogger("tidings.spark")
+
+Answer = TypeVar("Answer")
+ANSWER_SECONDS = 10.0
+"""A broker that says nothing for so long is away."""
 
 Position = dict[str, int]
 """The next offset of each archive, by its id, sorted: Spark compares positions as texts."""
@@ -42,18 +47,23 @@ class Reader(Protocol):
 
 
 @contextmanager
-def opened(location: Location) -> Iterator[Reader]:
+def opened(location: Location, timeout_s: float) -> Iterator[Reader]:
     """The archive there, until the end of the block."""
     with ExitStack() as stack:
-        yield _enter(location, stack)
+        yield _enter(location, timeout_s, stack)
 
 
-def _enter(location: Location, stack: ExitStack) -> Reader:
+def _enter(location: Location, timeout_s: float, stack: ExitStack) -> Reader:
     reader: Any
     if location.remote:
         from tidings.net.archive_client import RemoteArchive
 
-        reader = RemoteArchive(location.text, token=location.token, tls_ca=location.tls_ca)
+        reader = RemoteArchive(
+            location.text,
+            token=location.token,
+            tls_ca=location.tls_ca,
+            timeout_s=min(timeout_s, ANSWER_SECONDS),
+        )
     else:
         from tidings.archive.reader import ArchiveReader
 
@@ -65,12 +75,12 @@ def _enter(location: Location, stack: ExitStack) -> Reader:
 class Archives:
     """All archives of a source, open."""
 
-    def __init__(self, locations: tuple[Location, ...]) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self.readers: dict[str, Reader] = {}
         self.locations: dict[str, Location] = {}
         with ExitStack() as stack:
-            for location in locations:
-                reader = _enter(location, stack)
+            for location in options.locations:
+                reader = _enter(location, options.timeout_s, stack)
                 if reader.id in self.locations:
                     other = self.locations[reader.id]
                     raise PipelineError(
@@ -82,12 +92,6 @@ class Archives:
 
     def close(self) -> None:
         self._stack.close()
-
-    def __enter__(self) -> Archives:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def bounds(self) -> dict[str, Bounds]:
         return {archive: self.readers[archive].bounds() for archive in sorted(self.readers)}
@@ -161,6 +165,40 @@ class Archives:
                     log.warning("%s", loss)
             found[archive] = max(offset, first)
         return found
+
+
+class Connection:
+    """To the archives, for the driver's questions: opened when something is asked, and again when a connection is lost.
+
+    A broker that was there is waited for. One that is not known to have been is likelier a wrong address, and is
+    tried once.
+    """
+
+    def __init__(self, options: SourceOptions, advice: str) -> None:
+        self._options = options
+        self._advice = advice
+        self._opened: Archives | None = None
+        self._reached = False
+
+    def ask(self, question: Callable[[Archives], Answer], *, known: bool = False) -> Answer:
+        """`known`: whoever asks has a position, which is from there."""
+        patience = Patience(self._options.timeout_s, self._advice)
+        while True:
+            try:
+                if self._opened is None:
+                    self._opened = Archives(self._options)
+                    self._reached = True
+                return question(self._opened)
+            except ConnectionFailed as error:
+                self.close()
+                if not (known or self._reached):
+                    raise
+                patience.wait(error)
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
 
 
 def lost(start: int, stop: int, first: int, archive: str) -> str:

@@ -19,11 +19,15 @@ from tidings.model.topics import TopicPattern, canonical_topics, check_topic
 EARLIEST, LATEST = -2, -1
 """Offsets that stand for what an archive has, numbered as Kafka does."""
 NANOSECONDS_PER_MS = 1_000_000
+LAST_MS = INT_MAX // NANOSECONDS_PER_MS
+"""In the year 2262: events carry no later instant."""
 SHOWN_CHARACTERS = 80
 MAX_PARTITIONS = 100_000
+DEFAULT_TIMEOUT_S = 30.0
+MAX_TIMEOUT_S = 24 * 3_600.0
 
 KNOWN = (
-    *("archive", "path", "url", "token", "tlsCa", "subscribe", "subscribePattern", "where"),
+    *("archive", "path", "url", "token", "tlsCa", "timeout", "subscribe", "subscribePattern", "where"),
     *("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp"),
     *("includeHeaders", "failOnDataLoss", "minPartitions", "maxOffsetsPerTrigger", "consumer"),
 )
@@ -66,6 +70,8 @@ class SourceOptions:
     min_partitions: int | None
     max_offsets_per_trigger: int | None
     consumer: str | None
+    timeout_s: float
+    """So long a broker that is away is waited for."""
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
@@ -91,6 +97,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
         min_partitions=_count(given, "minPartitions", MAX_PARTITIONS),
         max_offsets_per_trigger=_count(given, "maxOffsetsPerTrigger"),
         consumer=_consumer(given),
+        timeout_s=parse_timeout(given.get("timeout")),
     )
 
 
@@ -129,7 +136,7 @@ def _locations(given: Mapping[str, str]) -> tuple[Location, ...]:
     if name is None:
         raise PipelineError("option archive (a directory) or url (tidings://host:port) is missing")
     remote = name == "url"
-    for only_remote in ("token", "tlsCa"):
+    for only_remote in ("token", "tlsCa", "timeout"):
         if only_remote in given and not remote:
             raise PipelineError(f"option {only_remote} is for a url, not for an archive's directory")
     places = [part.strip() for part in (_NEXT_URL.split(given[name]) if remote else given[name].split(","))]
@@ -240,8 +247,13 @@ def _instant_ns(given: Mapping[str, str], name: str) -> int | None:
     text = given.get(name)
     if text is None:
         return None
-    if not _is_digits(text) or int(text) > INT_MAX // NANOSECONDS_PER_MS:
+    if not (text.isascii() and text.isdigit()):
         raise PipelineError(f"option {name} {_shown(text)} is no instant: write milliseconds since 1970")
+    if not _is_digits(text) or int(text) > LAST_MS:
+        raise PipelineError(
+            f"option {name} {_shown(text)} is beyond {LAST_MS}, in the year 2262, the last instant that events "
+            "carry: write milliseconds since 1970"
+        )
     return int(text) * NANOSECONDS_PER_MS
 
 
@@ -261,6 +273,21 @@ def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text.lower() not in ("true", "false"):
         raise PipelineError(f"option {name} {_shown(text)} is neither true nor false")
     return text.lower() == "true"
+
+
+def parse_timeout(text: str | None) -> float:
+    """How long a broker that is away is waited for, by the source and by the sink."""
+    if text is None:
+        return DEFAULT_TIMEOUT_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= MAX_TIMEOUT_S:
+        raise PipelineError(
+            f"option timeout {_shown(text)} is no number of seconds above 0, and at most a day"
+        )
+    return seconds
 
 
 def _consumer(given: Mapping[str, str]) -> str | None:

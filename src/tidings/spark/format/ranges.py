@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from tidings.model.errors import ArchiveTrimmed, PipelineError
+from tidings.model.errors import ArchiveTrimmed, ConnectionFailed, PipelineError
 from tidings.spark.format.columns import Selection, spark_batch
 from tidings.spark.format.offsets import Archives, Position, Reader, log, lost, opened
 from tidings.spark.format.options import SourceOptions
 from tidings.spark.format.telling import told_plainly
+from tidings.spark.format.waiting import Patience
 
 ROWS_PER_TASK = 500_000
 """Not many more: a task that fails is repeated as a whole."""
@@ -77,26 +78,42 @@ def _borders(reader: Reader) -> list[int]:
     return sorted(segment.first for segment in segments()) if segments is not None else []
 
 
-def read_range(options: SourceOptions, wanted: InputPartition) -> Iterator[pa.RecordBatch]:
+def read_range(options: SourceOptions, wanted: InputPartition, advice: str) -> Iterator[pa.RecordBatch]:
     """The rows of one range, in a worker."""
     if not isinstance(wanted, ArchiveRange):
         return  # Spark's own, where a plan has no ranges at all
-    location = options.locations[wanted.index]
     selection = Selection(options.topics, options.where)
-    with told_plainly(), opened(location) as reader:
-        if reader.id != wanted.archive:
-            raise PipelineError(
-                f"{location.text} was archive {wanted.archive} and is archive {reader.id} now"
-            )
-        for batch in _batches(reader, wanted, options.fail_on_data_loss, location.text, selection.columns):
+    with told_plainly():
+        for batch in _batches(options, wanted, selection.columns, Patience(options.timeout_s, advice)):
             selected = selection(batch)
             if selected.num_rows:
                 yield spark_batch(selected, wanted.index, headers=options.include_headers)
 
 
 def _batches(
-    reader: Reader, wanted: ArchiveRange, fail_on_data_loss: bool, place: str, columns: Sequence[str]
+    options: SourceOptions, wanted: ArchiveRange, columns: Sequence[str], patience: Patience
 ) -> Iterator[pa.RecordBatch]:
+    """From a broker that went away, those that lack: a range is the same for ever."""
+    left = wanted
+    while True:
+        try:
+            with opened(options.locations[left.index], options.timeout_s) as reader:
+                for batch in _kept_batches(reader, left, options, columns):
+                    if batch.num_rows:
+                        yield batch
+                        left = replace(left, start=batch.column("offset")[-1].as_py() + 1)
+                        patience.renew()
+                return
+        except ConnectionFailed as error:
+            patience.wait(error)
+
+
+def _kept_batches(
+    reader: Reader, wanted: ArchiveRange, options: SourceOptions, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    place = options.locations[wanted.index].text
+    if reader.id != wanted.archive:
+        raise PipelineError(f"{place} was archive {wanted.archive} and is archive {reader.id} now")
     position = wanted.start
     while position < wanted.stop:
         try:
@@ -108,7 +125,7 @@ def _batches(
             first = reader.bounds().first
             stop = min(first, wanted.stop)
             told = lost(position, stop, first, place)
-            if fail_on_data_loss or stop <= position:
+            if options.fail_on_data_loss or stop <= position:
                 raise PipelineError(told) from None
             log.warning("%s", told)
             position = stop

@@ -6,9 +6,11 @@ Columns are described in sink_rows.py. Options: `url` (required), `topic` (of al
 `token`, `tlsCa`, `name` (what the names of the publishers begin with; otherwise the name of the query), and `timeout`
 (how many seconds a broker that is away, or does not confirm, is waited for; 30).
 
-Each partition publishes as the source `NAME-QUERY-PARTITION`, where QUERY is the query's id, its rows numbered from 1.
-The incarnation is made of the batch's number and a digest of the rows. A task returns when all its rows are confirmed;
-a batch that Spark replays, and a task that it runs again, publish the same events again. So what is promised is
+Each partition of a batch publishes as the source `NAME-QUERY-PARTITION-DIGEST`, where QUERY is the query's id and
+DIGEST is of the rows, which are numbered from 1; the incarnation is the batch's number. A task returns when all its
+rows are confirmed; a batch that Spark replays, and a task that it runs again, publish the same events again. Other rows
+have another source: a digest does not grow, and as a part of the incarnation it could make a later attempt look like
+an earlier life of the same source, which audits take for disorder. So what is promised is
 
 * over guaranteed brokers: every row exactly once, however often tasks fail, workers die, brokers restart and batches
   are replayed, as long as the rows of a partition come again in the same order. Where they do not (after a shuffle
@@ -38,8 +40,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from tidings.model.errors import PipelineError, TidingsError
 from tidings.model.topics import check_topic
-from tidings.spark.format.sink_publishing import DIGEST_BITS, Spool, Target, publish
+from tidings.spark.format.options import parse_timeout
+from tidings.spark.format.sink_publishing import DIGEST_DIGITS, Spool, Target, publish
 from tidings.spark.format.sink_rows import Columns
+from tidings.spark.format.telling import told_plainly
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -48,8 +52,6 @@ KNOWN = ("url", "topic", "token", "tlsCa", "name", "timeout")
 OF_SPARK = ("queryname", "checkpointlocation")
 """What Spark passes on of a query's own settings."""
 DEFAULT_NAME = "spark"
-DEFAULT_TIMEOUT_S = 30.0
-MAX_TIMEOUT_S = 24 * 3_600.0
 MAX_NAME_CHARACTERS = 40
 QUERY_CHARACTERS = 12
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -70,6 +72,7 @@ class Published(WriterCommitMessage):  # type: ignore[misc]
     rows: int
 
 
+@told_plainly()
 def sink_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchSink:
     """PipelineError, in one line, for what is wrong with the options or the columns, or if there is no broker."""
     if overwrite:
@@ -80,6 +83,7 @@ def sink_writer(options: Mapping[str, str], schema: StructType, overwrite: bool)
     return sink
 
 
+@told_plainly()
 def sink_stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamSink:
     """As `sink_writer`. With output mode complete every batch publishes the whole result again, as it says.
 
@@ -95,6 +99,7 @@ class BatchSink(DataSourceArrowWriter):  # type: ignore[misc]
         self._columns = columns
         self._job = secrets.token_hex(QUERY_CHARACTERS // 2)
 
+    @told_plainly()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
         context = _task_context()
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
@@ -105,6 +110,7 @@ class BatchSink(DataSourceArrowWriter):  # type: ignore[misc]
             iterator,
             query=query if inside_a_query else self._job,
             batch=int(batch) if inside_a_query else 0,
+            partition=context.partitionId(),
             patience_s=self._options.target.timeout_s,
         )
 
@@ -114,6 +120,7 @@ class StreamSink(DataSourceStreamArrowWriter):  # type: ignore[misc]
         self._options = options
         self._columns = columns
 
+    @told_plainly()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
         context = _task_context()
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
@@ -122,7 +129,13 @@ class StreamSink(DataSourceStreamArrowWriter):  # type: ignore[misc]
         # A broker that is not there for the very first batch is a mistake rather than a broker that restarts.
         patience_s = self._options.target.timeout_s if int(batch) > 0 else 0.0
         return _write(
-            self._options, self._columns, iterator, query=query, batch=int(batch), patience_s=patience_s
+            self._options,
+            self._columns,
+            iterator,
+            query=query,
+            batch=int(batch),
+            partition=context.partitionId(),
+            patience_s=patience_s,
         )
 
 
@@ -139,15 +152,21 @@ def _write(
     *,
     query: str,
     batch: int,
+    partition: int,
     patience_s: float,
 ) -> Published:
-    partition = _task_context().partitionId()
-    source = f"{options.name}-{query.replace('-', '')[:QUERY_CHARACTERS]}-{partition}"
     with Spool() as spool:
-        spool.fill(columns.events(batches, source, partition))
+        longest = source_name(options.name, query, partition, "0" * DIGEST_DIGITS)
+        spool.fill(columns.events(batches, longest, partition))
         if spool.count:
-            publish(options.target, source, batch << DIGEST_BITS | spool.digest, spool, patience_s)
+            source = source_name(options.name, query, partition, spool.digest)
+            publish(options.target, source, batch, spool, patience_s)
         return Published(spool.count)
+
+
+def source_name(name: str, query: str, partition: int, digest: str) -> str:
+    """Who publishes these rows: the same whenever they come again, another for others."""
+    return f"{name}-{query.replace('-', '')[:QUERY_CHARACTERS]}-{partition}-{digest}"
 
 
 # --- Options
@@ -158,7 +177,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     if not given.get("url"):
         raise PipelineError("the option url is missing: which broker, as tidings://host:port")
     target = Target(
-        given["url"], given.get("token", ""), given.get("tlsCa") or None, _timeout_s(given.get("timeout"))
+        given["url"], given.get("token", ""), given.get("tlsCa") or None, parse_timeout(given.get("timeout"))
     )
     target.check()
     topic = given.get("topic")
@@ -182,18 +201,6 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
             raise PipelineError(f"unknown option {key!r}: {hint}")
         given[name] = value.strip()
     return given
-
-
-def _timeout_s(text: str | None) -> float:
-    if text is None:
-        return DEFAULT_TIMEOUT_S
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= MAX_TIMEOUT_S:
-        raise PipelineError(f"option timeout {text!r} is no number of seconds above 0, and at most a day")
-    return seconds
 
 
 def _name(given: Mapping[str, str]) -> str:

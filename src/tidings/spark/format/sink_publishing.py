@@ -1,10 +1,10 @@
 """Publishing the rows of one partition: collected first, then sent with few on their way, and all confirmed.
 
 The rows are collected, in memory and beyond that in a temporary file, for two reasons. A row that cannot be an event
-is found before anything is published. And the digest of all rows becomes part of the source's incarnation: a task that
-is run again with the same rows in the same order repeats the same events, which brokers take once; one that is run
-again with others (a shuffle may bring rows in another order) publishes events of its own. Otherwise a new row would be
-taken for the old one of that number, and be lost.
+is found before anything is published. And the digest of all rows becomes part of the source's name: a task that is run
+again with the same rows in the same order repeats the same events, which brokers take once; one that is run again with
+others (a shuffle may bring rows in another order) publishes events of its own. Otherwise a new row would be taken for
+the old one of that number, and be lost.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ CHUNK_EVENTS = 1_024
 CHUNK_BYTES = 1024 * 1024
 CHUNKS_UNDER_WAY = 4
 """Together below what a client sends ahead, and what it keeps to send."""
-DIGEST_BITS = 32
+DIGEST_DIGITS = 16
+"""In a source's name."""
 LENGTH_BYTES = 4
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -125,7 +126,7 @@ class Spool(AbstractContextManager["Spool"]):
     def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
         self.count = 0
         self._file = tempfile.SpooledTemporaryFile(memory_bytes)  # noqa: SIM115 - closed with this
-        self._digest = blake2b(digest_size=DIGEST_BITS // 8)
+        self._digest = blake2b(digest_size=DIGEST_DIGITS // 2)
 
     def fill(self, events: Iterable[Outgoing]) -> None:
         for event in events:
@@ -142,8 +143,8 @@ class Spool(AbstractContextManager["Spool"]):
             raise PipelineError(f"no room for the rows of a partition in {where}: {error.strerror}") from None
 
     @property
-    def digest(self) -> int:
-        return int.from_bytes(self._digest.digest(), "big")
+    def digest(self) -> str:
+        return self._digest.hexdigest()
 
     def chunks(self) -> Iterator[list[Outgoing]]:
         self._file.seek(0)

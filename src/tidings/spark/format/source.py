@@ -7,6 +7,7 @@ twice the second use gets the first one's. Ranges, topics and filters are option
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -22,10 +23,11 @@ from pyspark.sql.types import (
 )
 
 from tidings.model.errors import PipelineError
-from tidings.spark.format.offsets import Archives, Bounds, Position
+from tidings.spark.format.offsets import Archives, Bounds, Connection, Position
 from tidings.spark.format.options import EARLIEST, SourceOptions, parse_options
 from tidings.spark.format.ranges import plan_ranges, read_range
 from tidings.spark.format.telling import told_plainly
+from tidings.spark.format.waiting import BEGINS_ANEW
 
 HEADER = StructType().add("key", StringType()).add("value", BinaryType())
 ORDER = (
@@ -74,14 +76,16 @@ class ArchiveBatchReader(DataSourceReader):  # type: ignore[misc]
             self._options = parse_options(options, streaming=False)
 
     def partitions(self) -> list[InputPartition]:
-        options = self._options
-        with told_plainly(), Archives(options.locations) as archives:
-            bounds = archives.bounds()
-            start, end = batch_range(archives, bounds, options)
-            return plan_ranges(archives, archives.kept(start, end, bounds, options), end, options)
+        with told_plainly(), closing(Connection(self._options, BEGINS_ANEW)) as connection:
+            return connection.ask(self._plan)
+
+    def _plan(self, archives: Archives) -> list[InputPartition]:
+        options, bounds = self._options, archives.bounds()
+        start, end = batch_range(archives, bounds, options)
+        return plan_ranges(archives, archives.kept(start, end, bounds, options), end, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._options, partition)
+        return read_range(self._options, partition, BEGINS_ANEW)
 
 
 def batch_range(

@@ -7,7 +7,7 @@ reads the same for ever, and nothing that matters is kept here: what is, is open
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -19,14 +19,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidings.model.errors import ConnectionFailed, PipelineError, TidingsError
-from tidings.spark.format.offsets import Archives, Bounds, Position
+from tidings.model.errors import BrokerAway, PipelineError, TidingsError
+from tidings.spark.format.offsets import Answer, Archives, Bounds, Connection, Position
 from tidings.spark.format.options import LATEST, SourceOptions, parse_options
 from tidings.spark.format.ranges import plan_ranges, read_range
 from tidings.spark.format.source import check_schema
 from tidings.spark.format.telling import told_plainly
-
-Answer = TypeVar("Answer")
+from tidings.spark.format.waiting import GOES_ON
 
 POSITION = "the position in the checkpoint"
 ANEW = "to begin anew use another checkpointLocation"
@@ -34,9 +33,11 @@ ANEW = "to begin anew use another checkpointLocation"
 
 class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._opened: Archives | None = None
+        self._opened: Connection | None = None
         self._target: Position | None = None
         """Where a query that takes what is available now ends."""
+        self._ends_now = False
+        """It is one, and nobody could be asked where yet."""
         self._mistake: TidingsError | None = None
         try:
             check_schema(schema)
@@ -73,13 +74,18 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self.reportLatestOffset()
+        """Spark asks before it says whether there is a checkpoint, and so whether a broker is to be waited for."""
+        with told_plainly():
+            try:
+                self._target = self._connection.ask(_latest)
+            except BrokerAway:
+                self._ends_now = True
 
     def reportLatestOffset(self) -> Position:  # noqa: N802
-        return self._asked(lambda archives: _ends(archives.bounds()))
+        return self._asked(_latest)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> Position:  # noqa: N802
-        begin, ends = self._asked(lambda archives: self._available(archives, start))
+        begin, ends = self._asked(lambda archives: self._available(archives, start), known=True)
         return limited(begin, ends, limit.max_rows) if isinstance(limit, ReadMaxRows) else ends
 
     def _available(self, archives: Archives, start: dict[str, Any]) -> tuple[Position, Position]:
@@ -87,13 +93,15 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         begin = checked(archives, start, POSITION)
         archives.check_not_ahead(begin, bounds, POSITION)
         ends = _ends(bounds)
+        if self._ends_now:
+            self._target, self._ends_now = ends, False
         if self._target is not None:
             ends = {archive: min(end, self._target[archive]) for archive, end in ends.items()}
         ends = {archive: max(end, begin[archive]) for archive, end in ends.items()}
         return archives.kept(begin, ends, bounds, self._options, told=False), ends  # the plan tells
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return self._asked(lambda archives: self._plan(archives, start, end))
+        return self._asked(lambda archives: self._plan(archives, start, end), known=True)
 
     def _plan(self, archives: Archives, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         bounds = archives.bounds()
@@ -104,11 +112,11 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         return plan_ranges(archives, begin, until, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._options, partition)
+        return read_range(self._options, partition, GOES_ON)
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.consumer is not None:
-            self._asked(lambda archives: self._commit(archives, end))
+            self._asked(lambda archives: self._commit(archives, end), known=True)
 
     def _commit(self, archives: Archives, end: dict[str, Any]) -> None:
         for archive, offset in checked(archives, end, "the position to commit").items():
@@ -117,18 +125,20 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     def stop(self) -> None:
         if self._opened is not None:
             self._opened.close()
-            self._opened = None
 
-    def _asked(self, question: Callable[[Archives], Answer]) -> Answer:
-        """Of the archives. A connection that was lost since the last batch is made again, once."""
+    @property
+    def _connection(self) -> Connection:
+        if self._opened is None:
+            self._opened = Connection(self._options, GOES_ON)
+        return self._opened
+
+    def _asked(self, question: Callable[[Archives], Answer], *, known: bool = False) -> Answer:
         with told_plainly():
-            if self._opened is not None:
-                try:
-                    return question(self._opened)
-                except ConnectionFailed:
-                    self.stop()
-            self._opened = Archives(self._options.locations)
-            return question(self._opened)
+            return self._connection.ask(question, known=known)
+
+
+def _latest(archives: Archives) -> Position:
+    return _ends(archives.bounds())
 
 
 def _ends(bounds: Mapping[str, Bounds]) -> Position:
