@@ -77,6 +77,9 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
+_COLLECTIONS = ("SortedSet", "StrongBag", "StrongSet", "WeakBag", "WeakSet")
+"""Of the design, and of later."""
+
 __all__ = ["__version__", *sorted(_HOME_OF)]
 
 
@@ -85,6 +88,8 @@ def __getattr__(name: str) -> Any:
         return import_module(f"tidings.{name}")
     home = _HOME_OF.get(name)
     if home is None:
+        if name in _COLLECTIONS:
+            raise AttributeError(f"tidings.{name}: the collections are not yet available")
         raise AttributeError(f"module 'tidings' has no attribute {name!r}")
     value = getattr(import_module(home), name)
     globals()[name] = value

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tidings import opening
+from tidings.model.errors import ConnectionFailed
 from tidings.model.event import Event, EventId
 from tidings.model.predicates import Scalar
 from tidings.opening import Embedded
@@ -24,6 +25,7 @@ from tidings.services.service import EventService
 from tidings.services.stream import DEFAULT_BUFFER_EVENTS, Stream
 
 Result = TypeVar("Result")
+NOT_OPEN = "the bus is not open: use it inside 'with'"
 
 
 class _Loop:
@@ -34,7 +36,14 @@ class _Loop:
         self._thread = threading.Thread(target=self._loop.run_forever, name="tidings", daemon=True)
         self._thread.start()
 
+    @property
+    def stopped(self) -> bool:
+        return self._loop.is_closed()
+
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        if self.stopped:
+            work.close()
+            raise ConnectionFailed("the connection was closed")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -78,10 +87,13 @@ class SyncStream(AbstractContextManager["SyncStream"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._loop.run(self._stream.__aexit__(None, None, None))
+        if not self._loop.stopped:  # else it ended with its bus
+            self._loop.run(self._stream.__aexit__(None, None, None))
 
 
 class SyncBus(AbstractContextManager["SyncBus"]):
+    """`with` opens and closes it; where there is no block, as in a notebook, `open` and `close` do."""
+
     def __init__(self, bus: EventService, loop: _Loop | None = None) -> None:
         self._bus = bus
         self._shared = loop
@@ -90,7 +102,7 @@ class SyncBus(AbstractContextManager["SyncBus"]):
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         if self._loop is None:
             work.close()
-            raise RuntimeError("the bus is not open: use it inside 'with'")
+            raise ConnectionFailed(NOT_OPEN)
         return self._loop.run(work)
 
     def publish(
@@ -109,7 +121,7 @@ class SyncBus(AbstractContextManager["SyncBus"]):
         buffer_events: int = DEFAULT_BUFFER_EVENTS,
     ) -> SyncStream:
         if self._loop is None:
-            raise RuntimeError("the bus is not open: use it inside 'with'")
+            raise ConnectionFailed(NOT_OPEN)
         stream = self._bus.subscribe(*topics, where=where, order=order, buffer_events=buffer_events)
         return SyncStream(self._loop, stream)
 
@@ -118,27 +130,39 @@ class SyncBus(AbstractContextManager["SyncBus"]):
 
     def connect(self, at: str | None = None, *, name: str | None = None) -> SyncBus:
         """Another client of an embedded network."""
-        if not isinstance(self._bus, Embedded) or self._loop is None:
-            raise RuntimeError("only an open embedded network has more buses")
+        if not isinstance(self._bus, Embedded):
+            raise RuntimeError("only an embedded network has more buses")
+        if self._loop is None:
+            raise ConnectionFailed(NOT_OPEN)
         return SyncBus(self._bus.connect(at, name=name), self._loop)
 
-    def __enter__(self) -> Self:
+    def open(self) -> None:
         if self._loop is None:
-            self._loop = _Loop()
+            self._loop = self._shared or _Loop()
         try:
             self._loop.run(self._bus.open())
         except BaseException:
             self._stop()
             raise
+
+    def close(self) -> None:
+        """Closing again does nothing."""
+        if self._loop is None:
+            return
+        try:
+            if not self._loop.stopped:  # else the network that it was a client of is closed, and it with that
+                self._loop.run(self._bus.close())
+        finally:
+            self._stop()
+
+    def __enter__(self) -> Self:
+        self.open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self._run(self._bus.close())
-        finally:
-            self._stop()
+        self.close()
 
     def _stop(self) -> None:
         if self._loop is not None and self._shared is None:

@@ -42,7 +42,17 @@ from tidings.protocol.sequencing.layout import EVERYTHING
 from tidings.protocol.sequencing.subscriber import Patience
 from tidings.protocol.store import MemoryStore
 from tidings.scenario.links import LOCAL, LinkSpec
-from tidings.scenario.schema import BernoulliLoss, ConstantDelay, Mode, NoLoss, Overlay, TreeShape
+from tidings.scenario.modes import AVAILABLE_MODES, check_available
+from tidings.scenario.schema import (
+    MAX_BROKERS,
+    MAX_DELAY_MS,
+    BernoulliLoss,
+    ConstantDelay,
+    Mode,
+    NoLoss,
+    Overlay,
+    TreeShape,
+)
 from tidings.scenario.topology import build_topology, labels, neighbourhoods, neighbours
 from tidings.services.bus import Bus
 from tidings.services.overlay import AUTO, check_loss, recovery_of
@@ -56,10 +66,27 @@ AnyBus = TypeVar("AnyBus", bound=Bus)
 NS_PER_S = 1_000_000_000
 LONGEST_WAIT_NS = 3_600 * NS_PER_S
 """A test in which no coroutine runs and none has a timeout for this long is taken to hang."""
-MODES: tuple[Mode, ...] = ("best-effort", "guaranteed", "epidemic")
 LONGEST_START_NS = 10 * NS_PER_S
 GOODBYE_S = 0.001
 """How long a guaranteed client that closes waits for its last words to arrive."""
+
+
+def _check_arguments(
+    brokers: int, delay_ms: float, loss: float, duplicate: float, mode: str, delta: int
+) -> None:
+    """ValueError for what no network can be, NotYetAvailable for a mode of later."""
+    check_available(mode)
+    if mode not in AVAILABLE_MODES:
+        raise ValueError(f"mode {mode!r} is not one of {', '.join(AVAILABLE_MODES)}")
+    if not isinstance(brokers, int) or not 1 <= brokers <= MAX_BROKERS:
+        raise ValueError(f"brokers is a whole number from 1 to {MAX_BROKERS:,}, not {brokers!r}")
+    if not isinstance(delta, int) or delta < 0:
+        raise ValueError(f"delta is a whole number of at least 0, not {delta!r}")
+    if not isinstance(delay_ms, int | float) or not 0 <= delay_ms <= MAX_DELAY_MS:  # nan is not, either
+        raise ValueError(f"delay_ms is a number from 0 to {MAX_DELAY_MS:,.0f}, not {delay_ms!r}")
+    if not isinstance(duplicate, int | float) or not 0 <= duplicate <= 1:
+        raise ValueError(f"duplicate is a share from 0 to 1, not {duplicate!r}")
+    check_loss(loss)
 
 
 class TestNetwork:
@@ -81,9 +108,7 @@ class TestNetwork:
         causal: bool = True,
         order_patience: Patience | None = None,
     ) -> None:
-        if mode not in MODES:
-            raise ValueError(f"mode {mode!r} is not one of {', '.join(MODES)}")
-        check_loss(loss)
+        _check_arguments(brokers, delay_ms, loss, duplicate, mode, delta)
         self._recovery = recovery_of(recovery, mode)
         overlay = Overlay(mode=mode, shape=TreeShape(brokers=brokers), delta=delta)
         topology = build_topology(overlay, seed)
@@ -372,6 +397,17 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
         return self._schedule.now / NS_PER_S
 
 
+def _check_no_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(
+        "simulate runs an event loop of its own, and one is running here: call it from a function that is not async, "
+        "or in a thread, as `await asyncio.to_thread(simulate, scenario, ...)`"
+    )
+
+
 def simulate(
     scenario: Callable[[TestNetwork], Awaitable[Result]],
     *,
@@ -392,7 +428,9 @@ def simulate(
     `recovery` says how the brokers of mode "epidemic" repair what is lost: an algorithm, or settings.
     `order_topics`, `causal` and `order_patience` as in `tidings.embedded`; the sequencer is beside b0, with a standby
     beside b1 and a witness beside b2 where there are three brokers.
+    Where an event loop runs already, as in a notebook: `await asyncio.to_thread(simulate, scenario, seed=7)`.
     """
+    _check_no_loop()
     network = TestNetwork(
         seed,
         brokers,

@@ -37,7 +37,10 @@ def refused(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> N
         (HEAD + CLIENTS + '[[publisher]]\nname = "p"\nat = "b0"', ["'p'"]),
         (HEAD + CLIENTS + 'filter = "size >> 10"', ["subscriber[0].filter", "position"]),
         (HEAD + CLIENTS.replace('"b0"', '"b0"\nattributes = { x = { kind = "decimal" } }'), ["'decimal'"]),
-        ('[overlay]\nmode = "peers"\n', ['"peers" is not yet available']),
+        (
+            '[overlay]\nmode = "peers"\n',
+            ['bad.toml: overlay.mode: "peers" is not yet available; available: "best-effort", "guaranteed"'],
+        ),
         ("seed = ", ["not valid TOML"]),
     ],
     ids=["key", "cycle", "parts", "twice", "filter", "attribute type", "mode", "toml"],
@@ -90,6 +93,23 @@ def test_a_command_line_that_cannot_be_used(
     found = run(arguments)
     out, err = capsys.readouterr()
     refused(subprocess.CompletedProcess(arguments, found, out, err), code, part)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('[overlay]\nmode = "peers"\n', 'overlay.mode: "peers" is not yet available'),
+        ("[network]\nreorder = 0.5\n", "network.reorder: loopback does not do that"),
+    ],
+    ids=["mode", "key"],
+)
+def test_what_cannot_run_in_wall_time_is_told_with_its_file(
+    text: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text, encoding="utf-8")
+    assert run(["up", "--scenario", str(path), "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.startswith(f"tidings: {path}: {reason}")
 
 
 def test_with_json_an_error_is_one_json_object() -> None:

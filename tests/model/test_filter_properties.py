@@ -59,6 +59,7 @@ operands = st.one_of(columns, columns, values)
 of_one_kind = st.one_of(
     st.lists(numbers, min_size=1, max_size=4),
     st.lists(st.sampled_from(STRINGS), min_size=1, max_size=4),
+    st.lists(st.booleans(), min_size=1, max_size=2),
     st.lists(st.sampled_from(LITERALS), min_size=1, max_size=4),
 )
 comparisons = st.builds(
@@ -99,12 +100,24 @@ narrow_leaves = st.one_of(
     st.builds(Comparison, two_columns, orders, st.sampled_from(["a", "ab"]).map(Value)),
     st.builds(NullTest, two_columns),
 )
-trees = st.one_of(grown(leaves, 8), grown(narrow_leaves, 6))
+# The same for booleans, where NULL, both values and other kinds are told apart.
+flags = st.sampled_from([True, True, False, False, 1, "a", None])
+flag_leaves = st.one_of(
+    st.builds(Membership, two_columns, st.lists(st.booleans(), min_size=1, max_size=2).map(tuple)),
+    st.builds(Membership, two_columns, st.lists(flags, min_size=1, max_size=3).map(tuple)),
+    st.builds(Comparison, two_columns, st.sampled_from(["=", "!=", "<=", "<=>"]), flags.map(Value)),
+    st.builds(Comparison, two_columns, orders, two_columns),
+    st.builds(TruthTest, st.one_of(two_columns, flags.map(Value)), st.booleans()),
+    st.builds(NullTest, two_columns),
+    two_columns,
+)
+trees = st.one_of(grown(leaves, 8), grown(narrow_leaves, 6), grown(flag_leaves, 6))
 events = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(EVENT_VALUES), max_size=4)
 narrow_events = st.fixed_dictionaries(
     {"a": st.sampled_from([*AWKWARD, 0, "a"]), "b": st.sampled_from([*AWKWARD, 0, "a"])}
 )
-event_lists = st.lists(st.one_of(events, narrow_events), min_size=1, max_size=12)
+flag_events = st.dictionaries(st.sampled_from(["a", "b"]), flags)
+event_lists = st.lists(st.one_of(events, narrow_events, flag_events), min_size=1, max_size=12)
 
 
 # --- the twin ---
@@ -166,7 +179,7 @@ def truth(node: Expression, event: dict[str, object]) -> bool | None:
         case NullTest(operand):
             return kind(operand_value(operand, event)) is None
         case TruthTest(operand, wanted):
-            return compared(operand_value(operand, event), "<=>", wanted)
+            return operand_value(operand, event) is wanted
         case Comparison(left, operator, right):
             if operator != "<=>" and isinstance(left, Column) and left == right:
                 value = operand_value(left, event)
@@ -264,10 +277,14 @@ def test_the_normal_form_means_what_the_tree_means(tree: Expression, sample: lis
 
 @settings(max_examples=300, deadline=None)
 @given(trees)
+@example(Not(Membership(Column("a"), (True,))))
+@example(Not(Membership(Column("a"), (True, False))))
+@example(And((Not(TruthTest(Column("a"), True)), Not(NullTest(Column("a"))))))
 def test_text_and_tree_are_one_filter_and_canonical_text_is_a_fixed_point(tree: Expression) -> None:
     built_filter = built(tree)
     assert Filter(spell(tree)) == built_filter
     again = Filter(built_filter.to_sql())
+    assert again == built_filter
     assert again.to_sql() == built_filter.to_sql()
     assert again.pattern.key == built_filter.pattern.key
 

@@ -11,7 +11,7 @@ import pytest
 from tidings.model.expression import And, Expression, Not, Or, Value
 from tidings.model.filter import Filter, Pattern
 from tidings.model.number import compare_literals, compare_to_literal, compare_values, integers_equal_to
-from tidings.model.predicates import Constraint, is_plain
+from tidings.model.predicates import Constraint, Scalar, is_plain
 
 T, F, N = True, False, None
 BIG = 2**53
@@ -107,6 +107,23 @@ def test_meaning(sql: str, attributes: dict[str, object], matches: bool) -> None
     assert Filter(Filter(sql).to_sql()).matches(attributes) is matches  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "attributes", [{}, {"x": None}, {"x": True}, {"x": False}, {"x": 1}, {"x": "a"}, {"x": b""}]
+)
+def test_truth_tests_are_never_null(attributes: dict[str, Scalar]) -> None:
+    """Where a bare `x` is NULL, because it is missing or no boolean, it is neither TRUE nor FALSE."""
+    for truth in (True, False):
+        name = str(truth).upper()
+        expected = attributes.get("x") is truth
+        assert Filter(f"x IS {name}").matches(attributes) is expected
+        assert Filter(f"x IS NOT {name}").matches(attributes) is not expected
+        assert Filter(f"NOT (x IS {name})").matches(attributes) is not expected
+        assert Filter(f"NOT (x IS NOT {name})").matches(attributes) is expected
+        assert Filter(f"x IS NOT {name} AND x IS NOT NULL").matches(attributes) is (
+            not expected and attributes.get("x") is not None
+        )
+
+
 class Level(IntEnum):
     HIGH = 3
 
@@ -166,6 +183,19 @@ def test_subclasses_count_as_what_they_are() -> None:
         ("x IS NOT NULL", "x > 1", True),
         ("x IS NOT NULL", "x < y", True),
         ("x IS NULL", "x > 1", False),
+        ("x IS NOT TRUE", "x IS NULL", True),
+        ("x IS NOT TRUE", "NOT x", True),
+        ("x IS NOT TRUE", "x", False),
+        ("x IS NOT TRUE", "x IN (TRUE, FALSE)", False),
+        ("x IS NOT TRUE", "x > 1", True),
+        ("x IS NOT TRUE", "x IS NOT TRUE AND x IS NOT FALSE", True),
+        ("x IS NOT TRUE", "x IS NOT TRUE AND x IS NOT NULL", True),
+        ("x IS NOT TRUE", "x IS NOT NULL", False),
+        ("x IS NOT NULL", "x IS NOT TRUE", False),
+        ("x IS NOT NULL", "x IS NOT TRUE AND x IS NOT NULL", True),
+        ("x IS NULL", "x IS NOT TRUE AND x IS NOT FALSE", False),
+        ("NOT x", "x IS NOT TRUE", False),
+        ("x IS NOT NULL", "x IS NOT TRUE AND x < y", True),
         ("x <= y", "x < y", True),
         ("x <= y", "x = y", True),
         ("x <> y", "y < x", True),

@@ -13,6 +13,7 @@ S0 = "[[subscriber]]\nname = 's0'\nat = 'b0'\n"
 EU = "[[site]]\nname = 'eu'\nnodes = ['b0', 'b1']\n"
 US = "[[site]]\nname = 'us'\nnodes = ['b2']\n"
 PEERS = "overlay.mode = 'peers'\n"
+LINE = "[overlay]\nmode = 'best-effort'\nedges = [['b0', 'b1'], ['b1', 'c']]\n"
 
 
 def fault(kind: str, rest: str = "") -> str:
@@ -81,6 +82,9 @@ KEYS = [
 TYPES = [
     ("seed = 'x'", "seed: must be a whole number, not 'x'"),
     ("seed = 1.5", "seed: must be a whole number, not 1.5"),
+    ("seed = 7.0", "seed: must be a whole number, not 7.0"),
+    (P0 + "count = 1.0", "publisher[0].count: must be a whole number, not 1.0"),
+    ("seed = inf", "seed: must be a whole number, not inf"),
     ("seed = true", "seed: must be a whole number, not true"),
     ("seed = 2024-01-01", "seed: must be a whole number, not a date or time"),
     (
@@ -295,6 +299,16 @@ NAMES = [
         "link[1].between: 'eu' and 'us' are already link[0]",
     ),
     (
+        LINE + "[[link]]\nbetween = ['b0', 'c']",
+        "link[0].between: 'b0' and 'c' are no neighbours, and in mode best-effort no message goes from one to the "
+        "other; neighbours of 'b0': b1",
+    ),
+    (
+        LINE + fault("link", "between = ['c', 'b0']"),
+        "fault[0].between: 'c' and 'b0' are no neighbours, and in mode best-effort no message goes from one to the "
+        "other; neighbours of 'c': b1",
+    ),
+    (
         fault("partition", "groups = [['b0'], ['b1', 'b0']]"),
         "fault[0].groups[1][1]: 'b0' is already in groups[0]",
     ),
@@ -376,6 +390,10 @@ TIMES = [
     ("[[fault]]\nkind = 'loss'\nat_s = 30", "fault[0].at_s: 30 is not before the end of duration_s (30)"),
     ("[[fault]]\nkind = 'loss'\nat_s = -1", "fault[0].at_s: must be at least 0, not -1"),
     (P0 + "start_s = 31", "publisher[0].start_s: 31 is not before the end of duration_s (30)"),
+    (
+        "settle_s = 10.5\n" + S0 + "subscribe_at_s = 40.5",
+        "subscriber[0].subscribe_at_s: 40.5 is not before the end of the run (duration_s and settle_s, 40.5)",
+    ),
     (
         S0 + "subscribe_at_s = 5\nunsubscribe_at_s = 5",
         "subscriber[0].unsubscribe_at_s: 5 is not after subscribe_at_s (5)",
@@ -507,3 +525,24 @@ def test_messages_stay_on_one_line_and_short(text: str) -> None:
         parse_scenario(text)
     assert len(str(caught.value).splitlines()) == 1
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LINE + fault("link", "between = ['b1', 'c']") + "[[link]]\nbetween = ['c', 'b1']",
+        LINE + P0 + "[[link]]\nbetween = ['p0', 'b0']",
+        LINE.replace("best-effort", "guaranteed") + fault("link", "between = ['b0', 'c']"),
+        LINE.replace("best-effort", "epidemic") + "[[link]]\nbetween = ['b0', 'c']",
+        LINE + P0 + S0 + "order = 'total'\n" + fault("link", "between = ['b0', 'c']"),
+        "[overlay]\nmode = 'best-effort'\nshape = { kind = 'star' }\n"
+        + fault("link", "between = ['b1', 'b2']"),
+    ],
+    ids=["neighbours", "client", "guaranteed", "epidemic", "sequencers", "shape"],
+)
+def test_a_link_that_does_or_may_do_something_is_no_mistake(text: str) -> None:
+    parse_scenario(text)
+
+
+def test_who_subscribes_while_the_network_settles_is_in_time() -> None:
+    parse_scenario(S0 + "subscribe_at_s = 59.9")

@@ -235,8 +235,23 @@ def test_an_impossible_network_is_refused(arguments: dict[str, Any]) -> None:
 
 
 def test_a_service_of_later_says_that_it_is_not_yet_available() -> None:
-    with pytest.raises(tidings.ConnectionFailed, match="not yet available"):
+    with pytest.raises(tidings.NotYetAvailable, match="peers:// is not yet available; available: tidings://"):
         tidings.connect("peers://127.0.0.1")
+    with pytest.raises(
+        tidings.NotYetAvailable, match='"peers" is not yet available; available: "best-effort"'
+    ):
+        tidings.embedded(mode="peers")
+    with pytest.raises(ValueError, match="mode 'pears' is not one of best-effort"):
+        tidings.embedded(mode="pears")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["SortedSet", "StrongBag", "StrongSet", "WeakBag", "WeakSet"])
+def test_a_collection_says_that_it_is_not_yet_available(name: str) -> None:
+    assert not hasattr(tidings, name)
+    with pytest.raises(AttributeError, match=f"{name}: the collections are not yet available"):
+        getattr(tidings, name)
+    with pytest.raises(AttributeError, match="has no attribute 'SortedSte'"):
+        tidings.SortedSte  # noqa: B018
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:7400", "http://127.0.0.1", "://x"])

@@ -69,12 +69,12 @@ def test_any_shape_and_delta(shape: str, delta: int) -> None:
 
 
 def test_mistakes_of_the_caller_are_named() -> None:
-    with pytest.raises(ValueError, match="mode 'peers' is not one of best-effort, guaranteed, epidemic"):
-        tidings.embedded(mode="peers")
+    with pytest.raises(ValueError, match="mode 'pears' is not one of best-effort, guaranteed, epidemic"):
+        tidings.embedded(mode="pears")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="delta"):
         tidings.embedded(mode="guaranteed", delta=-1)
-    with pytest.raises(ValueError, match="mode 'peers'"):
-        simulate(lambda net: asyncio.sleep(0), mode="peers")
+    with pytest.raises(ValueError, match="mode 'pears'"):
+        simulate(lambda net: asyncio.sleep(0), mode="pears")  # type: ignore[arg-type]
 
 
 def test_a_reader_that_does_not_keep_up_loses_nothing_and_holds_up_nobody() -> None:

@@ -65,15 +65,43 @@ def test_more_buses_share_the_loop_and_may_close_first() -> None:
             other.publish("/t")
             assert stream.get(timeout_s=5.0).source == "other"
         bus.publish("/t")
-        with pytest.raises(RuntimeError, match="only an open embedded network"):
+        with pytest.raises(RuntimeError, match="only an embedded network"):
             other.connect()
 
 
 def test_a_bus_that_is_not_open_says_so() -> None:
     bus = tidings.sync.embedded(brokers=1)
     for call in (lambda: bus.publish("/t"), lambda: bus.subscribe("/t"), bus.status, bus.connect):
-        with pytest.raises(RuntimeError, match="open"):
+        with pytest.raises(tidings.ConnectionFailed, match="not open"):
             call()
+    bus.close()
+
+
+def test_a_bus_that_was_closed_is_as_one_of_async() -> None:
+    bus = tidings.sync.embedded(brokers=1)
+    bus.open()
+    other = bus.connect()
+    other.open()
+    streams = [each.subscribe("/t").__enter__() for each in (bus, other)]
+    bus.publish("/t")
+    bus.close()
+    for call in (
+        lambda: bus.publish("/t"),
+        lambda: bus.subscribe("/t"),
+        lambda: other.publish("/t"),
+        bus.status,
+        bus.connect,
+        *(stream.get for stream in streams),
+        *(lambda stream=stream: next(iter(stream)) for stream in streams),
+    ):
+        with pytest.raises(tidings.ConnectionFailed):
+            call()
+    for each in (*streams, bus, other, bus, other):
+        each.__exit__(None, None, None)
+    bus.close()
+    assert threads() == []
+    with bus:
+        assert bus.publish("/t").sequence == 1, "it may be opened again, as one of async may"
 
 
 def test_mistakes_come_through_as_they_are() -> None:

@@ -187,6 +187,50 @@ def test_clients_need_a_broker_and_a_name_of_their_own() -> None:
     simulate(scenario, brokers=2)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"brokers": 0}, "brokers is a whole number from 1"),
+        ({"brokers": 2.5}, "brokers is a whole number from 1"),
+        ({"delta": -1}, "delta is a whole number of at least 0, not -1"),
+        ({"delay_ms": -1}, "delay_ms is a number from 0"),
+        ({"delay_ms": float("nan")}, "delay_ms is a number from 0 to 86,400,000, not nan"),
+        ({"delay_ms": "10"}, "delay_ms is a number from 0"),
+        ({"duplicate": 5}, "duplicate is a share from 0 to 1, not 5"),
+        ({"duplicate": -1}, "duplicate is a share"),
+        ({"loss": 1.0}, "loss is a share"),
+        ({"mode": "pears"}, "mode 'pears' is not one of best-effort"),
+    ],
+    ids=str,
+)
+def test_an_impossible_network_is_refused(arguments: dict[str, Any], words: str) -> None:
+    async def scenario(net: TestNetwork) -> None: ...
+
+    with pytest.raises(ValueError, match=words):
+        simulate(scenario, **arguments)
+
+
+def test_a_mode_of_later_says_so() -> None:
+    async def scenario(net: TestNetwork) -> None: ...
+
+    with pytest.raises(
+        tidings.NotYetAvailable, match='mode: "peers" is not yet available; available: "best-'
+    ):
+        simulate(scenario, mode="peers")
+
+
+def test_where_a_loop_runs_it_is_for_a_thread() -> None:
+    async def scenario(net: TestNetwork) -> int:
+        return len(net.brokers)
+
+    async def main() -> int:
+        with pytest.raises(RuntimeError, match=r"asyncio\.to_thread"):
+            simulate(scenario)
+        return await asyncio.to_thread(simulate, scenario, brokers=2)
+
+    assert asyncio.run(main()) == 2
+
+
 def test_what_the_scenario_raises_comes_out() -> None:
     async def scenario(net: TestNetwork) -> None:
         raise KeyError("mine")

@@ -105,6 +105,7 @@ def random_atom(random: Random) -> str:
             random.choice(
                 [f"{name} IS NULL", f"{name} IS NOT NULL", f"{name} = d", f"a < {name}", "TRUE", "FALSE"]
             ),
+            f"{name} IS NOT {random.choice(['TRUE', 'FALSE', 'TRUE AND a IS NOT NULL'])}",
         )
     )
 
@@ -393,6 +394,7 @@ def random_side(random: Random, name: str) -> Expression:
             attribute.is_null() | (attribute < high),
             ~attribute.like("a%") & (attribute > "a"),
             attribute.is_true(),
+            ~attribute.is_true(),
             attribute < col("p"),
         )
     )

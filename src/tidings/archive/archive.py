@@ -18,7 +18,7 @@ from typing import BinaryIO, Self
 
 from tidings.archive.database import Database, make_database
 from tidings.archive.errors import told_as_archive_error
-from tidings.archive.facts import ArchiveSettings, Bounds, check_name
+from tidings.archive.facts import ArchiveSettings, Bounds, Gap, check_name
 from tidings.archive.files import (
     DATABASE_NAME,
     SEGMENTS_NAME,
@@ -31,12 +31,10 @@ from tidings.archive.leftovers import check_and_clean
 from tidings.archive.listing import (
     TailSize,
     read_bounds,
-    read_gaps,
     read_id,
-    read_marks,
     write_bounds,
-    write_marks,
 )
+from tidings.archive.notes import add_gap, read_marks, write_marks
 from tidings.archive.opened import Opened
 from tidings.archive.rows import pack_row, row_checksum
 from tidings.archive.upkeep import Upkeep
@@ -133,18 +131,8 @@ class Archive(Opened):
             raise ArchiveError(f"a gap of {missing} events is none")
         reason = reason[:MAX_REASON_CHARACTERS].encode(errors="replace").decode()
         with self._database.transaction(write=True):
-            gaps = read_gaps(self._database)
-            if len(gaps) >= MAX_GAPS:
-                before = gaps[-1].missing
-                missing = None if missing is None or before is None else missing + before
-                self._database.execute("DELETE FROM gaps WHERE id = (SELECT MAX(id) FROM gaps)")
-            self._database.execute(
-                "INSERT INTO gaps (offset, noted_ns, reason, missing) VALUES (?, ?, ?, ?)",
-                read_bounds(self._database).end,
-                self._clock(),
-                reason,
-                missing,
-            )
+            end = read_bounds(self._database).end
+            add_gap(self._database, Gap(end, self._clock(), reason, missing), MAX_GAPS)
 
     def seal(self) -> None:
         """Seal all of the tail."""

@@ -2,6 +2,9 @@
 
 The file is in WAL mode with synchronous=FULL: what a transaction wrote is on disk when it ends, and readers in
 other processes go on meanwhile. A new file is made under another name, so one that is too short is damaged.
+
+Locks of POSIX are a process's, and end when it closes any handle of the file. So a file is looked at from outside only
+where this process is not connected to it, or SQLite would believe that nobody is.
 """
 
 from __future__ import annotations
@@ -13,14 +16,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+from weakref import WeakSet
 from zlib import crc32
 
 from tidings.archive.errors import is_full, one_line, told_as_archive_error
 from tidings.archive.files import DATABASE_NAME, DRAFT_NAME, sync_directory
+from tidings.archive.log_check import check_log
 from tidings.model.errors import ArchiveCorrupt, ArchiveError
 
 APPLICATION_ID = 0x74696461  # "tida"
-FORMAT = 1
+FORMAT = 2
 BUSY_SECONDS = 10.0
 """So long one waits for a transaction of another process; it takes milliseconds."""
 PAGE_BYTES = 4096
@@ -28,12 +33,14 @@ LOG_PAGES = 2048
 
 _TABLES = {
     "about": "CREATE TABLE about (id INTEGER PRIMARY KEY, archive TEXT NOT NULL,"
-    " first INTEGER NOT NULL, ending INTEGER NOT NULL, checksum INTEGER NOT NULL)",
+    " first INTEGER NOT NULL, ending INTEGER NOT NULL, consumers INTEGER NOT NULL, gaps INTEGER NOT NULL,"
+    " marks INTEGER NOT NULL, checksum INTEGER NOT NULL)",
     "consumers": "CREATE TABLE consumers (name TEXT PRIMARY KEY, offset INTEGER NOT NULL,"
-    " committed_ns INTEGER NOT NULL) WITHOUT ROWID",
+    " committed_ns INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID",
     "gaps": "CREATE TABLE gaps (id INTEGER PRIMARY KEY, offset INTEGER NOT NULL, noted_ns INTEGER NOT NULL,"
-    " reason TEXT NOT NULL, missing INTEGER)",
-    "marks": "CREATE TABLE marks (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+    " reason TEXT NOT NULL, missing INTEGER, checksum INTEGER NOT NULL)",
+    "marks": "CREATE TABLE marks (name TEXT PRIMARY KEY, value INTEGER NOT NULL, checksum INTEGER NOT NULL)"
+    " WITHOUT ROWID",
     "segments": "CREATE TABLE segments (first INTEGER PRIMARY KEY, last INTEGER NOT NULL,"
     " size_bytes INTEGER NOT NULL, first_notified_ns INTEGER NOT NULL, last_notified_ns INTEGER NOT NULL,"
     " max_published_ns INTEGER NOT NULL, sha256 TEXT NOT NULL, checksum INTEGER NOT NULL)",
@@ -55,8 +62,9 @@ class Database:
         self._closed = False
         self._connection: sqlite3.Connection | None = None
         self._unchanging: tuple[int, int] | None = None
+        self._locked: tuple[int, int] | None = None
+        """Device and number of the file on which the connection has locks."""
         with told_as_archive_error(self.path):
-            _check_header(self.path)
             self._open()
         try:
             with self.transaction():
@@ -101,44 +109,62 @@ class Database:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                with suppress(sqlite3.Error):  # what was written is in the log, if not in the file
-                    connection.close()
+            self._disconnect()
 
     def _open(self) -> None:
-        try:
-            self._connection = self._connect("mode=rw" if self._writable else "mode=ro")
-            self._configure()
-        except sqlite3.OperationalError:
-            # Where a reader may not create the log's files and nobody else has, there is no log to read.
-            if self._writable or self._log_path().exists():
-                raise
-            self._unchanging = self._version()
-            self._connection = self._connect("mode=ro&immutable=1")
-            self._configure()
+        with _OPENING:
+            status = self.path.stat()
+            self._check_files((status.st_dev, status.st_ino))
+            try:
+                self._connect("mode=rw" if self._writable else "mode=ro")
+            except sqlite3.OperationalError:
+                # Where a reader may not create the log's files and nobody else has, there is no log to read.
+                if self._writable or self._log_path().exists():
+                    raise
+                self._unchanging = self._version()
+                self._connect("mode=ro&immutable=1")
+            else:
+                self._unchanging = None
+                self._locked = status.st_dev, status.st_ino
+                _DATABASES.add(self)
+
+    def _check_files(self, file: tuple[int, int]) -> None:
+        if all(database._locked != file for database in _DATABASES):
+            _check_header(self.path)
+            check_log(self.path, PAGE_BYTES)
 
     def _leave_unchanging(self) -> None:
         """A file that was opened as one that nobody changes is opened anew once somebody does."""
         if self._unchanging is not None and (
             self._log_path().exists() or self._version() != self._unchanging
         ):
-            self._opened().close()
-            self._unchanging = None
+            self._disconnect()
             self._open()
 
     def _version(self) -> tuple[int, int]:
         status = self.path.stat()
         return status.st_mtime_ns, status.st_ino
 
-    def _connect(self, options: str) -> sqlite3.Connection:
-        return sqlite3.connect(
+    def _connect(self, options: str) -> None:
+        self._connection = sqlite3.connect(
             f"{self.path.absolute().as_uri()}?{options}",
             uri=True,
             timeout=BUSY_SECONDS,
             isolation_level=None,
             check_same_thread=False,
         )
+        try:
+            self._configure()
+        except BaseException:
+            self._disconnect()
+            raise
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error):  # what was written is in the log, if not in the file
+                connection.close()
+        self._locked = None
 
     def _configure(self) -> None:
         self.execute("PRAGMA mmap_size = 0")
@@ -175,6 +201,11 @@ class Database:
         return self.path.with_name(f"{DATABASE_NAME}-wal")
 
 
+_OPENING = threading.Lock()
+_DATABASES: WeakSet[Database] = WeakSet()
+"""Those that have been connected in this process."""
+
+
 def make_database(directory: Path) -> None:
     """A new archive's file, whole or not at all."""
     draft = directory / DRAFT_NAME
@@ -197,15 +228,15 @@ def _fill(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA user_version = {FORMAT}")
     for sql in _TABLES.values():
         connection.execute(sql)
-    archive = uuid4().hex
-    checksum = about_checksum(archive, 0, 0)
-    connection.execute("INSERT INTO about VALUES (1, ?, 0, 0, ?)", (archive, checksum))
+    about = (uuid4().hex, 0, 0, 0, 0, 0)
+    connection.execute("INSERT INTO about VALUES (1, ?, ?, ?, ?, ?, ?, ?)", (*about, fields_checksum(about)))
     connection.execute("COMMIT")
     connection.execute("PRAGMA journal_mode = WAL")  # last: all of the above is in the file itself
 
 
-def about_checksum(archive: str, first: int, end: int) -> int:
-    return crc32(repr((archive, first, end)).encode())
+def fields_checksum(fields: Iterable[object]) -> int:
+    """Of a row; a value of another type is another value."""
+    return crc32(repr(tuple(fields)).encode())
 
 
 def _check_header(path: Path) -> None:

@@ -35,6 +35,8 @@ def told_as_archive_error(path: Path) -> Iterator[None]:
         raise file_error(path, error) from error
     except sqlite3.Error as error:
         raise _database_error(path, error) from error
+    except UnicodeDecodeError as error:  # of a message of SQLite that quotes damaged bytes
+        raise ArchiveCorrupt(f"{path} is damaged: it has bytes that should be text and are none") from error
     except pa.ArrowException as error:
         raise ArchiveCorrupt(f"{path}: {one_line(str(error))}") from error
 

@@ -12,6 +12,7 @@ from tidings.archive.errors import told_as_archive_error
 from tidings.archive.facts import Bounds
 from tidings.archive.files import SEALING_NAME, SEGMENTS_NAME, first_in_name, segment_paths
 from tidings.archive.listing import check_contiguous, check_tail, read_bounds, read_segments
+from tidings.archive.notes import check_notes
 from tidings.model.errors import ArchiveCorrupt
 
 UNLISTED = "is not listed: the database lost what was written last, or the file is not of this archive"
@@ -25,6 +26,7 @@ def check_and_clean(database: Database, directory: Path) -> None:
         segments = read_segments(database)
         tail_first = check_contiguous(database.path, bounds, segments)
         check_tail(database, tail_first, bounds.end)
+        check_notes(database)
     listed = {segment.path for segment in segments}
     paths = segment_paths(directory)
     with told_as_archive_error(directory):

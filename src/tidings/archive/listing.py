@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
-from zlib import crc32
 
 import msgspec
 
-from tidings.archive.database import Database, about_checksum
-from tidings.archive.facts import Bounds, Gap, Segment
+from tidings.archive.database import Database, fields_checksum
+from tidings.archive.facts import Bounds, Segment
 from tidings.archive.files import segment_path
 from tidings.archive.rows import BATCH_BYTES, Row, row_checksum, unpack_row
 from tidings.model.errors import ArchiveCorrupt
@@ -27,25 +26,43 @@ class TailSize(NamedTuple):
     size_bytes: int
 
 
+class About(NamedTuple):
+    """The one row about the archive; for each table of notes, the sum of its rows (notes.py)."""
+
+    archive: str
+    first: int
+    ending: int
+    consumers: int
+    gaps: int
+    marks: int
+
+
+def read_about(database: Database) -> About:
+    rows = database.execute("SELECT archive, first, ending, consumers, gaps, marks, checksum FROM about")
+    if len(rows) != 1 or fields_checksum(rows[0][:-1]) != rows[0][-1]:
+        raise ArchiveCorrupt(f"{database.path} is damaged: its name and bounds have a wrong checksum")
+    return About(*rows[0][:-1])
+
+
+def write_about(database: Database, about: About) -> None:
+    database.execute(
+        "UPDATE about SET archive = ?, first = ?, ending = ?, consumers = ?, gaps = ?, marks = ?, checksum = ?",
+        *about,
+        fields_checksum(about),
+    )
+
+
 def read_id(database: Database) -> str:
-    return _read_about(database)[0]
+    return read_about(database).archive
 
 
 def read_bounds(database: Database) -> Bounds:
-    return _read_about(database)[1]
+    about = read_about(database)
+    return Bounds(about.first, about.ending)
 
 
 def write_bounds(database: Database, bounds: Bounds) -> None:
-    checksum = about_checksum(read_id(database), *bounds)
-    database.execute("UPDATE about SET first = ?, ending = ?, checksum = ?", *bounds, checksum)
-
-
-def _read_about(database: Database) -> tuple[str, Bounds]:
-    rows = database.execute("SELECT archive, first, ending, checksum FROM about")
-    if len(rows) != 1 or about_checksum(*rows[0][:3]) != rows[0][3]:
-        raise ArchiveCorrupt(f"{database.path} is damaged: its name and bounds have a wrong checksum")
-    archive, first, end, _ = rows[0]
-    return archive, Bounds(first, end)
+    write_about(database, read_about(database)._replace(first=bounds.first, ending=bounds.end))
 
 
 def sealed_end(database: Database) -> int:
@@ -85,30 +102,8 @@ def insert_segment(database: Database, segment: Segment) -> None:
     database.execute(
         f"INSERT INTO segments ({_SEGMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
         *fields,
-        _segment_checksum(fields),
+        fields_checksum(fields),
     )
-
-
-def read_gaps(database: Database) -> list[Gap]:
-    return [
-        Gap(*row)
-        for row in database.execute("SELECT offset, noted_ns, reason, missing FROM gaps ORDER BY id")
-    ]
-
-
-def read_consumers(database: Database) -> dict[str, int]:
-    return dict(database.execute("SELECT name, offset FROM consumers ORDER BY name"))
-
-
-def read_marks(database: Database) -> dict[str, int]:
-    return dict(database.execute("SELECT name, value FROM marks ORDER BY name"))
-
-
-def write_marks(database: Database, marks: Mapping[str, int | None]) -> None:
-    """None removes a mark."""
-    kept = ((name, value) for name, value in marks.items() if value is not None)
-    database.insert("REPLACE INTO marks VALUES (?, ?)", kept)
-    database.insert("DELETE FROM marks WHERE name = ?", ((name,) for name in marks if marks[name] is None))
 
 
 def read_tail(database: Database, start: int, stop: int, max_rows: int) -> list[Row]:
@@ -191,7 +186,7 @@ def _lost(path: Path, offset: int) -> ArchiveCorrupt:
 
 def _segment(path: Path, row: tuple[int, int, int, int, int, int, str, int]) -> Segment:
     *fields, checksum = row
-    if checksum != _segment_checksum(fields):
+    if checksum != fields_checksum(fields):
         raise ArchiveCorrupt(
             f"{path} is damaged: the entry of the segment of offset {row[0]} has a wrong checksum"
         )
@@ -207,7 +202,3 @@ def _segment(path: Path, row: tuple[int, int, int, int, int, int, str, int]) -> 
         max_published_ns,
         sha256,
     )
-
-
-def _segment_checksum(fields: Iterable[object]) -> int:
-    return crc32(repr(tuple(fields)).encode())

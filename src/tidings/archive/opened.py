@@ -7,7 +7,8 @@ from typing import Self
 
 from tidings.archive.database import Database
 from tidings.archive.facts import Bounds, Gap
-from tidings.archive.listing import read_bounds, read_gaps
+from tidings.archive.listing import read_bounds
+from tidings.archive.notes import read_gaps
 
 
 class Opened:

@@ -19,12 +19,12 @@ from tidings.archive.facts import Segment, check_name
 from tidings.archive.files import check_there
 from tidings.archive.listing import (
     read_bounds,
-    read_consumers,
     read_id,
     read_segments,
     read_tail,
     sealed_end,
 )
+from tidings.archive.notes import read_consumers, write_consumer
 from tidings.archive.opened import Opened
 from tidings.archive.rows import Row, batch_of, projected
 from tidings.archive.segment_file import SegmentFile
@@ -111,13 +111,7 @@ class ArchiveReader(Opened):
             others = read_consumers(database)
             if consumer not in others and len(others) >= MAX_CONSUMERS:
                 raise ArchiveError(f"archive {self.directory} has {len(others)} consumers and takes no more")
-            database.execute(
-                "INSERT INTO consumers VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE"
-                " SET offset = MAX(offset, excluded.offset), committed_ns = excluded.committed_ns",
-                consumer,
-                offset,
-                time.time_ns(),
-            )
+            write_consumer(database, consumer, offset, time.time_ns())
 
     def verify(self, progress: Callable[[float], None] = lambda share: None) -> list[str]:
         """Every problem found in all files, each in one line."""

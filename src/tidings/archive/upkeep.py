@@ -31,6 +31,7 @@ from tidings.archive.listing import (
     tail_size,
     write_bounds,
 )
+from tidings.archive.notes import forget_consumers, read_consumers
 from tidings.archive.retention import count_removable, expired_before_ns
 from tidings.archive.rows import batch_of
 from tidings.archive.segment_file import GROUP_ROWS, write_segment
@@ -164,11 +165,10 @@ class Upkeep:
 
     def _take_off_list(self, tail_bytes: int) -> list[Path]:
         now_ns = self._clock()
-        expired_ns = expired_before_ns(now_ns, self._settings.consumer_expiry_s)
-        self._database.execute("DELETE FROM consumers WHERE committed_ns < ?", expired_ns)
+        forget_consumers(self._database, expired_before_ns(now_ns, self._settings.consumer_expiry_s))
         if self._settings.retain_s is None and self._settings.retain_bytes is None:
             return []
-        ((held_from,),) = self._database.execute("SELECT MIN(offset) FROM consumers")
+        held_from = min(read_consumers(self._database).values(), default=None)
         oldest = read_segments(self._database, limit=TRIM_SEGMENTS)
         size_bytes = tail_bytes + sealed_bytes(self._database)
         count = count_removable(

@@ -13,6 +13,7 @@ from tidings.archive.facts import Segment
 from tidings.archive.files import first_in_name, segment_paths
 from tidings.archive.leftovers import UNLISTED
 from tidings.archive.listing import check_contiguous, read_bounds, read_segments, sealed_end, tail_problems
+from tidings.archive.notes import note_problems
 from tidings.archive.segment_file import GROUP_ROWS, SegmentFile
 from tidings.model.errors import ArchiveError
 
@@ -57,6 +58,7 @@ def _database_problems(database: Database, segments: list[Segment]) -> Iterator[
         yield str(error)
         tail_first = sealed_end(database)
     yield from islice(tail_problems(database, tail_first, bounds.end), MAX_PROBLEMS)
+    yield from note_problems(database)
 
 
 def _segment_problems(database: Database, segment: Segment) -> list[str]:

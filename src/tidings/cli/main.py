@@ -5,6 +5,7 @@ Command modules import what they run only when they run it, so that `tidings --h
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from tidings.cli.audit import audit
 from tidings.cli.bench import bench
 from tidings.cli.broker import broker
 from tidings.cli.demo import demo
+from tidings.cli.descriptors import open_closed_descriptors
 from tidings.cli.exits import ExitCode, exit_code_of, message_of, one_line, report
 from tidings.cli.get import get
 from tidings.cli.output import discard_output
@@ -26,7 +28,7 @@ from tidings.cli.pub import pub
 from tidings.cli.record import record
 from tidings.cli.replay import replay
 from tidings.cli.reproduce import reproduce
-from tidings.cli.running import Stopped
+from tidings.cli.running import Stopped, Terminated, end_children, raise_on_sigterm
 from tidings.cli.sequencer import sequencer
 from tidings.cli.sim import sim
 from tidings.cli.status import status
@@ -51,6 +53,10 @@ class Verbs(TyperGroup):
         except BrokenPipeError:
             discard_output()
             raise typer.Exit(ExitCode.BROKEN_PIPE) from None
+        except KeyboardInterrupt:
+            raise Stopped(signal.SIGINT) from None
+        except Terminated:
+            raise Stopped(signal.SIGTERM) from None
 
 
 app = typer.Typer(
@@ -109,6 +115,12 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         discard_output()
         return ExitCode.BROKEN_PIPE
+    except SystemExit as ended:
+        # So rich, which prints the help, ends a process whose output nobody reads.
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
+        discard_output()
+        return ExitCode.BROKEN_PIPE
     except Exception as error:
         code = exit_code_of(error)
         if code is ExitCode.BUG:
@@ -126,7 +138,12 @@ def usage_message(error: typer.TyperException) -> str:
 
 def main() -> None:
     """The entry of the console script."""
-    sys.exit(run(sys.argv[1:]))
+    open_closed_descriptors()
+    raise_on_sigterm()
+    code = run(sys.argv[1:])
+    if code in (ExitCode.SIGNAL_BASE + signal.SIGINT, ExitCode.SIGNAL_BASE + signal.SIGTERM):
+        end_children()
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -95,11 +95,11 @@ def make_bus(
     timeout_s: float = 5.0,
 ) -> ConnectedBus:
     """A bus that is not open yet; a URL that is none is a mistake in the usage."""
-    from tidings.model.errors import ConnectionFailed
+    from tidings.model.errors import ConnectionFailed, NotYetAvailable
     from tidings.opening import connect
 
     token = read_token(token_file)
     try:
         return connect(url, name=name, token=token, tls_ca=tls_authority, timeout_s=timeout_s)
-    except ConnectionFailed as error:
+    except (ConnectionFailed, NotYetAvailable) as error:
         raise typer.BadParameter(str(error), param_hint="URL") from None

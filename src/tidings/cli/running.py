@@ -1,14 +1,19 @@
-"""Runs a command's coroutine so that SIGINT and SIGTERM end it through its own clean-up."""
+"""SIGINT and SIGTERM end a command through its own clean-up, whether it runs in an event loop or without one."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Coroutine
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
+from tidings.cli.exits import ExitCode
+
 Result = TypeVar("Result")
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(Exception):  # noqa: N818 - the user's wish, not a failure
@@ -19,11 +24,46 @@ class Stopped(Exception):  # noqa: N818 - the user's wish, not a failure
         self.number = number
 
 
+class Terminated(SystemExit):
+    """SIGTERM where no event loop runs. Like KeyboardInterrupt, it is nothing that `except Exception` holds up."""
+
+    def __init__(self) -> None:
+        super().__init__(ExitCode.SIGNAL_BASE + signal.SIGTERM)
+
+
+def raise_on_sigterm() -> None:
+    """From now on SIGTERM raises Terminated in the main thread, as SIGINT raises KeyboardInterrupt."""
+
+    def terminate(number: int, frame: object) -> None:
+        # Only the first: a second (`timeout` sends two) would cut the clean-up short.
+        signal.signal(number, lambda number, frame: None)
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+
+
+def end_children() -> None:
+    """Whoever this process started and did not wait for ends, too, where the system tells who that is.
+
+    When pyspark is cut short while it starts its JVM, it forgets it, and the JVM would stay for ever.
+    """
+    for listed in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # threads and processes that ended by themselves
+            for child in listed.read_text().split():
+                os.kill(int(child), signal.SIGTERM)
+
+
 def run(work: Coroutine[Any, Any, Result]) -> Result:
     """The result of `work`; Stopped if SIGINT or SIGTERM came first."""
     from tidings.net.loop import run as run_loop
 
-    return run_loop(_until_signal(work))
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        return run_loop(_until_signal(work))
+    finally:
+        # The command may go on without a loop, whose own handlers do nothing from then on.
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 async def _until_signal(work: Coroutine[Any, Any, Result]) -> Result:
@@ -37,7 +77,7 @@ async def _until_signal(work: Coroutine[Any, Any, Result]) -> Result:
             received.append(number)
             task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         with suppress(NotImplementedError):  # no such handlers on this platform: asyncio's own apply
             loop.add_signal_handler(number, stop, number)
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,7 +40,7 @@ def sim(
     from tidings.simulator.run import run_scenario
 
     loaded = load(scenario, seed)
-    with progress_bar(scenario.name, quiet=quiet) as progress:
+    with naming(scenario), progress_bar(scenario.name, quiet=quiet) as progress:
         summary = run_scenario(loaded, out, progress)
     if json:
         print_line((out / "summary.json").read_text(encoding="utf-8").rstrip("\n"))
@@ -76,8 +78,20 @@ def load(path: Path, seed: int | None) -> Scenario:
     scenario = load_scenario(path)
     if seed is not None:
         scenario = msgspec.structs.replace(scenario, seed=seed)
-        check_scenario(scenario)
+        with naming(path):
+            check_scenario(scenario)
     return scenario
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """What is wrong with a scenario that was read before is told with its file, too."""
+    from tidings.model.errors import ScenarioError
+
+    try:
+        yield
+    except ScenarioError as error:
+        raise type(error)(f"{path}: {error}") from None
 
 
 def print_summary(title: str, summary: dict[str, Any], out: Path, how: list[tuple[str, object]]) -> None:

@@ -10,9 +10,10 @@ import msgspec
 from msgspec import Meta
 
 from tidings.cli.toml_file import read_toml
-from tidings.model.errors import NotYetAvailable, ScenarioError
+from tidings.model.errors import ScenarioError
 from tidings.net.address import Address
 from tidings.scenario.check import check_scenario
+from tidings.scenario.modes import check_available
 from tidings.scenario.schema import Mode, Overlay, Recovery, Scenario, Table, TreeShape
 from tidings.scenario.topology import Topology, build_topology
 
@@ -20,7 +21,6 @@ MAX_PORT = 65_535
 MAX_PROCESSES = 200
 DEFAULT_BROKERS = 5
 BEST_EFFORT: Mode = "best-effort"
-MODES: tuple[Mode, ...] = (BEST_EFFORT, "guaranteed", "epidemic")
 
 
 class Up(Table, frozen=True, kw_only=True):
@@ -67,11 +67,7 @@ def read_network_file(path: Path, mode: Mode | None = None) -> tuple[Topology, T
 
 def make_topology(file: TopologyFile) -> Topology:
     check_scenario(Scenario(seed=file.seed, overlay=file.overlay))
-    if file.overlay.mode not in MODES:
-        available = ", ".join(f'"{mode}"' for mode in MODES)
-        raise NotYetAvailable(
-            f'overlay.mode: "{file.overlay.mode}" is not yet available; available: {available}'
-        )
+    check_available(file.overlay.mode, "overlay.mode")
     topology = build_topology(file.overlay, file.seed)
     check_size(len(topology.brokers))
     return topology

@@ -12,7 +12,7 @@ import typer
 from tidings.cli.exits import ExitCode
 from tidings.cli.options import option
 from tidings.cli.output import json_line, print_line, progress_bar
-from tidings.cli.sim import INT64, load, print_summary, show_verdicts, verdicts
+from tidings.cli.sim import INT64, load, naming, print_summary, show_verdicts, verdicts
 
 ScenarioFile = Annotated[
     Path | None,
@@ -41,7 +41,7 @@ def up_scenario(
     if out is None:
         raise typer.BadParameter("--scenario needs a directory for the trace", param_hint="--out")
     scenario = load(path, seed)
-    with progress_bar(path.name, quiet=quiet) as progress:
+    with naming(path), progress_bar(path.name, quiet=quiet) as progress:
         summary = run(run_live(scenario, out, progress, partial(notice, as_json=as_json)))
     if as_json:
         print_line((out / "summary.json").read_text(encoding="utf-8").rstrip("\n"))

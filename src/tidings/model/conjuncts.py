@@ -6,13 +6,15 @@ another order become one pattern.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tidings.model.constraints import intersect, is_loose, sorted_literals
-from tidings.model.implication import EQUAL, GREATER, LESS, conjunct_implies, signs_of
-from tidings.model.predicates import ColumnComparison, Conjunct, Constraint, Kind
-from tidings.model.render import constraint_parts, render_conjunct
+from tidings.model.implication import EQUAL, GREATER, LESS, Premise, Verdicts, implying, signs_of
+from tidings.model.predicates import ColumnComparison, Conjunct, Constraint, Kind, Literal, is_plain, kind_of
+from tidings.model.render import constraint_parts, render_comparison
+from tidings.model.steps import Steps
 
 _COMPARISONS = {
     EQUAL: ("=", False),
@@ -25,8 +27,49 @@ _COMPARISONS = {
 """For each set of signs that can be left over: the operator, and whether the names are swapped."""
 
 
-def meet(*conjuncts: Conjunct) -> Conjunct | None:
+class Work(Steps):
+    """The steps of normalising one filter, and what has been found out with them.
+
+    A product's conjuncts share most of their constraints: equal ones become one object, which is spelt once and
+    compared once with each other one.
+    """
+
+    __slots__ = ("_by_text", "_texts", "verdicts")
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.verdicts: Verdicts = {}
+        self._texts: dict[int, tuple[Constraint, str]] = {}
+        """By `id`; each constraint is kept, so that no other one gets its `id`."""
+        self._by_text: dict[str, Constraint] = {}
+
+    def spell(self, constraint: Constraint) -> str:
+        known = self._texts.get(id(constraint))
+        if known is not None:
+            return known[1]
+        text = " AND ".join(constraint_parts(constraint))
+        self.spend(3 + (len(text) >> 3))
+        self._texts[id(constraint)] = (constraint, text)
+        return text
+
+    def shared(self, constraint: Constraint) -> Constraint:
+        """The object that stands for all constraints that are spelt like this one."""
+        return self._by_text.setdefault(self.spell(constraint), constraint)
+
+
+def text_of(conjunct: Conjunct, work: Work) -> str:
+    """The conjunct's canonical SQL, as `render_conjunct` has it."""
+    work.spend(1 + (len(conjunct.constraints) >> 2) + 3 * len(conjunct.comparisons))
+    parts = [work.spell(constraint) for constraint in conjunct.constraints]
+    parts += map(render_comparison, conjunct.comparisons)
+    text = " AND ".join(parts) or "TRUE"
+    work.spend(len(text) >> 9)
+    return text
+
+
+def meet(conjuncts: Sequence[Conjunct], work: Work) -> Conjunct | None:
     """The conjunct that holds exactly where all of them hold, or None if that is nowhere."""
+    work.spend(10 + sum(len(one.constraints) + 2 * len(one.comparisons) for one in conjuncts))
     comparisons = _meet_comparisons(tuple(c for conjunct in conjuncts for c in conjunct.comparisons))
     if comparisons is None:
         return None
@@ -36,20 +79,21 @@ def meet(*conjuncts: Conjunct) -> Conjunct | None:
             by_attribute.setdefault(constraint.attribute, []).append(constraint)
     merged: dict[str, tuple[Constraint, ...]] = {}
     for attribute, constraints in by_attribute.items():
-        result = intersect(constraints)
+        result = intersect(constraints, work)
         if result is None:
             return None
         merged[attribute] = result
     if comparisons and not _consistent(merged, comparisons):
         return None
-    ordered = (constraint for attribute in sorted(merged) for constraint in _ordered(merged[attribute]))
-    return Conjunct(tuple(ordered), comparisons)
+    ordered = (constraint for attribute in sorted(merged) for constraint in _ordered(merged[attribute], work))
+    return Conjunct(tuple(map(work.shared, ordered)), comparisons)
 
 
-def _ordered(constraints: tuple[Constraint, ...]) -> list[Constraint]:
+def _ordered(constraints: tuple[Constraint, ...], work: Work) -> Iterable[Constraint]:
     if len(constraints) == 1:
-        return list(constraints)
-    return sorted(constraints, key=lambda constraint: (is_loose(constraint), constraint_parts(constraint)))
+        return constraints
+    work.spend(2 * len(constraints))
+    return sorted(constraints, key=lambda one: (is_loose(one), work.spell(one)))
 
 
 def _meet_comparisons(comparisons: tuple[ColumnComparison, ...]) -> tuple[ColumnComparison, ...] | None:
@@ -80,7 +124,9 @@ def _consistent(merged: dict[str, tuple[Constraint, ...]], comparisons: tuple[Co
                 continue
             if constraint.null:
                 return False
-            if constraint.kind is None:
+            if constraint.kind is None and constraint.excluded:
+                merged[name] = (replace(constraint, null=None),)
+            elif constraint.kind is None:
                 del merged[name]
             else:
                 kinds.append(constraint.kind)
@@ -89,85 +135,130 @@ def _consistent(merged: dict[str, tuple[Constraint, ...]], comparisons: tuple[Co
     return True
 
 
-def absorb(conjuncts: Iterable[Conjunct]) -> tuple[Conjunct, ...]:
+def absorb(conjuncts: Iterable[Conjunct], work: Work) -> tuple[Conjunct, ...]:
     """Without the conjuncts that imply another one; of equivalent ones the first by its text stays."""
-    by_text = {render_conjunct(conjunct): conjunct for conjunct in conjuncts}
-    ordered = [(conjunct, frozenset(_names(conjunct))) for _, conjunct in sorted(by_text.items())]
-    kept: list[tuple[Conjunct, frozenset[str]]] = []
-    for index, (conjunct, names) in enumerate(ordered):
-        rivals = kept + ordered[index + 1 :]
-        if not any(theirs <= names and conjunct_implies(conjunct, other) for other, theirs in rivals):
-            kept.append((conjunct, names))
-    return tuple(conjunct for conjunct, _ in kept)
+    by_text = {text_of(conjunct, work): conjunct for conjunct in conjuncts}  # so `work` keeps all constraints
+    premises = [Premise(conjunct, work) for _, conjunct in sorted(by_text.items())]
+    bits = {premise: 1 << place for place, premise in enumerate(premises)}
+    names = _name_bits(premises)
+    implied = dict.fromkeys(premises, 0)
+    """The bits of those that it implies."""
+    for premise, wanted in zip(premises, names, strict=True):
+        work.spend(1 + (len(names) * (1 + (wanted.bit_length() >> 9)) >> 3))
+        rivals = [rival for rival, mask in zip(premises, names, strict=True) if mask & wanted == wanted]
+        rivals.remove(premise)
+        for rival in implying(rivals, premise.conjunct, work.verdicts, work):
+            implied[rival] |= bits[premise]
+    left = (1 << len(premises)) - 1
+    for premise in premises:
+        if implied[premise] & left:
+            left ^= bits[premise]
+    return tuple(premise.conjunct for premise in premises if bits[premise] & left)
 
 
-def _names(conjunct: Conjunct) -> list[str]:
-    names = [constraint.attribute for constraint in conjunct.constraints]
-    return names + [name for c in conjunct.comparisons for name in (c.left, c.right)]
+def _name_bits(premises: list[Premise]) -> list[int]:
+    """The attributes of each conjunct, a bit for each: one that implies another names all that it names."""
+    numbers: dict[str, int] = {}
+    found = []
+    for premise in premises:
+        bits = 0
+        for name in (*premise.parts, *premise.compared):
+            bits |= 1 << numbers.setdefault(name, len(numbers))
+        found.append(bits)
+    return found
 
 
-def merge_equalities(conjuncts: Iterable[Conjunct]) -> tuple[Conjunct, ...]:
+def merge_equalities(conjuncts: Sequence[Conjunct], work: Work) -> tuple[Conjunct, ...]:
     """With `x = 1 OR x = 2` as one. This comes before absorption, which is quadratic."""
-    listed = tuple(conjuncts)
-    if len(listed) < 2:
-        return listed
-    by_text = {render_conjunct(conjunct): conjunct for conjunct in listed}
-    return tuple(_merge_values(by_text, single=True).values())
+    if len(conjuncts) < 2:
+        return tuple(conjuncts)
+    work.spend(2 * len(conjuncts))
+    merged: dict[str, Conjunct] = {}
+    groups: dict[tuple[str, str], list[Conjunct]] = {}
+    for conjunct in conjuncts:
+        first = conjunct.constraints[0] if conjunct.constraints else None
+        if first is None or len(conjunct.constraints) > 1 or conjunct.comparisons or first.values is None:
+            merged[text_of(conjunct, work)] = conjunct
+        else:
+            groups.setdefault((first.attribute, value_class(first)), []).append(conjunct)
+    for (attribute, _), group in groups.items():
+        united = _with_values(group, attribute, work)
+        merged[text_of(united, work)] = united
+    return tuple(merged.values())
 
 
-def unite(conjuncts: Iterable[Conjunct]) -> tuple[Conjunct, ...]:
+def unite(conjuncts: Sequence[Conjunct], work: Work) -> tuple[Conjunct, ...]:
     """The canonical set with the same meaning: absorbed, value sets merged, sorted by text."""
-    equalities = merge_equalities(conjuncts)
-    if len(equalities) < 2:
-        return equalities
-    merged = {render_conjunct(conjunct): conjunct for conjunct in equalities}
+    return settle(merge_equalities(conjuncts, work), work)
+
+
+def settle(conjuncts: Sequence[Conjunct], work: Work, absorbed: bool = False) -> tuple[Conjunct, ...]:
+    """The same for conjuncts whose equalities have been merged, and of which perhaps none implies another."""
+    if len(conjuncts) < 2:
+        return tuple(conjuncts)
+    merged = tuple(conjuncts)
     while True:
-        kept = {render_conjunct(conjunct): conjunct for conjunct in absorb(merged.values())}
-        merged = _merge_values(kept, single=False)
+        kept = merged if absorbed else absorb(merged, work)
+        merged = _merge_values(kept, work)
         if len(merged) == len(kept):
-            return tuple(conjunct for _, conjunct in sorted(kept.items()))
+            return tuple(sorted(kept, key=lambda conjunct: text_of(conjunct, work)))
+        absorbed = False
 
 
-def _merge_values(conjuncts: dict[str, Conjunct], single: bool) -> dict[str, Conjunct]:
+def _merge_values(conjuncts: tuple[Conjunct, ...], work: Work) -> tuple[Conjunct, ...]:
     """Conjuncts that differ in one value set only become one, attribute after attribute."""
-    names = sorted({c.attribute for o in conjuncts.values() for c in o.constraints if c.values is not None})
-    for name in names:
-        groups: dict[tuple[str, str], list[Conjunct]] = {}
-        merged: list[Conjunct] = []
-        for _, conjunct in sorted(conjuncts.items()):
-            key = _merge_key(conjunct, name, single)
-            if key is None:
-                merged.append(conjunct)
-            else:
-                groups.setdefault(key, []).append(conjunct)
-        merged += [_with_values(group, name) for group in groups.values()]
-        conjuncts = {render_conjunct(conjunct): conjunct for conjunct in merged}
-    return conjuncts
+    left = dict(enumerate(conjuncts))
+    for name, places in _differing_values(conjuncts, work):
+        groups: dict[tuple[str, str], list[int]] = {}
+        for place in places:
+            if place in left:
+                groups.setdefault(_merge_key(left[place], name, work), []).append(place)
+        for first, *others in groups.values():
+            left[first] = _with_values([left[first], *map(left.pop, others)], name, work)
+    return tuple(left.values())
 
 
-def _merge_key(conjunct: Conjunct, name: str, single: bool) -> tuple[str, str] | None:
-    """What two conjuncts must share to be merged on the attribute; None if this one cannot be."""
-    if single and (len(conjunct.constraints) != 1 or conjunct.comparisons):
-        return None
-    mine = [constraint for constraint in conjunct.constraints if constraint.attribute == name]
-    if len(mine) != 1 or mine[0].values is None:
-        return None
-    rest = replace(conjunct, constraints=tuple(c for c in conjunct.constraints if c is not mine[0]))
-    return render_conjunct(rest), value_class(mine[0])
+def _differing_values(conjuncts: tuple[Conjunct, ...], work: Work) -> list[tuple[str, list[int]]]:
+    """By attribute, the places of conjuncts that have a value set for it and nothing else, if these differ."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for place, conjunct in enumerate(conjuncts):
+        work.spend(1 + len(conjunct.constraints))
+        counts = Counter(constraint.attribute for constraint in conjunct.constraints)
+        for constraint in conjunct.constraints:
+            if constraint.values is not None and counts[constraint.attribute] == 1:
+                by_text = found.setdefault(constraint.attribute, {})
+                by_text.setdefault(work.spell(constraint), []).append(place)
+    return [
+        (name, [place for places in by_text.values() for place in places])
+        for name, by_text in sorted(found.items())
+        if len(by_text) > 1
+    ]
+
+
+def _merge_key(conjunct: Conjunct, name: str, work: Work) -> tuple[str, str]:
+    """What two conjuncts must share to be merged on the attribute, for which they have value sets."""
+    work.spend(2 + (len(conjunct.constraints) >> 1))
+    (mine,) = (constraint for constraint in conjunct.constraints if constraint.attribute == name)
+    rest = tuple(constraint for constraint in conjunct.constraints if constraint is not mine)
+    return text_of(Conjunct(rest, conjunct.comparisons), work), value_class(mine)
 
 
 def value_class(constraint: Constraint) -> str:
-    """Value sets of one class can be merged: one kind and, for numbers that are not plain, one type."""
-    if not is_loose(constraint):
-        return str(constraint.kind)
-    values = constraint.values or constraint.excluded
-    return f"{constraint.kind} {type(values[0]).__name__}"
+    """Value sets of one class can be merged, and all values of one set are of one."""
+    return literal_class((constraint.values or constraint.excluded)[0])
 
 
-def _with_values(group: list[Conjunct], name: str) -> Conjunct:
+def literal_class(literal: Literal) -> str:
+    """One kind and, for numbers that are not plain, one type."""
+    kind = str(kind_of(literal))
+    return kind if is_plain(literal) else f"{kind} {type(literal).__name__}"
+
+
+def _with_values(group: list[Conjunct], name: str, work: Work) -> Conjunct:
     if len(group) == 1:
         return group[0]
     sets = [c.values or () for conjunct in group for c in conjunct.constraints if c.attribute == name]
+    work.spend(sum(len(conjunct.constraints) for conjunct in group) + 2 * sum(map(len, sets)))
     united = sorted_literals(value for values in sets for value in values)
     return replace(
         group[0],

@@ -55,12 +55,25 @@ def compile_conjunct(conjunct: Conjunct) -> Matcher:
 def compile_constraint(constraint: Constraint) -> Check:
     """A function that tells whether a value satisfies the constraint."""
     if constraint.kind is None:
-        if constraint.null:
-            return lambda value: kind_of_attribute(value) is None
-        return lambda value: kind_of_attribute(value) is not None
+        return _compile_untyped(constraint)
     if constraint.kind is Kind.NUMBER:
         return _compile_number(constraint)
     return _compile_other(constraint, constraint.kind)
+
+
+def _compile_untyped(constraint: Constraint) -> Check:
+    if constraint.null:
+        return lambda value: kind_of_attribute(value) is None
+    if not constraint.excluded:
+        return lambda value: kind_of_attribute(value) is not None
+    excluded, may_be_null = constraint.excluded, constraint.null is None
+
+    def check(value: Any) -> bool:
+        if isinstance(value, bool):
+            return value not in excluded
+        return may_be_null or kind_of_attribute(value) is not None
+
+    return check
 
 
 def _compile_other(constraint: Constraint, kind: Kind) -> Check:

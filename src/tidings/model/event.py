@@ -174,7 +174,10 @@ def make_publication(
     published_at: int,
 ) -> Publication:
     """A checked publication with its encoding."""
-    check_topic(topic)
+    try:
+        check_topic(topic)
+    except TypeError:  # it cannot even be looked up among those that were checked before
+        raise TopicError(f"topic {topic!r} is not a string") from None
     check_attributes(attributes)
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise AttributeValueError(f"payload must be bytes, not {type(payload).__name__}")
@@ -191,9 +194,13 @@ def make_publication(
 
 def check_attributes(attributes: Mapping[str, Scalar]) -> None:
     """AttributeValueError for a name or a value that an event cannot carry; text is checked by encoding it."""
+    try:
+        items = attributes.items()
+    except AttributeError:
+        raise _no_mapping(attributes) from None
     if len(attributes) > MAX_ATTRIBUTES:
         raise AttributeValueError(f"{len(attributes)} attributes; at most {MAX_ATTRIBUTES} are carried")
-    for name, value in attributes.items():
+    for name, value in items:
         _check_name(name)
         kind = type(value)
         if kind not in _PLAIN_TYPES and not isinstance(value, bool | int | float | str | bytes | None):
@@ -203,6 +210,11 @@ def check_attributes(attributes: Mapping[str, Scalar]) -> None:
             )
         if kind is int and not INT_MIN <= value <= INT_MAX:  # type: ignore[operator]
             raise AttributeValueError(f"attribute {name!r}: {value!r} does not fit into 64 bits")
+
+
+def _no_mapping(attributes: object) -> AttributeValueError:
+    kind = type(attributes).__name__
+    return AttributeValueError(f"attributes must be a mapping of names to values, not {kind}")
 
 
 _PLAIN_TYPES = frozenset((bool, int, float, str, bytes, type(None)))
@@ -220,11 +232,14 @@ def _check_name(name: str) -> None:
 
 def check_not_internal(names: Iterable[str]) -> None:
     """AttributeValueError for the name of an attribute that applications may not publish."""
-    for name in names:
-        if isinstance(name, str) and name.startswith(INTERNAL_PREFIX):
-            raise AttributeValueError(
-                f"attribute name {name!r}: names that start with {INTERNAL_PREFIX!r} are reserved"
-            )
+    try:
+        for name in names:
+            if isinstance(name, str) and name.startswith(INTERNAL_PREFIX):
+                raise AttributeValueError(
+                    f"attribute name {name!r}: names that start with {INTERNAL_PREFIX!r} are reserved"
+                )
+    except TypeError:
+        raise _no_mapping(names) from None
 
 
 def decode_publication(raw: Raw | bytes) -> Publication:

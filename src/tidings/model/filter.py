@@ -18,9 +18,12 @@ from tidings.model.implication import pattern_implies
 from tidings.model.normalise import FilterLimits, check_depth, normalise
 from tidings.model.predicates import Conjunct, Scalar
 from tidings.model.render import render_pattern
+from tidings.model.steps import OutOfSteps, Steps
 
 DEFAULT_LIMITS = FilterLimits()
 KEY_BYTES = 16
+COVER_STEPS = 25_000
+"""`covers` answers no, which is always safe, where it would need more; brokers ask often, and in many places."""
 
 
 class Pattern:
@@ -38,10 +41,10 @@ class Pattern:
     """16 bytes that stand for the text."""
     _matcher: Matcher | None
 
-    def __init__(self, conjuncts: tuple[Conjunct, ...]) -> None:
+    def __init__(self, conjuncts: tuple[Conjunct, ...], text: str | None = None) -> None:
         assign = object.__setattr__
         assign(self, "conjuncts", conjuncts)
-        assign(self, "text", render_pattern(conjuncts))
+        assign(self, "text", render_pattern(conjuncts) if text is None else text)
         assign(self, "key", blake2b(self.text.encode(), digest_size=KEY_BYTES).digest())
         assign(self, "_matcher", None)
 
@@ -55,7 +58,12 @@ class Pattern:
 
     def covers(self, other: Pattern) -> bool:
         """True only if every event that `other` matches is matched here; never wrongly true."""
-        return self.text == other.text or pattern_implies(other.conjuncts, self.conjuncts)
+        if self.text == other.text:
+            return True
+        try:
+            return pattern_implies(other.conjuncts, self.conjuncts, Steps(COVER_STEPS))
+        except OutOfSteps:
+            return False
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Pattern cannot be changed ({name})")
@@ -124,7 +132,7 @@ class Filter:
 
 def _normalised(expression: Expression, limits: FilterLimits) -> Pattern:
     try:
-        return Pattern(normalise(expression, limits))
+        return Pattern(*normalise(expression, limits))
     except RecursionError:
         raise FilterError("the filter is nested too deeply for the stack that is left") from None
 

@@ -12,16 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tidings.model.errors import FilterError
+from tidings.model.steps import Steps
 
 ESCAPE = "\\"
-COVER_WORK_LIMIT = 1_000_000
-"""`covers` answers no, which is always safe, where it would need more steps than this."""
 
 Token = tuple[str, bool]
 """A character, and whether it is a wildcard (`%` or `_`) rather than itself."""
 
 _ANY: Token = ("%", True)
 _ONE: Token = ("_", True)
+_GAP = "\ud800"
+"""Stands for a wildcard among the solid text of a pattern: half a surrogate pair, which no filter's text holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,14 @@ class Like:
     _tokens: tuple[Token, ...] = field(compare=False, repr=False)
     _segments: tuple[_Segment, ...] = field(compare=False, repr=False)
     _shortest: int = field(compare=False, repr=False)
+    _solid: str = field(compare=False, repr=False)
+    """The pattern with a gap in place of each wildcard."""
+    _longest: str = field(compare=False, repr=False)
+    """The longest text between two wildcards."""
+    _suffix: str = field(compare=False, repr=False)
+    """The text after the last wildcard."""
+    _is_one_chunk: bool = field(compare=False, repr=False)
+    """True if there is no wildcard but a `%` before or after one text."""
 
     def __init__(self, pattern: str, escape: str = ESCAPE) -> None:
         tokens = _canonical(_tokenise(pattern, escape))
@@ -66,9 +75,16 @@ class Like:
         assign(self, "prefix", prefix)
         assign(self, "literal", prefix if first_wild == len(tokens) else None)
         assign(self, "is_prefix", first_wild == len(tokens) - 1 and tokens[-1] == _ANY)
+        segments = _cut(tokens)
+        chunks = [chunk for segment in segments for _, chunk in segment.chunks]
+        last_wild = next((place for place in range(len(tokens), 0, -1) if tokens[place - 1][1]), 0)
         assign(self, "_tokens", tokens)
-        assign(self, "_segments", _cut(tokens))
+        assign(self, "_segments", segments)
         assign(self, "_shortest", sum(token != _ANY for token in tokens))
+        assign(self, "_solid", "".join(_GAP if wild else character for character, wild in tokens))
+        assign(self, "_longest", max(chunks, key=len, default=""))
+        assign(self, "_suffix", "".join(character for character, _ in tokens[last_wild:]))
+        assign(self, "_is_one_chunk", len(chunks) < 2 and _ONE not in tokens and _GAP not in self.pattern)
 
     def matches(self, text: str) -> bool:
         """True if the whole text matches; `_` is one code point, and wildcards match line breaks, too."""
@@ -101,20 +117,30 @@ class Like:
         """The pattern as LIKE reads it with the default escape; not yet quoted as a string literal."""
         return self.pattern
 
-    def covers(self, other: Like) -> bool:
+    def covers(self, other: Like, steps: Steps) -> bool:
         """True only if every text that `other` matches is matched here.
 
-        `other` is read as a text in which `%` fits only `%`, and `_` only `_` or `%`.
+        `other` is read as a text in which `%` fits only `%`, and `_` only `_` or `%`. So what stands between our
+        wildcards must stand between two of its own, and for most pairs that decides.
         """
-        if other.literal is not None:
-            return self.matches(other.literal)
-        if self == other:
+        if self.pattern == other.pattern:
             return True
+        steps.spend(1 + (len(self._longest) * len(other._solid) >> 10))
+        if other.literal is not None:
+            steps.spend(self.match_steps(len(other.literal)))
+            return self.matches(other.literal)
         if self.literal is not None or self._shortest > other._shortest:
             return False
-        if len(self._tokens) * len(other._tokens) > COVER_WORK_LIMIT:
+        if not (other.prefix.startswith(self.prefix) and other._solid.endswith(self._suffix)):
             return False
-        return _tokens_cover(self._tokens, other._tokens)
+        if self._longest not in other._solid:
+            return False
+        return self._is_one_chunk or _tokens_cover(self._tokens, other._tokens, steps)
+
+    def match_steps(self, length: int) -> int:
+        """What it costs to match a text of this length, at most."""
+        signs = len(self._tokens)
+        return 3 + (signs + length >> 3) + (signs * length >> 10)
 
     def __str__(self) -> str:
         return self.pattern
@@ -228,8 +254,9 @@ def _with_gaps(tokens: tuple[Token, ...]) -> list[Token | int]:
     return items
 
 
-def _tokens_cover(mine: tuple[Token, ...], theirs: tuple[Token, ...]) -> bool:
+def _tokens_cover(mine: tuple[Token, ...], theirs: tuple[Token, ...], steps: Steps) -> bool:
     """Wildcard matching with one point of return: after a mismatch, the last gap takes one token more."""
+    steps.spend(len(mine) + len(theirs))
     items = _with_gaps(mine)
     here = there = 0
     retry_here = retry_there = -1
@@ -244,6 +271,7 @@ def _tokens_cover(mine: tuple[Token, ...], theirs: tuple[Token, ...]) -> bool:
         elif item is not None and there < len(theirs) and _token_covers(item, theirs[there]):
             here, there = here + 1, there + 1
         elif 0 <= retry_there < len(theirs):
+            steps.spend(1 + (here - retry_here >> 1))
             retry_there += 1
             here, there = retry_here, retry_there
         else:

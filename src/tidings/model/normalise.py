@@ -7,22 +7,19 @@ moves down to the comparisons in one pass; AND multiplies conjuncts out and stop
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tidings.model.atoms import FALSE, Disjunction, atom
-from tidings.model.conjuncts import absorb, meet, merge_equalities, unite
+from tidings.model.conjuncts import Work, absorb, meet, merge_equalities, settle, text_of
 from tidings.model.errors import FilterError
 from tidings.model.expression import And, Expression, Membership, Not, Or, depth_of
 from tidings.model.predicates import Conjunct
-from tidings.model.render import render_conjunct
+from tidings.model.steps import OutOfSteps
 
 _SLACK = 1.5
 """How far beyond `max_conjuncts` a set may grow before those that imply another are taken out."""
-_STEPS_PER_MEET = 10
-"""An intersection costs about as much as this many comparisons of two conjuncts."""
-_LITERALS_PER_STEP = 16
-"""And this many listed values double the cost of a comparison."""
+_STEPS_PER_ATOM = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +31,25 @@ class FilterLimits:
     max_conjuncts: int = 256
     max_values: int = 4_096
     max_steps: int = 250_000
-    """How many pairs of alternatives may be looked at while multiplying out: a second or two."""
+    """What multiplying out and comparing may cost (see steps.py): a fifth of a second."""
 
 
-def normalise(expression: Expression, limits: FilterLimits) -> tuple[Conjunct, ...]:
-    """The canonical conjuncts of which one must hold; equal filters usually have equal ones."""
-    return _Normaliser(limits).read(expression.node(), negated=False)
+def normalise(expression: Expression, limits: FilterLimits) -> tuple[Disjunction, str]:
+    """The canonical conjuncts of which one must hold, and their text; equal filters usually have equal ones."""
+    work = Work(limits.max_steps)
+    try:
+        return normalise_with(expression, limits, work)
+    except OutOfSteps:
+        raise FilterError(
+            f"the filter takes {work.taken} steps or more to multiply out and compare, "
+            f"the limit is {limits.max_steps}"
+        ) from None
+
+
+def normalise_with(expression: Expression, limits: FilterLimits, work: Work) -> tuple[Disjunction, str]:
+    """The same; OutOfSteps if it takes more steps than the work has."""
+    conjuncts = _Normaliser(limits, work).read(expression.node(), negated=False)
+    return conjuncts, " OR ".join(text_of(conjunct, work) for conjunct in conjuncts) or "FALSE"
 
 
 def check_depth(expression: Expression, limits: FilterLimits) -> None:
@@ -50,9 +60,9 @@ def check_depth(expression: Expression, limits: FilterLimits) -> None:
 
 
 class _Normaliser:
-    def __init__(self, limits: FilterLimits) -> None:
+    def __init__(self, limits: FilterLimits, work: Work) -> None:
         self._limits = limits
-        self._steps = 0
+        self._work = work
 
     def read(self, node: Expression, negated: bool) -> Disjunction:
         """Where the node is true or, negated, where it is false."""
@@ -61,9 +71,11 @@ class _Normaliser:
         if isinstance(node, And | Or):
             parts = [self.read(*part) for part in _flatten(node, negated)]
             return self._either(parts) if isinstance(node, Or) is not negated else self._all(parts)
+        self._work.spend(_STEPS_PER_ATOM)
         if isinstance(node, Membership):
             self._check_values(len(node.values))
-        return atom(node, negated)
+            self._work.spend(2 * len(node.values))
+        return atom(node, negated, self._work)
 
     def _either(self, parts: Iterable[Disjunction]) -> Disjunction:
         conjuncts = self._united([conjunct for part in parts for conjunct in part])
@@ -74,55 +86,36 @@ class _Normaliser:
         """The product. Single conjuncts come first: they contradict much before it is multiplied out."""
         if FALSE in parts:
             return FALSE
-        single = meet(*(part[0] for part in parts if len(part) == 1))
+        single = meet([part[0] for part in parts if len(part) == 1], self._work)
         product = FALSE if single is None else self._checked((single,))
         for part in sorted((part for part in parts if len(part) > 1), key=len):
             product = self._multiply(product, part)
-        return self._united(product)
+        return self._united(product, absorbed=True)
 
     def _multiply(self, left: Disjunction, right: Disjunction) -> Disjunction:
         found: dict[str, Conjunct] = {}
-        self._spend(_STEPS_PER_MEET * len(left) * min(len(right), self._limits.max_conjuncts))
         for one in left:
             for other in right:
-                both = meet(one, other)
+                both = meet((one, other), self._work)
                 if both is None:
                     continue
-                found[render_conjunct(both)] = both
+                found[text_of(both, self._work)] = both
                 # absorption may shrink the product to the limit; far beyond it we do not try
                 self._check_conjuncts(len(found), slack=_SLACK)
-        self._spend_on_pairs(found.values())
-        product = self._checked(absorb(found.values()))
+        product = self._checked(absorb(found.values(), self._work))
         self._check_conjuncts(len(product))
         return product
 
-    def _united(self, conjuncts: Sequence[Conjunct]) -> Disjunction:
-        merged = merge_equalities(conjuncts)
+    def _united(self, conjuncts: Sequence[Conjunct], absorbed: bool = False) -> Disjunction:
+        merged = merge_equalities(conjuncts, self._work)
         self._check_conjuncts(len(merged), slack=_SLACK)
-        self._spend_on_pairs(merged)
-        return unite(merged)
+        return settle(merged, self._work, absorbed and len(merged) == len(conjuncts))
 
     def _checked(self, conjuncts: Disjunction) -> Disjunction:
         for conjunct in conjuncts:
             for constraint in conjunct.constraints:
                 self._check_values(max(len(constraint.values or ()), len(constraint.excluded)))
         return conjuncts
-
-    def _spend_on_pairs(self, conjuncts: Collection[Conjunct]) -> None:
-        listed = sum(
-            len(constraint.values or ()) + len(constraint.excluded)
-            for conjunct in conjuncts
-            for constraint in conjunct.constraints
-        )
-        self._spend(len(conjuncts) * (len(conjuncts) + listed // _LITERALS_PER_STEP))
-
-    def _spend(self, steps: int) -> None:
-        self._steps += steps
-        if self._steps > self._limits.max_steps:
-            raise FilterError(
-                f"the filter takes {self._steps} steps or more to multiply out, "
-                f"the limit is {self._limits.max_steps}"
-            )
 
     def _check_conjuncts(self, count: int, slack: float = 1) -> None:
         if count > slack * self._limits.max_conjuncts:

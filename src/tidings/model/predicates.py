@@ -5,7 +5,7 @@ attribute, plus comparisons between two attributes. An attribute has at most one
 each comparison with a number that is not plain (see `is_plain`) stands in a constraint of its own beside it,
 because two such comparisons cannot always be written as one. No conjunct at all is FALSE, one empty conjunct
 is TRUE. Negation has been pushed into the constraints, so only 'is it true' matters here:
-NULL (a missing attribute, a value of another kind) makes a constraint fail.
+NULL (a missing attribute, a value of another kind) makes a constraint fail, unless it asks for that.
 
 Values of different kinds never compare: `size > 10` is NULL for the string '12'. Integers and floats are one
 kind and compare as Spark does: with an integer or decimal literal, integers exactly and floats as doubles;
@@ -84,15 +84,17 @@ def is_plain(literal: Literal) -> bool:
 class Constraint:
     """Everything one conjunct asks of one attribute; all of it must hold.
 
-    `kind` is None for IS NULL (`null` True) and for a bare IS NOT NULL (`null` False). If `values` is set the
-    attribute must equal one of them (=, IN), sorted and distinct; the other fields are then folded into it.
+    `kind` is None for IS NULL (`null` True), IS NOT NULL (`null` False) and IS NOT TRUE or FALSE, which any
+    value but the booleans in `excluded` satisfies, and so does NULL unless `null` is False. If `values` is set
+    the attribute must equal one of them (=, IN), sorted and distinct; the other fields are then folded into it.
     Otherwise it must lie between `low` and `high` (None: unbounded), differ from each of `excluded`, and, for
     strings, match all `likes` and none of `not_likes`.
     """
 
     attribute: str
     kind: Kind | None = None
-    null: bool = False
+    null: bool | None = False
+    """Whether the attribute is NULL; None if it may be or not."""
     values: tuple[Literal, ...] | None = None
     low: Literal | None = None
     low_open: bool = False

@@ -95,7 +95,9 @@ def constraint_parts(constraint: Constraint) -> list[str]:
     """The comparisons that a constraint is made of, each as text."""
     name = render_name(constraint.attribute)
     if constraint.kind is None:
-        return [f"{name} IS NULL" if constraint.null else f"{name} IS NOT NULL"]
+        tests = [] if constraint.null is None else ["IS NULL" if constraint.null else "IS NOT NULL"]
+        tests += [f"IS NOT {render_literal(literal)}" for literal in constraint.excluded]
+        return [f"{name} {test}" for test in tests]
     if constraint.values is not None:
         return [_equality(name, constraint.kind, constraint.values)]
     parts = []

@@ -17,6 +17,7 @@ from tidings.scenario.check_nodes import (
     check_before_end,
     check_faults,
     check_links,
+    check_neighbours,
     check_servers,
     check_sites,
 )
@@ -50,18 +51,21 @@ def check_scenario(scenario: Scenario) -> None:
     _check_overlay(scenario.overlay)
     if scenario.workload is not None:
         _check_workload(scenario, scenario.workload)
-    nodes = Nodes.of(scenario, build_topology(scenario.overlay, scenario.seed).brokers)
+    topology = build_topology(scenario.overlay, scenario.seed)
+    nodes = Nodes.of(scenario, topology.brokers)
     for index, publisher in enumerate(scenario.publishers):
         _check_publisher(publisher, scenario.duration_s, f"publisher[{index}]")
     checked_filters: set[str] = set()
     for index, subscriber in enumerate(scenario.subscribers):
         _check_subscriber(subscriber, f"subscriber[{index}]", checked_filters)
+        _check_before_close(subscriber, scenario, f"subscriber[{index}].subscribe_at_s")
     check_servers(scenario, nodes)
     check_ordering(scenario, nodes.brokers)
     _check_stamped_events(scenario, nodes.brokers)
     check_sites(scenario, nodes)
     check_links(scenario, nodes)
     check_faults(scenario, nodes)
+    check_neighbours(scenario, topology)
 
 
 def _check_distributions(scenario: Scenario) -> None:
@@ -182,6 +186,16 @@ def _check_subscriber(subscriber: Subscriber, path: str, checked_filters: set[st
         _check_filter(subscriber.filter, f"{path}.filter")
         checked_filters.add(subscriber.filter)
     subscription_timeline(subscriber, path)
+
+
+def _check_before_close(subscriber: Subscriber, scenario: Scenario, path: str) -> None:
+    """While the network settles nothing is published, yet what is under way may still come."""
+    end_s = scenario.duration_s + scenario.settle_s
+    if subscriber.subscribe_at_s >= end_s:
+        raise ScenarioError(
+            f"{path}: {number(subscriber.subscribe_at_s)} is not before the end of the run "
+            f"(duration_s and settle_s, {number(round(end_s, 9))})"
+        )
 
 
 def _check_filter(sql: str, path: str) -> None:

@@ -9,6 +9,7 @@ from tidings.model.errors import ScenarioError
 from tidings.scenario.decode import listed, number
 from tidings.scenario.links import unordered
 from tidings.scenario.order_nodes import NODE_PREFIX, is_order_node
+from tidings.scenario.ordering import plan_ordering
 from tidings.scenario.schema import (
     Fault,
     LinkFault,
@@ -18,6 +19,7 @@ from tidings.scenario.schema import (
     Scenario,
     Subscriber,
 )
+from tidings.scenario.topology import Topology, neighbours
 from tidings.scenario.workload import publisher_names, subscriber_names
 
 
@@ -184,6 +186,30 @@ def _check_between(
         )
     if between[0] == between[1] and not (inside_site and between[0] in sites):
         raise ScenarioError(f"{path}: names '{between[0]}' twice")
+
+
+def check_neighbours(scenario: Scenario, topology: Topology) -> None:
+    """Where brokers speak with their neighbours alone, a link between two others is a mistake: it would do nothing.
+
+    Only for edges that the file spells out. What is joined to what in a shape may depend on the seed, or on the point
+    of a sweep, and what comes to nothing in one run does something in the next.
+    """
+    overlay = scenario.overlay
+    if overlay.mode != "best-effort" or overlay.edges is None:
+        return
+    if plan_ordering(scenario, topology.brokers) is not None:
+        return  # beside any two brokers may be nodes that speak with each other over the link of these
+    around = neighbours(topology)
+    links = [(f"link[{index}]", link.between) for index, link in enumerate(scenario.links)]
+    for index, fault in enumerate(scenario.faults):
+        if isinstance(fault, LinkFault):
+            links.append((f"fault[{index}]", fault.between))
+    for path, (left, right) in links:
+        if left in around and right in around and right not in around[left]:
+            raise ScenarioError(
+                f"{path}.between: '{left}' and '{right}' are no neighbours, and in mode best-effort no message goes "
+                f"from one to the other; neighbours of '{left}': {listed(around[left])}"
+            )
 
 
 def check_faults(scenario: Scenario, nodes: Nodes) -> None:

@@ -160,7 +160,9 @@ def _inspect_scalar(expected: inspect.Type, value: object, path: str) -> None:
                 raise ScenarioError(f"{path}: must be true or false, not {shown(value)}")
         case inspect.IntType():
             if not isinstance(value, int) or isinstance(value, bool):
-                raise ScenarioError(f"{path}: must be a whole number, not {shown(value)}")
+                # Not as a user may write it, but as this one did: 7.0 is not 7 here.
+                told = str(value) if isinstance(value, float) else shown(value)
+                raise ScenarioError(f"{path}: must be a whole number, not {told}")
             _inspect_bounds(expected, value, path)
         case inspect.FloatType():
             if not isinstance(value, int | float) or isinstance(value, bool):

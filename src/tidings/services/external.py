@@ -29,7 +29,7 @@ from tidings.services.external_incoming import Incoming
 from tidings.services.external_keeper import Keeper
 from tidings.services.external_outgoing import Outgoing, Receipt
 from tidings.services.external_session import Session, SessionLost
-from tidings.services.service import EventService, Notify
+from tidings.services.service import EventService, Notify, iterate, no_event
 from tidings.services.stream import EventsMissed
 
 DEFAULT_TIMEOUT_S = 5.0
@@ -152,9 +152,13 @@ class ExternalService(EventService):
     ) -> int:
         self._check_open()
         receipt = Receipt()
-        for topic, attributes, payload in events:
+        for event in iterate(events):
             if self._closed_because:
                 break
+            try:
+                topic, attributes, payload = event
+            except (TypeError, ValueError):
+                raise no_event(event) from None
             if not internal:
                 check_not_internal(attributes)
             await self.outgoing.publish(topic, attributes, payload, receipt)

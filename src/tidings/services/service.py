@@ -6,12 +6,14 @@ A service implements four coroutines; `subscribe` and its streams come with this
 
 from __future__ import annotations
 
+import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
+from tidings.model.errors import TopicError
 from tidings.model.event import Event, EventId
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Order, Subscription
@@ -110,11 +112,15 @@ class EventService(ABC):
         `where` is SQL, an expression made with `col`, or a `Filter`. Use it as `async with`; it is subscribed
         inside the block.
         """
+        check_texts(topics)
         subscription = Subscription(
             f"s{next(self._subscription_numbers)}", topics, filter_sql(where), parse_order(order)
         )
         subscription.interest()  # a mistake shows here, not at the broker
-        return Stream(self, subscription, buffer_events)
+        try:
+            return Stream(self, subscription, buffer_events)
+        except TypeError:
+            raise ValueError(f"buffer_events must be a number, not {buffer_events!r}") from None
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -126,6 +132,14 @@ class EventService(ABC):
         await self.close()
 
 
+def check_texts(topics: tuple[object, ...]) -> None:
+    """TopicError for what is no string, as where a list of topics is one of them."""
+    for topic in topics:
+        if not isinstance(topic, str):
+            hint = "; give topics one by one: subscribe('/a', '/b')" if isinstance(topic, Iterable) else ""
+            raise TopicError(f"topic pattern {topic!r} is not a string{hint}")
+
+
 def filter_sql(where: object) -> str | None:
     """The SQL of a filter given as text, as a Filter or as an expression of `col`."""
     if where is None or isinstance(where, str):
@@ -134,6 +148,20 @@ def filter_sql(where: object) -> str | None:
 
     made = where if isinstance(where, Filter) else Filter(where)  # type: ignore[arg-type]
     return made.to_sql()
+
+
+def iterate(events: Iterable[Any]) -> Iterator[Any]:
+    """The events of a `publish_many`."""
+    try:
+        return iter(events)
+    except TypeError:
+        kind = type(events).__name__
+        raise TypeError(f"events must be an iterable of (topic, attributes, payload), not {kind}") from None
+
+
+def no_event(given: object) -> TypeError:
+    """For what a `publish_many` got in the place of an event."""
+    return TypeError(f"events must be (topic, attributes, payload) each, not {reprlib.repr(given)}")
 
 
 def parse_order(order: str) -> Order:

@@ -111,6 +111,8 @@ class Stream:
         """The next event; TimeoutError if none comes in time, ConnectionFailed if none can come any more."""
         if self._events:
             return self._take()
+        if not isinstance(timeout_s, int | float | None):
+            raise ValueError(f"timeout_s must be a number of seconds or None, not {timeout_s!r}")
         try:
             async with asyncio.timeout(timeout_s):
                 return await self.__anext__()

@@ -169,8 +169,11 @@ class SlotStore:
             if parts[0].null:
                 attribute.table.add_null(slot)
                 continue
-            self._absences[attribute.absence, word] |= bit
-            if parts[0].kind is not None:
+            if parts[0].null is False:
+                self._absences[attribute.absence, word] |= bit
+            if parts[0].kind is None:
+                exact = exact and not parts[0].excluded
+            else:
                 shape = main_shape(parts)
                 exact = exact and shape.exact and len(parts) == 1
                 attribute.table.add(slot, parts[0].kind, shape)
