@@ -22,7 +22,8 @@ from tidings.model.parse import parse
 from tidings.model.steps import OutOfSteps, Steps
 
 CALLS_PER_STEP = 12
-FEW_STEPS = 10_000
+FEW_STEPS = 50_000
+"""Enough to reach the loops over pairs."""
 BIG = 10**17
 HALF = 8_000
 FULL = DEFAULT_LIMITS.max_length
@@ -51,6 +52,9 @@ REFUSED = {
         lambda n: f"x LIKE '%{'a_' * 20}{chr(98 + n % 16)}_{chr(98 + n // 16)}%'", " OR ", 256
     ),
     "LIKEs that cover each other": few(lambda n: f"x LIKE '%{'a_' * (n // 8)}{chr(97 + n % 8)}%'", " OR ", 256),
+    "long LIKEs that differ at the end": few(
+        lambda n: f"x LIKE '%{'a_' * 150}{chr(98 + n % 16)}_{chr(98 + n // 16)}%'", " OR ", 40
+    ),
     "two long LIKEs": f"x LIKE '%{'a_' * 3_900}b%' AND x LIKE '%{'a_' * 3_900}c%'",
     "LIKE and NOT LIKE": many(lambda n: f"x {'NOT ' * (n % 2)}LIKE '%a_{n}_b%'", " AND "),
     "strings and LIKEs": (

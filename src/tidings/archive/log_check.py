@@ -72,8 +72,10 @@ class _Walk(NamedTuple):
     """Of transactions, of this log, from that on."""
 
 
-def check_log(database: Path, page_bytes: int) -> None:
+def check_log(database: Path, page_bytes: int, *, has_index: bool = True) -> None:
     """ArchiveCorrupt if SQLite would drop what was acknowledged.
+
+    Without `has_index` its writer keeps none: then one transaction behind the damage is one that a crash cut off.
 
     Not to be asked in a process that is connected: closing the index ends the locks that it has. Where another
     process is, the log was replayed long ago, and is being written.
@@ -82,7 +84,7 @@ def check_log(database: Path, page_bytes: int) -> None:
     before = ""
     with told_as_archive_error(log):
         while not _is_connected(index):
-            problem = _problem(log, index, page_bytes)
+            problem = _problem(log, index, page_bytes, 1 if has_index else 2)
             if not problem:
                 return
             if problem == before:
@@ -90,7 +92,7 @@ def check_log(database: Path, page_bytes: int) -> None:
             before = problem  # and once more: somebody may have come, and have written while it was read
 
 
-def _problem(log: Path, index: Path, page_bytes: int) -> str:
+def _problem(log: Path, index: Path, page_bytes: int, ends_without_index: int) -> str:
     acknowledged = _acknowledged(index)  # first, for the log may grow
     try:
         file = log.open("rb")
@@ -103,12 +105,14 @@ def _problem(log: Path, index: Path, page_bytes: int) -> str:
         parsed = _parsed(header)
         if parsed is None:
             ends = _count_ends(file, _FRAME_WORDS * 4 + page_bytes)
-            return _told("its header has a wrong checksum", ends) if ends else ""
+            return _told("its header has a wrong checksum", ends) if ends >= ends_without_index else ""
         walk = _walk(file, parsed)
     known = None if acknowledged is None else acknowledged.get(parsed.salts)
     if walk.kept == known:
         return ""
-    if (known is None or walk.kept > known) and walk.ends < (1 if acknowledged is None else 2):
+    if (known is None or walk.kept > known) and walk.ends < (
+        ends_without_index if acknowledged is None else 2
+    ):
         return ""
     at = _HEADER.size + walk.valid * parsed.frame_bytes
     what = "has a wrong checksum" if walk.valid < walk.frames else "is missing"

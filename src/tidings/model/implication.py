@@ -7,6 +7,7 @@ All of it is counted in `Steps`, and ends where these do.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from tidings.model.like import Like
@@ -234,8 +235,8 @@ class Premise:
         self.parts: dict[str, list[Constraint]] = {}
         for constraint in conjunct.constraints:
             self.parts.setdefault(constraint.attribute, []).append(constraint)
-        self.signs = {_names(comparison): signs_of(comparison) for comparison in conjunct.comparisons}
-        self.compared = frozenset(name for pair in self.signs for name in pair)
+        self.signs = {_names(one): signs_of(one) for one in conjunct.comparisons}
+        self.compared = frozenset(chain.from_iterable(self.signs))
 
     def implies_comparisons(self, wanted: tuple[ColumnComparison, ...]) -> bool:
         # where the two are not compared all signs are possible, and no comparison allows all

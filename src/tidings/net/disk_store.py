@@ -6,9 +6,10 @@ What keeps the promises of `Store`:
 - **One writer**: a lock on `<name>.lock` for as long as the store is open; it goes with its process.
 - **Never other content than was written**: each row carries a checksum over table, key, place and value, and
   one more row, the seal, the sum of all checksums, so that a row that vanished is noticed too. Opening reads
-  everything; later reads check what they return. Two things cannot be told from the crash they look like:
-  a damaged or deleted `-wal` file gives the state after an earlier batch (only a crash leaves one), and so
-  does a backup that was put back.
+  everything; later reads check what they return. A log (`-wal`, which only a crash leaves) that would give an
+  earlier state than was written is refused. Three things cannot be told from the crash they look like: damage
+  in the last batch of the log drops that, a deleted log gives the state after an earlier batch, and so does a
+  backup that was put back.
 - **A new file is made under another name**, so a file that is empty or too short is a damaged one.
 - **Bounded**: deleted rows leave pages that later rows use again, so the file is as large as the store ever
   was, and at most `limit_bytes`. The log is written back into the file every `LOG_PAGES` pages and starts
@@ -33,7 +34,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tidings.model.errors import StoreCorrupt, StoreError, StoreFull
+from tidings.model.errors import ArchiveCorrupt, StoreCorrupt, StoreError, StoreFull
 from tidings.protocol.store import TABLES, Change, check_tables
 
 PAGE_BYTES = 4096
@@ -115,6 +116,7 @@ class DiskStore:
             with _told_as_store_error(self.path, opening=True):
                 _make_unless_there(self.path)
                 _check_header(self.path)
+                _check_log(self.path)
                 self._connection = sqlite3.connect(
                     f"{self.path.absolute().as_uri()}?mode=rw",
                     uri=True,
@@ -318,6 +320,20 @@ def _make_unless_there(path: Path) -> None:
         connection.close()
     draft.rename(path)
     _sync_directory(path)
+
+
+def _check_log(path: Path) -> None:
+    """StoreCorrupt if SQLite would drop what was written, as it does behind damage in the log."""
+    log = path.with_name(f"{path.name}-wal")
+    if log.exists() and log.stat().st_size:
+        from tidings.archive.log_check import (
+            check_log,
+        )  # with libraries that a broker needs after a crash only
+
+        try:
+            check_log(path, PAGE_BYTES, has_index=False)
+        except ArchiveCorrupt as error:
+            raise _corrupt(path, str(error)) from None
 
 
 def _check_header(path: Path) -> None:
