@@ -103,7 +103,7 @@ def print_summary(title: str, summary: dict[str, Any], out: Path, how: list[tupl
         ("published", summary["published"]),
         ("expected", summary["expected"]),
         ("delivered", summary["delivered"]),
-        ("delivery ratio", f"{summary['delivery_ratio']:.4%}"),
+        ("delivery ratio", _ratio(summary)),
         ("duplicates", summary["duplicates"]),
         ("out of order", summary["out_of_order"]),
         (
@@ -115,6 +115,12 @@ def print_summary(title: str, summary: dict[str, Any], out: Path, how: list[tupl
         ("written to", out),
     ]
     print_table(title, ("what", "value"), rows)
+
+
+def _ratio(summary: dict[str, Any]) -> str:
+    if not summary["expected"]:
+        return "none: no event was published while a subscription that it is for was accepted"
+    return f"{summary['delivery_ratio']:.4%}"
 
 
 def verdicts(scenario: Scenario, out: Path) -> list[Verdict]:
