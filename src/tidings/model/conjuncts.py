@@ -69,7 +69,7 @@ def text_of(conjunct: Conjunct, work: Work) -> str:
 
 def meet(conjuncts: Sequence[Conjunct], work: Work) -> Conjunct | None:
     """The conjunct that holds exactly where all of them hold, or None if that is nowhere."""
-    work.spend(10 + sum(len(one.constraints) + 2 * len(one.comparisons) for one in conjuncts))
+    work.spend(10 + 2 * sum(len(one.constraints) + len(one.comparisons) for one in conjuncts))
     comparisons = _meet_comparisons(tuple(c for conjunct in conjuncts for c in conjunct.comparisons))
     if comparisons is None:
         return None
