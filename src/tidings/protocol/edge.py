@@ -23,6 +23,8 @@ from tidings.protocol.kernel import Part, Port
 from tidings.protocol.routing import RoutingTable
 
 MAX_SUBSCRIPTIONS_PER_CLIENT = 100_000
+LONG_FILTER = 2_000
+"""From so many characters on, the canonical form of a filter may be beyond the limits of a filter."""
 AVAILABLE_ORDERS = (Order.NONE, Order.FIFO)
 
 
@@ -106,6 +108,14 @@ class Edge(Part):
                 self.port.send(client, Subscribed(subscription))
 
 
+def _check_readable(canonical: str) -> None:
+    """Brokers tell each other the filter in this form, and read it after a restart: it must be within the limits."""
+    try:
+        make_interest((), canonical)
+    except FilterError as error:
+        raise ValueError(f"in its canonical form {error}") from None
+
+
 def check_subscription(message: Subscribe, held: Interest | None, *, headers: bool = False) -> Interest:
     """What is asked for; FilterError, TopicError or ValueError if it cannot be, or is `held` otherwise."""
     interest = make_interest(message.topics, message.filter)
@@ -115,6 +125,8 @@ def check_subscription(message: Subscribe, held: Interest | None, *, headers: bo
         )
     if len(interest.text.encode("utf-8", "surrogatepass")) > MAX_INTEREST_BYTES:
         raise ValueError(f"the subscription is longer than {MAX_INTEREST_BYTES} bytes")
+    if interest.sql is not None and len(interest.sql) > LONG_FILTER:
+        _check_readable(interest.sql)
     if held is not None and held != interest:
         raise ValueError(f"subscription {message.subscription!r} exists with another filter or topics")
     if held is not None and headers != message.headers:
