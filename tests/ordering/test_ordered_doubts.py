@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 import tidings
@@ -9,7 +11,7 @@ from ordered_clients import TIMEOUT_S, numbers, run, take
 from tidings.opening import Embedded
 from tidings.ordering import service as service_module
 from tidings.services.stream import EventsMissed
-from troubled_service import troubled_client
+from troubled_service import TroubledService, troubled_client
 
 MOVED = "the client moved to another broker"
 PERHAPS = EventsMissed("p", 0, 1, 9)
@@ -20,45 +22,50 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_module, "DOUBT_SECONDS", 0.05)
 
 
-def test_what_does_not_come_after_a_move_ends_the_order_and_is_named() -> None:
+def play(course: Callable[[Embedded, tidings.Stream, TroubledService], Awaitable[None]]) -> None:
+    """With an ordered stream over a service that seems to lose nothing."""
+
     async def scenario(bus: Embedded) -> None:
         client, service = troubled_client(bus, "b1", "c", lossless=True)
         async with client, client.subscribe("/a", order="total") as stream:
-            service.withholds = lambda event: event.attributes.get("n") == 1
-            stream.on_doubt(MOVED)
-            for n in range(3):
-                await bus.publish("/a", {"n": n})
-            assert numbers(await take(stream, 1)) == [0]
-            with pytest.raises(tidings.OrderError, match=rf"{MOVED}, and event 2 of /\*\* has not come"):
-                await stream.get(TIMEOUT_S)
+            await course(bus, stream, service)
 
     run(scenario)
+
+
+def test_what_does_not_come_after_a_move_ends_the_order_and_is_named() -> None:
+    async def course(bus: Embedded, stream: tidings.Stream, service: TroubledService) -> None:
+        service.withholds = lambda event: event.attributes.get("n") == 1
+        stream.on_doubt(MOVED)
+        for n in range(3):
+            await bus.publish("/a", {"n": n})
+        assert numbers(await take(stream, 1)) == [0]
+        with pytest.raises(tidings.OrderError, match=rf"{MOVED}, and event 2 of /\*\* has not come"):
+            await stream.get(TIMEOUT_S)
+
+    play(course)
 
 
 def test_an_order_goes_on_where_nothing_was_lost() -> None:
     """What may be missing need not have been for it: the numbers of its own topics tell."""
 
-    async def scenario(bus: Embedded) -> None:
-        client, service = troubled_client(bus, "b1", "c", lossless=True)
-        async with client, client.subscribe("/a", order="total") as stream:
-            stream.on_doubt(MOVED)
-            stream.miss(PERHAPS, certain=False)
-            for n in range(20):
-                service.withholds = lambda event, held=n: event.attributes.get("n") == held
-                await bus.publish("/a", {"n": n})
-                service.release()
-                assert numbers(await take(stream, 1)) == [n]
-            assert list(stream.gaps) == [PERHAPS]
+    async def course(bus: Embedded, stream: tidings.Stream, service: TroubledService) -> None:
+        stream.on_doubt(MOVED)
+        stream.miss(PERHAPS, certain=False)
+        for n in range(20):
+            service.withholds = lambda event, held=n: event.attributes.get("n") == held  # type: ignore[misc]
+            await bus.publish("/a", {"n": n})
+            service.release()
+            assert numbers(await take(stream, 1)) == [n]
+        assert list(stream.gaps) == [PERHAPS]
 
-    run(scenario)
+    play(course)
 
 
 def test_what_is_missing_for_certain_ends_it_at_once() -> None:
-    async def scenario(bus: Embedded) -> None:
-        client, _ = troubled_client(bus, "b1", "c", lossless=True)
-        async with client, client.subscribe("/a", order="total") as stream:
-            stream.miss(PERHAPS)
-            with pytest.raises(tidings.OrderError, match="could not keep events 1 to 9 of p"):
-                await stream.get(TIMEOUT_S)
+    async def course(bus: Embedded, stream: tidings.Stream, service: TroubledService) -> None:
+        stream.miss(PERHAPS)
+        with pytest.raises(tidings.OrderError, match="could not keep events 1 to 9 of p"):
+            await stream.get(TIMEOUT_S)
 
-    run(scenario)
+    play(course)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from arrow_types import TEXTS, held_as
 from random_traces import random_trace, write_trace
 from tidings.model.errors import PipelineError, TraceError
 from tidings.spark.audit import order as audit_order
@@ -27,22 +28,6 @@ from tidings.trace.reader import Trace
 from tidings.trace.tables import TABLES, Delivered, Published, Subscribed
 
 TRACES = 80
-TEXTS = {
-    "large": pa.large_string(),
-    "view": pa.string_view(),
-    "dictionary": pa.dictionary(pa.int32(), pa.string()),
-}
-
-
-def held_as(table, text):
-    """The same content in another of Arrow's types."""
-
-    def other(kind):
-        if pa.types.is_map(kind):
-            return pa.map_(text, text)
-        return pa.large_list(text) if pa.types.is_list(kind) else text if kind == pa.string() else kind
-
-    return table.cast(pa.schema([pa.field(field.name, other(field.type)) for field in table.schema]))
 
 
 def audited(directory: Path, guarantees: tuple[str, ...], sizes: Sizes):

@@ -6,28 +6,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from arrow_types import TEXTS, held_as
 from tidings.model.errors import TraceError
 from tidings.trace.checkers import GUARANTEES, check_all
 from tidings.trace.reader import Trace, conformed
 from tidings.trace.tables import SCHEMAS, TABLES, Delivered, Published, Subscribed
 from tidings.trace.writer import TraceWriter
-
-TEXTS = {
-    "large": pa.large_string(),
-    "view": pa.string_view(),
-    "dictionary": pa.dictionary(pa.int32(), pa.string()),
-}
-
-
-def held_as(table, text):
-    """The same content in another of Arrow's types."""
-
-    def other(kind):
-        if pa.types.is_map(kind):
-            return pa.map_(text, text)
-        return pa.large_list(text) if pa.types.is_list(kind) else text if kind == pa.string() else kind
-
-    return table.cast(pa.schema([pa.field(field.name, other(field.type)) for field in table.schema]))
 
 
 @pytest.fixture
