@@ -344,7 +344,7 @@ def test_what_one_alone_numbered_is_not_numbered_again_when_its_disk_is_lost() -
     assert trio.roles() == ["lost", "waiting"]
     assert "its state is lost" in str(trio.replica("a").status()["trouble"])
     trio.say("p", "a", create(2))
-    assert trio.answers[-1] == ("a", "p", NotActive("s", ""))
+    assert trio.answers[-1] == ("a", "p", NotActive("s", "", lost=True))
 
 
 def test_who_comes_back_before_its_standby_goes_on_needs_no_witness() -> None:
