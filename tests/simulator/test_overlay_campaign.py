@@ -32,12 +32,13 @@ from tidings.trace.tables import TABLES
 
 SEEDS = range(2_000)
 SEEDS_PER_TEST = 100
-SEEDS_FOR_A_BUG = range(100_000, 100_100)
+SEEDS_FOR_A_BUG = range(100)
+"""Of those above: nothing is found in them unless it was planted."""
 
 
 @pytest.mark.parametrize(
     "seeds",
-    [*blocks(SEEDS, SEEDS_PER_TEST), SEEDS_FOR_A_BUG],  # nothing is found in these unless it was planted
+    blocks(SEEDS, SEEDS_PER_TEST),
     ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}",
 )
 def test_random_networks_keep_the_guarantees(seeds: range) -> None:
