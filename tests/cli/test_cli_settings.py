@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import typer
 
+from tidings.cli import settings
 from tidings.cli.options import TransportName
 from tidings.cli.settings import Flags, broker_settings
 from tidings.cli.topology import Up, addresses, read_topology_file, tree
 from tidings.model.errors import NotYetAvailable, ScenarioError
-from tidings.net.address import Address
+from tidings.net.address import SEQUENCER_PORT, Address
 
 FILE = """
 name = "from-file"
@@ -139,3 +140,10 @@ def test_a_mode_that_does_not_run_yet_is_said_to_be_so(tmp_path: Path) -> None:
 def test_ports_do_not_run_out_silently() -> None:
     with pytest.raises(ScenarioError, match="ports 65530 to 65539 are needed"):
         addresses(tree(10), Up(base_port=65_530))
+
+
+def test_sequencers_without_a_port_are_at_theirs() -> None:
+    assert settings._sequencers(["seq.example", "[::1]:9"]) == (
+        Address("seq.example", SEQUENCER_PORT),
+        Address("::1", 9),
+    )

@@ -63,6 +63,14 @@ def test_it_writes_all_tables_and_the_summary(scenario: Path, tmp_path: Path) ->
     assert done.stderr == ""
 
 
+def test_it_says_when_nothing_was_expected(tmp_path: Path) -> None:
+    path = tmp_path / "vain.toml"
+    path.write_text(SCENARIO.replace('filter = "x > 3"', 'filter = "x > 3 AND x < 3"'), encoding="utf-8")
+    done = tidings("sim", path, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "none: no event was published while" in done.stdout
+
+
 def test_json_is_the_summary_and_nothing_else(scenario: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = tidings("sim", scenario, "--out", out, "--json", "--check")

@@ -63,7 +63,8 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
     finally:
         # The command may go on without a loop, whose own handlers do nothing from then on.
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # else it was not Python that set it
+                signal.signal(number, handler)
 
 
 async def _until_signal(work: Coroutine[Any, Any, Result]) -> Result:
