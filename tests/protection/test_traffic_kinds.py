@@ -13,7 +13,9 @@ def test_the_kinds_are_those_of_earlier_traces() -> None:
 
 
 def test_every_message_has_one_kind_of_its_own() -> None:
-    kinds = [traffic_kind(cls) for cls in (Publication, *message_classes(), *CARRIERS)]
+    classes = (Publication, *message_classes(), *CARRIERS)
+    assert not [cls.__name__ for cls in classes if cls.__struct_config__.tag not in TRAFFIC_KINDS]
+    kinds = [traffic_kind(cls) for cls in classes]
     assert sorted(kinds) == sorted(TRAFFIC_KINDS.values())
     assert len(set(kinds)) == len(kinds)
 
