@@ -102,12 +102,26 @@ class Session(Part):
     def publish(
         self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
     ) -> Publication:
-        publication = make_publication(
-            self.port.node, self.incarnation, self.next_sequence, topic, attributes, payload, published_at
-        )
+        publication = self.publish_as(self.next_sequence, topic, attributes, payload, published_at)
         self.next_sequence += 1
-        self.port.send(self.broker, publication)
         return publication
+
+    def reserve(self) -> int:
+        """A sequence to publish with; what is published has ascending ones."""
+        self.next_sequence += 1
+        return self.next_sequence - 1
+
+    def publish_as(
+        self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
+    ) -> Publication:
+        publication = make_publication(
+            self.port.node, self.incarnation, sequence, topic, attributes, payload, published_at
+        )
+        self._send_publication(publication)
+        return publication
+
+    def _send_publication(self, publication: Publication) -> None:
+        self.port.send(self.broker, publication)
 
     def subscribe(self, subscription: Subscription) -> None:
         if subscription.id in self._held:
