@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from tidings.model.event import Publication
+from tidings.model.run import Run
 
 
 class Fact(Struct, frozen=True, gc=False):
@@ -20,6 +21,14 @@ class Delivered(Fact, frozen=True, gc=False):
     publication: Publication
     out_of_order: bool = False
     recovered_by: str = ""
+
+
+class RunDelivered(Fact, frozen=True, gc=False):
+    """A client that takes runs is notified of one."""
+
+    subscription: str
+    run: Run
+    out_of_order: bool = False
 
 
 class SubscriptionAccepted(Fact, frozen=True, gc=False):

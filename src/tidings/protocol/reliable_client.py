@@ -19,10 +19,9 @@ that goes on, the sequences that may have been among it are reported as missed, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from typing import NamedTuple
 
-from tidings.model.event import Publication, decode_publication, make_publication
+from tidings.model.event import Publication, decode_publication
 from tidings.model.messages import (
     Attach,
     Attached,
@@ -39,7 +38,7 @@ from tidings.model.messages import (
     Taken,
     Unsubscribed,
 )
-from tidings.model.predicates import Scalar
+from tidings.model.run import Stretch, singles
 from tidings.model.subscription import Subscription
 from tidings.protocol.client import CANCELLING, MAX_TRACKED_SOURCES, Held, Session, State
 from tidings.protocol.facts import (
@@ -135,21 +134,14 @@ class ReliableSession(Session):
 
     # --- Publishing
 
-    def publish(
-        self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
-    ) -> Publication:
-        publication = make_publication(
-            self.port.node, self.incarnation, self.next_sequence, topic, attributes, payload, published_at
-        )
-        self.next_sequence += 1
-        self._unsent.append(publication)
+    def _publish(self, stretch: Stretch) -> None:
+        self._unsent.extend(singles(stretch))
         if not self._publishes:
             self._publishes = True
             self._attached = False
             if self._connected:
                 self._attach()
         self._pump()
-        return publication
 
     def _pump(self) -> None:
         if not self._attached or not self._publishes:
@@ -409,6 +401,7 @@ class ReliableClient(Node):
             port, broker, incarnation=incarnation, acknowledges=acknowledges, lasting=lasting, marks=marks
         )
         self.publish = self.session.publish
+        self.flush = self.session.flush
         self.subscribe = self.session.subscribe
         self.unsubscribe = self.session.unsubscribe
         self.request_status = self.session.request_status
