@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, overload
 
 from tidings import opening
 from tidings.model.errors import ConnectionFailed
 from tidings.model.event import Event, EventId
 from tidings.model.predicates import Scalar
 from tidings.opening import Embedded
-from tidings.services.service import EventService
+from tidings.services.receipts import Receipt
+from tidings.services.service import EventService, PublishedEvent
 from tidings.services.stream import DEFAULT_BUFFER_EVENTS, Stream
 
 Result = TypeVar("Result")
@@ -57,6 +58,28 @@ class _Loop:
         self._loop.close()
 
 
+class SyncReceipt:
+    """What becomes of a publication that nobody waited for."""
+
+    def __init__(self, loop: _Loop, receipt: Receipt) -> None:
+        self._loop = loop
+        self._receipt = receipt
+
+    @property
+    def done(self) -> bool:
+        """True once it is confirmed, or has failed."""
+        return self._receipt.done
+
+    def result(self, timeout_s: float | None = None) -> EventId:
+        """The event's id, once it is confirmed; NotConfirmed if it is not, TimeoutError if that takes longer."""
+
+        async def wait() -> EventId:
+            async with asyncio.timeout(timeout_s):
+                return await self._receipt
+
+        return self._loop.run(wait())
+
+
 class SyncStream(AbstractContextManager["SyncStream"]):
     """The events of one subscription. Iterating waits for the next one until the stream is closed."""
 
@@ -80,6 +103,12 @@ class SyncStream(AbstractContextManager["SyncStream"]):
                 return
             yield event
 
+    def batches(self, max_events: int = 1_000, max_wait_s: float = 0.0) -> Iterator[list[Event]]:
+        """As `Stream.batches`."""
+        batches = self._stream.batches(max_events, max_wait_s)
+        while (batch := self._loop.run(_next_of(batches))) is not None:
+            yield batch
+
     def __enter__(self) -> Self:
         self._loop.run(self._stream.__aenter__())
         return self
@@ -89,6 +118,10 @@ class SyncStream(AbstractContextManager["SyncStream"]):
     ) -> None:
         if not self._loop.stopped:  # else it ended with its bus
             self._loop.run(self._stream.__aexit__(None, None, None))
+
+
+async def _next_of(batches: AsyncIterator[list[Event]]) -> list[Event] | None:
+    return await anext(batches, None)
 
 
 class SyncBus(AbstractContextManager["SyncBus"]):
@@ -105,12 +138,41 @@ class SyncBus(AbstractContextManager["SyncBus"]):
             raise ConnectionFailed(NOT_OPEN)
         return self._loop.run(work)
 
+    @overload
     def publish(
-        self, topic: str, attributes: Mapping[str, Scalar] | None = None, payload: bytes = b""
-    ) -> EventId:
-        return self._run(self._bus.publish(topic, attributes, payload))
+        self,
+        topic: str,
+        attributes: Mapping[str, Scalar] | None = None,
+        payload: bytes = b"",
+        *,
+        wait: Literal[True] = True,
+    ) -> EventId: ...
 
-    def publish_many(self, events: Iterable[tuple[str, Mapping[str, Scalar], bytes]]) -> int:
+    @overload
+    def publish(
+        self,
+        topic: str,
+        attributes: Mapping[str, Scalar] | None = None,
+        payload: bytes = b"",
+        *,
+        wait: Literal[False],
+    ) -> SyncReceipt: ...
+
+    def publish(
+        self,
+        topic: str,
+        attributes: Mapping[str, Scalar] | None = None,
+        payload: bytes = b"",
+        *,
+        wait: bool = True,
+    ) -> EventId | SyncReceipt:
+        if wait:
+            return self._run(self._bus.publish(topic, attributes, payload))
+        receipt = self._run(self._bus.publish(topic, attributes, payload, wait=False))
+        assert self._loop is not None
+        return SyncReceipt(self._loop, receipt)
+
+    def publish_many(self, events: Iterable[PublishedEvent]) -> int:
         return self._run(self._bus.publish_many(events))
 
     def subscribe(

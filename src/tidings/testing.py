@@ -24,9 +24,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from tidings.model.errors import ConnectionFailed
-from tidings.model.event import Publication
 from tidings.model.messages import PublishFailed
-from tidings.model.predicates import Scalar
+from tidings.model.run import Stretch
 from tidings.opening import ConnectedBus
 from tidings.ordering.simulated import LateBus, SimulatedOrdering, SimulatedSequencing, simulated_layout
 from tidings.protocol.broker import Broker
@@ -273,7 +272,7 @@ class _ConnectedClient(Client):
         self._broker = broker
         self._schedule = schedule
         self._connected = True
-        self.publish = self._publish
+        self.flush = self._flush
 
     def link_up(self, peer: str) -> None:
         self._connected = True
@@ -284,14 +283,13 @@ class _ConnectedClient(Client):
         super().link_down(peer)
         self._bus.on_connection(False, f"the connection to {peer} was lost")
 
-    def _publish(
-        self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
-    ) -> Publication:
-        publication = self.session.publish(topic, attributes, payload, published_at)
-        if not self._connected:
-            failed = PublishFailed(publication.sequence, f"there is no connection to {self._broker}")
-            self._schedule.at(self._schedule.now, self.receive, self._broker, failed)
-        return publication
+    def _flush(self, *, full_only: bool = False) -> list[Stretch]:
+        published = self.session.flush(full_only=full_only)
+        for stretch in () if self._connected else published:
+            for sequence in range(stretch.first, stretch.last + 1):
+                failed = PublishFailed(sequence, f"there is no connection to {self._broker}")
+                self._schedule.at(self._schedule.now, self.receive, self._broker, failed)
+        return published
 
 
 class _ConnectedReliableClient(ReliableClient):

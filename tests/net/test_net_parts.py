@@ -76,7 +76,7 @@ def test_loopback_is_what_surely_stays_here(host: str, loopback: bool) -> None:
     [
         (Hello(PROTOCOL_VERSION, "c", "client"), None),
         (Hello(PROTOCOL_VERSION, "b1", "broker", "best-effort"), None),
-        (Hello(9, "c", "client"), "protocol version 9 is not spoken here; this broker speaks 1"),
+        (Hello(9, "c", "client"), "protocol version 9 is not spoken here; this broker speaks 2"),
         (Hello(PROTOCOL_VERSION, "b3", "broker", "best-effort"), "two brokers are named b3"),
         (Hello(PROTOCOL_VERSION, "b9", "broker", "best-effort"), "b9 is not a neighbour of b3"),
         (
@@ -114,7 +114,7 @@ def test_tokens(given: str, wanted: str, same: bool) -> None:
     ("welcome", "reason"),
     [
         (Welcome(PROTOCOL_VERSION, "b4", "best-effort"), None),
-        (Welcome(2, "b4", "best-effort"), "b4 speaks protocol version 2, b3 speaks 1"),
+        (Welcome(1, "b4", "best-effort"), "b4 speaks protocol version 1, b3 speaks 2"),
         (Welcome(PROTOCOL_VERSION, "b5", "best-effort"), "b5 answered where b4 was expected"),
         (Welcome(PROTOCOL_VERSION, "b4", "guaranteed"), "b3 runs in mode 'best-effort', not 'guaranteed'"),
     ],

@@ -398,7 +398,7 @@ async def test_wrong_token() -> None:
 @pytest.mark.parametrize(
     ("hello", "reason"),
     [
-        (Hello(99, "x", ORDERED), "protocol version 99 is not spoken here; n1 speaks 1"),
+        (Hello(99, "x", ORDERED), "protocol version 99 is not spoken here; n1 speaks 2"),
         (Hello(PROTOCOL_VERSION, "n1", ORDERED), "the name 'n1' is a sequencer's"),
         (Hello(PROTOCOL_VERSION, "n1", CLIENT), "the name 'n1' is a sequencer's"),
         (Hello(PROTOCOL_VERSION, "n1", SEQUENCER), "two sequencers are named n1"),

@@ -113,12 +113,24 @@ def huge_hello() -> bytes:
         (frame(encode(Ping(1))), "expected Hello, got Ping"),
         (
             frame(encode(Hello(9, "c", "client"))),
-            "protocol version 9 is not spoken here; this broker speaks 1",
+            "protocol version 9 is not spoken here; this broker speaks 2",
         ),
-        (frame(encode(Hello(1, "b", "broker", "best-effort"))), "two brokers are named b"),
-        (frame(encode(Hello(1, "b2", "broker", "best-effort"))), "b2 is not a neighbour of b"),
-        (frame(encode(Hello(1, "a1", "broker", "epidemic"))), "b runs in mode 'best-effort', not 'epidemic'"),
-        (frame(encode(Hello(1, "b9", "client"))), "the name 'b9' is a broker's"),
+        # The Hellos of a client and of a broker of version 1.
+        (
+            b"\x00\x00\x00\x0e\x96\x01\x01\xa1c\xa6client\xa0\xa0",
+            "protocol version 1 is not spoken here; this broker speaks 2",
+        ),
+        (
+            b"\x00\x00\x00\x1a\x96\x01\x01\xa2a1\xa6broker\xabbest-effort\xa0",
+            "protocol version 1 is not spoken here; this broker speaks 2",
+        ),
+        (frame(encode(Hello(PROTOCOL_VERSION, "b", "broker", "best-effort"))), "two brokers are named b"),
+        (frame(encode(Hello(PROTOCOL_VERSION, "b2", "broker", "best-effort"))), "b2 is not a neighbour of b"),
+        (
+            frame(encode(Hello(PROTOCOL_VERSION, "a1", "broker", "epidemic"))),
+            "b runs in mode 'best-effort', not 'epidemic'",
+        ),
+        (frame(encode(Hello(PROTOCOL_VERSION, "b9", "client"))), "the name 'b9' is a broker's"),
     ],
 )
 def test_a_first_frame_that_is_refused(data: bytes, reason: str) -> None:
@@ -143,7 +155,7 @@ def test_a_first_frame_that_is_refused(data: bytes, reason: str) -> None:
         (struct.pack(">I", MAX_FRAME_BYTES + 1) + bytes(100_000), f"a frame of {MAX_FRAME_BYTES + 1} bytes"),
         (frame(b"garbage"), "not a message"),
         (frame(encode_publications([msgspec.Raw(b"\x91\x01")])), "not an event"),
-        (frame(encode(Hello(1, "c", "client"))), "a second Hello on one connection"),
+        (frame(encode(Hello(PROTOCOL_VERSION, "c", "client"))), "a second Hello on one connection"),
         (frame(encode(LinkOpen(1, 0, False))), "a client does not send LinkOpen"),
         (frame(encode(Changes(1, 1, 1, ()))), "a client does not send Changes"),
         (frame(encode(Confirm(1, 1, 1))), "a client does not send Confirm"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -38,6 +38,11 @@ Counter = Annotated[int, Meta(ge=0, le=INT_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES)]
 AttributeMap = dict[str, Any]
 """The values are Scalars; msgspec has no union of str and bytes, so they are checked after decoding."""
+if TYPE_CHECKING:
+    _MostlyPlain = AttributeMap
+else:
+    _MostlyPlain = dict[str, bool | int | float | str | None]
+    """What the decoder checks by itself; an event with bytes among its attributes is decoded again (`_Loose`)."""
 
 
 class EventId(NamedTuple):
@@ -59,9 +64,11 @@ def source_text(source: str, incarnation: int) -> str:
 class Publication(Struct, array_like=True, eq=False, gc=False):
     """An event on its way. The fields up to `packed_payload` are the event; the rest stays in the process.
 
-    Every hop of every event reads these, hence fields and not a dictionary beside them.
+    Every hop of every event reads these, hence fields and not a dictionary beside them. It is a run of one
+    (model/run.py).
     """
 
+    count: ClassVar[int] = 1
     source: Name
     incarnation: Counter
     sequence: Counter
@@ -88,6 +95,14 @@ class Publication(Struct, array_like=True, eq=False, gc=False):
     @property
     def id(self) -> EventId:
         return EventId(self.source, self.incarnation, self.sequence)
+
+    @property
+    def first(self) -> int:
+        return self.sequence
+
+    @property
+    def last(self) -> int:
+        return self.sequence
 
     def attributes(self) -> Mapping[str, Scalar]:
         """The attributes with the topic among them, as filters see them; WireError if they do not decode."""
@@ -116,7 +131,7 @@ class Event(Struct, array_like=True, dict=True):
     sequence: Counter
     topic: str
     published_at: Counter
-    attributes: AttributeMap
+    attributes: _MostlyPlain
     """Without the internal ones, once `decode_event` is done."""
     payload: bytes
 
@@ -146,11 +161,24 @@ class Event(Struct, array_like=True, dict=True):
         return self.__dict__.get("recovered_by")
 
 
+class _Loose(Struct, array_like=True, gc=False):
+    """An event with whatever attributes."""
+
+    source: Name
+    incarnation: Counter
+    sequence: Counter
+    topic: str
+    published_at: Counter
+    attributes: AttributeMap
+    payload: bytes
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_attributes = msgspec.msgpack.Decoder(AttributeMap).decode
 _decode_packed_attributes = msgspec.msgpack.Decoder(dict[str, Raw]).decode
 _decode_publication = msgspec.msgpack.Decoder(Publication).decode
 _decode_event = msgspec.msgpack.Decoder(Event).decode
+_decode_loose = msgspec.msgpack.Decoder(_Loose).decode
 _decode_bytes = msgspec.msgpack.Decoder(bytes).decode
 _NO_PAYLOAD = Raw(_encode(b""))
 
@@ -158,10 +186,8 @@ _NO_PAYLOAD = Raw(_encode(b""))
 # counts a name's length in characters: what it refuses gets the full check.
 _PlainName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES // 4)]
 _PlainInt = Annotated[int, Meta(ge=INT_MIN, le=INT_MAX)]
-_PlainMap = Annotated[
-    dict[_PlainName, bool | _PlainInt | float | str | None], Meta(max_length=MAX_ATTRIBUTES)
-]
-_decode_plain_attributes = msgspec.msgpack.Decoder(_PlainMap).decode
+PlainMap = Annotated[dict[_PlainName, bool | _PlainInt | float | str | None], Meta(max_length=MAX_ATTRIBUTES)]
+_decode_plain_attributes = msgspec.msgpack.Decoder(PlainMap).decode
 
 
 def make_publication(
@@ -174,6 +200,19 @@ def make_publication(
     published_at: int,
 ) -> Publication:
     """A checked publication with its encoding."""
+    check_event(topic, attributes, payload)
+    try:
+        packed = Raw(_encode(attributes))
+    except UnicodeEncodeError as error:
+        raise not_text(error) from None
+    fields = (source, incarnation, sequence, topic, published_at, packed, Raw(_encode(payload)))
+    raw = _encode(fields)
+    check_event_size(len(raw))
+    return Publication(*fields, raw=Raw(raw), size_bytes=len(raw))
+
+
+def check_event(topic: str, attributes: Mapping[str, Scalar], payload: bytes) -> None:
+    """TopicError or AttributeValueError for what cannot be published; text is checked by encoding it."""
     try:
         check_topic(topic)
     except TypeError:  # it cannot even be looked up among those that were checked before
@@ -181,34 +220,43 @@ def make_publication(
     check_attributes(attributes)
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise AttributeValueError(f"payload must be bytes, not {type(payload).__name__}")
-    try:
-        packed = Raw(_encode(attributes))
-    except UnicodeEncodeError as error:
-        raise AttributeValueError(f"an attribute is not valid Unicode text: {error.object!r}") from None
-    fields = (source, incarnation, sequence, topic, published_at, packed, Raw(_encode(payload)))
-    raw = _encode(fields)
-    if len(raw) > MAX_EVENT_BYTES:
-        raise AttributeValueError(f"the event has {len(raw)} bytes; at most {MAX_EVENT_BYTES} are carried")
-    return Publication(*fields, raw=Raw(raw), size_bytes=len(raw))
+
+
+def check_event_size(size_bytes: int) -> None:
+    if size_bytes > MAX_EVENT_BYTES:
+        raise AttributeValueError(f"the event has {size_bytes} bytes; at most {MAX_EVENT_BYTES} are carried")
+
+
+def not_text(error: UnicodeEncodeError) -> AttributeValueError:
+    return AttributeValueError(f"an attribute is not valid Unicode text: {error.object!r}")
 
 
 def check_attributes(attributes: Mapping[str, Scalar]) -> None:
     """AttributeValueError for a name or a value that an event cannot carry; text is checked by encoding it."""
     try:
-        items = attributes.items()
+        values = attributes.values()
     except AttributeError:
         raise _no_mapping(attributes) from None
-    if len(attributes) > MAX_ATTRIBUTES:
-        raise AttributeValueError(f"{len(attributes)} attributes; at most {MAX_ATTRIBUTES} are carried")
-    for name, value in items:
-        _check_name(name)
+    _check_names(tuple(attributes))
+    kinds = set(map(type, values))
+    if not kinds <= _PLAIN_TYPES or (int in kinds and not all(map(_fits, values))):
+        _check_values(attributes)
+
+
+def _fits(value: Scalar) -> bool:
+    return type(value) is not int or INT_MIN <= value <= INT_MAX
+
+
+def _check_values(attributes: Mapping[str, Scalar]) -> None:
+    """Which of them cannot be carried, and why."""
+    for name, value in attributes.items():
         kind = type(value)
-        if kind not in _PLAIN_TYPES and not isinstance(value, bool | int | float | str | bytes | None):
+        if not isinstance(value, bool | int | float | str | bytes | None):
             raise AttributeValueError(
                 f"attribute {name!r} has the unknown type {kind.__name__}; "
                 "known are bool, int, float, str, bytes and None"
             )
-        if kind is int and not INT_MIN <= value <= INT_MAX:  # type: ignore[operator]
+        if not _fits(value):
             raise AttributeValueError(f"attribute {name!r}: {value!r} does not fit into 64 bits")
 
 
@@ -221,6 +269,14 @@ _PLAIN_TYPES = frozenset((bool, int, float, str, bytes, type(None)))
 
 
 @lru_cache(maxsize=4096)
+def _check_names(names: tuple[str, ...]) -> None:
+    """Sources publish the same names again and again."""
+    if len(names) > MAX_ATTRIBUTES:
+        raise AttributeValueError(f"{len(names)} attributes; at most {MAX_ATTRIBUTES} are carried")
+    for name in names:
+        _check_name(name)
+
+
 def _check_name(name: str) -> None:
     if not isinstance(name, str) or not name:
         raise AttributeValueError(f"attribute name {name!r} is not a non-empty string")
@@ -233,13 +289,18 @@ def _check_name(name: str) -> None:
 def check_not_internal(names: Iterable[str]) -> None:
     """AttributeValueError for the name of an attribute that applications may not publish."""
     try:
-        for name in names:
-            if isinstance(name, str) and name.startswith(INTERNAL_PREFIX):
-                raise AttributeValueError(
-                    f"attribute name {name!r}: names that start with {INTERNAL_PREFIX!r} are reserved"
-                )
+        _check_not_internal(tuple(names))
     except TypeError:
         raise _no_mapping(names) from None
+
+
+@lru_cache(maxsize=4096)
+def _check_not_internal(names: tuple[str, ...]) -> None:
+    for name in names:
+        if isinstance(name, str) and name.startswith(INTERNAL_PREFIX):
+            raise AttributeValueError(
+                f"attribute name {name!r}: names that start with {INTERNAL_PREFIX!r} are reserved"
+            )
 
 
 def decode_publication(raw: Raw | bytes) -> Publication:
@@ -346,27 +407,37 @@ def _hides(attributes: AttributeMap) -> bool:
     return NOOP_ATTRIBUTE in attributes or HEADER_ATTRIBUTE in attributes
 
 
-def decode_event(raw: Raw | bytes) -> Event:
+def decode_event(raw: Raw | bytes | memoryview) -> Event:
     """A whole encoded event as applications see it; WireError if it is none."""
     return _decode_apart(raw)[0]
 
 
-def _decode_apart(raw: Raw | bytes) -> tuple[Event, AttributeMap | None]:
+def _decode_apart(raw: Raw | bytes | memoryview) -> tuple[Event, AttributeMap | None]:
     """The event, and its internal attributes if it has some."""
     try:
         event = _decode_event(raw)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        event = _decode_closely(raw)
+    for name in event.attributes:
+        if name >= INTERNAL_PREFIX:  # few names sort behind it: they get a closer look
+            return event, set_internal_apart(event)
+    return event, None
+
+
+def _decode_closely(raw: Raw | bytes | memoryview) -> Event:
+    """One with bytes among its attributes, or none at all."""
+    try:
+        loose = _decode_loose(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise WireError(f"not an event: {error}") from None
-    plain = True
-    for name, value in event.attributes.items():
+    event = Event(*msgspec.structs.astuple(loose))
+    for value in event.attributes.values():
         if type(value) not in _PLAIN_TYPES:
             raise WireError(f"event {event.id} has an attribute of the unknown type {type(value).__name__}")
-        if name >= INTERNAL_PREFIX:  # few names sort behind it: they get a closer look
-            plain = False
-    return event, None if plain else _set_internal_apart(event)
+    return event
 
 
-def _set_internal_apart(event: Event) -> AttributeMap | None:
+def set_internal_apart(event: Event) -> AttributeMap | None:
     """Move the internal attributes to where applications do not look."""
     attributes: AttributeMap = {}
     internal: AttributeMap = {}

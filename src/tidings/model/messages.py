@@ -1,7 +1,7 @@
 """Everything that nodes say to each other, one class per message, as tagged arrays on the wire.
 
-A `Publication` (model/event.py) is a message too: it travels as itself, between brokers and from a client to
-its broker.
+A `Publication` (model/event.py) and a `Run` of them (model/run.py) are messages too: they travel as themselves, between
+brokers and from a client to its broker.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from tidings.model.event import Counter, Name, Publication
+from tidings.model.run import Run
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 Key = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Text = Annotated[str, Meta(max_length=65_536)]
@@ -177,6 +178,17 @@ class Notify(WireMessage, frozen=True, gc=False, tag=27):
     publication: Publication
     by: str = ""
     """Which recovery algorithm brought the event; empty: none was needed."""
+
+
+class NotifyRun(WireMessage, frozen=True, gc=False, tag=29):
+    """A run of events for the named subscriptions of a client."""
+
+    subscriptions: tuple[str, ...]
+    run: Run
+
+    @property
+    def count(self) -> int:
+        return self.run.count
 
 
 class Dropped(WireMessage, frozen=True, gc=False, tag=28):
@@ -427,4 +439,4 @@ class Coverage(WireMessage, frozen=True, gc=False, tag=77):
     uncovered: Annotated[tuple[str, ...], Meta(max_length=4096)]
 
 
-Message = Publication | WireMessage
+Message = Publication | Run | WireMessage

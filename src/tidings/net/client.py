@@ -16,6 +16,7 @@ from functools import partial
 from tidings.model.errors import ConnectionFailed, WireError
 from tidings.model.event import Publication
 from tidings.model.messages import PROTOCOL_VERSION, Hello, Message, PublishFailed, Welcome
+from tidings.model.run import Run, Stretch
 from tidings.net.address import Address, Transport, url
 from tidings.net.dialling import CONNECT_SECONDS, explain, keep_open, open_stream
 from tidings.net.guaranteed import GUARANTEED
@@ -276,10 +277,12 @@ class ClientConnection:
         self.client.timer(name)
 
     def _on_unsent(self, to: str, message: Message) -> None:
-        if isinstance(message, Publication):
+        if isinstance(message, Publication | Run):
             self._on_unsent_publication(message, f"there is no connection to {self.url}")
 
-    def _on_unsent_publication(self, publication: Publication, reason: str) -> None:
+    def _on_unsent_publication(self, stretch: Stretch, reason: str) -> None:
         """As if the broker had not taken it; the protocol hears so in the next turn, not inside `publish`."""
-        failed = PublishFailed(publication.sequence, f"it was not sent: {reason}")
-        asyncio.get_running_loop().call_soon(self.client.receive, self.broker, failed)
+        loop = asyncio.get_running_loop()
+        for sequence in range(stretch.first, stretch.last + 1):
+            failed = PublishFailed(sequence, f"it was not sent: {reason}")
+            loop.call_soon(self.client.receive, self.broker, failed)

@@ -19,6 +19,7 @@ from tidings.model.messages import (
     Subscribe,
     Unsubscribe,
 )
+from tidings.model.run import Run, Stretch, singles
 from tidings.net.session import MAX_REASON_CHARACTERS, Handler, Session
 from tidings.net.status_text import status_text
 
@@ -47,13 +48,21 @@ def client_handlers(session: Session, receive: Handler, status: Callable[[], dic
 def publication_handlers(
     session: Session, receive: Handler, prepare: Callable[[Publication], Publication] | None = None
 ) -> Handlers:
-    """Publications as such; `prepare` makes of each what the protocol is to get."""
+    """Publications and runs of them as such; `prepare` makes of each what the protocol is to get."""
 
     def take(publication: Publication) -> None:
         if _is_sound(session, publication):
             receive(publication if prepare is None else prepare(publication))
 
-    return {Publication: take}
+    def take_run(run: Run) -> None:
+        for stretch in _sound_stretches(session, run):
+            if prepare is None:
+                receive(stretch)
+            else:
+                for publication in singles(stretch):
+                    receive(prepare(publication))
+
+    return {Publication: take, Run: take_run}
 
 
 def stamped_handlers(session: Session, receive: Handler) -> Handlers:
@@ -71,6 +80,16 @@ def refuse_other(session: Session) -> Handler:
         session.refuse(f"a client does not send {type(message).__name__}")
 
     return refuse
+
+
+def _sound_stretches(session: Session, run: Run) -> list[Stretch]:
+    """All but the events that nobody may publish: of these their publisher is told why."""
+    refused = run.check()
+    if not refused:
+        return [run]
+    for sequence, reason in refused:
+        session.send(PublishFailed(sequence, reason[:MAX_REASON_CHARACTERS]))
+    return run.without([sequence for sequence, _ in refused])
 
 
 def _is_sound(session: Session, publication: Publication) -> bool:

@@ -1,7 +1,7 @@
 """What waits to be written to one peer: messages coalesced into frames, and bounded. No I/O happens here.
 
-Publications in a row become one batch, so do notifications of the same subscriptions in a row, forwarded or
-stamped publications that share all but the event, and confirmed ranges that meet. Order is kept, with one
+Publications and runs of them in a row become one batch, so do notifications of the same subscriptions in a row,
+forwarded or stamped publications that share all but the event, and confirmed ranges that meet. Order is kept, with one
 exception: a `Confirm` or `Passed` may move behind events (it says less when it is late, and never anything false),
 so that who takes events and gets some still gets batches.
 
@@ -20,8 +20,19 @@ import msgspec
 from msgspec import Raw
 
 from tidings.model.event import Publication
-from tidings.model.messages import Confirm, Dropped, Forward, Message, Notify, Passed, Relayed, Stamped
+from tidings.model.messages import (
+    Confirm,
+    Dropped,
+    Forward,
+    Message,
+    Notify,
+    NotifyRun,
+    Passed,
+    Relayed,
+    Stamped,
+)
 from tidings.model.recovery_messages import Carried, Fragment
+from tidings.model.run import MAX_RUN_BYTES, Run, Stretch
 from tidings.wire.codec import (
     CarriedEvent,
     NotificationBatch,
@@ -33,9 +44,9 @@ from tidings.wire.codec import (
 from tidings.wire.frames import HEADER_BYTES
 
 DEFAULT_LIMIT_BYTES = 16 * 1024 * 1024
-BATCH_BYTES = 48 * 1024
-"""A batch is closed at this size: a reader takes it up without waiting for, and gathering, a larger one. No
-event is shorter than 12 bytes, so a batch stays within MAX_EVENTS_PER_FRAME. A larger event travels alone."""
+BATCH_BYTES = MAX_RUN_BYTES
+"""A batch is closed at this size, for the same reason as a run. No event is shorter than 12 bytes, so a batch stays
+within MAX_EVENTS_PER_FRAME. A larger event, or a full run, travels alone."""
 STREAM_CHUNK_BYTES = 256 * 1024
 """What is handed to the transport at once."""
 DATAGRAM_EVENT_BYTES = 60_000
@@ -68,7 +79,7 @@ class Policy(NamedTuple):
     drops_notifications: bool = True
     reports_drops: bool = True
     """Tell the peer with a `Dropped`, in the place of the events that are missing."""
-    on_unsent: Callable[[Publication, str], None] | None = None
+    on_unsent: Callable[[Stretch, str], None] | None = None
     """Told of each publication that was left out, and why."""
 
     @property
@@ -100,6 +111,7 @@ class Outbox:
         self._first: Forward | Stamped | None = None
         """Of an open batch of these."""
         self._raws: list[Raw] = []
+        self._raws_events = 0
         self._raws_bytes = 0
         self._room_bytes = -1
         """The open batch takes events up to this size in all; -1 while none is open."""
@@ -121,11 +133,13 @@ class Outbox:
         kind = message.__class__
         first: Forward | Stamped | None = None
         if kind is Notify:
-            publication: Publication = message.publication  # type: ignore[union-attr]
+            publication: Stretch = message.publication  # type: ignore[union-attr]
             shared: Shared = message.subscriptions  # type: ignore[union-attr]
             if message.by:  # type: ignore[union-attr]
                 shared = Recovered(message.subscriptions, message.by)  # type: ignore[union-attr]
-        elif kind is Publication:
+        elif kind is NotifyRun:
+            publication, shared = message.run, message.subscriptions  # type: ignore[union-attr]
+        elif kind is Publication or kind is Run:
             publication, shared = message, None  # type: ignore[assignment]
         elif kind is Forward or kind is Stamped:
             first = message  # type: ignore[assignment]
@@ -137,6 +151,7 @@ class Outbox:
         filled_bytes = self._raws_bytes + publication.size_bytes
         if filled_bytes <= self._room_bytes and shared == self._shared:
             self._raws.append(publication.raw)
+            self._raws_events += publication.count
             self._raws_bytes = filled_bytes
         else:
             self._add_to_new_batch(publication, shared, first)
@@ -169,7 +184,7 @@ class Outbox:
         return chunk
 
     def _add_to_new_batch(
-        self, publication: Publication, shared: Shared, first: Forward | Stamped | None = None
+        self, publication: Stretch, shared: Shared, first: Forward | Stamped | None = None
     ) -> None:
         """Limits are looked at here only, once per batch."""
         self._close_batch()
@@ -179,11 +194,12 @@ class Outbox:
             self._report_drops()
         self._shared, self._first = shared, first
         self._raws.append(publication.raw)
+        self._raws_events = publication.count
         self._raws_bytes = publication.size_bytes
         self._room_bytes = BATCH_BYTES
         self._begin_turn()
 
-    def _drop(self, publication: Publication, shared: Shared) -> bool:
+    def _drop(self, publication: Stretch, shared: Shared) -> bool:
         """The buffer is full: leave the event out if that is allowed."""
         policy = self.policy
         if not (policy.drops_publications if shared is None else policy.drops_notifications):
@@ -191,9 +207,9 @@ class Outbox:
         self._leave_out(publication, f"{self.waiting_bytes} bytes wait for the peer already")
         return True
 
-    def _leave_out(self, publication: Publication, reason: str) -> None:
-        self.dropped += 1
-        self._unreported += 1
+    def _leave_out(self, publication: Stretch, reason: str) -> None:
+        self.dropped += publication.count
+        self._unreported += publication.count
         self._begin_turn()
         if self.policy.on_unsent is not None:
             self.policy.on_unsent(publication, reason)
@@ -239,7 +255,7 @@ class Outbox:
     def _close_batch(self) -> None:
         if self._raws:
             raws, shared, first = self._raws, self._shared, self._first
-            self.sent_events += len(raws)
+            self.sent_events += self._raws_events
             self._raws = []
             self._raws_bytes = 0
             self._room_bytes = -1
@@ -287,7 +303,7 @@ class DatagramOutbox(Outbox):
         """Bodies that fit into no datagram, left out."""
 
     def _add_to_new_batch(
-        self, publication: Publication, shared: Shared, first: Forward | Stamped | None = None
+        self, publication: Stretch, shared: Shared, first: Forward | Stamped | None = None
     ) -> None:
         size_bytes = publication.size_bytes
         if size_bytes > DATAGRAM_EVENT_BYTES:

@@ -23,6 +23,7 @@ from tidings.model.messages import (
     Hello,
     Message,
     Notify,
+    NotifyRun,
     Ping,
     Pong,
     Refused,
@@ -30,6 +31,7 @@ from tidings.model.messages import (
     Welcome,
 )
 from tidings.model.recovery_messages import Carried
+from tidings.model.run import Run
 from tidings.net.outbox import Outbox
 from tidings.wire.codec import decode
 
@@ -41,8 +43,8 @@ STALL_SECONDS = 10.0
 """A session that may leave nothing out ends when too much waits and its peer has taken nothing for this long."""
 
 
-EVENT_KINDS: frozenset[type] = frozenset((Publication, Notify, Forward, Stamped, Carried))
-"""Messages that carry one event each."""
+EVENT_KINDS: frozenset[type] = frozenset((Publication, Run, Notify, NotifyRun, Forward, Stamped, Carried))
+"""Messages that carry events."""
 
 Handler = Callable[[Any], None]
 
@@ -163,8 +165,8 @@ class Session:
     def take_body(self, body: bytes | memoryview) -> None:
         try:
             messages = decode(body)
-            if messages and messages[0].__class__ in EVENT_KINDS:  # what a body holds is all of one kind
-                self.received_events += len(messages)
+            if messages and messages[0].__class__ in EVENT_KINDS:  # so are all others of the body
+                self.received_events += sum([getattr(message, "count", 1) for message in messages])
             for message in messages:
                 self._handlers.get(message.__class__, self._other)(message)
         except WireError as error:

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 from tidings.model.errors import ConnectionFailed, OrderError, SubscriptionRefused
@@ -22,7 +21,6 @@ from tidings.model.event import (
     HEADER_ATTRIBUTE,
     ORDER_ATTRIBUTE,
     Event,
-    EventId,
     check_not_internal,
     make_publication,
 )
@@ -43,7 +41,8 @@ from tidings.protocol.sequencing.client import (
 )
 from tidings.protocol.sequencing.stamps import decode_stamp
 from tidings.protocol.sequencing.subscriber import MAX_BUFFERED, Patience
-from tidings.services.service import EventService, Notify, iterate, no_event
+from tidings.services.receipts import Receipt
+from tidings.services.service import EventService, Notify, PublishedEvent, each, no_event
 from tidings.services.stream import EventsMissed
 
 DEFAULT_PATIENCE = Patience(events=4_096, limit_ns=5_000_000_000)
@@ -149,26 +148,28 @@ class OrderedService(EventService):
         payload: bytes = b"",
         *,
         internal: bool = False,
-    ) -> EventId:
+        wait: bool = True,
+    ) -> Any:
         if internal or not self._numbers:
-            return await self.inner.publish(topic, attributes, payload, internal=internal)
+            publish: Any = self.inner.publish
+            return await publish(topic, attributes, payload, internal=internal, wait=wait)
         outgoing = await self._begin(topic, attributes or {}, payload, anonymous=False)
-        event_id = await asyncio.shield(outgoing.done)  # who is cancelled does not take it back
-        assert event_id is not None
-        return event_id
+        receipt = Receipt()  # who is cancelled does not take the event back
+        outgoing.done.add_done_callback(receipt.follow)
+        return await receipt if wait else receipt
 
     async def publish_many(
-        self, events: Iterable[tuple[str, Mapping[str, Scalar], bytes]], *, internal: bool = False
+        self, events: Iterable[PublishedEvent] | AsyncIterable[PublishedEvent], *, internal: bool = False
     ) -> int:
         if internal or self._sequencing is None:
             return await self.inner.publish_many(events, internal=internal)
-        remaining = iterate(events)
-        held: list[tuple[str, Mapping[str, Scalar], bytes]] = []
+        remaining = each(events)
+        held: list[PublishedEvent] = []
         published = 0
         if not self._numbers:
             published = await self.inner.publish_many(self._until_wanted(remaining, held))
         together = Together()
-        for event in chain(held, remaining):
+        async for event in each(held, remaining):
             try:
                 topic, attributes, payload = event
             except (TypeError, ValueError):
@@ -176,13 +177,11 @@ class OrderedService(EventService):
             together.add(await self._begin(topic, attributes, payload, anonymous=True))
         return published + await together.settled()
 
-    def _until_wanted(
-        self,
-        events: Iterable[tuple[str, Mapping[str, Scalar], bytes]],
-        held: list[tuple[str, Mapping[str, Scalar], bytes]],
-    ) -> Iterator[tuple[str, Mapping[str, Scalar], bytes]]:
+    async def _until_wanted(
+        self, events: AsyncIterator[PublishedEvent], held: list[PublishedEvent]
+    ) -> AsyncIterator[PublishedEvent]:
         """Those that need no number; the first that does is `held`, the others stay where they are."""
-        for event in events:
+        async for event in events:
             if self._numbers:
                 held.append(event)
                 return

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidings.model.errors import ConnectionFailed
-from tidings.model.event import EventId
 from tidings.model.predicates import Scalar
 from tidings.ordering.no_ops import NoOpOutbox
 from tidings.protocol.kernel import Node
@@ -44,10 +43,11 @@ class LateBus(Bus):
         payload: bytes = b"",
         *,
         internal: bool = False,
-    ) -> EventId:
+        wait: bool = True,
+    ) -> Any:
         if not self._open:
             await self.open()
-        return await super().publish(topic, attributes, payload, internal=internal)
+        return await super().publish(topic, attributes, payload, internal=internal, wait=wait)
 
 
 class SimulatedOrdering:

@@ -16,11 +16,13 @@ from typing import Any
 
 import msgspec
 
+from tidings.model.errors import WireError
 from tidings.model.event import Publication, make_publication
 from tidings.model.messages import (
     Confirm,
     Dropped,
     Notify,
+    NotifyRun,
     PublishFailed,
     Status,
     StatusRequest,
@@ -31,6 +33,7 @@ from tidings.model.messages import (
     Unsubscribed,
 )
 from tidings.model.predicates import Scalar
+from tidings.model.run import Run, RunMaker, Stretch
 from tidings.model.subscription import Order, Subscription
 from tidings.protocol.facts import (
     Delivered,
@@ -38,6 +41,7 @@ from tidings.protocol.facts import (
     NotificationsDropped,
     PublicationConfirmed,
     PublicationFailed,
+    RunDelivered,
     StatusReceived,
     SubscriptionAccepted,
     SubscriptionCancelled,
@@ -78,6 +82,7 @@ class Session(Part):
     name = "client"
     handles = {
         Notify: "on_notify",
+        NotifyRun: "on_notify_run",
         Confirm: "on_confirm",
         PublishFailed: "on_publish_failed",
         Subscribed: "on_subscribed",
@@ -92,6 +97,9 @@ class Session(Part):
         self.broker = broker
         self.incarnation = incarnation
         self.next_sequence = 1
+        self.takes_runs = False
+        """True: runs of events are shown as such, else event by event."""
+        self._made = RunMaker(port.node, incarnation)
         self._recent = RecentIds(RECENT_EVENTS)
         self._held: dict[str, Held] = {}
         self._unanswered: dict[str, Held] = {}
@@ -114,14 +122,34 @@ class Session(Part):
     def publish_as(
         self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
     ) -> Publication:
+        if self._made:
+            self.flush()
         publication = make_publication(
             self.port.node, self.incarnation, sequence, topic, attributes, payload, published_at
         )
-        self._send_publication(publication)
+        self._publish(publication)
         return publication
 
-    def _send_publication(self, publication: Publication) -> None:
-        self.port.send(self.broker, publication)
+    def add(self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int) -> int:
+        """The event's sequence; it is published together with others, with the next `flush`."""
+        sequence = self.next_sequence
+        self._made.add(sequence, topic, attributes, payload, published_at)
+        self.next_sequence = sequence + 1
+        return sequence
+
+    @property
+    def has_full_run(self) -> bool:
+        return bool(self._made.full)
+
+    def flush(self, *, full_only: bool = False) -> list[Stretch]:
+        """Publish what was added, or what of it makes full runs."""
+        made = self._made.take_full() if full_only else self._made.take_all()
+        for stretch in made:
+            self._publish(stretch)
+        return made
+
+    def _publish(self, stretch: Stretch) -> None:
+        self.port.send(self.broker, stretch)
 
     def subscribe(self, subscription: Subscription) -> None:
         if subscription.id in self._held:
@@ -149,8 +177,33 @@ class Session(Part):
             held = self._held.get(subscription_id)
             if held is None or held.state is CANCELLING:
                 continue  # on its way when we unsubscribed
-            late = held.fifo and self._is_late(held, publication)
+            late = held.fifo and publication.sequence < self._shown_before(held, publication)
             self.port.emit(Delivered(subscription_id, publication, late, message.by))
+
+    def on_notify_run(self, sender: str, message: NotifyRun) -> None:
+        """As if its events came one by one."""
+        run = message.run
+        try:
+            if not self.takes_runs:
+                for publication in run.publications():
+                    self.on_notify(sender, Notify(message.subscriptions, publication))
+                return
+            for first, last in self._recent.fresh(run.source, run.incarnation, run.first, run.last):
+                self._show(message.subscriptions, run.cut(first, last))
+        except WireError as error:
+            self.port.emit(Misbehaviour(sender, str(error)))
+
+    def _show(self, subscriptions: tuple[str, ...], stretch: Stretch) -> None:
+        for subscription_id in subscriptions:
+            held = self._held.get(subscription_id)
+            if held is None or held.state is CANCELLING:
+                continue
+            before = self._shown_before(held, stretch) if held.fifo else 0
+            for part, late in parted(stretch, before):
+                if isinstance(part, Run):
+                    self.port.emit(RunDelivered(subscription_id, part, late))
+                else:
+                    self.port.emit(Delivered(subscription_id, part, late))
 
     def on_confirm(self, sender: str, message: Confirm) -> None:
         if message.incarnation == self.incarnation:
@@ -239,19 +292,29 @@ class Session(Part):
             )
 
     @staticmethod
-    def _is_late(held: Held, publication: Publication) -> bool:
-        source = (publication.source, publication.incarnation)
+    def _shown_before(held: Held, stretch: Stretch) -> int:
+        """The highest sequence of the source that was shown before; what is below it comes late."""
+        source = (stretch.source, stretch.incarnation)
         highest = held.highest.pop(source, 0)  # popped and set again: the least recent source comes first
-        held.highest[source] = max(highest, publication.sequence)
+        held.highest[source] = max(highest, stretch.last)
         if len(held.highest) > MAX_TRACKED_SOURCES:
             del held.highest[next(iter(held.highest))]
-        return publication.sequence < highest
+        return highest
+
+
+def parted(stretch: Stretch, before: int) -> list[tuple[Stretch, bool]]:
+    """What of it is below that sequence, and so late, and the rest."""
+    if stretch.last < before or stretch.first >= before:
+        return [(stretch, stretch.last < before)]
+    assert isinstance(stretch, Run)
+    return [(stretch.cut(stretch.first, before - 1), True), (stretch.cut(before, stretch.last), False)]
 
 
 class Client(Node):
     def __init__(self, port: Port, broker: str, *, incarnation: int = 0) -> None:
         self.session = Session(port, broker, incarnation=incarnation)
         self.publish = self.session.publish
+        self.flush = self.session.flush
         self.subscribe = self.session.subscribe
         self.unsubscribe = self.session.unsubscribe
         self.request_status = self.session.request_status

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from tidings.model.run import Run
 from tidings.protocol.application.beneath import Taking
 
 
@@ -25,6 +26,14 @@ class Delivered(Fact, frozen=True, gc=False):
     """Of a service that keeps the event until the application says that it is done with it."""
     stamp: Any = None
     """The event's timestamp, where the subscription has an order of several topics."""
+
+
+class RunDelivered(Fact, frozen=True, gc=False):
+    """A client that takes runs is notified of one."""
+
+    subscription: str
+    run: Run
+    out_of_order: bool = False
 
 
 class SubscriptionAccepted(Fact, frozen=True, gc=False):

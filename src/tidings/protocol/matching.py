@@ -7,7 +7,12 @@ a broker on the way only looks up where that selection goes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
+from tidings.model.errors import WireError
 from tidings.model.event import Publication
+from tidings.model.predicates import Scalar
+from tidings.model.run import Run, Stretch
 from tidings.model.subscription import Interest
 from tidings.structures.interest_index import InterestIndex
 
@@ -21,6 +26,14 @@ class Selection:
 
     def __init__(self, interests: tuple[Interest, ...]) -> None:
         self.interests = interests
+
+
+class _FilterAsks(Exception):  # noqa: N818 - nothing is wrong
+    """The topic alone does not say who wants its events."""
+
+
+def _not_by_topic() -> Mapping[str, Scalar]:
+    raise _FilterAsks
 
 
 class Matcher:
@@ -57,14 +70,63 @@ class Matcher:
     def select(self, publication: Publication) -> Selection:
         """The selection of a publication; WireError if its attributes are needed and do not decode."""
         if publication.selection_token is not self.token:
-            publication.selection = self._select(publication)
+            publication.selection = self._select(publication.topic, publication.attributes)
             publication.selection_token = self.token
         selection: Selection = publication.selection
         return selection
 
-    def _select(self, publication: Publication) -> Selection:
-        interests = self._index.match(publication.topic, publication.attributes)
-        known = self._by_topic.get(publication.topic)
+    def cut(self, run: Run, complain: Callable[[WireError], None]) -> list[Stretch]:
+        """The run in stretches of one selection each, which they remember.
+
+        An event whose attributes are needed and do not decode is left out, and `complain` told.
+        """
+        if run.selection_token is self.token:
+            return [run]
+        if run.topic:
+            try:
+                selection = self._select(run.topic, _not_by_topic)
+            except _FilterAsks:
+                pass
+            else:
+                return [self._remember(run, selection)]
+        return self._cut_by_filters(run, complain)
+
+    def _cut_by_filters(self, run: Run, complain: Callable[[WireError], None]) -> list[Stretch]:
+        stretches: list[Stretch] = []
+        first, last, held = run.first, run.first - 1, None
+        try:
+            for sequence, content in enumerate(run.look(), run.first):
+                selection = self._select_or_complain(content.topic, content.attributes, complain)
+                if selection is not held:
+                    if held is not None:
+                        stretches.append(self._remember(run.cut(first, last), held))
+                    first, held = sequence, selection
+                last = sequence
+            if held is not None:
+                stretches.append(self._remember(run.cut(first, last), held))
+        except WireError as error:  # the run is not what it says
+            complain(error)
+        return stretches
+
+    def _select_or_complain(
+        self,
+        topic: str,
+        attributes: Callable[[], Mapping[str, Scalar]],
+        complain: Callable[[WireError], None],
+    ) -> Selection | None:
+        try:
+            return self._select(topic, attributes)
+        except WireError as error:
+            complain(error)
+            return None
+
+    def _remember(self, stretch: Stretch, selection: Selection) -> Stretch:
+        stretch.selection, stretch.selection_token = selection, self.token
+        return stretch
+
+    def _select(self, topic: str, attributes: Callable[[], Mapping[str, Scalar]]) -> Selection:
+        interests = self._index.match(topic, attributes)
+        known = self._by_topic.get(topic)
         if known is not None and known[0] is interests:  # no filter was asked: the index repeats itself
             return known[1]
         selection = self._selections.get(interests)
@@ -74,7 +136,7 @@ class Matcher:
             selection = self._selections[interests] = Selection(interests)
         if len(self._by_topic) >= MAX_SELECTIONS:
             self._by_topic.clear()
-        self._by_topic[publication.topic] = interests, selection
+        self._by_topic[topic] = interests, selection
         return selection
 
     def _forget(self) -> None:

@@ -40,6 +40,7 @@ from tidings.model.messages import (
     Taken,
     Unsubscribed,
 )
+from tidings.model.run import Stretch, singles
 from tidings.model.subscription import Subscription
 from tidings.protocol.arrivals import Arrivals, Notice, Ticket
 from tidings.protocol.client import CANCELLING, MAX_TRACKED_SOURCES, Held, Session, State
@@ -139,8 +140,8 @@ class ReliableSession(Session):
 
     # --- Publishing
 
-    def _send_publication(self, publication: Publication) -> None:
-        self._unsent.append(publication)
+    def _publish(self, stretch: Stretch) -> None:
+        self._unsent.extend(singles(stretch))
         if not self._publishes:
             self._publishes = True
             self._attached = False
@@ -441,6 +442,7 @@ class ReliableClient(Node):
             marks=marks,
         )
         self.publish = self.session.publish
+        self.flush = self.session.flush
         self.subscribe = self.session.subscribe
         self.unsubscribe = self.session.unsubscribe
         self.request_status = self.session.request_status

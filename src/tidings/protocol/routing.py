@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tidings.model.event import strip_publication
-from tidings.model.messages import Message, Notify
+from tidings.model.messages import Message, Notify, NotifyRun
 from tidings.model.subscription import Interest
 from tidings.protocol.kernel import Port, Send
 from tidings.protocol.matching import Matcher, Selection
@@ -159,7 +159,11 @@ def _stripping(send: Send) -> Send:
     """Sends what is left of a notification where only the header is wanted."""
 
     def send_header(message: Message) -> None:
-        assert isinstance(message, Notify)
-        send(Notify(message.subscriptions, strip_publication(message.publication), message.by))
+        if isinstance(message, NotifyRun):
+            for publication in message.run.publications():
+                send(Notify(message.subscriptions, strip_publication(publication)))
+        else:
+            assert isinstance(message, Notify)
+            send(Notify(message.subscriptions, strip_publication(message.publication), message.by))
 
     return send_header

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from tidings.model.errors import ConnectionFailed, NotConfirmed, SubscriptionRefused, WireError
@@ -23,6 +23,7 @@ from tidings.protocol.facts import (
     NotificationsDropped,
     PublicationConfirmed,
     PublicationFailed,
+    RunDelivered,
     StatusReceived,
     SubscriptionAccepted,
     SubscriptionCancelled,
@@ -32,7 +33,9 @@ from tidings.protocol.facts import (
 from tidings.protocol.reliable_client import ReliableClient
 from tidings.services import stream
 from tidings.services.pace import Pace
-from tidings.services.service import EventService, Notify, iterate, no_event
+from tidings.services.receipts import Batch, Ledger, Receipt
+from tidings.services.service import EventService, Notify, PublishedEvent, iterate, no_event
+from tidings.services.stream import leave_out
 
 MAX_UNCONFIRMED = 10_000
 """Publications under way at once from one client; further ones wait."""
@@ -55,37 +58,6 @@ class Connection(Protocol):
     async def close(self) -> None: ...
 
 
-class _Batch:
-    """The publications of one `publish_many`, counted: a future for each would cost more than sending it."""
-
-    def __init__(self) -> None:
-        self.published = 0
-        self.failed = 0
-        self.first_reason = ""
-        self._confirmed = 0
-        self._waiter: asyncio.Future[None] | None = None
-
-    def confirm(self) -> None:
-        self._confirmed += 1
-        self._wake_if_settled()
-
-    def fail(self, reason: str) -> None:
-        self.failed += 1
-        self.first_reason = self.first_reason or reason
-        self._wake_if_settled()
-
-    async def settled(self) -> None:
-        """Once each of them is confirmed or has failed."""
-        if self._confirmed + self.failed < self.published:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-
-    def _wake_if_settled(self) -> None:
-        waiter = self._waiter
-        if waiter is not None and self._confirmed + self.failed == self.published and not waiter.done():
-            waiter.set_result(None)
-
-
 class Bus(EventService):
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +69,8 @@ class Bus(EventService):
         self.on_break: Callable[[str], None] = lambda reason: None
         """Told when the connection is lost, for whoever must know that something may be missing."""
         self._open = False
-        self._unconfirmed: dict[int, asyncio.Future[None] | _Batch] = {}
+        self._ledger = Ledger()
+        self._flush_due = False
         self._room: asyncio.Future[None] | None = None
         self._notify: dict[str, Notify] = {}
         self._headers: set[str] = set()
@@ -128,6 +101,7 @@ class Bus(EventService):
         await self.connection.open()
         self._open = True
         client = self.connection.client
+        client.session.takes_runs = True
         if isinstance(client, ReliableClient):
             self._pace = Pace(client.session)
             self._broker = client.session.broker
@@ -137,6 +111,7 @@ class Bus(EventService):
             if self.lossless and not self.connection.closed and not self.keeps_subscriptions:
                 for subscription_id in list(self._notify):  # else the broker keeps events for nobody
                     await self.remove_subscription(subscription_id)
+            self._flush()
             self._open = False
             if self._pace is not None and self.keeps_subscriptions:
                 self._pace.stop()
@@ -152,67 +127,84 @@ class Bus(EventService):
         payload: bytes = b"",
         *,
         internal: bool = False,
-    ) -> EventId:
+        wait: bool = True,
+    ) -> Any:
         self._check_open()
-        if attributes and not internal:
-            check_not_internal(attributes)
-        while len(self._unconfirmed) >= MAX_UNCONFIRMED:
+        receipt = Receipt()
+        while self._ledger.under_way >= MAX_UNCONFIRMED:
             await self._wait_for_confirmations()
-        publication = self.connection.client.publish(topic, attributes or {}, payload, self.connection.now)
-        confirmed = asyncio.get_running_loop().create_future()
-        self._unconfirmed[publication.sequence] = confirmed
-        await confirmed
-        return publication.id
+        sequence = self._add(receipt, topic, attributes or {}, payload, internal=internal)
+        session = self.connection.client.session
+        receipt.id = EventId(session.port.node, session.incarnation, sequence)
+        return await receipt if wait else receipt
 
     async def publish_many(
-        self, events: Iterable[tuple[str, Mapping[str, Scalar], bytes]], *, internal: bool = False
+        self,
+        events: Iterable[PublishedEvent] | AsyncIterable[PublishedEvent],
+        *,
+        internal: bool = False,
     ) -> int:
         self._check_open()
-        batch = _Batch()
-        for event in iterate(events):
-            try:
-                topic, attributes, payload = event
-            except (TypeError, ValueError):
-                raise no_event(event) from None
-            if not internal:
-                check_not_internal(attributes)
-            while len(self._unconfirmed) >= MAX_UNCONFIRMED:
-                await self._wait_for_confirmations()
-            publish = self.connection.client.publish
-            publication = publish(topic, attributes, payload, self.connection.now)
-            self._unconfirmed[publication.sequence] = batch
-            batch.published += 1
-        await batch.settled()
-        if batch.failed:
-            raise NotConfirmed(
-                f"{batch.failed} of {batch.published} publications were not confirmed: {batch.first_reason}"
-            )
-        return batch.published
+        batch = Batch()
+        if isinstance(events, AsyncIterable):
+            async for event in events:
+                if self._add_to(batch, event, internal=internal):
+                    await self._pause()
+        else:
+            for event in iterate(events):
+                if self._add_to(batch, event, internal=internal):
+                    await self._pause()
+        return await batch.confirmed()
+
+    def _add_to(self, batch: Batch, event: PublishedEvent, *, internal: bool) -> bool:
+        """True if it is time for a pause: a run is full, or too many are under way."""
+        try:
+            topic, attributes, payload = event
+        except (TypeError, ValueError):
+            raise no_event(event) from None
+        self._add(batch, topic, attributes, payload, internal=internal)
+        batch.published += 1
+        return self._has_full_run() or self._ledger.under_way >= MAX_UNCONFIRMED
+
+    def _add(
+        self, owner: Batch, topic: str, attributes: Mapping[str, Scalar], payload: bytes, *, internal: bool
+    ) -> int:
+        """Publish it together with what else is published in this turn of the loop."""
+        if attributes and not internal:
+            check_not_internal(attributes)
+        connection = self.connection
+        sequence = connection.client.session.add(topic, attributes, payload, connection.now)
+        self._ledger.add(sequence, owner)
+        if not self._flush_due:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+        return sequence
+
+    def _has_full_run(self) -> bool:
+        return self.connection.client.session.has_full_run
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._open:
+            self.connection.client.flush()
+
+    async def _pause(self) -> None:
+        """Let what is full leave, and what was confirmed be heard of."""
+        if self._has_full_run():
+            self.connection.client.flush(full_only=True)
+        await asyncio.sleep(0)
+        while self._ledger.under_way >= MAX_UNCONFIRMED:
+            await self._wait_for_confirmations()
+        self._check_open()
 
     async def _wait_for_confirmations(self) -> None:
         if self._room is None:
             self._room = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._room)
-
-    def _confirm(self, first: int, last: int) -> None:
-        for sequence in range(first, last + 1):
-            waiting = self._unconfirmed.pop(sequence, None)
-            if isinstance(waiting, _Batch):
-                waiting.confirm()
-            elif waiting is not None and not waiting.done():
-                waiting.set_result(None)
-        self._make_room()
-
-    def _fail(self, sequence: int, reason: str) -> None:
-        waiting = self._unconfirmed.pop(sequence, None)
-        if isinstance(waiting, _Batch):
-            waiting.fail(reason)
-        elif waiting is not None and not waiting.done():
-            waiting.set_exception(NotConfirmed(f"publication {sequence}: {reason}"))
-        self._make_room()
+        self._check_open()
 
     def _make_room(self) -> None:
-        if self._room is not None and len(self._unconfirmed) < MAX_UNCONFIRMED // 2:
+        if self._room is not None and self._ledger.under_way < MAX_UNCONFIRMED // 2:
             room, self._room = self._room, None
             if not room.done():
                 room.set_result(None)
@@ -326,10 +318,15 @@ class Bus(EventService):
             self._on_delivered(fact)
             return
         match fact:
+            case RunDelivered():
+                self._on_run(fact)
             case PublicationConfirmed(first=first, last=last):
-                self._confirm(first, last)
+                self._ledger.settle(first, last)
+                self._make_room()
             case PublicationFailed(sequence=sequence, reason=reason):
-                self._fail(sequence, reason)
+                error = NotConfirmed(f"publication {sequence}: {reason}")
+                self._ledger.settle(sequence, sequence, error)
+                self._make_room()
             case SubscriptionAccepted(subscription=name):
                 self._progress(name, ())
             case SubscriptionProgress(subscription=name, uncovered=uncovered):
@@ -361,7 +358,7 @@ class Bus(EventService):
         try:
             event = fact.publication.event()
         except WireError as error:
-            log.warning("an event was left out: %s", error)
+            leave_out(error)
             return
         if fact.publication.hidden and fact.subscription not in self._headers:
             return
@@ -372,6 +369,20 @@ class Bus(EventService):
         if self._pace is not None:
             self._pace.shown(fact.subscription)
         notify(event)
+
+    def _on_run(self, fact: RunDelivered) -> None:
+        """A stream takes it whole, and decodes its events when they are taken."""
+        run, notify = fact.run, self._notify.get(fact.subscription)
+        if isinstance(notify, stream.Stream) and not run.may_hide():
+            notify.push_run(run, late=fact.out_of_order)
+            return
+        try:
+            publications = run.publications()
+        except WireError as error:
+            leave_out(error)
+            return
+        for publication in publications:
+            self._on_delivered(Delivered(fact.subscription, publication, fact.out_of_order))
 
     def on_connection(self, up: bool, reason: str) -> None:
         """The driver's connection came or went. It comes back by itself; what is unconfirmed then is unsure, or,
@@ -395,8 +406,8 @@ class Bus(EventService):
                 complete.clear()
 
     def _fail_publications(self, reason: str) -> None:
-        for sequence in list(self._unconfirmed):
-            self._fail(sequence, reason)
+        self._ledger.fail_all(reason)
+        self._make_room()
 
     def _fail_everything(self, reason: str) -> None:
         self._fail_publications(reason)

@@ -12,13 +12,12 @@ import logging
 import secrets
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any
 
-from tidings.model.errors import ConnectionFailed, NotConfirmed, SubscriptionRefused, WireError
+from tidings.model.errors import ConnectionFailed, SubscriptionRefused, WireError
 from tidings.model.event import (
     MAX_NAME_BYTES,
-    EventId,
     check_not_internal,
     check_publication,
     decode_publication,
@@ -27,9 +26,10 @@ from tidings.model.predicates import Scalar
 from tidings.model.subscription import Order, Subscription
 from tidings.services.external_incoming import Incoming
 from tidings.services.external_keeper import Keeper
-from tidings.services.external_outgoing import Outgoing, Receipt
+from tidings.services.external_outgoing import Outgoing
 from tidings.services.external_session import Session, SessionLost
-from tidings.services.service import EventService, Notify, iterate, no_event
+from tidings.services.receipts import Batch, Receipt
+from tidings.services.service import EventService, Notify, PublishedEvent, each, no_event
 from tidings.services.stream import EventsMissed
 
 DEFAULT_TIMEOUT_S = 5.0
@@ -135,24 +135,23 @@ class ExternalService(EventService):
         payload: bytes = b"",
         *,
         internal: bool = False,
-    ) -> EventId:
+        wait: bool = True,
+    ) -> Any:
         self._check_open()
         if attributes and not internal:
             check_not_internal(attributes)
         receipt = Receipt()
         publication = await self.outgoing.publish(topic, attributes or {}, payload, receipt)
+        receipt.id = publication.id
         self._fail_if_ended()
-        await receipt.settled()
-        if receipt.first_error is not None:
-            raise receipt.first_error
-        return publication.id
+        return await receipt if wait else receipt
 
     async def publish_many(
-        self, events: Iterable[tuple[str, Mapping[str, Scalar], bytes]], *, internal: bool = False
+        self, events: Iterable[PublishedEvent] | AsyncIterable[PublishedEvent], *, internal: bool = False
     ) -> int:
         self._check_open()
-        receipt = Receipt()
-        for event in iterate(events):
+        batch = Batch()
+        async for event in each(events):
             if self._closed_because:
                 break
             try:
@@ -161,14 +160,10 @@ class ExternalService(EventService):
                 raise no_event(event) from None
             if not internal:
                 check_not_internal(attributes)
-            await self.outgoing.publish(topic, attributes, payload, receipt)
+            await self.outgoing.publish(topic, attributes, payload, batch)
+            batch.published += 1
         self._fail_if_ended()
-        await receipt.settled()
-        if receipt.failed:
-            raise NotConfirmed(
-                f"{receipt.failed} of {receipt.published} publications were not confirmed: {receipt.first_error}"
-            )
-        return receipt.published
+        return await batch.confirmed()
 
     def _fail_if_ended(self) -> None:
         """The end may have come while a publication waited for its place in the window."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tidings.model.errors import NotConfirmed
 from tidings.model.event import Publication, make_publication
 from tidings.model.predicates import Scalar
+from tidings.services.receipts import Batch
 
 MAX_UNCONFIRMED = 10_000
 """Publications under way at once from one client; further ones wait."""
@@ -26,33 +27,9 @@ BATCH_BYTES = 4 * 1024 * 1024
 EXPIRY_CHECK_S = 0.25
 
 
-class Receipt:
-    """What one call of `publish` or `publish_many` waits for: all its publications, confirmed or failed."""
-
-    def __init__(self) -> None:
-        self.published = 0
-        self.failed = 0
-        self.first_error: Exception | None = None
-        self._settled = 0
-        self._waiter: asyncio.Future[None] | None = None
-
-    def settle(self, error: Exception | None) -> None:
-        self._settled += 1
-        if error is not None:
-            self.failed += 1
-            self.first_error = self.first_error or error
-        if self._waiter is not None and self._settled == self.published and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def settled(self) -> None:
-        if self._settled < self.published:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-
-
 class _Pending(NamedTuple):
     publication: Publication
-    receipt: Receipt
+    owner: Batch
     expires_at: float
 
 
@@ -81,18 +58,17 @@ class Outgoing:
     # --- The application's side
 
     async def publish(
-        self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, receipt: Receipt
+        self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, owner: Batch
     ) -> Publication:
-        """Returns when the publication has its place in the window; the receipt says when it is confirmed."""
+        """Returns when the publication has its place in the window; its owner is told when it is confirmed."""
         while not self._room.is_set():
             await self._room.wait()
         publication = make_publication(
             self.source, self.incarnation, self.published + 1, topic, attributes, payload, time.time_ns()
         )
         self.published += 1
-        receipt.published += 1
         expires_at = asyncio.get_running_loop().time() + self._retry_s
-        self._pending[publication.sequence] = _Pending(publication, receipt, expires_at)
+        self._pending[publication.sequence] = _Pending(publication, owner, expires_at)
         self._pending_bytes += publication.size_bytes
         self._unsent.append(publication)
         self._work.set()
@@ -152,7 +128,7 @@ class Outgoing:
         if pending is None:
             return False
         self._pending_bytes -= pending.publication.size_bytes
-        pending.receipt.settle(error)
+        pending.owner.settle(1, error)
         self._update_room()
         return True
 

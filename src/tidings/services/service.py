@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from itertools import count
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 from tidings.model.errors import TopicError
 from tidings.model.event import Event, EventId
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Order, Subscription
+from tidings.services.receipts import Receipt
 from tidings.services.stream import DEFAULT_BUFFER_EVENTS, Stream
 
+PublishedEvent = tuple[str, Mapping[str, Scalar], bytes]
+"""Topic, attributes, payload."""
 Notify = Callable[[Event], None]
 """Called for every event of a subscription, in its order, inside the loop; it must not block."""
 
@@ -37,6 +40,28 @@ class EventService(ABC):
     @abstractmethod
     async def close(self) -> None: ...
 
+    @overload
+    async def publish(
+        self,
+        topic: str,
+        attributes: Mapping[str, Scalar] | None = None,
+        payload: bytes = b"",
+        *,
+        internal: bool = False,
+        wait: Literal[True] = True,
+    ) -> EventId: ...
+
+    @overload
+    async def publish(
+        self,
+        topic: str,
+        attributes: Mapping[str, Scalar] | None = None,
+        payload: bytes = b"",
+        *,
+        internal: bool = False,
+        wait: Literal[False],
+    ) -> Receipt: ...
+
     @abstractmethod
     async def publish(
         self,
@@ -45,8 +70,12 @@ class EventService(ABC):
         payload: bytes = b"",
         *,
         internal: bool = False,
-    ) -> EventId:
+        wait: bool = True,
+    ) -> Any:
         """Publish one event; returns once it is confirmed, raises NotConfirmed if that cannot be known.
+
+        With `wait=False` it returns a `Receipt` as soon as there is room for the event on its way: await that for the
+        event's id, or do not.
 
         `internal` is for what wraps a service: then names of attributes may start with `~`. Subscribers find those
         in `Event.internal`, not among the attributes.
@@ -54,10 +83,16 @@ class EventService(ABC):
 
     @abstractmethod
     async def publish_many(
-        self, events: Iterable[tuple[str, Mapping[str, Scalar], bytes]], *, internal: bool = False
+        self,
+        events: Iterable[PublishedEvent] | AsyncIterable[PublishedEvent],
+        *,
+        internal: bool = False,
     ) -> int:
-        """Publish (topic, attributes, payload) one after the other without waiting between; returns how many,
-        once all are confirmed. `internal` as in `publish`."""
+        """Publish (topic, attributes, payload) one after the other; returns how many, once all are confirmed.
+
+        It does not wait between them, but takes no more from `events` while too many are on their way. `internal` as in
+        `publish`.
+        """
 
     @abstractmethod
     async def add_subscription(
@@ -157,6 +192,17 @@ def iterate(events: Iterable[Any]) -> Iterator[Any]:
     except TypeError:
         kind = type(events).__name__
         raise TypeError(f"events must be an iterable of (topic, attributes, payload), not {kind}") from None
+
+
+async def each(*sources: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
+    """The events of these, one after the other."""
+    for events in sources:
+        if isinstance(events, AsyncIterable):
+            async for event in events:
+                yield event
+        else:
+            for event in iterate(events):
+                yield event
 
 
 def no_event(given: object) -> TypeError:

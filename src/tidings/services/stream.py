@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from tidings.model.errors import ConnectionFailed
+from tidings.model.errors import ConnectionFailed, WireError
 from tidings.model.event import Event
+from tidings.model.run import Run, Stretch
 from tidings.model.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -22,6 +24,24 @@ MAX_GAPS = 1_000
 """Gaps that a stream remembers, the last ones."""
 
 log = logging.getLogger("tidings")
+
+
+def leave_out(error: WireError) -> None:
+    log.warning("an event was left out: %s", error)
+
+
+class _Unread(NamedTuple):
+    """Events that came together and are not decoded yet."""
+
+    stretch: Stretch
+    late: bool
+
+    def events(self) -> list[Event]:
+        stretch = self.stretch
+        events = stretch.events(leave_out) if isinstance(stretch, Run) else [stretch.event()]
+        for event in events if self.late else ():
+            event.__dict__["out_of_order"] = True
+        return events
 
 
 class EventsMissed(NamedTuple):
@@ -57,6 +77,11 @@ class Stream:
         self._service = service
         self._limit = buffer_events
         self._events: deque[Event] = deque()
+        """The next ones, decoded."""
+        self._later: deque[Event | _Unread] = deque()
+        """What came after them."""
+        self._waiting = 0
+        """Events in both."""
         self._waiters: deque[asyncio.Future[None]] = deque()
         """Whoever waits for an event, first come, first served."""
         self._failure: Exception | None = None
@@ -65,21 +90,44 @@ class Stream:
 
     def __len__(self) -> int:
         """How many events wait."""
-        return len(self._events)
+        return self._waiting
 
     def push(self, event: Event) -> None:
-        """Called by the service."""
-        if len(self._events) >= self._limit and not self._service.lossless:
-            if not self.dropped:
-                log.warning(
-                    "subscription %s does not keep up: events beyond %d are left out (see Stream.dropped)",
-                    self.subscription.id,
-                    self._limit,
-                )
-            self.dropped += 1
+        """Called by the service: the next event."""
+        if self._room() < 1:
+            self._drop(1)
             return
-        self._events.append(event)
+        (self._later or self._events).append(event)
+        self._waiting += 1
         self._wake()
+
+    __call__ = push
+
+    def push_run(self, run: Run, *, late: bool = False) -> None:
+        """Called by a service that has runs: the next events."""
+        room = self._room()
+        taken: Stretch = run
+        if run.count > room:
+            self._drop(run.count - room)
+            if not room:
+                return
+            taken = run.cut(run.first, run.first + room - 1)
+        self._later.append(_Unread(taken.kept() if isinstance(taken, Run) else taken, late))
+        self._waiting += taken.count
+        for _ in range(min(taken.count, len(self._waiters))):
+            self._wake()
+
+    def _room(self) -> int:
+        return sys.maxsize if self._service.lossless else self._limit - self._waiting
+
+    def _drop(self, count: int) -> None:
+        if not self.dropped:
+            log.warning(
+                "subscription %s does not keep up: events beyond %d are left out (see Stream.dropped)",
+                self.subscription.id,
+                self._limit,
+            )
+        self.dropped += count
 
     def miss(self, gap: EventsMissed, *, certain: bool = True) -> None:
         """Called by the service: these events will never come. Not certain: they need not have been for us."""
@@ -109,8 +157,9 @@ class Stream:
 
     async def get(self, timeout_s: float | None = None) -> Event:
         """The next event; TimeoutError if none comes in time, ConnectionFailed if none can come any more."""
-        if self._events:
-            return self._take()
+        event = self._next()
+        if event is not None:
+            return event
         if not isinstance(timeout_s, int | float | None):
             raise ValueError(f"timeout_s must be a number of seconds or None, not {timeout_s!r}")
         try:
@@ -123,13 +172,40 @@ class Stream:
         return self
 
     async def __anext__(self) -> Event:
-        while not self._events:
+        while (event := self._next()) is None:
             if self._failure is not None:
                 raise self._failure
             if self._closed:
                 raise StopAsyncIteration
             await self._wait()
-        return self._take()
+        return event
+
+    async def batches(self, max_events: int = 1_000, max_wait_s: float = 0.0) -> AsyncIterator[list[Event]]:
+        """Lists of events, each of what is there, up to `max_events`; none is empty.
+
+        A list that is not full waits `max_wait_s` for more, from its first event on.
+        """
+        if max_events < 1 or max_wait_s < 0:
+            raise ValueError(f"max_events {max_events} and max_wait_s {max_wait_s} must be positive")
+        loop = asyncio.get_running_loop()
+        async for first in self:
+            batch = [first]
+            until = loop.time() + max_wait_s
+            while len(batch) < max_events and (event := await self._next_until(until)) is not None:
+                batch.append(event)
+            yield batch
+
+    async def _next_until(self, until: float) -> Event | None:
+        """None if there is none by then, or can be none any more."""
+        event = self._next()
+        if event is not None or until <= asyncio.get_running_loop().time():
+            return event
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                while event is None and self._failure is None and not self._closed:
+                    await self._wait()
+                    event = self._next()
+        return event
 
     async def _wait(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
@@ -145,10 +221,25 @@ class Stream:
                 self._wake()
             raise
 
-    def _take(self) -> Event:
-        event = self._events.popleft()
+    def _next(self) -> Event | None:
+        """The application takes an event, if there is one."""
+        events = self._events
+        while not events:
+            if not self._later:
+                return None
+            self._decode_next()
+        self._waiting -= 1
         self._service.taken(self.subscription.id)
-        return event
+        return events.popleft()
+
+    def _decode_next(self) -> None:
+        unread = self._later.popleft()
+        if isinstance(unread, Event):
+            self._events.append(unread)
+            return
+        events = unread.events()
+        self._waiting -= unread.stretch.count - len(events)
+        self._events.extend(events)
 
     async def __aenter__(self) -> Self:
         if self._entered:
@@ -156,7 +247,7 @@ class Stream:
         self._entered = True
         self._service.streams[self.subscription.id] = self  # events may come before the answer
         try:
-            await self._service.add_subscription(self.subscription, self.push, paced=True)
+            await self._service.add_subscription(self.subscription, self, paced=True)
         except BaseException:
             self._service.streams.pop(self.subscription.id, None)
             raise

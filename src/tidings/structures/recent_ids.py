@@ -50,6 +50,26 @@ class RecentIds:
             return True
         return self._late(window, -ahead)
 
+    def fresh(self, source: str, incarnation: int, first: int, last: int) -> list[tuple[int, int]]:
+        """The ranges of `first` to `last` that were not seen before; from now on they were."""
+        window = self._windows.get((source, incarnation) if incarnation else source)
+        if window is not None and first > window[0]:
+            self._advance(window, first, last)
+            return [(first, last)]
+        ranges: list[tuple[int, int]] = []
+        for sequence in range(first, last + 1):
+            if self.first_time(source, incarnation, sequence):
+                begin = ranges.pop()[0] if ranges and ranges[-1][1] == sequence - 1 else sequence
+                ranges.append((begin, sequence))
+        return ranges
+
+    def _advance(self, window: list[int], first: int, last: int) -> None:
+        """As if all of these, which are ahead of the window, were seen one after the other."""
+        ahead, count = last - window[0], last - first + 1
+        seen = window[1] << ahead if ahead < self._width else 0
+        window[0] = last
+        window[1] = (seen | (1 << count) - 1) & self._full
+
     def seen(self, source: str, incarnation: int, sequence: int) -> bool:
         """Would `first_time` say no?"""
         window = self._windows.get((source, incarnation) if incarnation else source)

@@ -4,7 +4,7 @@ A message is the array of its fields with its class's tag in front. Publications
 `[64, [event, ...]]`, and so do notifications of the same subscriptions, `[65, [subscription, ...],
 [event, ...]]`, and what the guaranteed overlay forwards (66) or is given by a client (67), with what they share
 in front. An event is its encoding as the publisher made it: a broker that forwards decodes the header and
-copies the rest.
+copies the rest. In the place of an event there may be a run of them (model/run.py), of which a broker decodes less.
 
 A message may be longer than its class says: items after the known fields are skipped, so that a later
 version can append fields (a `Hello` with more fields still tells its version). Bytes after the message are
@@ -31,12 +31,14 @@ from tidings.model.messages import (
     LabelItems,
     Message,
     Notify,
+    NotifyRun,
     Relayed,
     Stamped,
     SubscriptionId,
     WireMessage,
 )
 from tidings.model.recovery_messages import Carried, Fragment, PatternNumbers, Route, Way
+from tidings.model.run import Run, Stretch, decode_stretch
 from tidings.wire.frames import MAX_FRAME_BYTES, check_body_size
 
 MAX_EVENTS_PER_FRAME = 4096
@@ -89,7 +91,7 @@ class CarriedEvent(Struct, array_like=True, tag=69, gc=False):
     event: Raw
 
 
-CARRIERS = (Notify, Forward, Stamped, Relayed, Carried)
+CARRIERS = (Notify, NotifyRun, Forward, Stamped, Relayed, Carried)
 """Messages with an event or a message inside: these travel as the classes above."""
 
 
@@ -123,10 +125,12 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def encode(message: Message) -> bytes:
     """One message as a body."""
-    if isinstance(message, Publication):
+    if isinstance(message, Publication | Run):
         return encode_publications([message.raw])
     if isinstance(message, Notify):
         return encode_notifications(message.subscriptions, [message.publication.raw], message.by)
+    if isinstance(message, NotifyRun):
+        return encode_notifications(message.subscriptions, [message.run.raw])
     if isinstance(message, Forward | Stamped):
         return _encode(batch_of(message, [message.publication.raw]))
     if isinstance(message, Carried):
@@ -165,10 +169,13 @@ def decode(body: bytes | bytearray | memoryview) -> Sequence[Message]:
     if kind is NotificationBatch:
         subscriptions, by = message.subscriptions, message.by
         return [
-            Notify(subscriptions, publication, by) for publication in _publications(message.events, len(body))
+            NotifyRun(subscriptions, stretch)
+            if isinstance(stretch, Run)
+            else Notify(subscriptions, stretch, by)
+            for stretch in _stretches(message.events, len(body))
         ]
     if kind is PublicationBatch:
-        return _publications(message.events, len(body))
+        return _stretches(message.events, len(body))
     if kind is ForwardBatch:
         shared = (message.origin, message.label, message.generation, message.stamp, message.excluded)
         return [Forward(*shared, publication) for publication in _kept(message.events, len(body))]
@@ -195,8 +202,16 @@ def _relayed(body: bytes) -> Sequence[Message]:
     return inner
 
 
+def _stretches(raws: list[Raw], body_bytes: int) -> Sequence[Stretch]:
+    return _checked([decode_stretch(raw) for raw in raws], body_bytes)
+
+
 def _publications(raws: list[Raw], body_bytes: int) -> list[Publication]:
-    publications = [decode_publication(raw) for raw in raws]
+    return _checked([decode_publication(raw) for raw in raws], body_bytes)
+
+
+def _checked(publications: list[Any], body_bytes: int) -> list[Any]:
+    """WireError if one is too large."""
     if body_bytes > MAX_EVENT_BYTES:  # else none of them can be too large
         for publication in publications:
             if publication.size_bytes > MAX_EVENT_BYTES:
@@ -211,8 +226,10 @@ def encoded_size(message: Message) -> int:
     """How many bytes the message takes in a batch of its kind, without encoding an event for it."""
     if isinstance(message, Notify):  # first: the simulator asks for these most
         return message.publication.size_bytes + BATCH_OVERHEAD_BYTES
-    if isinstance(message, Publication):
+    if isinstance(message, Publication | Run):
         return message.size_bytes
+    if isinstance(message, NotifyRun):
+        return message.run.size_bytes + BATCH_OVERHEAD_BYTES
     if isinstance(message, Forward):
         excluded = sum(len(name) + 2 for name in message.excluded)
         return message.publication.size_bytes + excluded + BATCH_OVERHEAD_BYTES

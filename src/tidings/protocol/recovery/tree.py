@@ -19,6 +19,7 @@ from tidings.model.errors import WireError
 from tidings.model.event import Publication
 from tidings.model.messages import Confirm, Notify, PublishFailed
 from tidings.model.recovery_messages import MAX_ROUTE, Carried, Fragment, PatternNumbers
+from tidings.model.run import Run
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.kernel import Part, Port
 from tidings.protocol.matching import Matcher
@@ -74,7 +75,7 @@ class Passing:
 
 class EpidemicTree(Part):
     name = "tree"
-    handles = {Publication: "on_publication", Carried: "on_carried", Fragment: "on_fragment"}
+    handles = {Publication: "on_publication", Run: "on_run", Carried: "on_carried", Fragment: "on_fragment"}
 
     def __init__(
         self,
@@ -111,6 +112,11 @@ class EpidemicTree(Part):
         self._passing: OrderedDict[tuple[Any, ...], Passing] = OrderedDict()
 
     # --- What our clients publish
+
+    def on_run(self, client: str, run: Run) -> None:
+        """Events are numbered, cached and repaired one by one."""
+        for publication in run.publications():
+            self.on_publication(client, publication)
 
     def on_publication(self, client: str, publication: Publication) -> None:
         sequence = publication.sequence

@@ -1,0 +1,366 @@
+"""Runs: consecutive events of one source as one object, made once by the publisher, cut, never rebuilt.
+
+The body is the array of the events' encodings (model/event.py), one behind the other: any stretch is a slice of it, and
+all of it is read in one go. A run whose events share one topic says so: whoever selects by topic alone never looks at
+an event. A run of one event is its `Publication`.
+
+A run travels as the array of its six fields. An event has seven: that tells them apart where either may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from tidings.model.errors import TopicError, WireError
+from tidings.model.event import (
+    HEADER_ATTRIBUTE,
+    INT_MAX,
+    INTERNAL_PREFIX,
+    NOOP_ATTRIBUTE,
+    RESERVED_ATTRIBUTE,
+    Counter,
+    Event,
+    Name,
+    PlainMap,
+    Publication,
+    check_event,
+    check_event_size,
+    check_publication,
+    decode_event,
+    decode_publication,
+    not_text,
+)
+from tidings.model.predicates import Scalar
+from tidings.model.topics import check_topic
+
+MAX_RUN_BYTES = 48 * 1024
+"""Of all events in a run: a reader takes it up without waiting for, and gathering, a larger one, and it holds up
+others no longer than that. A larger event travels alone."""
+MAX_RUN_EVENTS = 4096
+"""More than fit: no event is shorter than 12 bytes."""
+RUN_OVERHEAD_BYTES = 32
+"""At most what a run adds to its events, beside its names."""
+
+_RUN_ITEMS = 0x96
+"""The first byte of an encoded run: an array of six."""
+_ARRAY_16 = 0xDC
+_ARRAY_BYTES = 3
+_UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
+
+
+class Content(Struct, array_like=True, gc=False):
+    """An event of a run as brokers look at it: checked, with its attributes."""
+
+    source: Name
+    incarnation: Counter
+    sequence: Counter
+    topic: Annotated[str, Meta(min_length=2, max_length=1024)]
+    published_at: Counter
+    values: PlainMap
+    payload: memoryview
+
+    def attributes(self) -> Mapping[str, Scalar]:
+        """With the topic among them, as filters see them."""
+        self.values[RESERVED_ATTRIBUTE] = self.topic
+        return self.values
+
+
+class Run(Struct, array_like=True, eq=False, gc=False):
+    """The events `first` to `last` of a source. The fields up to `body` travel; the rest stays in the process."""
+
+    source: Name
+    incarnation: Counter
+    first: Counter
+    count: Annotated[int, Meta(ge=2, le=MAX_RUN_EVENTS)]
+    topic: Annotated[str, Meta(max_length=1024)]
+    """Of all its events; empty: they have several."""
+    body: memoryview
+    """The events as an array."""
+
+    size_bytes: int = 0
+    encoded: Any = None
+    selection: Any = None
+    """Which interests all its events match, as in a Publication."""
+    selection_token: Any = None
+    contents: Any = None
+    """What brokers look at, once one did."""
+    bounds: Any = None
+    """Where each event begins in the body, and where the last ends, once it was cut."""
+
+    @property
+    def last(self) -> int:
+        return self.first + self.count - 1
+
+    @property
+    def raw(self) -> Raw:
+        """The whole encoding, as it came or was made."""
+        if self.encoded is None:
+            fields = (self.source, self.incarnation, self.first, self.count, self.topic, self.body)
+            self.encoded = Raw(_encode(fields))
+        encoded: Raw = self.encoded
+        return encoded
+
+    def __str__(self) -> str:
+        return f"the run {self.first} to {self.last} of {self.source}"
+
+    # --- Cutting
+
+    def cut(self, first: int, last: int) -> Run | Publication:
+        """The stretch from sequence `first` to `last`."""
+        start, end = first - self.first, last - self.first + 1
+        if end - start == self.count:
+            return self
+        bounds = self._bounds()
+        stretch = self.body[bounds[start] : bounds[end]]
+        if end - start == 1:
+            return self._single(start, stretch)
+        made = _make(self.source, self.incarnation, first, end - start, self.topic, stretch)
+        if self.contents is not None:
+            made.contents = self.contents[start:end]
+        shift = bounds[start] - _ARRAY_BYTES
+        made.bounds = [bound - shift for bound in bounds[start : end + 1]]
+        return made
+
+    def without(self, sequences: Sequence[int]) -> list[Run | Publication]:
+        """The stretches between these, which are in order."""
+        edges = [self.first - 1, *sequences, self.last + 1]
+        return [self.cut(left + 1, right - 1) for left, right in pairwise(edges) if right - left > 1]
+
+    def pieces(self) -> list[memoryview]:
+        """The encoding of each event; WireError if there are more or fewer than it says."""
+        body = self.body
+        return [body[start:end] for start, end in pairwise(self._bounds())]
+
+    def _bounds(self) -> list[int]:
+        if self.bounds is None:
+            try:
+                found = _decode_raws(self.body)
+            except _UNREADABLE as error:
+                raise WireError(f"{self}: its events do not decode: {error}") from None
+            self._check_count(len(found))
+            sizes = [memoryview(raw).nbytes for raw in found]
+            self.bounds = list(accumulate(sizes, initial=len(self.body) - sum(sizes)))
+        bounds: list[int] = self.bounds
+        return bounds
+
+    def _single(self, place: int, encoding: memoryview) -> Publication:
+        publication = decode_publication(Raw(encoding))
+        self._check_ids([publication], self.first + place)
+        content = None if self.contents is None else self.contents[place]
+        if content is not None:
+            publication.decoded = content.attributes()
+        return publication
+
+    # --- Looking inside
+
+    def publications(self) -> list[Publication]:
+        """Its events one by one; WireError if it is not what it says."""
+        singles = [decode_publication(Raw(piece)) for piece in self.pieces()]
+        self._check_ids(singles, self.first)
+        return singles
+
+    def look(self) -> Sequence[Content | Publication]:
+        """What a broker looks at of each event: its topic, and its attributes where a filter asks."""
+        if self.contents is None:
+            try:
+                contents = _decode_contents(self.body)
+            except _UNREADABLE:
+                return self.publications()
+            self._check_count(len(contents))
+            self._check_ids(contents, self.first)
+            self.contents = contents
+        found: list[Content] = self.contents
+        return found
+
+    def events(self, complain: Callable[[WireError], None]) -> list[Event]:
+        """The decoded events for an application; `complain` is told of those that do not decode."""
+        try:
+            events = _decode_events(self.body)
+        except _UNREADABLE:
+            events = []
+        if len(events) == self.count and not self._has(INTERNAL_PREFIX):
+            return events
+        return self._events_closely(complain)
+
+    def _events_closely(self, complain: Callable[[WireError], None]) -> list[Event]:
+        events: list[Event] = []
+        try:
+            for piece in self.pieces():
+                try:
+                    events.append(decode_event(piece))
+                except WireError as error:
+                    complain(error)
+        except WireError as error:  # none can be found
+            complain(error)
+        return events
+
+    def may_hide(self) -> bool:
+        """May some of its events be for protocols alone?"""
+        return self._has(INTERNAL_PREFIX) and (self._has(NOOP_ATTRIBUTE) or self._has(HEADER_ATTRIBUTE))
+
+    def _has(self, text: str) -> bool:
+        return bytes(self.body).find(text.encode()) >= 0
+
+    def kept(self) -> Run:
+        """The same for long: it does not hold on to the buffer that it was read from."""
+        fields = (self.source, self.incarnation, self.first, self.count, self.topic)
+        return Run(*fields, memoryview(bytes(self.body)), self.size_bytes)
+
+    # --- Checking
+
+    def _check_count(self, found: int) -> None:
+        if found != self.count:
+            raise WireError(f"{self} has {found} events, not {self.count}")
+
+    def _check_ids(self, events: Sequence[Content | Publication], first: int) -> None:
+        """WireError unless these are its events from `first` on."""
+        if [event.sequence for event in events] != list(range(first, first + len(events))):
+            raise WireError(f"{self} has events with other sequences")
+        kinds = {(event.source, event.incarnation, event.topic) for event in events}
+        for source, incarnation, topic in kinds:
+            if (source, incarnation) != (self.source, self.incarnation):
+                raise WireError(f"{self} has an event of {source!r} in incarnation {incarnation}")
+            if self.topic not in ("", topic):
+                raise WireError(f"{self} says that all its events are on {self.topic!r}; one is on {topic!r}")
+
+    def check(self) -> list[tuple[int, str]]:
+        """What a publisher's broker checks once: (sequence, reason) of the events that nobody may publish.
+
+        WireError if the run is not what it says.
+        """
+        try:
+            contents = _decode_contents(self.body)
+            self._check_count(len(contents))
+            self._check_ids(contents, self.first)
+            for topic in {content.topic for content in contents}:
+                check_topic(topic)
+        except (*_UNREADABLE, TopicError):
+            return self._check_each()
+        if self._has(RESERVED_ATTRIBUTE):
+            return self._check_each()
+        self.contents = contents
+        return []
+
+    def _check_each(self) -> list[tuple[int, str]]:
+        refused: list[tuple[int, str]] = []
+        for sequence, piece in enumerate(self.pieces(), self.first):
+            try:
+                publication = decode_publication(Raw(piece))
+            except WireError as error:
+                refused.append((sequence, str(error)))
+                continue
+            self._check_ids([publication], sequence)
+            try:
+                check_publication(publication)
+            except WireError as error:
+                refused.append((sequence, str(error)))
+        return refused
+
+
+Stretch = Run | Publication
+"""Some consecutive events of a source, at least one."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_encode_into = msgspec.msgpack.Encoder().encode_into
+_decode_run = msgspec.msgpack.Decoder(Run).decode
+_decode_raws = msgspec.msgpack.Decoder(list[Raw]).decode
+_decode_contents = msgspec.msgpack.Decoder(list[Content]).decode
+_decode_events = msgspec.msgpack.Decoder(list[Event]).decode
+
+
+def _make(
+    source: str, incarnation: int, first: int, count: int, topic: str, events: bytes | bytearray | memoryview
+) -> Run:
+    body = b"".join((bytes((_ARRAY_16,)), count.to_bytes(2, "big"), events))
+    size_bytes = len(body) + len(source) + len(topic) + RUN_OVERHEAD_BYTES
+    return Run(source, incarnation, first, count, topic, memoryview(body), size_bytes)
+
+
+def decode_stretch(raw: Raw) -> Stretch:
+    """The run or the event of an encoding; WireError if it is neither."""
+    view = memoryview(raw)
+    if view[0] != _RUN_ITEMS:
+        return decode_publication(raw)
+    try:
+        run = _decode_run(raw)
+    except _UNREADABLE as error:
+        raise WireError(f"not a run of events: {error}") from None
+    run.encoded = raw
+    run.size_bytes = view.nbytes
+    if len(run.body) > MAX_RUN_BYTES + _ARRAY_BYTES:
+        raise WireError(f"{run} has {len(run.body)} bytes of events, the limit is {MAX_RUN_BYTES}")
+    if run.last > INT_MAX:
+        raise WireError(f"{run}: its sequences do not fit into 64 bits")
+    return run
+
+
+def singles(stretch: Stretch) -> list[Publication]:
+    """Its events one by one."""
+    return stretch.publications() if isinstance(stretch, Run) else [stretch]
+
+
+class RunMaker:
+    """What a source publishes, as runs: each event is encoded once, behind the one before it."""
+
+    def __init__(self, source: str, incarnation: int) -> None:
+        self._source = source
+        self._incarnation = incarnation
+        self._events = bytearray()
+        self._first = 0
+        self._count = 0
+        self._topic = ""
+        self.full: list[Stretch] = []
+        """Those that take no more."""
+
+    def __bool__(self) -> bool:
+        """Is there anything in the making?"""
+        return bool(self._count or self.full)
+
+    def add(
+        self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
+    ) -> None:
+        """The event behind the last one; TopicError or AttributeValueError if it cannot be published."""
+        check_event(topic, attributes, payload)
+        events, end = self._events, len(self._events)
+        fields = (self._source, self._incarnation, sequence, topic, published_at, attributes, payload)
+        try:
+            _encode_into(fields, events, end)
+            check_event_size(len(events) - end)
+        except UnicodeEncodeError as error:
+            del events[end:]
+            raise not_text(error) from None
+        except BaseException:
+            del events[end:]
+            raise
+        if len(events) > MAX_RUN_BYTES and self._count:
+            last = bytes(events[end:])
+            del events[end:]
+            self._close()
+            self._events += last
+        if not self._count:
+            self._first, self._topic = sequence, topic
+        elif topic != self._topic:
+            self._topic = ""
+        self._count += 1
+
+    def take_full(self) -> list[Stretch]:
+        made, self.full = self.full, []
+        return made
+
+    def take_all(self) -> list[Stretch]:
+        self._close()
+        return self.take_full()
+
+    def _close(self) -> None:
+        count, events = self._count, self._events
+        if count == 1:
+            self.full.append(decode_publication(Raw(bytes(events))))
+        elif count:
+            self.full.append(_make(self._source, self._incarnation, self._first, count, self._topic, events))
+        self._count = 0
+        self._events = bytearray()
