@@ -119,16 +119,19 @@ class Session(Part):
         self._publish(publication)
         return publication
 
-    def add(self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int) -> int:
-        """The event's sequence; it is published together with others, with the next `flush`."""
-        sequence = self.next_sequence
-        self._made.add(sequence, topic, attributes, payload, published_at)
-        self.next_sequence = sequence + 1
-        return sequence
-
-    @property
-    def has_full_run(self) -> bool:
-        return bool(self._made.full)
+    def add(
+        self,
+        topic: str,
+        attributes: Mapping[str, Scalar],
+        payload: bytes,
+        published_at: int,
+        *,
+        internal: bool = True,
+    ) -> bool:
+        """An event that is published together with others, with the next `flush`; True if a run is full."""
+        full = self._made.add(self.next_sequence, topic, attributes, payload, published_at, internal=internal)
+        self.next_sequence += 1
+        return full
 
     def flush(self, *, full_only: bool = False) -> list[Stretch]:
         """Publish what was added, or what of it makes full runs."""

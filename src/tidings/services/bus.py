@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Protocol
 
 from tidings.model.errors import ConnectionFailed, NotConfirmed, SubscriptionRefused, WireError
-from tidings.model.event import EventId, check_not_internal
+from tidings.model.event import EventId
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Subscription
 from tidings.protocol.client import Client
+from tidings.protocol.client import Session as ClientSession
 from tidings.protocol.facts import (
     BrokerChanged,
     Delivered,
@@ -130,72 +132,74 @@ class Bus(EventService):
         wait: bool = True,
     ) -> Any:
         self._check_open()
-        receipt = Receipt()
         while self._ledger.under_way >= MAX_UNCONFIRMED:
             await self._wait_for_confirmations()
-        sequence = self._add(receipt, topic, attributes or {}, payload, internal=internal)
-        session = self.connection.client.session
-        receipt.id = EventId(session.port.node, session.incarnation, sequence)
+        client = self.connection.client
+        session = client.session
+        receipt = Receipt(EventId(session.port.node, session.incarnation, session.next_sequence))
+        if session.add(topic, attributes or {}, payload, session.port.now, internal=internal):
+            client.flush(full_only=True)
+        self._under_way(receipt, session.next_sequence - 1)
         return await receipt if wait else receipt
 
     async def publish_many(
-        self,
-        events: Iterable[PublishedEvent] | AsyncIterable[PublishedEvent],
-        *,
-        internal: bool = False,
+        self, events: Iterable[PublishedEvent] | AsyncIterable[PublishedEvent], *, internal: bool = False
     ) -> int:
         self._check_open()
         batch = Batch()
         if isinstance(events, AsyncIterable):
             async for event in events:
-                if self._add_to(batch, event, internal=internal):
-                    await self._pause()
+                await self._publish_some(batch, iter((event,)), internal=internal)
         else:
-            for event in iterate(events):
-                if self._add_to(batch, event, internal=internal):
-                    await self._pause()
+            left = iterate(events)
+            while await self._publish_some(batch, left, internal=internal):
+                await asyncio.sleep(0)
         return await batch.confirmed()
 
-    def _add_to(self, batch: Batch, event: PublishedEvent, *, internal: bool) -> bool:
-        """True if it is time for a pause: a run is full, or too many are under way."""
+    async def _publish_some(self, batch: Batch, events: Iterator[PublishedEvent], *, internal: bool) -> bool:
+        """Publish the next events, as many as fill a run or may be under way; False if there are no more."""
+        while self._ledger.under_way >= MAX_UNCONFIRMED:
+            await self._wait_for_confirmations()
+        self._check_open()
+        client = self.connection.client
+        first = client.session.next_sequence
         try:
-            topic, attributes, payload = event
-        except (TypeError, ValueError):
-            raise no_event(event) from None
-        self._add(batch, topic, attributes, payload, internal=internal)
-        batch.published += 1
-        return self._has_full_run() or self._ledger.under_way >= MAX_UNCONFIRMED
+            full = self._add_some(
+                client.session, islice(events, MAX_UNCONFIRMED - self._ledger.under_way), internal=internal
+            )
+        finally:
+            count = client.session.next_sequence - first
+            if count:
+                batch.published += count
+                self._under_way(batch, first)
+        if full:
+            client.flush(full_only=True)
+        return count > 0
 
-    def _add(
-        self, owner: Batch, topic: str, attributes: Mapping[str, Scalar], payload: bytes, *, internal: bool
-    ) -> int:
-        """Publish it together with what else is published in this turn of the loop."""
-        if attributes and not internal:
-            check_not_internal(attributes)
-        connection = self.connection
-        sequence = connection.client.session.add(topic, attributes, payload, connection.now)
-        self._ledger.add(sequence, owner)
+    @staticmethod
+    def _add_some(session: ClientSession, events: Iterable[PublishedEvent], *, internal: bool) -> bool:
+        """True if a run is full."""
+        add, port = session.add, session.port
+        for event in events:
+            try:
+                topic, attributes, payload = event
+            except (TypeError, ValueError):
+                raise no_event(event) from None
+            if add(topic, attributes, payload, port.now, internal=internal):
+                return True
+        return False
+
+    def _under_way(self, owner: Batch, first: int) -> None:
+        """All from there on are; what makes no full run leaves at the end of this turn of the loop."""
+        self._ledger.add(first, self.connection.client.session.next_sequence - 1, owner)
         if not self._flush_due:
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
-        return sequence
-
-    def _has_full_run(self) -> bool:
-        return self.connection.client.session.has_full_run
 
     def _flush(self) -> None:
         self._flush_due = False
         if self._open:
             self.connection.client.flush()
-
-    async def _pause(self) -> None:
-        """Let what is full leave, and what was confirmed be heard of."""
-        if self._has_full_run():
-            self.connection.client.flush(full_only=True)
-        await asyncio.sleep(0)
-        while self._ledger.under_way >= MAX_UNCONFIRMED:
-            await self._wait_for_confirmations()
-        self._check_open()
 
     async def _wait_for_confirmations(self) -> None:
         if self._room is None:

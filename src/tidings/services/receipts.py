@@ -104,14 +104,10 @@ class Ledger:
         self._spans: list[_Span] = []
         """By sequence."""
 
-    def add(self, sequence: int, owner: Batch) -> None:
-        """A sequence above all others."""
-        self.under_way += 1
-        spans = self._spans
-        if spans and spans[-1].owner is owner and spans[-1].last == sequence - 1:
-            spans[-1].last = sequence
-        else:
-            spans.append(_Span(sequence, sequence, owner))
+    def add(self, first: int, last: int, owner: Batch) -> None:
+        """Sequences above all others."""
+        self.under_way += last - first + 1
+        self._spans.append(_Span(first, last, owner))
 
     def settle(self, first: int, last: int, error: Exception | None = None) -> None:
         """These are confirmed, or have failed; those that are not under way are ignored."""

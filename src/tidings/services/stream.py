@@ -76,6 +76,7 @@ class Stream:
         """Called when something may be missing of which nothing is known."""
         self._service = service
         self._limit = buffer_events
+        self._lossless = service.lossless
         self._events: deque[Event] = deque()
         """The next ones, decoded."""
         self._later: deque[Event | _Unread] = deque()
@@ -118,7 +119,7 @@ class Stream:
             self._wake()
 
     def _room(self) -> int:
-        return sys.maxsize if self._service.lossless else self._limit - self._waiting
+        return sys.maxsize if self._lossless else self._limit - self._waiting
 
     def _drop(self, count: int) -> None:
         if not self.dropped:
@@ -229,7 +230,8 @@ class Stream:
                 return None
             self._decode_next()
         self._waiting -= 1
-        self._service.taken(self.subscription.id)
+        if self._lossless:
+            self._service.taken(self.subscription.id)
         return events.popleft()
 
     def _decode_next(self) -> None:
@@ -245,6 +247,7 @@ class Stream:
         if self._entered:
             raise ValueError("a stream is used once: subscribe again for another")
         self._entered = True
+        self._lossless = self._service.lossless
         self._service.streams[self.subscription.id] = self  # events may come before the answer
         try:
             await self._service.add_subscription(self.subscription, self, paced=True)
