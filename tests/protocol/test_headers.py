@@ -131,7 +131,8 @@ class Lone:
                 found[to] = shown(message.subscriptions, message.publication)
                 if self.mode == "guaranteed":
                     self._counts[to] += 1
-                    self.node.receive(to, Notified(self._counts[to]))
+                    count = self._counts[to]
+                    self.node.receive(to, Notified(count, ((count, count),)))
         return found
 
 

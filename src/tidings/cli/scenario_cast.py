@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from tidings.cli import scenario_facts as words
+from tidings.cli import scenario_process
 from tidings.cli.broker_control import cut_line
 from tidings.cli.child_process import ChildProcess
 from tidings.cli.listening_process import ListeningProcess
@@ -39,7 +40,7 @@ class ClientProcess(ChildProcess):
 
     async def start(self, work: Work, create_task: CreateTask) -> None:
         self.ready.clear()
-        stdout = await self.spawn([sys.executable, "-P", "-m", "tidings.cli.scenario_process"])
+        stdout = await self.spawn([sys.executable, "-P", "-m", scenario_process.__name__])
         self._reading = create_task(self._read(stdout))
         self.tell(words.line_of(work))
 

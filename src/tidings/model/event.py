@@ -370,6 +370,18 @@ def _make_stripped(publication: Publication) -> Publication | None:
     return Publication(*fields, raw=Raw(raw), size_bytes=len(raw), text_id=publication.text_id, hidden=True)
 
 
+def order_stamp(carried: Publication | Event) -> object:
+    """The encoded timestamp of an event in its order; None: it has none. WireError if it does not decode."""
+    if isinstance(carried, Event):
+        return carried.internal.get(ORDER_ATTRIBUTE)
+    return carried.attributes().get(ORDER_ATTRIBUTE)
+
+
+def is_header(carried: Publication | Event) -> bool:
+    """Is it what is left of an event that was not asked for as a whole, or a no-op?"""
+    return _hides(carried.internal) if isinstance(carried, Event) else is_hidden(carried)
+
+
 def is_hidden(publication: Publication) -> bool:
     """Is it for protocols alone, a no-op or a header? Looked up once, mostly without decoding anything."""
     if publication.hidden is None:

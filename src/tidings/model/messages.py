@@ -408,9 +408,11 @@ class Stamped(WireMessage, frozen=True, gc=False, tag=74):
 
 
 class Notified(WireMessage, frozen=True, gc=False, tag=75):
-    """The client's application has been shown the first `count` notifications of this connection."""
+    """Of the notifications of this connection the client has room for those after the first `granted`, as far as the
+    window goes, and will never need those of the ranges `done` again."""
 
-    count: Counter
+    granted: Counter
+    done: Annotated[tuple[tuple[Counter, Counter], ...], Meta(max_length=65_536)] = ()
 
 
 class Missed(WireMessage, frozen=True, gc=False, tag=76):

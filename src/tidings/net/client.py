@@ -44,9 +44,9 @@ class ClientConnection:
     The callbacks run inside the loop and must not block. A broker that refuses us (a wrong token, a name that
     another connection took) ends it: `on_connection(False, reason)`, and `closed` is true.
 
-    A guaranteed broker is told what the application has seen, unless `acknowledges` is False: then whoever shows
-    the events says so (`ReliableSession.acknowledge`). With `marks`, what an earlier life of this client was shown
-    is not shown again.
+    A guaranteed broker is told that the application is done with what it was shown, unless `acknowledges` is False:
+    then the application says so (`Delivered.ticket`). With `marks`, what an earlier life of this client was shown is not
+    shown again.
     """
 
     def __init__(
@@ -254,6 +254,7 @@ class ClientConnection:
             self.broker,
             incarnation=self._incarnation,
             acknowledges=self._acknowledges,
+            gathers=True,
             lasting=self._lasting,
             marks=self._marks,
         )

@@ -248,9 +248,10 @@ class Attachments(Part):
             del self.clients[peer]
 
     def on_notified(self, sender: str, message: Notified) -> None:
-        if not self._delivery.client_took(sender, message.count):
+        last = max((message.granted, *(last for _, last in message.done)))
+        if not self._delivery.client_took(sender, message.granted, message.done):
             self.port.emit(
-                Misbehaviour(sender, f"it acknowledges {message.count} notifications, it never got so many")
+                Misbehaviour(sender, f"it acknowledges notification {last}, it never got so many")
             )
 
     def _client(self, name: str) -> Attachment:

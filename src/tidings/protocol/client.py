@@ -110,12 +110,23 @@ class Session(Part):
     def publish(
         self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
     ) -> Publication:
+        publication = self.publish_as(self.next_sequence, topic, attributes, payload, published_at)
+        self.next_sequence += 1
+        return publication
+
+    def reserve(self) -> int:
+        """A sequence to publish with; what is published has ascending ones."""
+        self.next_sequence += 1
+        return self.next_sequence - 1
+
+    def publish_as(
+        self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
+    ) -> Publication:
         if self._made:
             self.flush()
         publication = make_publication(
-            self.port.node, self.incarnation, self.next_sequence, topic, attributes, payload, published_at
+            self.port.node, self.incarnation, sequence, topic, attributes, payload, published_at
         )
-        self.next_sequence += 1
         self._publish(publication)
         return publication
 

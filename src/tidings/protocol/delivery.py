@@ -23,6 +23,7 @@ from tidings.model.errors import WireError
 from tidings.model.event import Publication, strip_publication
 from tidings.model.messages import Forward, ForwardGap, Message, Missed, Notify, Parked, Passed, Taken
 from tidings.model.subscription import Interest
+from tidings.protocol.arrivals import Ranges
 from tidings.protocol.facts import Misbehaviour, SpillFailed
 from tidings.protocol.hops import Hops, Senders
 from tidings.protocol.kernel import Part, Port, TimerName
@@ -188,13 +189,16 @@ class Delivery(Part):
         self.hops.close(CLIENT + client)
         self._senders.forget(CLIENT + client)
 
-    def client_took(self, client: str, count: int) -> bool:
-        """The client has been shown its first `count` notifications; False if it never got so many."""
+    def client_took(self, client: str, granted: int, done: Ranges) -> bool:
+        """The client has room for more than the first `granted` notifications, and is done with these; False, and
+        nothing has changed, if it never got so many."""
         hop = CLIENT + client
-        if count and not self.hops.knows(hop, count):
+        named = [number for number in (granted, *(last for _, last in done)) if number]
+        if not all(self.hops.knows(hop, number) for number in named):
             return False
-        self._confirmed(hop, [number for number in self.hops.sent(hop) if number <= count])
-        self.hops.taken(hop, count)
+        for first, last in done:
+            self._confirmed(hop, self.hops.sent(hop, first, last))
+        self.hops.taken(hop, granted)
         return True
 
     # --- Taking a publication

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from tidings.model.event import Publication
 from tidings.model.run import Run
+from tidings.protocol.application.beneath import Taking
 
 
 class Fact(Struct, frozen=True, gc=False):
@@ -18,9 +18,14 @@ class Delivered(Fact, frozen=True, gc=False):
     """A client is notified of an event."""
 
     subscription: str
-    publication: Publication
+    publication: Any
+    """A Publication; from an adapter, an Event."""
     out_of_order: bool = False
     recovered_by: str = ""
+    ticket: Taking | None = None
+    """Of a service that keeps the event until the application says that it is done with it."""
+    stamp: Any = None
+    """The event's timestamp, where the subscription has an order of several topics."""
 
 
 class RunDelivered(Fact, frozen=True, gc=False):
@@ -55,6 +60,41 @@ class PublicationConfirmed(Fact, frozen=True, gc=False):
 
 class PublicationFailed(Fact, frozen=True, gc=False):
     sequence: int
+    reason: str
+    unordered: bool = False
+    """It got no number, and was not published."""
+
+
+class PublicationSent(Fact, frozen=True, gc=False):
+    """The service has the publication, in its turn; an order may have held it back."""
+
+    sequence: int
+
+
+class PublicationNumbered(Fact, frozen=True, gc=False):
+    """The publication has its timestamp, of so many entries."""
+
+    sequence: int
+    entries: int
+
+
+class SubscriptionChanged(Fact, frozen=True, gc=False):
+    """From now on the subscription gets what matches its new form, and nothing else."""
+
+    subscription: str
+
+
+class ChangeFailed(Fact, frozen=True, gc=False):
+    """The subscription stays as it was."""
+
+    subscription: str
+    reason: str
+
+
+class SubscriptionBroken(Fact, frozen=True, gc=False):
+    """Its order cannot be continued; nothing more is shown."""
+
+    subscription: str
     reason: str
 
 
@@ -120,6 +160,8 @@ class EventsMissed(Fact, frozen=True, gc=False):
     last: int
     certain: bool = True
     """False: it changed its broker, and these may have waited at the old one."""
+    ticket: Taking | None = None
+    """As of an event: the broker says it again until somebody is done with it."""
 
 
 class BrokerChanged(Fact, frozen=True, gc=False):

@@ -41,10 +41,12 @@ class Hops:
         outgoing = self._outgoing.get(hop)
         return (0, 0) if outgoing is None else (len(outgoing.sent), len(outgoing.waiting))
 
-    def sent(self, hop: str) -> list[int]:
-        """The counts that the hop has not confirmed."""
+    def sent(self, hop: str, first: int, last: int) -> list[int]:
+        """The counts from `first` to `last` that the hop has not confirmed."""
         outgoing = self._outgoing.get(hop)
-        return [] if outgoing is None else list(outgoing.sent)
+        sent = {} if outgoing is None else outgoing.sent
+        between = range(first, last + 1) if last - first < len(sent) else sent
+        return [count for count in between if first <= count <= last and count in sent]
 
     def knows(self, hop: str, count: int) -> bool:
         """Was the hop sent so many on this connection?"""

@@ -9,7 +9,8 @@ A named client that is killed and started again finds its subscriptions at the b
 meanwhile is sent before it has subscribed: that is kept, unacknowledged, for a moment.
 
 Per subscription and source the client remembers the last sequence that it was shown: a broker that forgot in a
-crash what it had sent sends it again.
+crash what it had sent sends it again. What the application is not done with comes again after a break of the connection,
+and is then what it will be done with (protocol/arrivals.py).
 
 A client may move to another broker. What it published and nobody is known to have got is sent again there; the
 subscribers' clients drop what they had. What still waited for it at the old broker does not come: of each source
@@ -19,6 +20,7 @@ that goes on, the sequences that may have been among it are reported as missed, 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tidings.model.event import Publication, decode_publication
@@ -40,6 +42,7 @@ from tidings.model.messages import (
 )
 from tidings.model.run import Stretch, singles
 from tidings.model.subscription import Subscription
+from tidings.protocol.arrivals import Arrivals, Notice, Ticket
 from tidings.protocol.client import CANCELLING, MAX_TRACKED_SOURCES, Held, Session, State
 from tidings.protocol.facts import (
     BrokerChanged,
@@ -62,10 +65,9 @@ Marks = dict[str, dict[tuple[str, int], int]]
 
 
 class Early(NamedTuple):
-    """A notification for a subscription of an earlier life of this client."""
+    """A notification for a subscription of an earlier life of this client; it is held until that is made again."""
 
-    number: int
-    """On this connection; neither it nor what follows is acknowledged yet."""
+    notice: Notice
     message: Notify | Missed
     waits_for: set[str]
 
@@ -88,6 +90,7 @@ class ReliableSession(Session):
         *,
         incarnation: int,
         acknowledges: bool = True,
+        gathers: bool = False,
         lasting: bool = True,
         marks: Marks | None = None,
     ) -> None:
@@ -95,7 +98,8 @@ class ReliableSession(Session):
         self._lasting = lasting
         self._marks: Marks = {} if marks is None else marks
         self.acknowledges = acknowledges
-        """False: whoever shows events to the application calls `acknowledge`."""
+        """What is shown is done with. False: it is when the application says so (`Delivered.ticket`)."""
+        self._gathers = gathers
         self._connected = False
         self._attached = False
         self._attaching = 0
@@ -119,9 +123,11 @@ class ReliableSession(Session):
         self._is_early = True
         self._asked: set[str] = set()
         """Subscriptions that were made while it is early: these are known, also when they have ended."""
-        self._shown = 0
-        """Notifications on this connection."""
-        self._acknowledged = 0
+        self._arrivals = Arrivals(self._on_news)
+        """Of this connection."""
+        self._undone: dict[tuple[str, str, int, int], Ticket] = {}
+        """(subscription, source, incarnation, sequence) -> what the application holds."""
+        self._handling = self._gathering = self._stopped = False
 
     @property
     def generation(self) -> int:
@@ -217,31 +223,51 @@ class ReliableSession(Session):
             self._asked.add(subscription.id)
             self._show_early(subscription)
 
+    def unsubscribe(self, subscription_id: str) -> None:
+        """What its application holds is of no use to it any more."""
+        super().unsubscribe(subscription_id)
+        for key in [key for key in self._undone if key[0] == subscription_id]:
+            self._undone[key].done()
+
     def on_unsubscribed(self, sender: str, message: Unsubscribed) -> None:
         super().on_unsubscribed(sender, message)
         if message.subscription not in self._held:
             self._marks.pop(message.subscription, None)
 
     def on_notify(self, sender: str, message: Notify) -> None:
-        self._shown += 1
-        publication = message.publication
+        self._handle(message, lambda held, notice: self._deliver(held, message.publication, notice))
+
+    def on_missed(self, sender: str, message: Missed) -> None:
+        self._handle(message, lambda held, notice: self._miss(held, message, notice))
+
+    def _handle(self, message: Notify | Missed, show: Callable[[Held, Notice], None]) -> None:
+        """Whatever is done with inside is told to the broker at once, unless that is gathered."""
+        self._handling = True
+        notice = self._arrivals.arrive()
         for subscription_id in message.subscriptions:
             held = self._held.get(subscription_id)
-            if held is None or held.state is CANCELLING:
-                continue
-            self._deliver(held, publication)
+            if held is not None and held.state is not CANCELLING:
+                show(held, notice)
         if self._is_early:
-            self._keep_early(message)
-        if self.acknowledges:
-            self.acknowledge(self._shown)
+            self._keep_early(message, notice)
+        notice.release()
+        self._handling = False
+        self._on_news()
 
-    def _deliver(self, held: Held, publication: Publication) -> None:
+    def _deliver(self, held: Held, publication: Publication, notice: Notice) -> None:
         subscription_id = held.subscription.id
-        highest = held.highest.get((publication.source, publication.incarnation), 0)
-        if self._is_new(held, publication.source, publication.incarnation, publication.sequence):
+        source, incarnation, sequence = publication.source, publication.incarnation, publication.sequence
+        highest = held.highest.get((source, incarnation), 0)
+        key = (subscription_id, source, incarnation, sequence)
+        if self._is_new(held, source, incarnation, sequence):
             if self._moved:
                 self._report_missed(subscription_id, publication, highest)
-            self.port.emit(Delivered(subscription_id, publication))
+            ticket = self._undone[key] = Ticket(notice, lambda: self._undone.pop(key))
+            self.port.emit(Delivered(subscription_id, publication, ticket=ticket))
+            if self.acknowledges:
+                ticket.done()
+        elif key in self._undone:
+            self._undone[key].move(notice)
 
     def _report_missed(self, subscription_id: str, publication: Publication, highest: int) -> None:
         """The first event of a source since we moved: those in between may have waited at the old broker."""
@@ -256,30 +282,23 @@ class ReliableSession(Session):
     def _may_have_missed(self, subscription_id: str, source: tuple[str, int], first: int, last: int) -> None:
         self.port.emit(EventsMissed(subscription_id, *source, first, last, certain=False))
 
-    def on_missed(self, sender: str, message: Missed) -> None:
-        self._shown += 1
-        for subscription_id in message.subscriptions:
-            held = self._held.get(subscription_id)
-            if held is not None and held.state is not CANCELLING:
-                self._miss(held, message)
-        if self._is_early:
-            self._keep_early(message)
-        if self.acknowledges:
-            self.acknowledge(self._shown)
-
-    def _miss(self, held: Held, message: Missed) -> None:
+    def _miss(self, held: Held, message: Missed, notice: Notice) -> None:
         self._is_new(held, message.source, message.incarnation, message.last)
         missed = (message.source, message.incarnation, message.first, message.last)
-        self.port.emit(EventsMissed(held.subscription.id, *missed))
+        ticket = Ticket(notice)
+        self.port.emit(EventsMissed(held.subscription.id, *missed, ticket=ticket))
+        if self.acknowledges:
+            ticket.done()
 
     # --- What an earlier life of this client had asked for, and this one may ask for again
 
-    def _keep_early(self, message: Notify | Missed) -> None:
+    def _keep_early(self, message: Notify | Missed, notice: Notice) -> None:
         unknown = {name for name in message.subscriptions if name not in self._asked}
         if unknown:
             if isinstance(message, Notify):  # it outlives the read that brought it
                 message = Notify(message.subscriptions, decode_publication(message.publication.raw.copy()))
-            self._early.append(Early(self._shown, message, unknown))
+            notice.hold()
+            self._early.append(Early(notice, message, unknown))
 
     def _show_early(self, subscription: Subscription) -> None:
         """What came for it before it was made; an earlier life may have asked for something else by that name."""
@@ -289,37 +308,49 @@ class ReliableSession(Session):
                 continue
             early.waits_for.discard(subscription.id)
             if isinstance(early.message, Missed):
-                self._miss(held, early.message)
+                self._miss(held, early.message, early.notice)
             elif interest.matches(early.message.publication):
-                self._deliver(held, early.message.publication)
+                self._deliver(held, early.message.publication, early.notice)
         self._forget_early([early for early in self._early if early.waits_for])
 
     def _forget_early(self, left: list[Early]) -> None:
-        if len(left) < len(self._early):
-            self._early = left
-            if self.acknowledges:
-                self.acknowledge(self._shown)
+        before, self._early = self._early, left
+        for early in before:
+            if early not in left:
+                early.notice.release()
 
     def on_timer(self, name: TimerName) -> None:
-        if name[1] != "early":
-            super().on_timer(name)
+        match name[1]:
+            case "early":
+                self._is_early = False
+                self._asked.clear()
+                self._forget_early([])
+            case "acknowledge":
+                self._gathering = False
+                self._acknowledge()
+            case _:
+                super().on_timer(name)
+
+    # --- What the application is done with
+
+    def stop_acknowledging(self) -> None:
+        """What is not done with is for a later life of this client."""
+        self._stopped = True
+
+    def _on_news(self) -> None:
+        if self._gathers:  # once in a turn: a message for each event would cost as much as the event
+            if not self._gathering:
+                self._gathering = True
+                self.port.set_timer((self.name, "acknowledge"), self.port.now)
+        elif not self._handling:
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        if not self._connected or self._stopped:
             return
-        self._is_early = False
-        self._asked.clear()
-        self._forget_early([])
-
-    @property
-    def shown(self) -> int:
-        """How many notifications this connection has brought; what `acknowledge` counts."""
-        return self._shown
-
-    def acknowledge(self, count: int) -> None:
-        """The application has seen the first `count` notifications of this connection."""
-        if self._early:
-            count = min(count, self._early[0].number - 1)
-        if self._connected and count > self._acknowledged:
-            self._acknowledged = count
-            self.port.send(self.broker, Notified(count))
+        news = self._arrivals.news()
+        if news is not None:
+            self.port.send(self.broker, Notified(*news))
 
     @staticmethod
     def _is_new(held: Held, source: str, incarnation: int, sequence: int) -> bool:
@@ -372,8 +403,9 @@ class ReliableSession(Session):
         if not self._early_until:
             self._early_until = self.port.now + EARLY_NS
             self.port.set_timer((self.name, "early"), self._early_until)
-        self._early = []  # what was not acknowledged comes again
-        self._shown = self._acknowledged = 0
+        self._early = []  # what was not done with comes again
+        self._arrivals.end()
+        self._arrivals = Arrivals(self._on_news)
         self._sent = self._taken = 0
         self._attaching = 0
         self._attach()
@@ -385,7 +417,9 @@ class ReliableSession(Session):
 
 class ReliableClient(Node):
     """`marks` may outlive the client, so that another one goes on where it ended. A client that is not `lasting` has
-    a name that nobody will use again: while it is away its subscriptions are kept for a minute, not for a day."""
+    a name that nobody will use again: while it is away its subscriptions are kept for a minute, not for a day. Unless it
+    `acknowledges` by itself, the application says what it is done with; one that `gathers` tells its broker once in an
+    instant."""
 
     def __init__(
         self,
@@ -394,11 +428,18 @@ class ReliableClient(Node):
         *,
         incarnation: int = 0,
         acknowledges: bool = True,
+        gathers: bool = False,
         lasting: bool = True,
         marks: Marks | None = None,
     ) -> None:
         self.session = ReliableSession(
-            port, broker, incarnation=incarnation, acknowledges=acknowledges, lasting=lasting, marks=marks
+            port,
+            broker,
+            incarnation=incarnation,
+            acknowledges=acknowledges,
+            gathers=gathers,
+            lasting=lasting,
+            marks=marks,
         )
         self.publish = self.session.publish
         self.flush = self.session.flush

@@ -203,7 +203,7 @@ class SimulatedSubscriber:
 
     def _on_start(self) -> None:
         for window in self._windows.values():  # back from a crash: the application asks again
-            self._client.session.subscribe(window.subscription)
+            self._client.subscribe(window.subscription)
 
     def _change(self, topics: tuple[str, ...] | None, _second: object) -> None:
         if self._node.holds(self._change, topics):
@@ -217,7 +217,7 @@ class SimulatedSubscriber:
     def _subscribe(self, topics: tuple[str, ...]) -> Window:
         window = self._open_window(topics)
         if self._node.up:
-            self._client.session.subscribe(window.subscription)
+            self._client.subscribe(window.subscription)
         return window
 
     def _open_window(self, topics: tuple[str, ...]) -> Window:
@@ -241,16 +241,21 @@ class SimulatedSubscriber:
     def _end(self, subscription_id: str, _second: object) -> None:
         self._tally.expected_delivered += self._windows.pop(subscription_id).expected_delivered
         if self._node.up:
-            self._client.session.unsubscribe(subscription_id)
+            self._client.unsubscribe(subscription_id)
 
     def on_fact(self, fact: object) -> None:
         if not isinstance(fact, Delivered):
             self._on_other_fact(fact)
             return
-        publication, subscription = fact.publication, fact.subscription
+        self._on_delivered(fact)
+        if fact.ticket is not None:
+            fact.ticket.done()
+
+    def _on_delivered(self, fact: Delivered) -> None:
+        publication = fact.publication
         if publication.hidden is not False and is_hidden(publication):
             return
-        window = self._windows.get(subscription)
+        window = self._windows.get(fact.subscription)
         published_at = publication.published_at
         if window is None or not window.requested_at <= published_at < window.cancelled_at:
             return

@@ -49,6 +49,7 @@ class ClientMaker:
                     reliable=self._reliable,
                     publishes=True,
                     layout=None if self._ordering is None else self._ordering.layout,
+                    patience=None if self._ordering is None else self._ordering.patience,
                 )
                 self._shared[publisher.name] = client, facts
 

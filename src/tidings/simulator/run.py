@@ -42,6 +42,7 @@ from tidings.simulator.network import SimulatedNetwork
 from tidings.simulator.node import SimulatedNode
 from tidings.simulator.sequencers import RunOrdering
 from tidings.simulator.tally import Tally
+from tidings.trace.traffic_kinds import traffic_kind
 from tidings.trace.writer import TraceWriter
 
 Progress = Callable[[float], None]
@@ -236,9 +237,9 @@ class Simulation:
         messages = size_bytes = data = gossip = 0
         brokers = frozenset(self.plan.topology.brokers)
         for (source, target), link in sorted(self.network.links.items()):
-            for kind, traffic in sorted(link.traffic().items(), key=lambda item: item[0].__name__):
+            for kind, traffic in sorted(link.traffic().items(), key=lambda item: traffic_kind(item[0])):
                 self.writer.traffic(
-                    snake_case(kind.__name__),
+                    traffic_kind(kind),
                     source,
                     target,
                     traffic.messages,
@@ -274,10 +275,6 @@ def write_nodes(plan: Plan, writer: TraceWriter) -> None:
     for subscriber in plan.subscribers:
         if subscriber.name not in both:
             writer.nodes(subscriber.name, "subscriber", subscriber.at, None, plan.sites.get(subscriber.name))
-
-
-def snake_case(name: str) -> str:
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
 
 def latency_ms(tally: Tally) -> dict[str, float]:

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import tidings
 from tidings.model.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ NO_PYSPARK = "this needs PySpark: pip install 'tidings[spark]'"
 LOCAL_ATTEMPTS = 3
 """`local[2]` would never repeat a failed task."""
 SHUFFLE_PARTITIONS_PER_CORE = 2
-SOURCE = Path(__file__).parents[2]
+SOURCE = Path(tidings.__file__).parents[1]
 """Where the packages are that make up tidings."""
 LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
 JAVA_SECONDS = 60
@@ -191,11 +192,12 @@ def ship_package(session: SparkSession, directory: Path) -> None:
     session.sparkContext.addPyFile(str(path))
 
 
-def package_zip() -> bytes:
-    source = SOURCE
+def package_zip(source: Path = SOURCE) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in ("tidings", "pyspark_tidings"):
+            if not (source / package / "__init__.py").is_file():
+                raise PipelineError(f"{source} has no package {package} that Spark's workers could be given")
             for path in sorted((source / package).rglob("*")):
                 if path.is_file() and path.suffix != ".pyc":
                     archive.write(path, path.relative_to(source))

@@ -273,6 +273,11 @@ class TraceWriter:
             raise TraceError("a trace has its hash only once it is closed")
         return self._sha256
 
+    @property
+    def table_sha256(self) -> dict[str, str]:
+        """The hash of each table's rows: where two traces differ."""
+        return {name: self._files[name].digest.hex() for name in TABLES}
+
     def __enter__(self) -> Self:
         return self
 

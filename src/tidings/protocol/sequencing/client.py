@@ -32,10 +32,12 @@ from tidings.protocol.sequencing.routes import Routes
 from tidings.protocol.sequencing.stamps import CarriedStamp, Timestamp
 from tidings.protocol.sequencing.subscriber import (
     MAX_BUFFERED,
+    NO_RELEASES,
     OrderedEvent,
     OrderedSubscriber,
     OrderStalled,
     Patience,
+    Releases,
     TopicsJoined,
     TopicsLeft,
 )
@@ -43,6 +45,9 @@ from tidings.protocol.sequencing.subscriber import (
 ALIVE_NS = 2_500_000_000
 MAX_PENDING = 65_536
 """Events that wait for their turn to be published; beyond, `publish` refuses."""
+DOUBT_NS = 15_000_000_000
+"""Where the service may have lost something unseen, an event that does not come for so long, or up to twice that, is
+given up, and the order with it."""
 LOST_NS = 5_000_000_000
 """A server that says for so long that its state is lost, and nobody contradicts it, is believed."""
 AWAY = "the sequencers gave this subscriber up: it was away for too long"
@@ -100,6 +105,15 @@ class _Denials:
         """By node, since when."""
         self.lost = False
         """One of them says that the state is gone."""
+
+
+class _Doubt:
+    __slots__ = ("lacked", "why")
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        self.lacked = ""
+        """At the last look, in words."""
 
 
 class _Pending:
@@ -185,6 +199,9 @@ class OrderingModule(Part):
         self._nodes = frozenset(layout.nodes)
         self._lineages: dict[str, int] = {}
         """Of the servers that were met."""
+        self._releases: dict[int, Releases] = {}
+        self._doubts: dict[int, _Doubt] = {}
+        """Of subscribers whose service may have lost something."""
         self._denials: dict[str, _Denials] = {}
         """Of servers for which somebody said that it does not speak, since one last did."""
 
@@ -203,6 +220,10 @@ class OrderingModule(Part):
         if key == "alive":
             self._say_alive()
             self._set_alive()
+        elif key == "doubt":
+            (subscriber,) = inner
+            assert isinstance(subscriber, int)
+            self._look_at_doubtful(subscriber)
         elif key == PUBLISHER:
             if self._publisher is not None:
                 self._publisher.on_timer(tuple(inner))
@@ -391,8 +412,14 @@ class OrderingModule(Part):
 
     # --- Subscribing
 
-    def add_subscriber(self, patience: Patience | None = None, max_buffered: int = MAX_BUFFERED) -> int:
-        """A subscriber without topics; its key is named in all facts about it."""
+    def add_subscriber(
+        self,
+        patience: Patience | None = None,
+        max_buffered: int = MAX_BUFFERED,
+        releases: Releases = NO_RELEASES,
+    ) -> int:
+        """A subscriber without topics; its key is named in all facts about it. `releases` hears of all that it was
+        given and will not be shown."""
         self._keys += 1
         key = self._keys
         subscriber = OrderedSubscriber(
@@ -403,8 +430,10 @@ class OrderingModule(Part):
             patience=patience,
             max_buffered=max_buffered,
             on_silence=self.routes.suspect,
+            releases=releases,
         )
         self._subscribers[key] = subscriber
+        self._releases[key] = releases
         self._wanted[key] = set()
         self._leaving[key] = 0
         self._by_identity[subscriber.identity] = key
@@ -428,23 +457,21 @@ class OrderingModule(Part):
 
     def receive(self, key: int, carried: CarriedStamp, event: object) -> None:
         """The service notifies a subscriber."""
+        if carried.count:
+            self.receive_no_ops(key, carried, event)
+        elif key in self._subscribers:
+            self._subscribers[key].receive(carried.stamp, event)
+
+    def receive_no_ops(self, key: int, carried: CarriedStamp, token: object = None) -> None:
+        """Numbers without events: of a publisher that died, or of an event that is not for this subscriber, or comes
+        by itself. The token is released once for each number (`carried.count`, or one)."""
+        first = carried.stamp
         subscriber = self._subscribers.get(key)
         if subscriber is None:
             return
-        if not carried.count:
-            subscriber.receive(carried.stamp, event)
-            return
-        first = carried.stamp
-        for offset in range(carried.count):
-            subscriber.receive_no_op(structs.replace(first, number=first.number + offset))
-
-    def receive_header(self, key: int, carried: CarriedStamp) -> None:
-        """The service says that an event is not for this subscriber, or that it comes by itself."""
-        subscriber = self._subscribers.get(key)
-        if carried.count:  # no-ops are stripped like events
-            self.receive(key, carried, None)
-        elif subscriber is not None:
-            subscriber.receive_no_op(carried.stamp)
+        subscriber.receive_no_op(first, token)
+        for offset in range(1, carried.count):
+            subscriber.receive_no_op(structs.replace(first, number=first.number + offset), token)
 
     def end(self, key: int) -> None:
         """Leave all topics; nothing more is shown, and the subscriber is forgotten once the servers know."""
@@ -489,8 +516,33 @@ class OrderingModule(Part):
             self._forget(key)
             self.port.emit(OrderBroken(key, AWAY))
 
+    def doubt(self, key: int, why: str) -> None:
+        """From now on what the subscriber waits for may never come: it does not wait for ever any more."""
+        if key in self._subscribers and key not in self._doubts:
+            self._doubts[key] = _Doubt(why)
+            self._look_at_doubtful(key)
+
+    def _look_at_doubtful(self, key: int) -> None:
+        doubt = self._doubts[key]
+        lacks = self.waits_for(key) if self.buffered(key) else ""
+        if lacks and lacks == doubt.lacked:
+            self._forget(key)
+            reason = f"{doubt.why}, and {lacks} has not come since: the order cannot be continued"
+            self.port.emit(OrderBroken(key, reason))
+            return
+        doubt.lacked = lacks
+        self.port.set_timer((self.name, "doubt", key), self.port.now + DOUBT_NS)
+
+    def knows(self, key: int) -> bool:
+        """False: the subscriber has ended, or its order is broken."""
+        return key in self._subscribers
+
     def _forget(self, key: int) -> None:
         subscriber = self._subscribers.pop(key)
+        del self._releases[key]
+        subscriber.drop_all()
+        if self._doubts.pop(key, None) is not None:
+            self.port.cancel_timer((self.name, "doubt", key))
         self._ending.discard(key)
         del self._by_identity[subscriber.identity], self._wanted[key], self._leaving[key]
         for what in ("repeat", "patience"):
@@ -499,8 +551,10 @@ class OrderingModule(Part):
     def _on_subscriber_fact(self, key: int, fact: object) -> None:
         match fact:
             case OrderedEvent():
-                if fact.stamp.topic in self._wanted.get(key, ()):  # else it was left before it was joined
+                if fact.stamp.topic in self._wanted.get(key, ()):
                     self.port.emit(Shown(key, fact.stamp, fact.event, fact.out_of_order))
+                else:  # it was left before it was joined
+                    self._releases[key].drop(fact.event)
             case TopicsJoined():
                 self.port.emit(Joined(key, fact.topics))
             case TopicsLeft():

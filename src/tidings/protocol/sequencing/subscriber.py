@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -80,11 +81,39 @@ class OrderStalled(Fact, frozen=True, gc=False):
     buffered: int
 
 
-class _NoOp:
-    """In the place of an event whose publisher died: takes a number, is never shown."""
+class NoOp:
+    """In the place of an event whose publisher died, or that is not for this subscriber: takes a number, is never shown.
+
+    `token` is for whoever must know when the number is passed."""
+
+    __slots__ = ("token",)
+
+    def __init__(self, token: object = None) -> None:
+        self.token = token
 
 
-NO_OP = _NoOp()
+NO_OP = NoOp()
+
+
+class Releases(Protocol):
+    """Told what becomes of all that a subscriber was given and does not show: so nothing is held for ever."""
+
+    def pass_over(self, stamp: Timestamp, token: object) -> None:
+        """The turn of a no-op with this token has come."""
+
+    def drop(self, event: object) -> None:
+        """The event, or the token, was not needed, or is not any more."""
+
+
+class _NoReleases:
+    def pass_over(self, stamp: Timestamp, token: object) -> None:
+        pass
+
+    def drop(self, event: object) -> None:
+        pass
+
+
+NO_RELEASES: Releases = _NoReleases()
 
 
 class _Queue:
@@ -148,8 +177,11 @@ class OrderedSubscriber(Part):
         repeat_ns: int = REPEAT_NS,
         max_buffered: int = MAX_BUFFERED,
         on_silence: Callable[[str], None] = lambda server: None,
+        releases: Releases = NO_RELEASES,
     ) -> None:
         super().__init__(port)
+        self._releases = releases
+        self._ended = False
         if patience is not None and (threshold != 1 or patience.events < 1):
             raise ValueError("patience needs groups of threshold 1, and room for one event at least")
         self.identity: Identity = (port.node, incarnation)
@@ -256,9 +288,21 @@ class OrderedSubscriber(Part):
         queue = self._queues.pop(topic, None)
         if queue is not None:
             self.clock[topic] = NOT_SUBSCRIBED
-            for number in queue.events:
+            for number, (_, event) in queue.events.items():
                 self._arrivals.pop((topic, number), None)
+                self._release_event(event)
             self._look_again()
+
+    def drop_all(self) -> None:
+        """The subscriber is no more: nothing that waits, or comes, is shown."""
+        self._ended = True
+        for queue in self._queues.values():
+            events, queue.events = queue.events, {}
+            for _, event in events.values():
+                self._release_event(event)
+
+    def _release_event(self, event: object) -> None:
+        self._releases.drop(event.token if isinstance(event, NoOp) else event)
 
     def _start_next(self) -> None:
         if self._current is not None or not self._changes:
@@ -319,7 +363,7 @@ class OrderedSubscriber(Part):
             queue = self._queues[topic]
             self.clock[topic] = walk[topic]
             for number in [number for number in queue.events if number <= walk[topic]]:
-                del queue.events[number]
+                self._release_event(queue.events.pop(number)[1])
             queue.fence = self._fence(walk, before)
 
     def _fence(
@@ -349,7 +393,8 @@ class OrderedSubscriber(Part):
         """The service notifies of an event."""
         topic, number = stamp.topic, stamp.number
         queue = self._queues.get(topic)
-        if queue is None or number < 1:
+        if queue is None or number < 1 or self._ended:
+            self._release_event(event)
             return
         clock = self.clock[topic]
         if number <= clock:
@@ -357,12 +402,15 @@ class OrderedSubscriber(Part):
             return
         if clock != UNDER_WAY and number > clock + MAX_AHEAD:
             self.port.emit(Misbehaviour(f"topic {topic}", f"an event has the number {number}, after {clock}"))
+            self._release_event(event)
             return
         held = queue.events.get(number)
-        if held is not None and (event is NO_OP or held[1] is not NO_OP):
+        if held is not None and (isinstance(event, NoOp) or not isinstance(held[1], NoOp)):
+            self._release_event(event)
             return
         queue.events[number] = stamp, event
         if held is not None:
+            self._release_event(held[1])
             return  # a no-op that waits is replaced by its event
         if number == clock + 1:
             self._settle((topic,))
@@ -379,15 +427,17 @@ class OrderedSubscriber(Part):
             if self.buffered > self._max_buffered:
                 self.port.emit(OrderStalled(self.buffered))
 
-    def receive_no_op(self, stamp: Timestamp) -> None:
+    def receive_no_op(self, stamp: Timestamp, token: object = None) -> None:
         """The service notifies of a no-op: in its turn it is passed over."""
-        self.receive(stamp, NO_OP)
+        self.receive(stamp, NO_OP if token is None else NoOp(token))
 
     def _show_late(self, queue: _Queue, stamp: Timestamp, event: object) -> None:
         """Its number has been passed. If it was skipped it is shown now; else it was shown, or is not ours."""
-        if stamp.number in queue.skipped and event is not NO_OP:
+        if stamp.number in queue.skipped and not isinstance(event, NoOp):
             queue.skipped.remove(stamp.number, stamp.number + 1)
             self.port.emit(OrderedEvent(stamp, event, out_of_order=True))
+        else:
+            self._release_event(event)
 
     def _look_again(self) -> None:
         """Clocks of topics came or went: nothing that was found out about heads holds any longer."""
@@ -442,8 +492,10 @@ class OrderedSubscriber(Part):
         self._arrivals.pop((topic, number), None)
         queue.fence = None
         self.clock[topic] = number
-        if event is NO_OP:
+        if isinstance(event, NoOp):
             queue.skip(number, number)  # its event may come yet
+            if event.token is not None:
+                self._releases.pass_over(stamp, event.token)
         else:
             self.port.emit(OrderedEvent(stamp, event))
 
@@ -456,7 +508,7 @@ class OrderedSubscriber(Part):
         if topic in self._under_way:  # whether it is ours is not known yet
             events = self._queues[topic].events
             if len(events) > self._patience.events:
-                del events[min(events)]
+                self._release_event(events.pop(min(events))[1])
             return
         if not self._arrivals:
             self.port.set_timer((self.name, "patience"), self.port.now + self._patience.limit_ns)

@@ -12,13 +12,16 @@ import os
 import uuid
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import tidings
+from tidings import model, ordering, protocol, scenario, simulator, structures, trace, wire
+from tidings.model.errors import PipelineError
 from tidings.spark.reproduce.study import Point, Study
 
-DECIDING = ("model", "structures", "protocol", "wire", "trace", "scenario", "simulator", "ordering")
-"""The packages that experiments run."""
+DECIDING = (model, structures, protocol, wire, trace, scenario, simulator, ordering)
+"""The packages that experiments run. As modules, not as names: one that moved is missed when this is imported."""
 
 
 @cache
@@ -26,9 +29,17 @@ def code_hash() -> str:
     root = Path(tidings.__file__).parent
     digest = hashlib.sha256(tidings.__version__.encode())
     for package in DECIDING:
-        for path in sorted((root / package).rglob("*.py")):
+        for path in source_files(package):
             digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
+
+
+def source_files(package: ModuleType) -> list[Path]:
+    """PipelineError if there are none: the results of any code would then pass for those of this."""
+    found = sorted(path for directory in package.__path__ for path in Path(directory).rglob("*.py"))
+    if not found:
+        raise PipelineError(f"{package.__name__} has no source files: results cannot be kept")
+    return found
 
 
 def key_of(study: Study, point: Point) -> str:

@@ -1,0 +1,245 @@
+"""The client of one application: it publishes, subscribes, changes its mind, and says what it is done with.
+
+It decides everything that the application's half of a promise needs; whoever hosts it turns calls into these methods and
+its facts into futures, rows or lines. Facts of the service beneath and of the ordering module, if there is one, go in at
+`on_fact`; what concerns the application comes out at `emit`, by the application's own names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from tidings.model.errors import OrderError, SubscriptionRefused
+from tidings.model.predicates import Scalar
+from tidings.model.subscription import Order, Subscription
+from tidings.protocol.application.beneath import Beneath
+from tidings.protocol.application.numbering import Numbering
+from tidings.protocol.application.ordered import OrderedSubscription
+from tidings.protocol.application.owner import Holder
+from tidings.protocol.application.plain import PlainSubscription
+from tidings.protocol.facts import (
+    BrokerChanged,
+    Delivered,
+    EventsMissed,
+    PublicationConfirmed,
+    PublicationFailed,
+    PublicationSent,
+    SubscriptionAccepted,
+    SubscriptionCancelled,
+    SubscriptionFailed,
+    SubscriptionProgress,
+)
+from tidings.protocol.sequencing.client import Joined, NumbersLost, OrderBroken, OrderingModule, PublishNow, Shown
+from tidings.protocol.sequencing.subscriber import MAX_BUFFERED, Patience
+
+ORDERED = (Order.TOTAL, Order.CAUSAL)
+NO_SEQUENCERS = (
+    "needs sequencers, and this network has none: "
+    "start it with them (tidings up --order total, or tidings sequencer and connect(sequencer=...))"
+)
+
+
+class Application:
+    """`strips`: the service reduces to a header what only a subscription with `headers` selects. `confirms`: it says of
+    each publication what became of it."""
+
+    def __init__(
+        self,
+        beneath: Beneath,
+        emit: Callable[[object], None],
+        *,
+        strips: bool = True,
+        confirms: bool = True,
+    ) -> None:
+        self.emit = emit
+        self._beneath = beneath
+        self._strips = strips
+        self._confirms = confirms
+        self._numbering: Numbering | None = None
+        self._module: OrderingModule | None = None
+        self._patience: Patience | None = None
+        self._max_buffered = MAX_BUFFERED
+        self._subscriptions: dict[str, Holder] = {}
+        """By the application's names."""
+        self._holders: dict[str, Holder] = {}
+        """By the names in the service beneath."""
+        self._held: dict[str, Subscription] = {}
+        """What was asked for there, by the same names."""
+        self._by_key: dict[int, OrderedSubscription] = {}
+        """By the keys of the ordering module's subscribers."""
+
+    def add_order(
+        self,
+        module: OrderingModule,
+        *,
+        patience: Patience | None = None,
+        max_buffered: int = MAX_BUFFERED,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """With patience an ordered subscription goes on, in the end, without what does not come."""
+        self._module = module
+        self._patience = patience
+        self._max_buffered = max_buffered
+        self._numbering = Numbering(
+            self._beneath, module, self.emit, wanted=wanted, confirms=self._confirms
+        )
+
+    # --- Publishing
+
+    def publish(
+        self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
+    ) -> int:
+        """The event's sequence."""
+        if self._numbering is not None:
+            return self._numbering.publish(topic, attributes, payload, published_at)
+        sequence = self._beneath.reserve()
+        self._beneath.publish_as(sequence, topic, attributes, payload, published_at)
+        self.emit(PublicationSent(sequence))
+        return sequence
+
+    # --- Subscribing
+
+    def start(self, subscription: Subscription) -> None:
+        """SubscriptionAccepted or SubscriptionFailed follows. SubscriptionRefused, OrderError: there is no order."""
+        if subscription.id in self._subscriptions:
+            raise ValueError(f"subscription {subscription.id!r} exists")
+        holder: Holder
+        if subscription.order in ORDERED:
+            holder = self._make_ordered(subscription)
+        else:
+            holder = PlainSubscription(self, subscription)
+        self._subscriptions[subscription.id] = holder
+        holder.start()
+
+    def _make_ordered(self, subscription: Subscription) -> OrderedSubscription:
+        if self._module is None:
+            raise SubscriptionRefused(f"order {subscription.order!r} {NO_SEQUENCERS}")
+        if self._numbering is not None and self._numbering.refusal:
+            raise OrderError(self._numbering.refusal)  # nobody is left who would answer
+        return OrderedSubscription(
+            self,
+            subscription,
+            self._module,
+            self._by_key,
+            patience=self._patience,
+            max_buffered=self._max_buffered,
+            strips=self._strips,
+        )
+
+    def change(self, subscription_id: str, topics: tuple[str, ...], condition: str | None) -> None:
+        """SubscriptionChanged or ChangeFailed follows."""
+        self._subscriptions[subscription_id].change(topics, condition)
+
+    def rest(self, subscription_id: str) -> None:
+        """An ordered subscription without topics, for the time being."""
+        holder = self._subscriptions[subscription_id]
+        assert isinstance(holder, OrderedSubscription)
+        holder.rest()
+
+    def abandon_change(self, subscription_id: str) -> None:
+        if subscription_id in self._subscriptions:
+            self._subscriptions[subscription_id].abandon_change()
+
+    def end(self, subscription_id: str) -> None:
+        holder = self._subscriptions.pop(subscription_id, None)
+        if holder is not None:
+            holder.end()
+
+    def subscribe(self, holder: Holder, subscription: Subscription) -> None:
+        """In the service beneath, for one of the subscriptions here."""
+        self._holders[subscription.id] = holder
+        self._held[subscription.id] = subscription
+        self._beneath.subscribe(subscription)
+
+    def unsubscribe(self, subscription_id: str) -> None:
+        if self._holders.pop(subscription_id, None) is not None:
+            del self._held[subscription_id]
+            self._beneath.unsubscribe(subscription_id)
+
+    # --- What the service beneath says
+
+    def on_fact(self, fact: object) -> None:
+        match fact:
+            case Delivered(subscription=name):
+                if name in self._holders:
+                    self._holders[name].on_delivered(fact)
+                elif fact.ticket is not None:
+                    fact.ticket.done()
+            case PublicationConfirmed(first=first, last=last):
+                if self._numbering is not None:
+                    self._numbering.on_confirmed(first, last)
+                self.emit(fact)
+            case PublicationFailed(sequence=sequence):
+                if self._numbering is not None:
+                    self._numbering.on_failed(sequence)
+                self.emit(fact)
+            case SubscriptionAccepted(subscription=name) if name in self._holders:
+                self._holders[name].on_accepted(fact)
+            case SubscriptionProgress(subscription=name) if name in self._holders:
+                self._holders[name].on_progress(fact)
+            case SubscriptionFailed(subscription=name) if name in self._holders:
+                del self._held[name]
+                self._holders.pop(name).on_failed(fact)
+            case SubscriptionCancelled(subscription=name) if name in self._holders:
+                self._holders[name].on_cancelled(fact)
+            case EventsMissed(subscription=name):
+                if name in self._holders:
+                    self._holders[name].on_missed(fact)
+                elif fact.ticket is not None:
+                    fact.ticket.done()
+            case BrokerChanged():
+                for holder in list(self._subscriptions.values()):
+                    holder.on_broker_changed()
+                self.emit(fact)
+            case SubscriptionAccepted() | SubscriptionProgress() | SubscriptionFailed() | SubscriptionCancelled():
+                pass  # of one that has ended here
+            case _:
+                self._on_order_fact(fact)
+
+    def _on_order_fact(self, fact: object) -> None:
+        """What the ordering module says."""
+        match fact:
+            case Shown(key=key):
+                self._by_key[key].on_shown(fact)
+            case PublishNow():
+                assert self._numbering is not None
+                self._numbering.on_publish_now(fact)
+            case Joined(key=key):
+                if key in self._by_key:
+                    self._by_key[key].on_joined()
+            case OrderBroken(key=key, reason=reason):
+                if key in self._by_key:
+                    self._by_key[key].on_broken(reason)
+            case NumbersLost(reason=reason):
+                self.refuse_numbers(reason)
+            case _:
+                self.emit(fact)
+
+    def refuse_numbers(self, reason: str) -> None:
+        """Nothing gets a number any more."""
+        if self._numbering is not None:
+            self._numbering.refuse(reason)
+
+    def _ordered(self) -> Iterable[OrderedSubscription]:
+        return [holder for holder in self._subscriptions.values() if isinstance(holder, OrderedSubscription)]
+
+    # --- State
+
+    @property
+    def beneath(self) -> tuple[Subscription, ...]:
+        """Its subscriptions in the service."""
+        return tuple(self._held.values())
+
+    @property
+    def unpublished(self) -> int:
+        """Events that are not with the service yet, as far as is known."""
+        return 0 if self._module is None else self._module.unpublished
+
+    def order_status(self) -> dict[str, dict[str, object]]:
+        """What ordered subscriptions hold back, and for want of what."""
+        return {ordered.id: ordered.status for ordered in self._ordered()}
+
+    def leave_order(self) -> None:
+        """The application ends: what has no number gets none, and nobody waits for it."""
+        if self._numbering is not None:
+            self._numbering.leave()

@@ -1,0 +1,426 @@
+"""A subscription of the application with an order: between the service beneath and the ordering module.
+
+For each entry of the layout that it needs it has a subscription in the service for all numbers there, and a second one
+for what it wants as a whole, where that is not everything. The module is asked to join an entry once the whole network
+knows these, and to leave it at once. When the module has joined all that is wanted, the change is complete.
+
+What the service keeps until it is done with is done with in the order in which it is shown: events when the application
+says so, numbers without an event when all before them are. What is merely buffered here is granted, so that what it
+waits for can come.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from tidings.model.errors import OrderError, SubscriptionRefused, WireError
+from tidings.model.event import Event, Publication, is_header, order_stamp
+from tidings.model.subscription import Interest, Order, Subscription, make_interest
+from tidings.model.topics import TopicPattern
+from tidings.protocol.application.beneath import NOTHING, Taking
+from tidings.protocol.application.owner import Owner
+from tidings.protocol.facts import (
+    Delivered,
+    EventsMissed,
+    Misbehaviour,
+    SubscriptionAccepted,
+    SubscriptionBroken,
+    SubscriptionCancelled,
+    SubscriptionChanged,
+    SubscriptionFailed,
+    SubscriptionProgress,
+)
+from tidings.protocol.sequencing.client import OrderingModule, Shown
+from tidings.protocol.sequencing.layout import Layout, overlap
+from tidings.protocol.sequencing.stamps import Timestamp, decode_stamp
+from tidings.protocol.sequencing.subscriber import MAX_BUFFERED, Patience
+
+SLOW_READER_EVENTS = 1_024
+"""What a reader has not taken of a service that loses nothing; beyond, that is told to wait."""
+MOVED = "the client moved to another broker"
+
+
+class _Entry:
+    """An entry of the layout and what is held for it in the service."""
+
+    __slots__ = ("following", "made", "numbers", "unaccepted", "whole")
+
+    def __init__(self, numbers: Subscription, whole: Subscription | None) -> None:
+        self.numbers = numbers
+        self.whole = whole
+        """What is wanted as a whole; None: everything comes so."""
+        self.following: Subscription | None = None
+        """What will be, once the network knows it."""
+        self.made = 1
+        self.unaccepted = {subscription.id for subscription in self.subscriptions}
+
+    @property
+    def subscriptions(self) -> tuple[Subscription, ...]:
+        return tuple(each for each in (self.numbers, self.whole, self.following) if each is not None)
+
+
+class _Held:
+    """What the service notified of, for as many numbers as it stands for."""
+
+    __slots__ = ("fact", "numbers", "ticket")
+
+    def __init__(self, fact: Delivered, numbers: int) -> None:
+        self.fact = fact
+        self.ticket: Taking = fact.ticket or NOTHING
+        self.numbers = numbers
+
+    def release(self) -> None:
+        self.numbers -= 1
+        if not self.numbers:
+            self.ticket.done()
+
+
+class _Turn:
+    """What has had its turn in the order; the application's ticket, if it was shown."""
+
+    __slots__ = ("_held", "_owner", "stamp", "waits")
+
+    def __init__(self, owner: OrderedSubscription, held: _Held, stamp: Timestamp, *, waits: bool) -> None:
+        self._owner = owner
+        self._held = held
+        self.stamp = stamp
+        self.waits = waits
+
+    def grant(self) -> None:
+        pass
+
+    def done(self) -> None:
+        if self.waits:
+            self.waits = False
+            self._owner.on_done()
+
+    def release(self) -> None:
+        self._held.release()
+
+
+class OrderedSubscription:
+    def __init__(
+        self,
+        owner: Owner,
+        subscription: Subscription,
+        module: OrderingModule,
+        by_key: dict[int, OrderedSubscription],
+        *,
+        patience: Patience | None,
+        max_buffered: int = MAX_BUFFERED,
+        strips: bool,
+    ) -> None:
+        self.id = subscription.id
+        self.key: int | None = None
+        """Of the module's subscriber, while there is one."""
+        self._owner = owner
+        self._subscription = subscription
+        self._interest = subscription.interest()
+        self._module = module
+        self._by_key = by_key
+        """All of the application that have a key."""
+        self._layout: Layout = module.layout
+        self._patience = patience
+        self._max_buffered = max_buffered
+        self._strips = strips
+        self._wanted: frozenset[int] = frozenset()
+        self._asked: frozenset[int] = frozenset()
+        """What the module was asked for."""
+        self._joining = 0
+        """Changes that the module has not completed."""
+        self._accepted = False
+        """The first time that it was complete is past."""
+        self._complete = True
+        self._entries: dict[int, _Entry] = {}
+        self._rank_of: dict[str, int] = {}
+        self._made: dict[int, int] = {}
+        """Rank -> how often it was joined."""
+        self._turns: deque[_Turn] = deque()
+        """What has had its turn and is not done with, or stands behind something that is not."""
+        self._unread = 0
+        self._ungranted: list[Taking] = []
+
+    # --- What is wanted
+
+    def start(self) -> None:
+        self._follow(self._interest)
+
+    def change(self, topics: tuple[str, ...], condition: str | None) -> None:
+        self._interest = make_interest(topics, condition)
+        self._follow(self._interest)
+
+    def rest(self) -> None:
+        """No topics for the time being; `change` goes on. What it saw counts for what it will see."""
+        self._follow(None)
+
+    def abandon_change(self) -> None:
+        """What is not joined yet is not waited for any longer."""
+        for rank in sorted(self._wanted - self._asked):
+            self._leave_entry(rank)
+        for entry in self._entries.values():
+            if entry.following is not None:
+                self._drop(entry, entry.following)
+                entry.following = None
+        self._wanted = self._asked
+        self._complete = not self._joining
+
+    def end(self) -> None:
+        key = self._forget()
+        if key is not None:
+            self._module.end(key)
+        for rank in sorted(self._entries):
+            self._leave_entry(rank)
+
+    def _follow(self, interest: Interest | None) -> None:
+        topics = () if interest is None else interest.topics
+        self._complete = False
+        self._wanted = frozenset(self._layout.ranks_for(topics))
+        left = self._asked - self._wanted
+        if left and self.key is not None:
+            self._asked -= left
+            self._module.change(self.key, (), left)
+        before = frozenset(self._entries)
+        for rank in sorted(before - self._wanted):
+            self._leave_entry(rank)
+        for rank in sorted(before & self._wanted):
+            self._adjust(self._entries[rank], rank, topics)
+        for rank in sorted(self._wanted - before):
+            self._enter(rank, topics)
+        self._maybe_join()
+
+    def _enter(self, rank: int, topics: tuple[TopicPattern, ...]) -> None:
+        entry = self._entries[rank] = self._make_entry(rank, topics)
+        for subscription in entry.subscriptions:
+            self._rank_of[subscription.id] = rank
+        for subscription in entry.subscriptions:
+            self._owner.subscribe(self, subscription)
+
+    def _adjust(self, entry: _Entry, rank: int, topics: tuple[TopicPattern, ...]) -> None:
+        """Other events of an entry that stays are wanted as a whole: asked for beside those that were."""
+        if entry.whole is None:
+            return
+        wanted = tuple(_within(topics, TopicPattern(self._layout.entry(rank))))
+        latest = entry.following or entry.whole
+        if (wanted, self._interest.sql) == (latest.topics, latest.filter):
+            return
+        if entry.following is not None:
+            self._drop(entry, entry.following)
+        entry.made += 1
+        following = Subscription(f"{entry.numbers.id}?{entry.made}", wanted, self._interest.sql)
+        entry.following = following
+        entry.unaccepted.add(following.id)
+        self._rank_of[following.id] = rank
+        self._owner.subscribe(self, following)
+
+    def _drop(self, entry: _Entry, subscription: Subscription) -> None:
+        entry.unaccepted.discard(subscription.id)
+        del self._rank_of[subscription.id]
+        self._owner.unsubscribe(subscription.id)
+
+    def _make_entry(self, rank: int, topics: tuple[TopicPattern, ...]) -> _Entry:
+        self._made[rank] = self._made.get(rank, 0) + 1
+        name = f"{self.id}@{rank}" + (f".{self._made[rank]}" if self._made[rank] > 1 else "")
+        entry = self._layout.entry(rank)
+        pattern = TopicPattern(entry)
+        narrow = self._interest.sql is not None or not any(topic.covers(pattern) for topic in topics)
+        if not narrow:
+            return _Entry(Subscription(name, (entry,)), None)
+        numbers = Subscription(name, (entry,), headers=True)
+        if not self._strips:  # everything comes whole, and is looked at here
+            return _Entry(numbers, None)
+        return _Entry(numbers, Subscription(f"{name}?", tuple(_within(topics, pattern)), self._interest.sql))
+
+    def _leave_entry(self, rank: int) -> None:
+        entry = self._entries.pop(rank)
+        for subscription in entry.subscriptions:
+            self._drop(entry, subscription)
+
+    # --- How far the change is
+
+    def _maybe_join(self) -> None:
+        missing = self._wanted - self._asked
+        if any(self._entries[rank].unaccepted for rank in missing):
+            return
+        if missing:
+            if self.key is None:
+                self.key = self._module.add_subscriber(self._patience, self._max_buffered, self)
+                self._by_key[self.key] = self
+            self._asked |= missing
+            self._joining += 1
+            self._module.change(self.key, missing)
+        self._maybe_complete()
+
+    def _maybe_complete(self) -> None:
+        if self._complete or any(entry.unaccepted for entry in self._entries.values()):
+            return
+        if self._asked == self._wanted and not self._joining:
+            self._complete = True
+            fact = SubscriptionChanged if self._accepted else SubscriptionAccepted
+            self._accepted = True
+            self._owner.emit(fact(self.id))
+
+    def on_accepted(self, fact: SubscriptionAccepted) -> None:
+        rank = self._rank_of.get(fact.subscription)
+        if rank is None:
+            return
+        entry = self._entries[rank]
+        entry.unaccepted.discard(fact.subscription)
+        if entry.following is not None and entry.following.id == fact.subscription:
+            before, entry.whole, entry.following = entry.whole, entry.following, None
+            if before is not None:
+                self._drop(entry, before)
+        self._maybe_join()
+
+    def on_failed(self, fact: SubscriptionFailed) -> None:
+        self._owner.emit(SubscriptionFailed(self.id, fact.reason))
+
+    def on_progress(self, fact: SubscriptionProgress) -> None:
+        """An event that is published where the subscription is not known would be waited for in vain."""
+        self._owner.emit(SubscriptionProgress(self.id, fact.uncovered))
+
+    def on_cancelled(self, fact: SubscriptionCancelled) -> None:
+        """One of several."""
+
+    def on_joined(self) -> None:
+        """By the module."""
+        self._joining -= 1
+        self._maybe_complete()
+
+    # --- Events
+
+    def on_delivered(self, fact: Delivered) -> None:
+        ticket = fact.ticket or NOTHING
+        try:
+            order = order_stamp(fact.publication)
+            if order is None or self.key is None:  # published before anybody wanted an order, or before we did
+                ticket.done()
+                return
+            carried = decode_stamp(order, self._layout.fingerprint, self._layout.chain)
+        except (OrderError, WireError) as error:
+            ticket.done()
+            self._owner.emit(Misbehaviour(fact.publication.source, f"an event was left out: {error}"))
+            return
+        if self._unread < SLOW_READER_EVENTS:
+            ticket.grant()
+        else:
+            self._ungranted.append(ticket)
+        held = _Held(fact, max(carried.count, 1))
+        if carried.count or is_header(fact.publication):
+            self._module.receive_no_ops(self.key, carried, held)
+        else:
+            self._module.receive(self.key, carried, held)
+
+    def drop(self, event: object) -> None:
+        """By the module: it will not be shown."""
+        if isinstance(event, _Held):
+            event.release()
+
+    def pass_over(self, stamp: Timestamp, token: object) -> None:
+        """By the module: the turn of a number without an event."""
+        assert isinstance(token, _Held)
+        self._turns.append(_Turn(self, token, stamp, waits=False))
+        self.on_done()
+
+    def on_shown(self, fact: Shown) -> None:
+        """By the module. An entry of the layout may have other topics than those of the subscription."""
+        held = fact.event
+        assert isinstance(held, _Held)
+        delivered = held.fact
+        waits = self._selects(delivered.publication)
+        turn = _Turn(self, held, fact.stamp, waits=waits)
+        self._turns.append(turn)
+        if not waits:
+            self.on_done()
+            return
+        self._unread += 1
+        self._owner.emit(
+            Delivered(
+                self.id, delivered.publication, fact.out_of_order, delivered.recovered_by, turn, fact.stamp
+            )
+        )
+
+    def _selects(self, event: Publication | Event) -> bool:
+        try:
+            return self._interest.selects(event) if isinstance(event, Event) else self._interest.matches(event)
+        except WireError as error:
+            self._owner.emit(Misbehaviour(event.source, f"an event was left out: {error}"))
+            return False
+
+    def on_done(self) -> None:
+        turns = self._turns
+        while turns and not turns[0].waits:
+            turns.popleft().release()
+        self._unread = len(turns)
+        if self._unread < SLOW_READER_EVENTS and self._ungranted:
+            waiting, self._ungranted = self._ungranted, []
+            for ticket in waiting:
+                ticket.grant()
+
+    # --- When it cannot go on
+
+    def on_missed(self, fact: EventsMissed) -> None:
+        """Those after what the service gave up would wait for ever, unless there is patience."""
+        self._owner.emit(
+            EventsMissed(
+                self.id, fact.source, fact.incarnation, fact.first, fact.last, fact.certain, fact.ticket
+            )
+        )
+        if fact.certain and self._patience is None:
+            lost = f"events {fact.first} to {fact.last} of {fact.source}"
+            if self.key is not None:
+                self._module.end(self.key)
+            self.on_broken(f"the service could not keep {lost}: the order cannot be continued")
+
+    def on_broker_changed(self) -> None:
+        if self.key is not None and self._patience is None:
+            self._module.doubt(self.key, MOVED)
+
+    def on_broken(self, reason: str) -> None:
+        """Better an error than another order: nothing more is shown until the topics change."""
+        self._forget()
+        for rank in sorted(self._entries):
+            self._leave_entry(rank)
+        self._owner.emit(SubscriptionBroken(self.id, reason))
+
+    def _forget(self) -> int | None:
+        """The module's subscriber, which is returned, is ours no more."""
+        self._wanted = self._asked = frozenset()
+        self._joining = 0
+        self._complete = True
+        key, self.key = self.key, None
+        if key is not None:
+            del self._by_key[key]
+        return key
+
+    @property
+    def status(self) -> dict[str, object]:
+        if self.key is None:
+            return {"buffered": 0, "waits_for": ""}
+        return {"buffered": self._module.buffered(self.key), "waits_for": self._module.waits_for(self.key)}
+
+
+def _within(topics: tuple[TopicPattern, ...], entry: TopicPattern) -> Iterator[str]:
+    """Of the topics, what belongs to the entry."""
+    if any(topic.covers(entry) for topic in topics):
+        yield entry.text
+        return
+    yield from (topic.text for topic in topics if overlap(topic, entry))
+
+
+def check_order(subscription: Subscription, layout: Layout, *, lossless: bool = True) -> None:
+    """SubscriptionRefused if its order is not to be had from these sequencers."""
+    if subscription.order is Order.CAUSAL and not layout.causal:
+        raise SubscriptionRefused(
+            "this network has total order, not causal order: start its sequencers with order causal"
+        )
+    uncovered = layout.uncovered(subscription.interest().topics)
+    if uncovered:
+        raise SubscriptionRefused(
+            f"{', '.join(uncovered)}: events there may have no order; "
+            f"topics that have one: {', '.join(layout.topics[:10])}{', ...' if len(layout.topics) > 10 else ''}"
+        )
+    if not layout.causal and not lossless:
+        raise SubscriptionRefused(
+            "this service may lose events: an order that survives that needs sequencers of order causal"
+        )

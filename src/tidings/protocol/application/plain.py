@@ -1,0 +1,106 @@
+"""A subscription of the application without an order of several topics: one in the service beneath, or two while it
+changes.
+
+A change asks for the new subscription beside the old one. When the whole network knows the new one, the old one ends: so
+nothing that both select is missed. What comes for both is shown once.
+"""
+
+from __future__ import annotations
+
+from tidings.model.errors import SubscriptionRefused
+from tidings.model.subscription import Subscription
+from tidings.protocol.application.owner import Owner
+from tidings.protocol.facts import (
+    ChangeFailed,
+    Delivered,
+    EventsMissed,
+    SubscriptionAccepted,
+    SubscriptionCancelled,
+    SubscriptionChanged,
+    SubscriptionFailed,
+    SubscriptionProgress,
+)
+from tidings.structures.recent_ids import RecentIds
+
+RECENT_EVENTS = 4_096
+
+
+class PlainSubscription:
+    def __init__(self, owner: Owner, subscription: Subscription) -> None:
+        self.id = subscription.id
+        self._owner = owner
+        self._current = subscription
+        self._next: Subscription | None = None
+        self._made = 1
+        self._recent: RecentIds | None = None
+        """What was shown lately, once the subscription has changed."""
+
+    def start(self) -> None:
+        self._owner.subscribe(self, self._current)
+
+    # --- Changes
+
+    def change(self, topics: tuple[str, ...], condition: str | None) -> None:
+        if self._next is not None:
+            raise SubscriptionRefused("the subscription is changing already")
+        self._made += 1
+        self._recent = self._recent or RecentIds(RECENT_EVENTS)
+        self._next = Subscription(f"{self.id}.{self._made}", topics, condition, self._current.order)
+        self._owner.subscribe(self, self._next)
+
+    def abandon_change(self) -> None:
+        """It stays as it is."""
+        following, self._next = self._next, None
+        if following is not None:
+            self._owner.unsubscribe(following.id)
+
+    def end(self) -> None:
+        self.abandon_change()
+        self._owner.unsubscribe(self._current.id)
+
+    # --- What the service says
+
+    def on_accepted(self, fact: SubscriptionAccepted) -> None:
+        following = self._next
+        if fact.subscription == self._current.id:
+            self._owner.emit(SubscriptionAccepted(self.id))
+        elif following is not None:
+            before, self._current, self._next = self._current, following, None
+            self._owner.unsubscribe(before.id)
+            self._owner.emit(SubscriptionChanged(self.id))
+
+    def on_failed(self, fact: SubscriptionFailed) -> None:
+        if fact.subscription == self._current.id:
+            self._owner.emit(SubscriptionFailed(self.id, fact.reason))
+        else:
+            self._next = None
+            self._owner.emit(ChangeFailed(self.id, fact.reason))
+
+    def on_progress(self, fact: SubscriptionProgress) -> None:
+        if fact.subscription == self._current.id:
+            self._owner.emit(SubscriptionProgress(self.id, fact.uncovered))
+
+    def on_cancelled(self, fact: SubscriptionCancelled) -> None:
+        self._owner.emit(SubscriptionCancelled(self.id))
+
+    def on_delivered(self, fact: Delivered) -> None:
+        if self._recent is None:
+            self._owner.emit(fact)
+            return
+        event = fact.publication
+        if self._recent.first_time(event.source, event.incarnation, event.sequence):
+            self._owner.emit(
+                Delivered(self.id, event, fact.out_of_order, fact.recovered_by, fact.ticket)
+            )
+        elif fact.ticket is not None:
+            fact.ticket.done()
+
+    def on_missed(self, fact: EventsMissed) -> None:
+        self._owner.emit(
+            EventsMissed(
+                self.id, fact.source, fact.incarnation, fact.first, fact.last, fact.certain, fact.ticket
+            )
+        )
+
+    def on_broker_changed(self) -> None:
+        """What is missing then is reported, source by source."""
