@@ -211,13 +211,18 @@ def make_publication(
     return Publication(*fields, raw=Raw(raw), size_bytes=len(raw))
 
 
-def check_event(topic: str, attributes: Mapping[str, Scalar], payload: bytes) -> None:
-    """TopicError or AttributeValueError for what cannot be published; text is checked by encoding it."""
+def check_event(
+    topic: str, attributes: Mapping[str, Scalar], payload: bytes, *, internal: bool = True
+) -> None:
+    """TopicError or AttributeValueError for what cannot be published; text is checked by encoding it.
+
+    Not `internal`: names of attributes that are reserved are refused, too.
+    """
     try:
         check_topic(topic)
     except TypeError:  # it cannot even be looked up among those that were checked before
         raise TopicError(f"topic {topic!r} is not a string") from None
-    check_attributes(attributes)
+    check_attributes(attributes, internal=internal)
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise AttributeValueError(f"payload must be bytes, not {type(payload).__name__}")
 
@@ -231,20 +236,17 @@ def not_text(error: UnicodeEncodeError) -> AttributeValueError:
     return AttributeValueError(f"an attribute is not valid Unicode text: {error.object!r}")
 
 
-def check_attributes(attributes: Mapping[str, Scalar]) -> None:
+def check_attributes(attributes: Mapping[str, Scalar], *, internal: bool = True) -> None:
     """AttributeValueError for a name or a value that an event cannot carry; text is checked by encoding it."""
     try:
         values = attributes.values()
     except AttributeError:
         raise _no_mapping(attributes) from None
-    _check_names(tuple(attributes))
-    kinds = set(map(type, values))
-    if not kinds <= _PLAIN_TYPES or (int in kinds and not all(map(_fits, values))):
-        _check_values(attributes)
-
-
-def _fits(value: Scalar) -> bool:
-    return type(value) is not int or INT_MIN <= value <= INT_MAX
+    _check_names(tuple(attributes), internal)
+    for value in values:
+        kind = type(value)
+        if (kind is int and not INT_MIN <= value <= INT_MAX) or kind not in _PLAIN_TYPES:  # type: ignore[operator]
+            _check_values(attributes)
 
 
 def _check_values(attributes: Mapping[str, Scalar]) -> None:
@@ -256,7 +258,7 @@ def _check_values(attributes: Mapping[str, Scalar]) -> None:
                 f"attribute {name!r} has the unknown type {kind.__name__}; "
                 "known are bool, int, float, str, bytes and None"
             )
-        if not _fits(value):
+        if kind is int and not INT_MIN <= value <= INT_MAX:  # type: ignore[operator]
             raise AttributeValueError(f"attribute {name!r}: {value!r} does not fit into 64 bits")
 
 
@@ -269,8 +271,10 @@ _PLAIN_TYPES = frozenset((bool, int, float, str, bytes, type(None)))
 
 
 @lru_cache(maxsize=4096)
-def _check_names(names: tuple[str, ...]) -> None:
+def _check_names(names: tuple[str, ...], internal: bool) -> None:
     """Sources publish the same names again and again."""
+    if not internal:
+        check_not_internal(names)
     if len(names) > MAX_ATTRIBUTES:
         raise AttributeValueError(f"{len(names)} attributes; at most {MAX_ATTRIBUTES} are carried")
     for name in names:
@@ -289,18 +293,13 @@ def _check_name(name: str) -> None:
 def check_not_internal(names: Iterable[str]) -> None:
     """AttributeValueError for the name of an attribute that applications may not publish."""
     try:
-        _check_not_internal(tuple(names))
+        for name in names:
+            if isinstance(name, str) and name.startswith(INTERNAL_PREFIX):
+                raise AttributeValueError(
+                    f"attribute name {name!r}: names that start with {INTERNAL_PREFIX!r} are reserved"
+                )
     except TypeError:
         raise _no_mapping(names) from None
-
-
-@lru_cache(maxsize=4096)
-def _check_not_internal(names: tuple[str, ...]) -> None:
-    for name in names:
-        if isinstance(name, str) and name.startswith(INTERNAL_PREFIX):
-            raise AttributeValueError(
-                f"attribute name {name!r}: names that start with {INTERNAL_PREFIX!r} are reserved"
-            )
 
 
 def decode_publication(raw: Raw | bytes) -> Publication:

@@ -182,10 +182,11 @@ class Run(Struct, array_like=True, eq=False, gc=False):
         try:
             events = _decode_events(self.body)
         except _UNREADABLE:
-            events = []
-        if len(events) == self.count and not self._has(INTERNAL_PREFIX):
-            return events
-        return self._events_closely(complain)
+            return self._events_closely(complain)
+        names = set().union(*[event.attributes for event in events])
+        if len(events) != self.count or any(name >= INTERNAL_PREFIX for name in names):
+            return self._events_closely(complain)
+        return events
 
     def _events_closely(self, complain: Callable[[WireError], None]) -> list[Event]:
         events: list[Event] = []
@@ -201,7 +202,7 @@ class Run(Struct, array_like=True, eq=False, gc=False):
 
     def may_hide(self) -> bool:
         """May some of its events be for protocols alone?"""
-        return self._has(INTERNAL_PREFIX) and (self._has(NOOP_ATTRIBUTE) or self._has(HEADER_ATTRIBUTE))
+        return self._has(NOOP_ATTRIBUTE) or self._has(HEADER_ATTRIBUTE)
 
     def _has(self, text: str) -> bool:
         return bytes(self.body).find(text.encode()) >= 0
@@ -322,10 +323,20 @@ class RunMaker:
         return bool(self._count or self.full)
 
     def add(
-        self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
-    ) -> None:
-        """The event behind the last one; TopicError or AttributeValueError if it cannot be published."""
-        check_event(topic, attributes, payload)
+        self,
+        sequence: int,
+        topic: str,
+        attributes: Mapping[str, Scalar],
+        payload: bytes,
+        published_at: int,
+        *,
+        internal: bool = True,
+    ) -> bool:
+        """The event behind the last one; TopicError or AttributeValueError if it cannot be published.
+
+        True if a run is full.
+        """
+        check_event(topic, attributes, payload, internal=internal)
         events, end = self._events, len(self._events)
         fields = (self._source, self._incarnation, sequence, topic, published_at, attributes, payload)
         try:
@@ -337,7 +348,8 @@ class RunMaker:
         except BaseException:
             del events[end:]
             raise
-        if len(events) > MAX_RUN_BYTES and self._count:
+        size_bytes = len(events)
+        if self._count and (size_bytes > MAX_RUN_BYTES or sequence != self._first + self._count):
             last = bytes(events[end:])
             del events[end:]
             self._close()
@@ -347,6 +359,9 @@ class RunMaker:
         elif topic != self._topic:
             self._topic = ""
         self._count += 1
+        if 2 * size_bytes - end > MAX_RUN_BYTES:  # another one like this has no room
+            self._close()
+        return bool(self.full)
 
     def take_full(self) -> list[Stretch]:
         made, self.full = self.full, []

@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any
 
-from tidings.model.errors import SubscriptionRefused, TidingsError
+from tidings.model.errors import TidingsError
 from tidings.model.event import Event, EventId, check_not_internal
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Subscription
@@ -61,6 +62,8 @@ class ServiceBeneath:
     def __init__(self, service: EventService, on_fact: Callable[[object], None]) -> None:
         self.ids: dict[int, EventId] = {}
         """Of what is confirmed and its host has not asked for."""
+        self.anonymous: set[int] = set()
+        """Nobody will ask for the ids of these."""
         self._service = service
         self._on_fact = on_fact
         self._sequence = 0
@@ -88,15 +91,21 @@ class ServiceBeneath:
             except TidingsError as error:
                 self._on_fact(PublicationFailed(sequence, str(error)))
             else:
-                receipt.on_settled(lambda sequence=sequence, receipt=receipt: self._settled(sequence, receipt))
+                if receipt.done:
+                    self._settled(sequence, receipt)
+                else:
+                    receipt.on_settled = partial(self._settled, sequence, receipt)
         self._publisher = None
 
     def _settled(self, sequence: int, receipt: Receipt) -> None:
         if receipt.first_error is not None:
+            self.anonymous.discard(sequence)
             self._on_fact(PublicationFailed(sequence, str(receipt.first_error)))
             return
-        assert receipt.id is not None
-        self.ids[sequence] = receipt.id
+        if sequence in self.anonymous:
+            self.anonymous.discard(sequence)
+        elif receipt.id is not None:
+            self.ids[sequence] = receipt.id
         self._on_fact(PublicationConfirmed(sequence, sequence))
 
     def subscribe(self, subscription: Subscription) -> None:
@@ -236,6 +245,7 @@ class OrderedService(ApplicationHost):
             await self._wait_for_room()
             self._check_open()
             sequence = self._application.publish(topic, attributes, payload, 0)
+            self._beneath.anonymous.add(sequence)
             batch.published += 1
             self.ledger.add(sequence, sequence, batch)
         return await batch.confirmed()

@@ -80,6 +80,10 @@ class Held:
 
 class Session(Part):
     name = "client"
+    lossless = False
+    """True: what is not taken waits at the broker."""
+    generation = 0
+    """Of a guaranteed broker's disk; 0: not known."""
     handles = {
         Notify: "on_notify",
         NotifyRun: "on_notify_run",
@@ -130,16 +134,25 @@ class Session(Part):
         self._publish(publication)
         return publication
 
-    def add(self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int) -> int:
-        """The event's sequence; it is published together with others, with the next `flush`."""
-        sequence = self.next_sequence
-        self._made.add(sequence, topic, attributes, payload, published_at)
-        self.next_sequence = sequence + 1
-        return sequence
+    def add(
+        self,
+        topic: str,
+        attributes: Mapping[str, Scalar],
+        payload: bytes,
+        published_at: int,
+        *,
+        internal: bool = True,
+    ) -> bool:
+        """An event that is published together with others, with the next `flush`; True if a run is full."""
+        full = self._made.add(self.next_sequence, topic, attributes, payload, published_at, internal=internal)
+        self.next_sequence += 1
+        return full
 
-    @property
-    def has_full_run(self) -> bool:
-        return bool(self._made.full)
+    def add_as(
+        self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
+    ) -> bool:
+        """The same with a sequence that was reserved."""
+        return self._made.add(sequence, topic, attributes, payload, published_at)
 
     def flush(self, *, full_only: bool = False) -> list[Stretch]:
         """Publish what was added, or what of it makes full runs."""
@@ -161,6 +174,9 @@ class Session(Part):
         held = self._held[subscription_id]
         held.state = CANCELLING
         self._ask(held)
+
+    def stop_acknowledging(self) -> None:
+        """What is not done with is for a later life of this client, where the broker keeps it."""
 
     def request_status(self) -> None:
         """Ask the broker for its state; StatusReceived follows."""

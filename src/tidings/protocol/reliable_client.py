@@ -73,6 +73,7 @@ class Early(NamedTuple):
 
 
 class ReliableSession(Session):
+    lossless = True
     handles = {
         **Session.handles,
         Attached: "on_attached",
@@ -105,7 +106,7 @@ class ReliableSession(Session):
         self._attaching = 0
         """Attach messages that are not answered. Only the last answer says what we stamp with."""
         self._publishes = False
-        self._generation = 0
+        self.generation = 0
         self._position = 0
         self._window = 1
         self._unsent: deque[Publication] = deque()
@@ -130,11 +131,6 @@ class ReliableSession(Session):
         self._handling = self._gathering = self._stopped = False
 
     @property
-    def generation(self) -> int:
-        """Of the broker's disk; 0 while it is not known."""
-        return self._generation
-
-    @property
     def unconfirmed(self) -> int:
         return len(self._unsent) + len(self._unconfirmed)
 
@@ -154,7 +150,7 @@ class ReliableSession(Session):
             return
         while self._unsent and self._sent - self._taken < self._window:
             publication = self._unsent.popleft()
-            stamped = Stamped(self._generation, self._position, publication)
+            stamped = Stamped(self.generation, self._position, publication)
             self._unconfirmed[publication.sequence] = stamped
             self._send(stamped)
 
@@ -175,8 +171,8 @@ class ReliableSession(Session):
         if self._attached or self._attaching:
             return
         self._attached = True
-        lost_its_disk = self._generation != 0 and message.generation != self._generation
-        self._generation, self._position = message.generation, message.position
+        lost_its_disk = self.generation != 0 and message.generation != self.generation
+        self.generation, self._position = message.generation, message.position
         self._window = max(message.window, 1)
         again = dict(self._unconfirmed)
         if lost_its_disk:
@@ -186,7 +182,7 @@ class ReliableSession(Session):
         self._pump()
 
     def on_stamp(self, sender: str, message: Stamp) -> None:
-        if message.generation == self._generation:
+        if message.generation == self.generation:
             self._position = max(self._position, message.position)
             self.port.send(self.broker, StampTaken(message.position))
 
@@ -334,7 +330,6 @@ class ReliableSession(Session):
     # --- What the application is done with
 
     def stop_acknowledging(self) -> None:
-        """What is not done with is for a later life of this client."""
         self._stopped = True
 
     def _on_news(self) -> None:

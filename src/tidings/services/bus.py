@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Protocol
 
-from tidings.model.errors import ConnectionFailed, NotConfirmed
+from tidings.model.errors import ConnectionFailed
 from tidings.model.event import EventId, check_not_internal
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Subscription
@@ -59,7 +59,8 @@ class _Beneath:
     def publish_as(
         self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
     ) -> None:
-        self._bus.connection.client.publish_as(sequence, topic, attributes, payload, published_at)
+        full = self._session.add_as(sequence, topic, attributes, payload, published_at)
+        self._bus.flush_soon(full=full)
 
     def subscribe(self, subscription: Subscription) -> None:
         self._session.subscribe(subscription)
@@ -155,8 +156,6 @@ class Bus(ApplicationHost):
         wait: bool = True,
     ) -> Any:
         self._check_open()
-        if attributes and not internal:
-            check_not_internal(attributes)
         await self._wait_for_room()
         self._check_open()
         sequence = self._publish(topic, attributes or {}, payload, internal=internal)
@@ -167,15 +166,13 @@ class Bus(ApplicationHost):
     def _publish(
         self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, *, internal: bool
     ) -> int:
-        now = self.connection.now
+        session, now = self._session, self.connection.now
         if self._order is not None and not internal:
+            check_not_internal(attributes)
             return self._application.publish(topic, attributes, payload, now)
-        session = self._session
-        sequence = session.add(topic, attributes, payload, now)
-        if session.has_full_run:
-            self.connection.client.flush(full_only=True)
-        self._flush_soon()
-        return sequence
+        full = session.add(topic, attributes, payload, now, internal=internal)
+        self.flush_soon(full=full)
+        return session.next_sequence - 1
 
     async def publish_many(
         self, events: Iterable[PublishedEvent] | AsyncIterable[PublishedEvent], *, internal: bool = False
@@ -207,26 +204,26 @@ class Bus(ApplicationHost):
         return count > 0
 
     def _add_some(self, events: Iterable[PublishedEvent], *, internal: bool) -> None:
-        session, application, now = self._session, self._application, self.connection.now
+        session, application, connection = self._session, self._application, self.connection
         numbered = self._order is not None and not internal
-        self._flush_soon()
+        full = False
         for event in events:
             try:
                 topic, attributes, payload = event
             except (TypeError, ValueError):
                 raise no_event(event) from None
-            if not internal:
-                check_not_internal(attributes)
             if numbered:
-                application.publish(topic, attributes, payload, now)
-                continue
-            session.add(topic, attributes, payload, now)
-            if session.has_full_run:
-                self.connection.client.flush(full_only=True)
-                return
+                check_not_internal(attributes)
+                application.publish(topic, attributes, payload, connection.now)
+            elif session.add(topic, attributes, payload, connection.now, internal=internal):
+                full = True
+                break
+        self.flush_soon(full=full)
 
-    def _flush_soon(self) -> None:
-        """What makes no full run leaves at the end of this turn of the loop."""
+    def flush_soon(self, *, full: bool) -> None:
+        """A full run leaves now, the rest at the end of this turn of the loop."""
+        if full:
+            self.connection.client.flush(full_only=True)
         if not self._flush_due:
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -291,7 +288,7 @@ class Bus(ApplicationHost):
     def _fail_unsure(self, reason: str) -> None:
         """What had left when the connection broke; what waits for a number has not."""
         for sequence in self.ledger.sequences():
-            self._application.fail(sequence, reason)
+            self._application.fail_if_sent(sequence, reason)
 
     def _on_broker(self, broker: str) -> None:
         """Another broker makes our subscriptions known anew."""

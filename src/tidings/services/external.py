@@ -248,10 +248,11 @@ class ExternalService(EventService):
         except (SessionLost, TimeoutError) as error:
             session.end(f"no answer to the end of a subscription: {error}")
 
-    def taken(self, subscription_id: str) -> None:
+    def taken(self, subscription_id: str, count: int = 1) -> None:
         incoming = self.incoming.get(subscription_id)
         if incoming is not None:
-            incoming.pace.taken()
+            for _ in range(count):
+                incoming.pace.taken()
 
     # --- What sessions report
 

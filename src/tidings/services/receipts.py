@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from tidings.model.errors import NotConfirmed
 from tidings.model.event import EventId
@@ -13,7 +13,7 @@ from tidings.model.event import EventId
 class Batch:
     """The publications of one call, counted: a future for each would cost more than sending it."""
 
-    __slots__ = ("_settled", "_waiters", "failed", "first_error", "published")
+    __slots__ = ("_settled", "_waiters", "failed", "first_error", "on_settled", "published")
 
     def __init__(self) -> None:
         self.published = 0
@@ -21,6 +21,8 @@ class Batch:
         self.first_error: Exception | None = None
         self._settled = 0
         self._waiters: list[asyncio.Future[None]] = []
+        self.on_settled: Callable[[], None] | None = None
+        """Called once all are settled, if nobody awaits that."""
 
     @property
     def done(self) -> bool:
@@ -33,6 +35,8 @@ class Batch:
         if error is not None:
             self.failed += count
             self.first_error = self.first_error or error
+        if self.done and self.on_settled is not None:
+            self.on_settled()
         if self._waiters and self.done:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
@@ -62,29 +66,22 @@ class Receipt(Batch):
     It may be awaited again, later, or never.
     """
 
-    __slots__ = ("id",)
+    __slots__ = ("find_id", "id")
 
     def __init__(self, event_id: EventId | None = None) -> None:
         super().__init__()
         self.published = 1
         self.id = event_id
+        self.find_id: Callable[[], EventId]
+        """Where the id is known only once the event is confirmed."""
 
     def __await__(self) -> Generator[object, None, EventId]:
         yield from self.settled().__await__()
         if self.first_error is not None:
             raise self.first_error
-        assert self.id is not None
+        if self.id is None:
+            self.id = self.find_id()
         return self.id
-
-    def follow(self, outcome: asyncio.Future[EventId | None]) -> None:
-        """The publication is what that future is about."""
-        if outcome.cancelled():
-            self.settle(1, NotConfirmed("the publication was given up"))
-            return
-        error = outcome.exception()
-        if error is None:
-            self.id = outcome.result()
-        self.settle(1, error if isinstance(error, Exception) else None)
 
 
 class _Span:
@@ -104,14 +101,10 @@ class Ledger:
         self._spans: list[_Span] = []
         """By sequence."""
 
-    def add(self, sequence: int, owner: Batch) -> None:
-        """A sequence above all others."""
-        self.under_way += 1
-        spans = self._spans
-        if spans and spans[-1].owner is owner and spans[-1].last == sequence - 1:
-            spans[-1].last = sequence
-        else:
-            spans.append(_Span(sequence, sequence, owner))
+    def add(self, first: int, last: int, owner: Batch) -> None:
+        """Sequences above all others."""
+        self.under_way += last - first + 1
+        self._spans.append(_Span(first, last, owner))
 
     def settle(self, first: int, last: int, error: Exception | None = None) -> None:
         """These are confirmed, or have failed; those that are not under way are ignored."""
@@ -131,6 +124,9 @@ class Ledger:
             count = min(last, span.last) - max(first, span.first) + 1
             self.under_way -= count
             span.owner.settle(count, error)
+
+    def sequences(self) -> list[int]:
+        return [sequence for span in self._spans for sequence in range(span.first, span.last + 1)]
 
     def fail_all(self, reason: str) -> None:
         while self._spans:

@@ -13,7 +13,7 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
-from tidings.model.errors import TopicError
+from tidings.model.errors import SubscriptionRefused, TopicError
 from tidings.model.event import Event, EventId
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Order, Subscription
@@ -119,8 +119,28 @@ class EventService(ABC):
         """True: what only a subscription with `headers` selects comes as a header. False: it comes whole."""
         return False
 
-    def taken(self, subscription_id: str) -> None:  # noqa: B027 - most services need not know
-        """The reader of a paced subscription is done with its next event."""
+    def taken(self, subscription_id: str, count: int = 1) -> None:  # noqa: B027 - most services need not know
+        """The reader of a paced subscription is done with its next events, so many."""
+
+    async def change_subscription(self, changed: Subscription) -> None:
+        """The subscription of that name has other topics or another filter, once this returns; SubscriptionRefused if
+        that cannot be, and it stays as it was."""
+        raise SubscriptionRefused("subscriptions of this service cannot change")
+
+    @property
+    def resumes(self) -> bool:
+        """True: what is not taken is kept while this client is away, for a later one of its name."""
+        return False
+
+    @property
+    def broker(self) -> str:
+        """Where what is not taken is kept; empty: nowhere, or not known."""
+        return ""
+
+    @property
+    def generation(self) -> int:
+        """Of the broker's disk: with another one, what it kept for this client is gone. 0: not known."""
+        return 0
 
     def uncovered(self, subscription_id: str) -> tuple[str, ...]:
         """Who does not know the subscription yet, in words: what is published there is not for it."""

@@ -20,10 +20,16 @@ if TYPE_CHECKING:
     from tidings.services.service import EventService
 
 DEFAULT_BUFFER_EVENTS = 65_536
+KEEP = object()
+"""A filter that stays as it is."""
 MAX_GAPS = 1_000
 """Gaps that a stream remembers, the last ones."""
 
 log = logging.getLogger("tidings")
+
+
+def _note(gap: EventsMissed, certain: bool, noted: Callable[[], None]) -> None:
+    noted()
 
 
 def leave_out(error: WireError) -> None:
@@ -70,20 +76,25 @@ class Stream:
         self.gaps: deque[EventsMissed] = deque(maxlen=MAX_GAPS)
         self.missed = 0
         """Events in all gaps there ever were."""
-        self.on_miss: Callable[[EventsMissed, bool], None] = lambda gap, certain: None
-        """Called with each gap, and whether it is one for certain."""
-        self.on_doubt: Callable[[str], None] = lambda why: None
-        """Called when something may be missing of which nothing is known."""
+        self.on_miss: Callable[[EventsMissed, bool, Callable[[], None]], None] = _note
+        """Called with each gap, whether it is one for certain, and what to call once that is noted: until then a
+        broker that keeps events says it again to a later life of this client."""
+        self.on_failure: Callable[[Exception], None] = lambda error: None
+        """Called when no more events will come."""
         self._service = service
         self._limit = buffer_events
+        self._lossless = service.lossless
         self._events: deque[Event] = deque()
         """The next ones, decoded."""
         self._later: deque[Event | _Unread] = deque()
         """What came after them."""
         self._waiting = 0
         """Events in both."""
+        self._taken = 0
+        """Events that the application has and is not known to be done with."""
         self._waiters: deque[asyncio.Future[None]] = deque()
         """Whoever waits for an event, first come, first served."""
+        self._changing = asyncio.Lock()
         self._failure: Exception | None = None
         self._entered = False
         self._closed = False
@@ -118,7 +129,7 @@ class Stream:
             self._wake()
 
     def _room(self) -> int:
-        return sys.maxsize if self._service.lossless else self._limit - self._waiting
+        return sys.maxsize if self._lossless else self._limit - self._waiting
 
     def _drop(self, count: int) -> None:
         if not self.dropped:
@@ -129,7 +140,9 @@ class Stream:
             )
         self.dropped += count
 
-    def miss(self, gap: EventsMissed, *, certain: bool = True) -> None:
+    def miss(
+        self, gap: EventsMissed, *, certain: bool = True, noted: Callable[[], None] = lambda: None
+    ) -> None:
         """Called by the service: these events will never come. Not certain: they need not have been for us."""
         if not self.missed:
             log.warning(
@@ -139,7 +152,7 @@ class Stream:
             )
         self.gaps.append(gap)
         self.missed += gap.last - gap.first + 1
-        self.on_miss(gap, certain)
+        self.on_miss(gap, certain, noted)
 
     @property
     def uncovered(self) -> tuple[str, ...]:
@@ -153,10 +166,12 @@ class Stream:
     def fail(self, error: Exception) -> None:
         """No more events will come; what waits is still given."""
         self._failure = error
+        self.on_failure(error)
         self._wake_all()
 
     async def get(self, timeout_s: float | None = None) -> Event:
         """The next event; TimeoutError if none comes in time, ConnectionFailed if none can come any more."""
+        self._finish()
         event = self._next()
         if event is not None:
             return event
@@ -172,6 +187,7 @@ class Stream:
         return self
 
     async def __anext__(self) -> Event:
+        self._finish()
         while (event := self._next()) is None:
             if self._failure is not None:
                 raise self._failure
@@ -229,8 +245,15 @@ class Stream:
                 return None
             self._decode_next()
         self._waiting -= 1
-        self._service.taken(self.subscription.id)
+        self._taken += 1
         return events.popleft()
+
+    def _finish(self) -> None:
+        """Whoever asks for the next event is done with those before."""
+        if self._taken:
+            taken, self._taken = self._taken, 0
+            if self._lossless:
+                self._service.taken(self.subscription.id, taken)
 
     def _decode_next(self) -> None:
         unread = self._later.popleft()
@@ -241,10 +264,51 @@ class Stream:
         self._waiting -= unread.stretch.count - len(events)
         self._events.extend(events)
 
+    # --- Changes
+
+    async def add(self, *topics: str) -> None:
+        """These topic patterns, too, from when it returns on: without a gap or a repetition in what there was."""
+        await self._change((*self._topics, *topics), self.subscription.filter)
+
+    async def remove(self, *topics: str) -> None:
+        """Not these topic patterns any more; ValueError if one is not among them, or none would be left."""
+        unknown = [topic for topic in topics if topic not in self._topics]
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: not among the stream's topics {', '.join(self._topics)}")
+        left = tuple(topic for topic in self._topics if topic not in topics)
+        if not left:
+            raise ValueError("a stream has at least one topic: to end it, leave its block")
+        await self._change(left, self.subscription.filter)
+
+    async def change(self, *topics: str, where: object = KEEP) -> None:
+        """Other topics (none given: the same), another filter (None: none), or both, in one step.
+
+        SubscriptionRefused: the network did not take it, and the stream stays as it was.
+        """
+        from tidings.services.service import filter_sql
+
+        condition = self.subscription.filter if where is KEEP else filter_sql(where)
+        await self._change(topics or self.subscription.topics, condition)
+
+    @property
+    def _topics(self) -> tuple[str, ...]:
+        return self.subscription.topics or ("/**",)
+
+    async def _change(self, topics: tuple[str, ...], condition: str | None) -> None:
+        if not self._entered or self._closed:
+            raise ValueError("a stream changes inside its block")
+        before = self.subscription
+        changed = Subscription(before.id, tuple(dict.fromkeys(topics)), condition, before.order)
+        changed.interest()  # a mistake shows here
+        async with self._changing:
+            await self._service.change_subscription(changed)
+            self.subscription = changed
+
     async def __aenter__(self) -> Self:
         if self._entered:
             raise ValueError("a stream is used once: subscribe again for another")
         self._entered = True
+        self._lossless = self._service.lossless
         self._service.streams[self.subscription.id] = self  # events may come before the answer
         try:
             await self._service.add_subscription(self.subscription, self, paced=True)

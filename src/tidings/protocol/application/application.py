@@ -24,6 +24,7 @@ from tidings.protocol.facts import (
     PublicationConfirmed,
     PublicationFailed,
     PublicationSent,
+    RunDelivered,
     SubscriptionAccepted,
     SubscriptionCancelled,
     SubscriptionFailed,
@@ -96,6 +97,11 @@ class Application:
         self._beneath.publish_as(sequence, topic, attributes, payload, published_at)
         self.emit(PublicationSent(sequence))
         return sequence
+
+    def fail_if_sent(self, sequence: int, reason: str) -> None:
+        """Of what the service has nobody will say more; what waits for a number is not published yet."""
+        if self._numbering is None or not self._numbering.is_waiting(sequence):
+            self.on_fact(PublicationFailed(sequence, reason))
 
     # --- Subscribing
 
@@ -173,6 +179,9 @@ class Application:
                 if self._numbering is not None:
                     self._numbering.on_failed(sequence)
                 self.emit(fact)
+            case RunDelivered(subscription=name):
+                if name in self._holders:
+                    self._holders[name].on_run(fact)
             case SubscriptionAccepted(subscription=name) if name in self._holders:
                 self._holders[name].on_accepted(fact)
             case SubscriptionProgress(subscription=name) if name in self._holders:

@@ -115,6 +115,10 @@ class Numbering:
             if call.handle is not None and not self._confirms:
                 self._module.published(call.handle)
 
+    def is_waiting(self, sequence: int) -> bool:
+        """For its number, or behind one that does."""
+        return bool(self._calls) and sequence >= self._calls[0].sequence
+
     # --- What the service says
 
     def on_confirmed(self, first: int, last: int) -> None:

@@ -24,6 +24,7 @@ from tidings.protocol.facts import (
     Delivered,
     EventsMissed,
     Misbehaviour,
+    RunDelivered,
     SubscriptionAccepted,
     SubscriptionBroken,
     SubscriptionCancelled,
@@ -310,6 +311,15 @@ class OrderedSubscription:
             self._module.receive_no_ops(self.key, carried, held)
         else:
             self._module.receive(self.key, carried, held)
+
+    def on_run(self, fact: RunDelivered) -> None:
+        try:
+            publications = fact.run.publications()
+        except WireError as error:
+            self._owner.emit(Misbehaviour(fact.run.source, f"a run of events was left out: {error}"))
+            return
+        for publication in publications:
+            self.on_delivered(Delivered(fact.subscription, publication, fact.out_of_order))
 
     def drop(self, event: object) -> None:
         """By the module: it will not be shown."""

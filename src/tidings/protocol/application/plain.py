@@ -8,12 +8,14 @@ nothing that both select is missed. What comes for both is shown once.
 from __future__ import annotations
 
 from tidings.model.errors import SubscriptionRefused
+from tidings.model.run import Run
 from tidings.model.subscription import Subscription
 from tidings.protocol.application.owner import Owner
 from tidings.protocol.facts import (
     ChangeFailed,
     Delivered,
     EventsMissed,
+    RunDelivered,
     SubscriptionAccepted,
     SubscriptionCancelled,
     SubscriptionChanged,
@@ -94,6 +96,18 @@ class PlainSubscription:
             )
         elif fact.ticket is not None:
             fact.ticket.done()
+
+    def on_run(self, fact: RunDelivered) -> None:
+        if self._recent is None:
+            self._owner.emit(fact)
+            return
+        run = fact.run
+        for first, last in self._recent.fresh(run.source, run.incarnation, run.first, run.last):
+            stretch = run.cut(first, last)
+            if isinstance(stretch, Run):
+                self._owner.emit(RunDelivered(self.id, stretch, fact.out_of_order))
+            else:
+                self._owner.emit(Delivered(self.id, stretch, fact.out_of_order))
 
     def on_missed(self, fact: EventsMissed) -> None:
         self._owner.emit(
