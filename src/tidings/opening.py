@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 from weakref import WeakSet
 
 from tidings.model.errors import ConnectionFailed, NotYetAvailable
 from tidings.net.address import SEQUENCER_PORT, parse_address
-from tidings.net.client import ClientConnection
+from tidings.net.client import Opener
 from tidings.net.guaranteed import DEFAULT_DELTA
 from tidings.net.local import LocalNetwork
 from tidings.net.local_ordering import LocalOrdering
@@ -19,13 +18,15 @@ from tidings.ordering.no_ops import NoOpOutbox
 from tidings.ordering.sequencing import LocalSequencing, Sequencing
 from tidings.ordering.service import OrderedService
 from tidings.protocol.recovery.settings import RecoverySettings
+from tidings.protocol.reliable_client import Marks
 from tidings.protocol.sequencing.layout import EVERYTHING, single
 from tidings.protocol.sequencing.machine import PublishNoOps
 from tidings.protocol.sequencing.subscriber import Patience
 from tidings.scenario.modes import check_available
 from tidings.scenario.schema import Mode
 from tidings.services.bus import Bus
-from tidings.services.overlay import AUTO, SCHEMES, broker_bus, client_name, local_bus, local_network
+from tidings.services.host import ApplicationHost
+from tidings.services.overlay import AUTO, SCHEMES, attach_locally, broker_bus, client_name, local_network
 from tidings.services.service import EventService
 
 ADAPTERS = {
@@ -49,7 +50,7 @@ def connect(
     timeout_s: float = 5.0,
     sequencer: str | Sequence[str] | None = None,
     order_patience: Patience | None = None,
-) -> ConnectedBus:
+) -> ApplicationHost:
     """A bus at the network of that URL; it connects when it is opened, as `async with connect(...) as bus`.
 
     `name` identifies this client for ever and must be unique; without one a new name is drawn. With several
@@ -60,30 +61,44 @@ def connect(
     brokers tell theirs.
     Over a service that may lose events `order_patience` says how long ordered subscriptions wait for one.
     """
+    return connect_as(
+        url,
+        name,
+        token=token,
+        tls_ca=tls_ca,
+        timeout_s=timeout_s,
+        sequencer=sequencer,
+        order_patience=order_patience,
+    )
+
+
+def connect_as(
+    url: str,
+    name: str | None,
+    *,
+    token: str = "",
+    tls_ca: str | Path | None = None,
+    timeout_s: float = 5.0,
+    sequencer: str | Sequence[str] | None = None,
+    order_patience: Patience | None = None,
+    incarnation: int | None = None,
+    marks: Marks | None = None,
+    opener: Opener | None = None,
+) -> ApplicationHost:
+    """`connect` for a client that goes on where an earlier one of its name ended (services/overlay.py), or that reaches
+    its broker in another way."""
     scheme, separator, rest = url.partition("://") if isinstance(url, str) else ("", "", "")
-    who = name or client_name()
-    inner: EventService
-    if separator and scheme in SCHEMES:
-        inner = broker_bus(
-            scheme, rest.rstrip("/"), name=name, token=token, tls_ca=tls_ca, timeout_s=timeout_s
-        )
-        assert isinstance(inner.connection, ClientConnection)
-        who = inner.connection.name
-    elif separator and scheme in ADAPTERS:
-        module, function = ADAPTERS[scheme]
-        inner = getattr(import_module(module), function)(url, name=who, timeout_s=timeout_s)
-    else:
+    if not separator or scheme not in (*SCHEMES, *ADAPTERS):
         raise _scheme_problem(url, scheme if separator else "")
+    who = name or client_name()
     given = [sequencer] if isinstance(sequencer, str) else list(sequencer or ())
     addresses = [
         parse_address(text.removeprefix("tidings://"), default_port=SEQUENCER_PORT) for text in given
     ]
     encrypted = SCHEMES[scheme][1] if scheme in SCHEMES else tls_ca is not None
 
-    def sequencing() -> Sequencing | None:
-        found = addresses
-        if not found and isinstance(inner, Bus) and isinstance(inner.connection, ClientConnection):
-            found = [parse_address(text) for text in inner.connection.sequencers]
+    def sequencing(told: Sequence[str] = ()) -> Sequencing | None:
+        found = addresses or [parse_address(text) for text in told]
         if not found:
             return None
         from tidings.ordering.connected import ConnectedSequencing  # most clients need none
@@ -96,7 +111,24 @@ def connect(
             timeout_s=timeout_s,
         )
 
-    return ConnectedBus(inner, sequencing, patience=order_patience)
+    if scheme in SCHEMES:
+        return broker_bus(
+            scheme,
+            rest.rstrip("/"),
+            who,
+            lasting=name is not None,
+            token=token,
+            tls_ca=tls_ca,
+            timeout_s=timeout_s,
+            incarnation=incarnation,
+            marks=marks,
+            opener=opener,
+            find_order=sequencing,
+            patience=order_patience,
+        )
+    module, function = ADAPTERS[scheme]
+    inner: EventService = getattr(import_module(module), function)(url, name=who, timeout_s=timeout_s)
+    return OrderedService(inner, sequencing, patience=order_patience)
 
 
 def _scheme_problem(url: object, scheme: str) -> ConnectionFailed | NotYetAvailable:
@@ -106,41 +138,18 @@ def _scheme_problem(url: object, scheme: str) -> ConnectionFailed | NotYetAvaila
     return ConnectionFailed(f"{url!r} is no URL of a broker: it starts with one of {known}")
 
 
-class ConnectedBus(OrderedService):
-    """A bus of one client. Over the overlay it also says what its broker left out."""
-
-    @property
-    def connection(self) -> Any:
-        """The connection to the broker of the overlay."""
-        return self._bus.connection
-
-    @property
-    def dropped(self) -> int:
-        """Notifications that the broker left out because this client did not keep up."""
-        return self._bus.dropped
-
-    def on_fact(self, fact: object) -> None:
-        self._bus.on_fact(fact)
-
-    @property
-    def _bus(self) -> Bus:
-        if not isinstance(self.inner, Bus):
-            raise AttributeError(f"{type(self.inner).__name__} has no connection to a broker of tidings")
-        return self.inner
-
-
-class Embedded(ConnectedBus):
+class Embedded(Bus):
     """A whole network in this process, and a bus at its first broker. `connect` gives more buses, closed with it."""
 
     def __init__(
         self, network: LocalNetwork, ordering: LocalOrdering | None, patience: Patience | None
     ) -> None:
         name = client_name()
-        bus = local_bus(network, network.brokers[0], name)
-        super().__init__(bus, _local_sequencing(ordering, name), patience=patience)
+        super().__init__(_local_sequencing(ordering, name), patience=patience)
+        attach_locally(self, network, network.brokers[0], name)
         self.network = network
         self.ordering = ordering
-        self._others: WeakSet[ConnectedBus] = WeakSet()
+        self._others: WeakSet[Bus] = WeakSet()
         self._no_ops: NoOpOutbox | None = None
 
     async def open(self) -> None:
@@ -148,7 +157,7 @@ class Embedded(ConnectedBus):
         await self.network.linked()
         if self.ordering is not None:
             self.ordering.start()
-            self._no_ops = NoOpOutbox(self.inner, self.ordering.layout, self._no_ops_published)
+            self._no_ops = NoOpOutbox(self, self.ordering.layout, self._no_ops_published)
         await super().open()
 
     async def close(self) -> None:
@@ -162,11 +171,11 @@ class Embedded(ConnectedBus):
             self.ordering.stop()
         self.network.stop()
 
-    def connect(self, at: str | None = None, *, name: str | None = None) -> ConnectedBus:
+    def connect(self, at: str | None = None, *, name: str | None = None) -> Bus:
         """Another client, at the broker named `at` (the last one without a name)."""
         who = name or client_name()
-        bus = local_bus(self.network, self.network.brokers[-1] if at is None else at, who)
-        other = ConnectedBus(bus, _local_sequencing(self.ordering, who), patience=self._patience)
+        other = Bus(_local_sequencing(self.ordering, who), patience=self._patience)
+        attach_locally(other, self.network, self.network.brokers[-1] if at is None else at, who)
         self._others.add(other)
         return other
 

@@ -26,7 +26,6 @@ from typing import TypeVar
 from tidings.model.errors import ConnectionFailed
 from tidings.model.messages import PublishFailed
 from tidings.model.run import Stretch
-from tidings.opening import ConnectedBus
 from tidings.ordering.simulated import LateBus, SimulatedOrdering, SimulatedSequencing, simulated_layout
 from tidings.protocol.broker import Broker
 from tidings.protocol.client import Client
@@ -158,15 +157,14 @@ class TestNetwork:
     def schedule(self) -> Schedule:
         return self._network.schedule
 
-    def connect(self, at: str = "b0", *, name: str | None = None) -> ConnectedBus:
+    def connect(self, at: str = "b0", *, name: str | None = None) -> Bus:
         """A client of the broker `at`, beside it: no delay, no loss."""
         if at not in self._around:
             raise ConnectionFailed(f"there is no broker {at!r}; there are {', '.join(self._around)}")
         self._clients += 1
         who = name or f"client-{self._clients}"
-        bus = self._link(Bus(), at, who)
         sequencing = SimulatedSequencing(self._ordering, who, at)
-        return ConnectedBus(bus, lambda: sequencing, patience=self._order_patience)
+        return self._link(Bus(lambda: sequencing, patience=self._order_patience), at, who)
 
     def _late_bus(self, at: str, name: str) -> LateBus:
         return self._link(LateBus(), at, name)
@@ -296,7 +294,7 @@ class _ConnectedReliableClient(ReliableClient):
     """A client of a guaranteed broker whose bus hears of its connection."""
 
     def __init__(self, node: SimulatedNode, broker: str, bus: Bus) -> None:
-        super().__init__(node, broker)
+        super().__init__(node, broker, acknowledges=False, gathers=True)
         self._bus = bus
 
     def link_up(self, peer: str) -> None:

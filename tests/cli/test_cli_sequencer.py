@@ -246,7 +246,7 @@ async def test_no_ops_wait_for_a_service_that_is_not_there_yet() -> None:
     done: list[tuple[str, int]] = []
     layout = single("s0", ("/a",))
     publisher = NoOpPublisher(
-        lambda: connect(f"tidings://{address}").inner, layout, lambda *what: done.append(what)
+        lambda: connect(f"tidings://{address}").without_order(), layout, lambda *what: done.append(what)
     )
     for number in (1, 2):
         publisher.add(PublishNoOps("s0", number, Timestamp(0, number), 1))
@@ -452,7 +452,7 @@ def test_up_with_total_order_survives_the_end_of_a_sequencer(start: Start) -> No
 
 async def in_step(url: str) -> None:
     """Until the standby has all that the active one has."""
-    async with connect(url).inner as service:
+    async with connect(url).without_order() as service:
         while True:
             (server,) = (await service.status())["servers"].values()
             if server["standby"] == "in step":

@@ -39,7 +39,8 @@ from tidings.cli.processes import free_addresses
 from tidings.cli.sequencer_settings import layout_text
 from tidings.model.event import ORDER_ATTRIBUTE, Event
 from tidings.net.address import Address
-from tidings.opening import ConnectedBus, connect
+from tidings.opening import connect
+from tidings.services.host import ApplicationHost
 from tidings.protocol.sequencing.client import PublishNow
 from tidings.protocol.sequencing.stamps import Timestamp, encode_stamp
 from tidings.protocol.sequencing.subscriber import Patience
@@ -296,7 +297,7 @@ async def reconnected(crowd: Crowd, known: set[Key]) -> None:
     without a word: what is confirmed since shows that it is back.
     """
 
-    async def is_back(name: str, bus: ConnectedBus) -> bool:
+    async def is_back(name: str, bus: ApplicationHost) -> bool:
         if any(who == name for who, _ in crowd.confirmed - known):
             return True
         return bool((await bus.status())["reconnections"])
@@ -417,7 +418,7 @@ def test_processes_that_are_killed_leave_one_order(start: Start, tmp_path: Path)
 
 async def in_step(address: Address) -> None:
     """Until the standby of the first server has all that its primary has."""
-    async with connect(f"tidings://{address}").inner as service:
+    async with connect(f"tidings://{address}").without_order() as service:
         while True:
             if (await service.status())["servers"]["n1"].get("standby") == "in step":
                 return

@@ -12,7 +12,8 @@ import pytest
 import order_checks
 import tidings
 from ordered_clients import MODES, TIMEOUT_S, numbers, run, take
-from tidings.opening import ConnectedBus, Embedded
+from tidings.opening import Embedded
+from tidings.services.bus import Bus
 from tidings.ordering import publishing
 from troubled_service import troubled_client
 
@@ -30,7 +31,7 @@ Orders = pytest.mark.parametrize(
 class Traffic:
     """Clients that publish on all topics until told to stop."""
 
-    def __init__(self, clients: Iterable[ConnectedBus]) -> None:
+    def __init__(self, clients: Iterable[Bus]) -> None:
         self._clients = list(clients)
         self._tasks: list[asyncio.Task[None]] = []
         self.published = 0
@@ -45,7 +46,7 @@ class Traffic:
         results = await asyncio.gather(*self._tasks, return_exceptions=True)
         assert all(isinstance(result, asyncio.CancelledError) for result in results), results
 
-    async def _publish(self, client: ConnectedBus) -> None:
+    async def _publish(self, client: Bus) -> None:
         while True:
             for topic in TOPICS:
                 self.published += 1
@@ -69,7 +70,7 @@ def test_streams_come_and_go_while_events_flow(mode: str, causal: bool) -> None:
     random = Random(f"{mode} {causal}")
     shown: dict[str, list[tidings.EventId]] = {}
 
-    async def read(client: ConnectedBus, name: str) -> None:
+    async def read(client: Bus, name: str) -> None:
         topics = random.sample(ENTRIES, random.randint(1, 3))
         async with client.subscribe(*topics, order="total") as stream:
             marker = await client.publish(random.choice(topics).replace("*", "9"), {"n": 0})
@@ -182,7 +183,7 @@ def test_closing_ends_what_is_under_way(mode: str, turns: int, monkeypatch: pyte
         await bus.publish("/a")
         await take(reading, 1)
 
-        async def subscribe(client: ConnectedBus) -> None:
+        async def subscribe(client: Bus) -> None:
             async with client.subscribe("/c", order="total") as stream:
                 await stream.get(TIMEOUT_S)
 

@@ -12,7 +12,8 @@ import pytest
 import order_checks
 import tidings
 from ordered_clients import MODES, TIMEOUT_S, run
-from tidings.opening import ConnectedBus, Embedded
+from tidings.opening import Embedded
+from tidings.services.bus import Bus
 
 LAYOUTS: tuple[tuple[str, ...], ...] = (
     ("/**",),
@@ -58,7 +59,7 @@ class Run:
         self.readings: list[Reading] = []
         self.causes: dict[tidings.EventId, list[tidings.EventId]] = defaultdict(list)
 
-    async def client(self, client: ConnectedBus, name: str) -> None:
+    async def client(self, client: Bus, name: str) -> None:
         mine: list[Reading] = []
         last: tidings.EventId | None = None
         for step in range(STEPS):
@@ -80,7 +81,7 @@ class Run:
             if self.random.random() < 0.2:
                 await asyncio.sleep(self.random.random() * 0.003)
 
-    async def _open(self, client: ConnectedBus, name: str) -> Reading:
+    async def _open(self, client: Bus, name: str) -> Reading:
         topics = self.random.sample(PATTERNS, self.random.randint(1, 3))
         stream = client.subscribe(
             *topics, where=self.random.choice(FILTERS), order=self.random.choice(self.orders)
@@ -97,7 +98,7 @@ class Run:
 
     async def _publish(
         self,
-        client: ConnectedBus,
+        client: Bus,
         last: tidings.EventId | None,
         kind: str,
         read: list[tidings.EventId] | None = None,

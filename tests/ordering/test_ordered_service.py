@@ -11,7 +11,8 @@ import order_checks
 import tidings
 from ordered_clients import MODES, numbers, quiet, run, take
 from tidings.model.event import MAX_ATTRIBUTES, MAX_EVENT_BYTES
-from tidings.opening import ConnectedBus, Embedded
+from tidings.opening import Embedded
+from tidings.services.bus import Bus
 from tidings.services.overlay import local_bus
 from troubled_service import troubled_client
 
@@ -268,7 +269,7 @@ def test_an_unknown_order_is_refused() -> None:
 
 def test_a_network_without_sequencers_has_no_order() -> None:
     async def scenario(bus: Embedded) -> None:
-        alone = ConnectedBus(local_bus(bus.network, "b0", "alone"), lambda: None)
+        alone = local_bus(bus.network, "b0", "alone")
         async with alone:
             with pytest.raises(
                 tidings.SubscriptionRefused, match="needs sequencers, and this network has none"

@@ -13,7 +13,8 @@ from tidings.model.errors import ConnectionFailed, PipelineError
 from tidings.net import sequencer
 from tidings.net.address import Address
 from tidings.net.broker import BrokerServer
-from tidings.opening import ConnectedBus, connect
+from tidings.opening import connect
+from tidings.services.host import ApplicationHost
 from tidings.protocol.sequencing.layout import Layout, Place
 from tidings.spark.plan.live import fetch_rows
 from tidings.spark.plan.planning import Plan, Request, plan_rows
@@ -29,7 +30,7 @@ LAYOUT = Layout(
 AT = {"one": "east", "two": "west"}
 
 
-def bus_at(url: str) -> ConnectedBus:
+def bus_at(url: str) -> ApplicationHost:
     return connect(url, timeout_s=10.0)
 
 

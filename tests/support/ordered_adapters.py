@@ -14,7 +14,9 @@ from live_network import until
 from live_ordering import Hosts
 from tidings.model.event import NOOP_ATTRIBUTE, Event
 from tidings.model.subscription import Subscription
-from tidings.opening import ConnectedBus, connect
+from tidings.opening import connect
+from tidings.ordering.service import OrderedService
+from tidings.services.host import ApplicationHost
 from tidings.ordering.no_ops import NoOpOutbox
 from tidings.protocol.sequencing.layout import Layout, spread
 from tidings.protocol.sequencing.machine import PublishNoOps
@@ -74,7 +76,7 @@ class Sequencers(Hosts):
 
     def __init__(self, url: str, data: Path, *, causal: bool = True) -> None:
         super().__init__(make_layout(causal=causal), data, times=TIMES)
-        self._service = connect(url).inner
+        self._service = connect(url).without_order()
         self._outbox = NoOpOutbox(self._service, self.layout, self._published)
         self.no_ops = _NoOps(self._outbox)
 
@@ -104,7 +106,7 @@ class Reader:
     """An ordered subscription, what it was shown in order, and what came late."""
 
     def __init__(
-        self, name: str, bus: ConnectedBus, *topics: str, order: str = "total", where: str | None = None
+        self, name: str, bus: ApplicationHost, *topics: str, order: str = "total", where: str | None = None
     ) -> None:
         self.name = name
         self.bus = bus
@@ -151,7 +153,7 @@ class Crowd:
         """With the topic."""
         self.confirmed: set[Key] = set()
         self.causes: dict[Key, list[Key]] = {}
-        self.buses: dict[str, ConnectedBus] = {}
+        self.buses: dict[str, ApplicationHost] = {}
         self.readers: list[Reader] = []
         self.unordered: list[Event] = []
         """What an ordinary subscription to everything was shown."""
@@ -176,7 +178,7 @@ class Crowd:
             for bus in self.buses.values():
                 await bus.close()
 
-    async def join(self, name: str) -> ConnectedBus:
+    async def join(self, name: str) -> ApplicationHost:
         bus = connect(self._url, name=name, sequencer=self._sequencers, order_patience=self._patience)
         await bus.open()
         self.buses[name] = bus
@@ -307,11 +309,11 @@ def key_of(event: tuple[str, dict[str, Any], bytes]) -> Key:
 
 def external(bus: EventService) -> ExternalService:
     """The adapter under the order."""
-    assert isinstance(bus, ConnectedBus) and isinstance(bus.inner, ExternalService)
+    assert isinstance(bus, OrderedService) and isinstance(bus.inner, ExternalService)
     return bus.inner
 
 
-async def crash(bus: ConnectedBus) -> None:
+async def crash(bus: ApplicationHost) -> None:
     """It is gone without a word: what is not with the service by now never will be, and no sequencer is told."""
     bus._module.leave = lambda: None  # type: ignore[method-assign]
     await bus.close()

@@ -21,7 +21,7 @@ from tidings.cli.options import Json, Quiet, TlsAuthority, TokenFile, TransportN
 from tidings.cli.output import Progress, print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from tidings.opening import ConnectedBus
+    from tidings.services.host import ApplicationHost
     from tidings.services.stream import Stream
 
 LATENCY_EVENTS = 1000
@@ -75,7 +75,7 @@ async def measure(
 ) -> dict[str, Any]:
     async with broker_url(url, transport) as where, AsyncExitStack() as stack:
 
-        def new_bus() -> ConnectedBus:
+        def new_bus() -> ApplicationHost:
             return make_bus(where, token_file=token_file, tls_authority=tls_authority)
 
         topic = f"/bench/{secrets.token_hex(6)}"
@@ -108,7 +108,7 @@ async def broker_url(url: str | None, transport: TransportName) -> AsyncIterator
 
 
 async def measure_throughput(
-    publisher: ConnectedBus,
+    publisher: ApplicationHost,
     topic: str,
     streams: list[Stream],
     events: int,
@@ -164,7 +164,7 @@ class Meter:
 
 
 async def measure_latency(
-    publisher: ConnectedBus, topic: str, streams: list[Stream], size_bytes: int
+    publisher: ApplicationHost, topic: str, streams: list[Stream], size_bytes: int
 ) -> dict[str, Any]:
     """At a modest rate, so that it is the way that is measured and not a queue."""
     sent_at: dict[int, int] = {}

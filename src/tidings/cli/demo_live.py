@@ -25,7 +25,7 @@ from tidings.scenario.topology import Topology, parents
 if TYPE_CHECKING:
     from tidings.model.event import Event
     from tidings.model.predicates import Scalar
-    from tidings.opening import ConnectedBus
+    from tidings.services.host import ApplicationHost
     from tidings.services.stream import Stream
 
 RATE_HZ = 100.0
@@ -193,7 +193,7 @@ class LiveDemo:
 
     # --- Steady work
 
-    async def _write(self, writer: Writer, bus: ConnectedBus) -> None:
+    async def _write(self, writer: Writer, bus: ApplicationHost) -> None:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         while True:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from tidings.opening import ConnectedBus
+    from tidings.services.host import ApplicationHost
 
 MAX_TOKEN_BYTES = 4096
 
@@ -93,7 +93,7 @@ def make_bus(
     token_file: Path | None = None,
     tls_authority: Path | None = None,
     timeout_s: float = 5.0,
-) -> ConnectedBus:
+) -> ApplicationHost:
     """A bus that is not open yet; a URL that is none is a mistake in the usage."""
     from tidings.model.errors import ConnectionFailed, NotYetAvailable
     from tidings.opening import connect

@@ -104,11 +104,11 @@ def plan_live(
 ) -> Plan:
     from tidings.cli.options import make_bus
     from tidings.cli.running import run
-    from tidings.opening import ConnectedBus
+    from tidings.services.host import ApplicationHost
     from tidings.spark.plan.live import fetch_rows
     from tidings.spark.plan.planning import plan_rows
 
-    def bus_at(where: str) -> ConnectedBus:
+    def bus_at(where: str) -> ApplicationHost:
         return make_bus(where, token_file=token_file, tls_authority=tls_ca, timeout_s=timeout_s)
 
     of_client = {} if request.sites is None else request.sites.of_client

@@ -23,7 +23,7 @@ from tidings.cli.output import json_line, print_line
 
 if TYPE_CHECKING:
     from tidings.model.predicates import Scalar
-    from tidings.opening import ConnectedBus
+    from tidings.services.host import ApplicationHost
 
 STDIN = "-"
 MAX_BATCH = 512
@@ -85,7 +85,7 @@ def pub(
 
 
 async def publish_all(
-    bus: ConnectedBus,
+    bus: ApplicationHost,
     topic: str,
     attributes: Mapping[str, Scalar],
     batches: AsyncIterator[list[bytes]],

@@ -138,7 +138,7 @@ class LiveSubscriber(Role):
             window = Window(self._subscription(held.subscription, held.topics), held.requested_ns)
             window.accepted = held.accepted
             self._windows[held.subscription] = window
-            self.link.connection.client.subscribe(window.subscription)
+            self.link.subscribe(window.subscription)
             if held.cancelled_ns is None:
                 self._current = window
             else:
@@ -154,7 +154,7 @@ class LiveSubscriber(Role):
             self._current = None
         if step.topics is not None:
             self._current = self._open_window(step.topics)
-            self.link.connection.client.subscribe(self._current.subscription)
+            self.link.subscribe(self._current.subscription)
 
     def _open_window(self, topics: tuple[str, ...]) -> Window:
         subscription = self._subscription(f"{self.name}#{self._made}", topics)
@@ -178,12 +178,14 @@ class LiveSubscriber(Role):
         self._unsubscribe(subscription_id)
 
     def _unsubscribe(self, subscription_id: str) -> None:
-        self.link.connection.client.unsubscribe(subscription_id)
+        self.link.unsubscribe(subscription_id)
 
     def on_fact(self, fact: object) -> None:
         match fact:
             case Delivered():
                 self._on_delivered(fact)
+                if fact.ticket is not None:
+                    fact.ticket.done()
             case SubscriptionAccepted(subscription=name):
                 self._on_accepted(name)
             case SubscriptionFailed(reason=reason):

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 
 from tidings.cli import scenario_facts as words
 from tidings.cli.scenario_facts import Go, OrderingWork
 from tidings.model.errors import ConnectionFailed
+from tidings.model.subscription import Subscription
 from tidings.net.address import Address
 from tidings.net.client import ClientConnection
 from tidings.net.sequencing import SequencersRefused, SequencingConnection
+from tidings.protocol.application.application import Application
 from tidings.protocol.sequencing.client import OrderingModule
 from tidings.protocol.sequencing.layout import Layout, parse_layout
 from tidings.protocol.sequencing.subscriber import Patience
@@ -63,6 +66,9 @@ class Role:
     def on_connection_lost(self) -> None:
         """With the broker."""
 
+    def on_subscribing(self, name: str) -> None:
+        """The application asks the network for a subscription of that name."""
+
 
 class Sequencers:
     """The way to those who number events, and how long what they numbered is waited for."""
@@ -81,19 +87,17 @@ class Sequencers:
         assert self._connection is not None, "it is not open"
         return self._connection.module
 
-    async def open(self, link: LiveLink) -> None:
+    async def open(self, name: str, emit: Callable[[object], None]) -> None:
         """Until one of them takes it; at the start of the scenario, when all are there, until all do."""
-        connection = self._connection = await self._open_one(link)
+        connection = self._connection = await self._open_one(name, emit)
         enough = not self._all
         while not enough:
             await asyncio.sleep(LOOK_S)
             enough = all(connection.nodes.values())
 
-    async def _open_one(self, link: LiveLink) -> SequencingConnection:
+    async def _open_one(self, name: str, emit: Callable[[object], None]) -> SequencingConnection:
         while True:
-            connection = SequencingConnection(
-                self._addresses, link.name, emit=link.on_fact, layout=self.layout
-            )
+            connection = SequencingConnection(self._addresses, name, emit=emit, layout=self.layout)
             try:
                 await connection.open()
             except ConnectionFailed:
@@ -106,6 +110,22 @@ class Sequencers:
             await self._connection.close()
 
 
+class _Told:
+    """The session with the broker; roles hear of subscriptions before the network does."""
+
+    def __init__(self, link: LiveLink) -> None:
+        self._link = link
+        self._session = link.connection.client.session
+        self.reserve = self._session.reserve
+        self.publish_as = self._session.publish_as
+        self.unsubscribe = self._session.unsubscribe
+
+    def subscribe(self, subscription: Subscription) -> None:
+        for role in self._link.roles:
+            role.on_subscribing(subscription.id)
+        self._session.subscribe(subscription)
+
+
 class LiveLink:
     def __init__(
         self, name: str, address: Address, incarnation: int, sequencers: Sequencers | None = None
@@ -115,12 +135,15 @@ class LiveLink:
         self.sequencers = sequencers
         self._was_connected = False
         self._closing = False
+        self.application: Application
+        """Between the roles and the network, where there is an order."""
         self.connection = ClientConnection(
             address,
             name,
-            emit=self.on_fact,
+            emit=self._on_session_fact,
             on_connection=self._on_connection,
             incarnation=incarnation,
+            acknowledges=sequencers is None,
         )
 
     async def open(self) -> None:
@@ -128,7 +151,9 @@ class LiveLink:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._open_connection())
             if self.sequencers is not None:
-                tasks.create_task(self.sequencers.open(self))
+                tasks.create_task(self.sequencers.open(self.name, self._on_session_fact))
+        if self.sequencers is not None:
+            self.application.add_order(self.sequencers.module, patience=self.sequencers.patience)
 
     async def _open_connection(self) -> None:
         while True:
@@ -143,6 +168,25 @@ class LiveLink:
         if self.sequencers is not None:
             await self.sequencers.close()
 
+    def subscribe(self, subscription: Subscription) -> None:
+        if self.sequencers is None:
+            self.connection.client.subscribe(subscription)
+        else:
+            self.application.start(subscription)
+
+    def unsubscribe(self, subscription_id: str) -> None:
+        if self.sequencers is None:
+            self.connection.client.unsubscribe(subscription_id)
+        else:
+            self.application.end(subscription_id)
+
+    def _on_session_fact(self, fact: object) -> None:
+        """The broker's, or the sequencers'."""
+        if self.sequencers is None:
+            self.on_fact(fact)
+        else:
+            self.application.on_fact(fact)
+
     def on_fact(self, fact: object) -> None:
         if isinstance(fact, SequencersRefused) and not self._closing:
             report(words.Failed(f"client {self.name!r}: {fact.reason}"))
@@ -152,6 +196,8 @@ class LiveLink:
     def _on_connection(self, up: bool, reason: str) -> None:
         if up and not self._was_connected:
             self._was_connected = True
+            if self.sequencers is not None:
+                self.application = Application(_Told(self), self.on_fact)
             for role in self.roles:
                 role.on_first_connection()
         elif not up and self.connection.closed and not self._closing:

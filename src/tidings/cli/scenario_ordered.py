@@ -1,50 +1,35 @@
 """Publishers and subscribers of a live scenario with an order: what the simulator's do, over real sockets.
 
-Between them and the service is their ordering module (simulator/ordered_clients.py says what is done with it). A
-subscriber has one subscription in the service for each entry of the layout that it needs, or two, and one key in the
-module whatever the changes of its topics. One that crashes comes back as somebody else to the servers.
+Both use the client that applications use (simulator/ordered_clients.py says what goes into the trace). A subscriber has
+one subscription whatever the changes of its topics. One that crashes comes back as somebody else to the servers.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 
 from tidings.cli import scenario_facts as words
 from tidings.cli.scenario_client import Arrival, LivePublisher, LiveSubscriber, Window
 from tidings.cli.scenario_facts import PublisherWork, SubscriberWork
 from tidings.cli.scenario_link import LiveLink, Sequencers, report
 from tidings.model.errors import OrderError
-from tidings.model.event import ORDER_ATTRIBUTE, Publication
-from tidings.model.predicates import Scalar
+from tidings.model.event import Publication
+from tidings.model.subscription import Order, Subscription
+from tidings.model.topics import TopicPattern
 from tidings.net.guaranteed import GUARANTEED
 from tidings.protocol.facts import (
     Delivered,
+    Misbehaviour,
     PublicationConfirmed,
-    PublicationFailed,
+    PublicationNumbered,
     SubscriptionAccepted,
+    SubscriptionBroken,
+    SubscriptionChanged,
     SubscriptionFailed,
 )
-from tidings.protocol.sequencing.client import Joined, OrderBroken, PublishNow, Shown
-from tidings.protocol.sequencing.stamps import encode_stamp
-from tidings.protocol.sequencing.topic_changes import Notified, TopicChanges
 from tidings.simulator.faults import nanoseconds
 
 log = logging.getLogger("tidings.cli")
-
-
-class _Call:
-    """An event that the application published and the service does not have."""
-
-    __slots__ = ("attributes", "called_ns", "handle", "ready", "topic")
-
-    def __init__(self, arrival: Arrival, called_ns: int, *, ready: bool) -> None:
-        self.topic = arrival.topic
-        self.attributes: dict[str, Scalar] = arrival.attributes
-        self.called_ns = called_ns
-        self.ready = ready
-        """It has its stamp, or needs none."""
-        self.handle: int | None = None
 
 
 class OrderedLivePublisher(LivePublisher):
@@ -53,70 +38,48 @@ class OrderedLivePublisher(LivePublisher):
     ) -> None:
         super().__init__(work, link, seed, end_ns)
         self._sequencers = sequencers
-        self._calls: deque[_Call] = deque()
-        self._handles: dict[int, int] = {}
-        """Sequence of an event that the service has not confirmed -> its handle in the module."""
+        self._published = self._confirmed = 0
 
     def _publish(self, arrival: Arrival) -> None:
-        now, rank = self.go.now, self._sequencers.layout.rank_of(arrival.topic)
-        call = _Call(arrival, now, ready=rank is None)
-        if rank is not None and not self._sequencers.module.publish(rank, call):
+        """What has no order leaves at once, so it is reported before; what has one at the end of this turn of the loop,
+        if there is room for it."""
+        now = self.go.now
+        sequence = self.link.connection.client.session.next_sequence
+        ordered = self._sequencers.layout.rank_of(arrival.topic) is not None
+        if not ordered:
+            self._report(arrival, sequence, now)
+        wall_ns = self.go.wall_ns + now
+        try:
+            self.link.application.publish(arrival.topic, arrival.attributes, self._payload, wall_ns)
+        except OrderError:
             return  # too many wait: the application is told so
-        # What goes to the service goes in the order of the calls: so its sequence is known already. The request for
-        # a number leaves at the end of this turn of the loop, after the report.
-        self._report(arrival, self.link.connection.client.session.next_sequence + len(self._calls), now)
-        self._calls.append(call)
-        self._hand_over_ready()
-
-    def _hand_over_ready(self) -> None:
-        while self._calls and self._calls[0].ready:
-            call = self._calls.popleft()
-            sequence = self._hand_over(call.topic, call.attributes, call.called_ns)
-            if call.handle is not None:
-                self._handles[sequence] = call.handle
+        self._published = sequence
+        if ordered:
+            self._report(arrival, sequence, now)
 
     def on_fact(self, fact: object) -> None:
         match fact:
-            case PublishNow(event=_Call() as call, stamp=stamp, handle=handle):
-                carried = encode_stamp(self._sequencers.layout.fingerprint, stamp)
-                call.attributes = {**call.attributes, ORDER_ATTRIBUTE: carried}
-                call.handle, call.ready = handle, True
-                report(words.Stamped(1 + len(stamp.index)))
-                self._hand_over_ready()
-            case PublicationConfirmed(first=first, last=last):
+            case PublicationNumbered(entries=entries):
+                report(words.Stamped(entries))
+            case PublicationConfirmed(last=last):
+                self._confirmed = max(self._confirmed, last)
                 super().on_fact(fact)
-                for sequence in range(first, last + 1):
-                    confirmed = self._handles.pop(sequence, None)
-                    if confirmed is not None:
-                        self._sequencers.module.published(confirmed)
-            case PublicationFailed(sequence=sequence):
-                self._fail(sequence)
 
     def on_connection_lost(self) -> None:
         """Best effort: of what was under way nobody will say more, and nobody is to wait for it."""
         if self.link.connection.mode != GUARANTEED:
-            for sequence in list(self._handles):
-                self._fail(sequence)
-
-    def _fail(self, sequence: int) -> None:
-        failed = self._handles.pop(sequence, None)
-        if failed is not None:
-            self._sequencers.module.failed(failed)
+            for sequence in range(self._confirmed + 1, self._published + 1):
+                self.link.application.fail_if_sent(sequence, "the connection was lost")
 
 
 class OrderedLiveSubscriber(LiveSubscriber):
     def __init__(self, work: SubscriberWork, link: LiveLink, sequencers: Sequencers) -> None:
         super().__init__(work, link)
-        self._sequencers = sequencers
-        self._changes = TopicChanges(
-            sequencers.layout,
-            work.filter,
-            sequencers.patience,
-            module=lambda: self._sequencers.module,
-            subscribe=lambda subscription: self.link.connection.client.subscribe(subscription),
-            unsubscribe=lambda name: self.link.connection.client.unsubscribe(name),
-            on_complete=self._on_complete,
-        )
+        self._layout = sequencers.layout
+        self._id = ""
+        """Of the subscription of this life; empty: none was made yet."""
+        self._since: dict[int, int] = {}
+        """Entry of the layout -> since when the application wants it."""
         self._eligible: list[Window] = []
         """For which events may be shown."""
 
@@ -139,11 +102,8 @@ class OrderedLiveSubscriber(LiveSubscriber):
 
     def on_first_connection(self) -> None:
         """Back from a crash: what its broker may still know of the life before is of no use."""
-        session = self.link.connection.client.session
         for name in self._work.entries:
-            for subscription in self._changes.subscriptions(int(name.rpartition("@")[2]), name):
-                session.subscribe(subscription)
-                session.unsubscribe(subscription.id)
+            self.link.connection.client.session.end_earlier(name)
 
     def _close_current(self) -> None:
         if self._current is not None:
@@ -155,51 +115,49 @@ class OrderedLiveSubscriber(LiveSubscriber):
 
     def _follow(self, topics: tuple[str, ...] | None) -> None:
         """Leave at once what is not wanted any more; join what is once the service has accepted it."""
-        if topics is not None:
-            self._current = self._open_window(topics)
-            self._eligible.append(self._current)
-        since = 0 if self._current is None else self._current.requested_ns
-        self._changes.follow(topics or (), since, self._name_of, self._report_entries)
+        application, now = self.link.application, self.go.now
+        ranks = self._layout.ranks_for([TopicPattern(topic) for topic in topics or ()])
+        self._since = {rank: self._since.get(rank, now) for rank in ranks}
+        if topics is None:
+            if self._id:
+                application.rest(self._id)
+            return
+        self._current = self._open_window(topics)
+        self._since = {rank: min(since, self._current.requested_ns) for rank, since in self._since.items()}
+        self._eligible.append(self._current)
+        if self._id:
+            application.change(self._id, topics, self._work.filter)
+        else:
+            self._id = self._current.subscription.id
+            application.start(Subscription(self._id, topics, self._work.filter, Order(self._work.order)))
 
-    def _name_of(self, rank: int) -> str:
-        """Never used before: no window joins an entry twice."""
-        assert self._current is not None
-        return f"{self._current.subscription.id}@{rank}"
-
-    def _report_entries(self, names: tuple[str, ...]) -> None:
-        report(words.Entries(self.name, names))
-
-    def _on_complete(self) -> None:
-        if self._current is not None:
-            self._accept(self._current)
+    def on_subscribing(self, name: str) -> None:
+        """The network must not hear of what nobody would end after a crash."""
+        report(words.Entries(self.name, (*self.link.application.beneath, name)))
 
     def on_fact(self, fact: object) -> None:
         match fact:
             case Delivered():
-                self._on_notified(fact)
-            case Shown(key=self._changes.key, stamp=stamp, event=Notified() as notified, out_of_order=late):
-                self._on_shown(stamp.topic, notified.publication, late=late, by=notified.by)
-            case Joined(key=self._changes.key):
-                self._changes.on_joined()
-            case SubscriptionAccepted(subscription=name):
-                self._changes.on_accepted(name)
+                super().on_fact(fact)
+            case SubscriptionAccepted() | SubscriptionChanged():
+                if self._current is not None:
+                    self._accept(self._current)
             case SubscriptionFailed(reason=reason):
                 report(words.Failed(f"subscriber {self.name!r}: {reason}"))
-            case OrderBroken(key=self._changes.key, reason=reason):
+            case SubscriptionBroken(reason=reason):
                 self._on_broken(reason)
+            case Misbehaviour(peer=peer, what=what):
+                log.warning("%s: %s: %s", self.name, peer, what)
 
     # --- Events
 
-    def _on_notified(self, fact: Delivered) -> None:
-        try:
-            self._changes.on_notified(fact)
-        except OrderError as error:
-            log.warning("%s: an event of %s was left out: %s", self.name, fact.publication.source, error)
-
-    def _on_shown(self, rank: int, publication: Publication, *, late: bool, by: str) -> None:
+    def _on_delivered(self, fact: Delivered) -> None:
+        publication = fact.publication
         published_ns = self._published_ns(publication)
-        if not self._changes.shows(rank, published_ns):
-            return
+        if published_ns >= self._since.get(fact.stamp.topic, published_ns + 1):
+            self._show_in_window(publication, published_ns, late=fact.out_of_order, by=fact.recovered_by)
+
+    def _show_in_window(self, publication: Publication, published_ns: int, *, late: bool, by: str) -> None:
         for window in reversed(self._eligible):
             if window.has(published_ns):
                 if window.subscription.interest().matches(publication):
@@ -213,5 +171,4 @@ class OrderedLiveSubscriber(LiveSubscriber):
         report(words.Broken(self.name, reason))
         self._close_current()
         self._eligible.clear()
-        self._changes.forget()
-        self._changes.leave_all()
+        self._since.clear()

@@ -37,7 +37,7 @@ from tidings.cli.topology import check_size
 from tidings.model.errors import ConnectionFailed, ScenarioError, TidingsError, TraceError
 from tidings.net.address import Address
 from tidings.net.guaranteed import store_path
-from tidings.opening import ConnectedBus, connect
+from tidings.opening import connect
 from tidings.scenario.expand import Plan, PlannedFault, expand
 from tidings.scenario.order_nodes import host_of, order_node
 from tidings.scenario.schema import (
@@ -48,6 +48,7 @@ from tidings.scenario.schema import (
     Scenario,
     SlowFault,
 )
+from tidings.services.host import ApplicationHost
 from tidings.simulator.faults import NS_PER_S, Neighbours, nanoseconds
 from tidings.simulator.run import check_available, recovery_settings, write_nodes
 from tidings.trace.metrics import Latency, metrics
@@ -329,7 +330,7 @@ class Conductor:
                     self.writer.traffic("session", session["peer"], name, 0, session["received_bytes"], 0)
 
 
-async def linked(bus: ConnectedBus, broker: BrokerProcess) -> None:
+async def linked(bus: ApplicationHost, broker: BrokerProcess) -> None:
     """Until the broker has heard from all its neighbours."""
     present = False
     while not present:

@@ -118,7 +118,7 @@ class LiveOrdering:
 async def sequencer_status(process: SequencerProcess) -> dict[str, Any]:
     """Empty if it does not answer."""
     try:
-        async with connect(process.url).inner as service:
+        async with connect(process.url).without_order() as service:
             return await service.status()
     except TidingsError:
         return {}

@@ -110,7 +110,7 @@ async def serve(settings: SequencerSettings, *, as_json: bool, stop_on_eof: bool
         authority = None if settings.tls is None else settings.tls.authority
         assert settings.service is not None
         # The service alone: what is published there has its numbers already.
-        return connect(settings.service, token=settings.token, tls_ca=authority).inner
+        return connect(settings.service, token=settings.token, tls_ca=authority).without_order()
 
     host = SequencerHost(
         settings.name,

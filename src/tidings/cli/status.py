@@ -9,7 +9,7 @@ from tidings.cli.options import ClientName, ConnectTimeout, Json, TlsAuthority, 
 from tidings.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from tidings.opening import ConnectedBus
+    from tidings.services.host import ApplicationHost
 
 
 def status(
@@ -31,8 +31,8 @@ def status(
         show(url, found)
 
 
-async def fetch(bus: ConnectedBus) -> dict[str, Any]:
-    service = bus.inner  # the broker answers even where its sequencers do not
+async def fetch(bus: ApplicationHost) -> dict[str, Any]:
+    service = bus.without_order()  # the broker answers even where its sequencers do not
     async with service:
         return await service.status()
 

@@ -24,7 +24,7 @@ from tidings.cli.output import discard_output, json_line, printable
 
 if TYPE_CHECKING:
     from tidings.model.event import Event
-    from tidings.opening import ConnectedBus
+    from tidings.services.host import ApplicationHost
     from tidings.services.stream import Stream
 
 
@@ -87,7 +87,7 @@ def sub(
 
 
 async def print_events(
-    bus: ConnectedBus, stream: Stream, printer: Printer, count: int | None, timeout_s: float | None
+    bus: ApplicationHost, stream: Stream, printer: Printer, count: int | None, timeout_s: float | None
 ) -> None:
     """Until `count` events are printed or the time is over, which starts with the subscription."""
     async with bus, stream:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from tidings.opening import ConnectedBus
+    from tidings.services.host import ApplicationHost
 
 Urls = Annotated[
     list[str],
@@ -115,7 +115,7 @@ class Watched:
             tls_authority=tls_authority,
             timeout_s=timeout_s,
         )
-        self._bus: ConnectedBus | None = None
+        self._bus: ApplicationHost | None = None
         self._make()  # a URL that is none is told before anything starts
 
     async def status(self) -> dict[str, Any] | str:
@@ -124,9 +124,9 @@ class Watched:
             async with asyncio.timeout(2 * self._timeout_s):
                 if self._bus is None:
                     bus = self._make()
-                    await bus.inner.open()  # the broker answers even where its sequencers do not
+                    await bus.without_order().open()  # the broker answers even where its sequencers do not
                     self._bus = bus
-                return await self._bus.inner.status()
+                return await self._bus.status()
         except self._failures as error:
             self.error = error
             await self.close()
@@ -135,7 +135,7 @@ class Watched:
     async def close(self) -> None:
         bus, self._bus = self._bus, None
         if bus is not None:
-            await bus.inner.close()
+            await bus.close()
 
 
 class Screen:

@@ -207,8 +207,12 @@ class LocalNetwork:
         port = self._add_port(name, emit)
         port.sessions[broker] = LocalSink(self, name, broker)
         self._ports[broker].sessions[name] = LocalSink(self, broker, name)
-        make = ReliableClient if self.guaranteed else Client
-        client: AnyClient = make(port, broker, incarnation=self._incarnation(name))
+        incarnation = self._incarnation(name)
+        client: AnyClient
+        if self.guaranteed:
+            client = ReliableClient(port, broker, incarnation=incarnation, acknowledges=False, gathers=True)
+        else:
+            client = Client(port, broker, incarnation=incarnation)
         self._nodes[name] = client
         client.start()
         self._nodes[broker].link_up(name)

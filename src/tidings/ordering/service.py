@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from tidings.model.errors import TidingsError
-from tidings.model.event import Event, EventId, check_not_internal
+from tidings.model.event import Event, check_not_internal
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Subscription
 from tidings.ordering.sequencing import Sequencing
@@ -60,10 +60,8 @@ class ServiceBeneath:
     """An asyncio service as what a client needs beneath it; its answers come as facts, in later turns."""
 
     def __init__(self, service: EventService, on_fact: Callable[[object], None]) -> None:
-        self.ids: dict[int, EventId] = {}
-        """Of what is confirmed and its host has not asked for."""
-        self.anonymous: set[int] = set()
-        """Nobody will ask for the ids of these."""
+        self.receipts: dict[int, Receipt] = {}
+        """By sequence, of those who want to know the id that the service gave."""
         self._service = service
         self._on_fact = on_fact
         self._sequence = 0
@@ -89,6 +87,7 @@ class ServiceBeneath:
             try:
                 receipt = await self._service.publish(topic, attributes, payload, internal=True, wait=False)
             except TidingsError as error:
+                self.receipts.pop(sequence, None)
                 self._on_fact(PublicationFailed(sequence, str(error)))
             else:
                 if receipt.done:
@@ -98,14 +97,12 @@ class ServiceBeneath:
         self._publisher = None
 
     def _settled(self, sequence: int, receipt: Receipt) -> None:
+        asked = self.receipts.pop(sequence, None)
         if receipt.first_error is not None:
-            self.anonymous.discard(sequence)
             self._on_fact(PublicationFailed(sequence, str(receipt.first_error)))
             return
-        if sequence in self.anonymous:
-            self.anonymous.discard(sequence)
-        elif receipt.id is not None:
-            self.ids[sequence] = receipt.id
+        if asked is not None:
+            asked.id = receipt.id
         self._on_fact(PublicationConfirmed(sequence, sequence))
 
     def subscribe(self, subscription: Subscription) -> None:
@@ -132,9 +129,7 @@ class ServiceBeneath:
         late = event.__dict__.pop("out_of_order", False)
         self._on_fact(Delivered(name, event, late, ticket=_Taken(self._service, name)))
 
-    def _missed(
-        self, name: str, gap: stream.EventsMissed, certain: bool, noted: Callable[[], None]
-    ) -> None:
+    def _missed(self, name: str, gap: stream.EventsMissed, certain: bool, noted: Callable[[], None]) -> None:
         noted()
         self._on_fact(EventsMissed(name, gap.source, gap.incarnation, gap.first, gap.last, certain))
 
@@ -206,6 +201,10 @@ class OrderedService(ApplicationHost):
     def lossless(self) -> bool:
         return self.inner.lossless
 
+    @property
+    def reconnections(self) -> int:
+        return self.inner.reconnections
+
     # --- Publishing
 
     async def publish(
@@ -225,7 +224,7 @@ class OrderedService(ApplicationHost):
         await self._wait_for_room()
         receipt = Receipt()
         sequence = self._application.publish(topic, attributes or {}, payload, 0)
-        receipt.find_id = lambda: self._beneath.ids.pop(sequence)
+        self._beneath.receipts[sequence] = receipt
         self.ledger.add(sequence, sequence, receipt)
         return await receipt if wait else receipt
 
@@ -245,7 +244,6 @@ class OrderedService(ApplicationHost):
             await self._wait_for_room()
             self._check_open()
             sequence = self._application.publish(topic, attributes, payload, 0)
-            self._beneath.anonymous.add(sequence)
             batch.published += 1
             self.ledger.add(sequence, sequence, batch)
         return await batch.confirmed()

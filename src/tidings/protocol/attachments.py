@@ -250,9 +250,7 @@ class Attachments(Part):
     def on_notified(self, sender: str, message: Notified) -> None:
         last = max((message.granted, *(last for _, last in message.done)))
         if not self._delivery.client_took(sender, message.granted, message.done):
-            self.port.emit(
-                Misbehaviour(sender, f"it acknowledges notification {last}, it never got so many")
-            )
+            self.port.emit(Misbehaviour(sender, f"it acknowledges notification {last}, it never got so many"))
 
     def _client(self, name: str) -> Attachment:
         client = self.clients.get(name)

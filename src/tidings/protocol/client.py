@@ -175,6 +175,12 @@ class Session(Part):
         held.state = CANCELLING
         self._ask(held)
 
+    def end_earlier(self, subscription_id: str) -> None:
+        """A subscription of an earlier life of this client, which the broker may still know."""
+        held = self._held[subscription_id] = Held(Subscription(subscription_id))
+        held.state = CANCELLING
+        self._ask(held)
+
     def stop_acknowledging(self) -> None:
         """What is not done with is for a later life of this client, where the broker keeps it."""
 

@@ -225,6 +225,13 @@ class ReliableSession(Session):
         for key in [key for key in self._undone if key[0] == subscription_id]:
             self._undone[key].done()
 
+    def end_earlier(self, subscription_id: str) -> None:
+        super().end_earlier(subscription_id)
+        self._asked.add(subscription_id)
+        for early in self._early:
+            early.waits_for.discard(subscription_id)
+        self._forget_early([early for early in self._early if early.waits_for])
+
     def on_unsubscribed(self, sender: str, message: Unsubscribed) -> None:
         super().on_unsubscribed(sender, message)
         if message.subscription not in self._held:

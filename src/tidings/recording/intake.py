@@ -24,7 +24,7 @@ class Intake(Stream):
 
     async def wait(self, timeout_s: float) -> None:
         """Until there is an event, or no more will come, or the time is over."""
-        if self._events or self._failure is not None:
+        if len(self) or self._failure is not None:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -35,12 +35,14 @@ class Intake(Stream):
         self._wake()
 
     def take(self, limit: int) -> list[Event]:
-        events = self._events
-        return [events.popleft() for _ in range(min(limit, len(events)))]
+        events: list[Event] = []
+        while len(events) < limit and (event := self._next()) is not None:
+            events.append(event)
+        return events
 
     def settle(self, count: int) -> None:
-        for _ in range(count):
-            self._service.taken(self.subscription.id)
+        self._taken -= count
+        self._service.taken(self.subscription.id, count)
 
     def fail(self, error: Exception) -> None:
         self.failure = error

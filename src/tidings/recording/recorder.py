@@ -25,14 +25,12 @@ from tidings.model.errors import ArchiveError, ArchiveFull, TidingsError
 from tidings.model.event import Event
 from tidings.model.subscription import Order, Subscription
 from tidings.net.client import Opener
-from tidings.opening import connect
-from tidings.ordering.service import OrderedService
+from tidings.opening import connect_as
+from tidings.protocol.application.application import ORDERED
 from tidings.protocol.attachments import ABSENT_NS
 from tidings.recording.gaps import Missing, PendingGaps
 from tidings.recording.intake import Intake
 from tidings.recording.marks import ALIVE, BROKER, DISK, WHO, Changes, Marks
-from tidings.services.bus import Bus
-from tidings.services.overlay import SCHEMES, broker_bus
 from tidings.services.service import EventService, parse_order
 from tidings.services.stream import EventsMissed
 
@@ -106,13 +104,8 @@ class Recorder:
     @property
     def _resumes(self) -> bool:
         """Its broker keeps events while it is away."""
-        return isinstance(self._service, Bus) and self._service.lossless
-
-    @property
-    def _inner(self) -> EventService | None:
-        """The service without its order."""
         service = self._service
-        return service.inner if isinstance(service, OrderedService) else service
+        return service is not None and service.resumes and self.subscription.order in (Order.NONE, Order.FIFO)
 
     @property
     def _came(self) -> int:
@@ -129,8 +122,7 @@ class Recorder:
             self.name = self.name or f"archive-{archive.id[:16]}"
             self.first_offset = end = archive.bounds().end
             self._service = self._make_service()
-            if isinstance(self._inner, Bus):
-                self._inner.on_break = self._on_break
+            self._service.on_break = self._on_break
             await self._subscribe(self._service, end)
             await self._write()
         except BaseException:
@@ -138,9 +130,8 @@ class Recorder:
             raise
 
     async def _subscribe(self, service: EventService, end: int) -> None:
-        if isinstance(service, Bus):
-            service.keeps_subscriptions = True
         await service.open()
+        service.keeps_subscriptions = self._resumes
         self._note_absence(began_before=ALIVE in self._marks, end=end)
         self._intake = Intake(service, self.subscription, BUFFER_EVENTS)
         self._intake.on_miss = self._on_miss  # where an order needs every event, that replaces it
@@ -152,18 +143,15 @@ class Recorder:
         return self._archive
 
     def _make_service(self) -> EventService:
-        scheme, _, rest = self._url.partition("://")
-        if scheme in SCHEMES and self.subscription.order in (Order.NONE, Order.FIFO):
-            marks = {SUBSCRIPTION: self._marks.of_sources()}
-            return broker_bus(
-                scheme,
-                rest.rstrip("/"),
-                name=self.name,
-                marks=marks,
-                opener=self._opener,
-                **self._credentials,
-            )
-        return connect(self._url, name=self.name, sequencer=self._sequencer, **self._credentials)
+        service = connect_as(
+            self._url,
+            self.name,
+            sequencer=self._sequencer,
+            marks={SUBSCRIPTION: self._marks.of_sources()},
+            opener=self._opener,
+            **self._credentials,
+        )
+        return service if self.subscription.order in ORDERED else service.without_order()
 
     def _note_absence(self, *, began_before: bool, end: int) -> None:
         """What was published while no recorder was there may be missing."""
@@ -314,21 +302,21 @@ class Recorder:
     def _note_losses(self) -> None:
         """What nobody tells: it is looked up whenever something is written."""
         came = self._came
-        inner = self._inner
-        dropped = getattr(inner, "dropped", 0) + (0 if self._intake is None else self._intake.dropped)
+        service = self._service
+        assert service is not None
+        dropped = service.dropped + (0 if self._intake is None else self._intake.dropped)
         if dropped > self._dropped:
             self._gaps.add("the recorder did not keep up", dropped - self._dropped, after=came)
             self._dropped = dropped
-        reconnections = getattr(inner, "reconnections", 0)  # of an adapter
-        if reconnections > self._reconnections and inner is not None and not inner.lossless:
-            self._reconnections = reconnections
+        if service.reconnections > self._reconnections and not service.lossless:
+            self._reconnections = service.reconnections
             self._gaps.add("the connection was lost", after=came)
         if self._resumes:
             self._note_broker(came)
 
     def _note_broker(self, came: int) -> None:
         """Another one, or one without its memory, has kept nothing for us."""
-        assert isinstance(self._service, Bus)
+        assert self._service is not None
         broker, disk = _broker_number(self._service), self._service.generation
         if broker != self._marks[BROKER]:
             self._gaps.add(MOVED, after=came)
@@ -338,14 +326,13 @@ class Recorder:
         if disk:
             self._marks[DISK] = disk
 
-    def _on_miss(self, gap: EventsMissed, certain: bool) -> None:
+    def _on_miss(self, gap: EventsMissed, certain: bool, noted: Callable[[], None]) -> None:
+        """Until that is on disk the broker keeps what it has told us."""
         lost = gap.last - gap.first + 1
         events = f"{gap.source}~{gap.incarnation} {gap.first} to {gap.last}"
         reason = (
             f"{events} could not be kept by the network" if certain else f"{events} may have waited elsewhere"
         )
-        # Until that is on disk the broker keeps what it has told us.
-        noted = self._inner.hold() if isinstance(self._inner, Bus) else lambda: None
         self._add_gap(reason, lost, noted)
 
     def _on_break(self, reason: str) -> None:
@@ -384,5 +371,4 @@ async def _finished(work: Coroutine[Any, Any, Result]) -> Result:
 
 def _broker_number(service: EventService | None) -> int:
     """Tells brokers apart; an archive's marks are numbers."""
-    broker = getattr(getattr(service, "connection", None), "broker", "") if isinstance(service, Bus) else ""
-    return zlib.crc32(broker.encode())
+    return zlib.crc32(("" if service is None else service.broker).encode())

@@ -21,9 +21,8 @@ from tidings.model.errors import ArchiveAhead, ArchiveTrimmed, ConnectionFailed
 from tidings.model.event import Event
 from tidings.model.subscription import Interest, make_interest
 from tidings.net.archive_client import open_reader
-from tidings.opening import connect
-from tidings.services.bus import Bus
-from tidings.services.overlay import SCHEMES, broker_bus
+from tidings.opening import connect, connect_as
+from tidings.services.overlay import SCHEMES
 from tidings.services.service import EventService
 
 BATCH_EVENTS = 1_024
@@ -164,12 +163,10 @@ class Replay:
     def _service(self, feed: _Feed) -> EventService:
         if self._once is None:
             return connect(self._url, name=self._name, **self._credentials)
-        scheme, _, rest = self._url.partition("://")
-        if scheme not in SCHEMES:
+        if self._url.partition("://")[0] not in SCHEMES:
             raise ConnectionFailed(f"{self._url} is no guaranteed network: only there 'once' is known")
         name = f"{self._once}-{self._fingerprint(feed)}"
-        bus: Bus = broker_bus(scheme, rest.rstrip("/"), name=name, incarnation=0, **self._credentials)
-        return bus
+        return connect_as(self._url, name, incarnation=0, **self._credentials).without_order()
 
     def _fingerprint(self, feed: _Feed) -> str:
         """Another selection numbers its events otherwise: it is another source."""

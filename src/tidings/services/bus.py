@@ -81,12 +81,6 @@ class Bus(ApplicationHost):
             _Beneath(self), find_order, strips=True, patience=patience, max_buffered=max_buffered
         )
         self.connection: Connection
-        self.dropped = 0
-        """Notifications that the broker left out because this client did not keep up."""
-        self.keeps_subscriptions = False
-        """True: a guaranteed broker goes on keeping events for this client after `close`; it will come back."""
-        self.on_break: Callable[[str], None] = lambda reason: None
-        """Told when the connection is lost, for whoever must know that something may be missing."""
         self._open = False
         self._flush_due = False
         self._status: asyncio.Future[dict[str, Any]] | None = None

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from tidings.model.errors import ConnectionFailed, NotConfirmed, OrderError, SubscriptionRefused, WireError
 from tidings.model.event import Event, is_header
@@ -124,6 +124,11 @@ class ApplicationHost(EventService):
         if self._order is None:
             raise SubscriptionRefused(f"order {subscription.order!r} {NO_SEQUENCERS}")
         check_order(subscription, self._order.layout, lossless=self.lossless and self._patience is None)
+
+    def without_order(self) -> Self:
+        """For whoever asks for no order: it opens though the sequencers are away."""
+        self._find_order = lambda: None
+        return self
 
     # --- Publications
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -13,9 +14,11 @@ from tidings.net.epidemic import EPIDEMIC
 from tidings.net.guaranteed import GUARANTEED
 from tidings.net.local import LocalConnection, LocalEpidemic, LocalNetwork
 from tidings.net.security import Tls
+from tidings.ordering.sequencing import Sequencing
 from tidings.protocol.labels import parse_label
 from tidings.protocol.recovery.settings import Algorithm, RecoverySettings
 from tidings.protocol.reliable_client import Marks
+from tidings.protocol.sequencing.subscriber import Patience
 from tidings.scenario.schema import (
     BernoulliLoss,
     ChainShape,
@@ -41,33 +44,37 @@ AUTO = "auto"
 def broker_bus(
     scheme: str,
     addresses: str,
+    name: str,
     *,
-    name: str | None = None,
+    lasting: bool = True,
     token: str = "",
     tls_ca: str | Path | None = None,
     timeout_s: float = 5.0,
     incarnation: int | None = None,
     marks: Marks | None = None,
     opener: Opener | None = None,
+    find_order: Callable[[Sequence[str]], Sequencing | None] = lambda told: None,
+    patience: Patience | None = None,
 ) -> Bus:
     """A bus at a broker, not open yet; with several addresses, `host1:port1,host2:port2`, at any of them.
 
-    `incarnation` and `marks` are for a client that goes on where an earlier one ended: it publishes as that one, and
-    is not shown again what that one was shown.
+    A name that is not `lasting` nobody had before, or will have again. `incarnation` and `marks` are for a client that
+    goes on where an earlier one ended: it publishes as that one, and is not shown again what that one was shown.
+    `find_order` is given the addresses of the sequencers that the broker told.
     """
     transport, encrypted = SCHEMES[scheme]
-    bus = Bus()
-    bus.connection = ClientConnection(
+    bus = Bus(lambda: find_order(connection.sequencers), patience=patience)
+    bus.connection = connection = ClientConnection(
         [parse_address(text) for text in addresses.split(",")],
-        name or client_name(),
+        name,
         emit=bus.on_fact,
         on_connection=bus.on_connection,
         transport=transport,
         tls=Tls(authority=tls_ca) if encrypted else None,
         token=token,
-        # A name that was never used before has no earlier life.
-        incarnation=incarnation if name else 0,
-        lasting=name is not None,
+        incarnation=incarnation if lasting else 0,
+        acknowledges=False,
+        lasting=lasting,
         marks=marks,
         opener=opener,
         connect_timeout_seconds=timeout_s,
@@ -82,9 +89,12 @@ def client_name() -> str:
 
 def local_bus(network: LocalNetwork, broker: str, name: str) -> Bus:
     """A bus at a broker of this process."""
+    return attach_locally(Bus(), network, broker, name)
+
+
+def attach_locally(bus: Bus, network: LocalNetwork, broker: str, name: str) -> Bus:
     if broker not in network.brokers:
         raise ConnectionFailed(f"there is no broker {broker!r}; there are {', '.join(network.brokers)}")
-    bus = Bus()
     bus.connection = LocalConnection(network, broker, name, bus.on_fact)
     return bus
 

@@ -66,21 +66,18 @@ class Receipt(Batch):
     It may be awaited again, later, or never.
     """
 
-    __slots__ = ("find_id", "id")
+    __slots__ = ("id",)
 
     def __init__(self, event_id: EventId | None = None) -> None:
         super().__init__()
         self.published = 1
         self.id = event_id
-        self.find_id: Callable[[], EventId]
-        """Where the id is known only once the event is confirmed."""
 
     def __await__(self) -> Generator[object, None, EventId]:
         yield from self.settled().__await__()
         if self.first_error is not None:
             raise self.first_error
-        if self.id is None:
-            self.id = self.find_id()
+        assert self.id is not None, "whoever confirms it knows it"
         return self.id
 
 

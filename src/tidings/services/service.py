@@ -33,6 +33,12 @@ class EventService(ABC):
         self._subscription_numbers = count(1)
         self.streams: dict[str, Stream] = {}
         """The streams that are open; whoever closes the service fails them, so that no reader waits for ever."""
+        self.keeps_subscriptions = False
+        """True: where the service `resumes`, it goes on keeping events for this client after `close`."""
+        self.on_break: Callable[[str], None] = lambda reason: None
+        """Told when the connection is lost, for whoever must know that something may be missing."""
+        self.dropped = 0
+        """Notifications that the network left out because this client did not keep up."""
 
     @abstractmethod
     async def open(self) -> None: ...
@@ -126,6 +132,11 @@ class EventService(ABC):
         """The subscription of that name has other topics or another filter, once this returns; SubscriptionRefused if
         that cannot be, and it stays as it was."""
         raise SubscriptionRefused("subscriptions of this service cannot change")
+
+    @property
+    def reconnections(self) -> int:
+        """Connections since the first, where each may have missed something unseen."""
+        return 0
 
     @property
     def resumes(self) -> bool:

@@ -127,9 +127,7 @@ class SharedFacts:
         self.subscriber: Emit
 
     def __call__(self, fact: object) -> None:
-        if isinstance(
-            fact, PublicationConfirmed | PublicationFailed | PublicationNumbered | PublicationSent
-        ):
+        if isinstance(fact, PublicationConfirmed | PublicationFailed | PublicationNumbered | PublicationSent):
             self.publisher(fact)
         else:
             self.subscriber(fact)

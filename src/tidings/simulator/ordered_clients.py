@@ -142,7 +142,7 @@ class OrderedSubscriber(SimulatedSubscriber):
         self._topics: tuple[str, ...] | None = None
         self._id = ""
         """Of the subscription of this life; empty: none was made yet."""
-        self._lost: tuple[Subscription, ...] = ()
+        self._lost: tuple[str, ...] = ()
         """What the service may still know of the life before."""
         self._since: dict[int, int] = {}
         """Entry of the layout -> since when the application wants it."""
@@ -245,9 +245,8 @@ class OrderedSubscriber(SimulatedSubscriber):
 
     def _on_start(self) -> None:
         """Back from a crash: the application asks again. What it left meanwhile, its broker may still know."""
-        for subscription in self._lost:
-            self._client.session.subscribe(subscription)
-            self._client.session.unsubscribe(subscription.id)
+        for name in self._lost:
+            self._client.session.end_earlier(name)
         self._lost = ()
         if self._topics is not None:
             self._follow()

@@ -30,7 +30,14 @@ from tidings.protocol.facts import (
     SubscriptionFailed,
     SubscriptionProgress,
 )
-from tidings.protocol.sequencing.client import Joined, NumbersLost, OrderBroken, OrderingModule, PublishNow, Shown
+from tidings.protocol.sequencing.client import (
+    Joined,
+    NumbersLost,
+    OrderBroken,
+    OrderingModule,
+    PublishNow,
+    Shown,
+)
 from tidings.protocol.sequencing.subscriber import MAX_BUFFERED, Patience
 
 ORDERED = (Order.TOTAL, Order.CAUSAL)
@@ -64,8 +71,6 @@ class Application:
         """By the application's names."""
         self._holders: dict[str, Holder] = {}
         """By the names in the service beneath."""
-        self._held: dict[str, Subscription] = {}
-        """What was asked for there, by the same names."""
         self._by_key: dict[int, OrderedSubscription] = {}
         """By the keys of the ordering module's subscribers."""
 
@@ -81,15 +86,11 @@ class Application:
         self._module = module
         self._patience = patience
         self._max_buffered = max_buffered
-        self._numbering = Numbering(
-            self._beneath, module, self.emit, wanted=wanted, confirms=self._confirms
-        )
+        self._numbering = Numbering(self._beneath, module, self.emit, wanted=wanted, confirms=self._confirms)
 
     # --- Publishing
 
-    def publish(
-        self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
-    ) -> int:
+    def publish(self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int) -> int:
         """The event's sequence."""
         if self._numbering is not None:
             return self._numbering.publish(topic, attributes, payload, published_at)
@@ -154,12 +155,10 @@ class Application:
     def subscribe(self, holder: Holder, subscription: Subscription) -> None:
         """In the service beneath, for one of the subscriptions here."""
         self._holders[subscription.id] = holder
-        self._held[subscription.id] = subscription
         self._beneath.subscribe(subscription)
 
     def unsubscribe(self, subscription_id: str) -> None:
         if self._holders.pop(subscription_id, None) is not None:
-            del self._held[subscription_id]
             self._beneath.unsubscribe(subscription_id)
 
     # --- What the service beneath says
@@ -187,7 +186,6 @@ class Application:
             case SubscriptionProgress(subscription=name) if name in self._holders:
                 self._holders[name].on_progress(fact)
             case SubscriptionFailed(subscription=name) if name in self._holders:
-                del self._held[name]
                 self._holders.pop(name).on_failed(fact)
             case SubscriptionCancelled(subscription=name) if name in self._holders:
                 self._holders[name].on_cancelled(fact)
@@ -200,7 +198,12 @@ class Application:
                 for holder in list(self._subscriptions.values()):
                     holder.on_broker_changed()
                 self.emit(fact)
-            case SubscriptionAccepted() | SubscriptionProgress() | SubscriptionFailed() | SubscriptionCancelled():
+            case (
+                SubscriptionAccepted()
+                | SubscriptionProgress()
+                | SubscriptionFailed()
+                | SubscriptionCancelled()
+            ):
                 pass  # of one that has ended here
             case _:
                 self._on_order_fact(fact)
@@ -235,9 +238,9 @@ class Application:
     # --- State
 
     @property
-    def beneath(self) -> tuple[Subscription, ...]:
-        """Its subscriptions in the service."""
-        return tuple(self._held.values())
+    def beneath(self) -> tuple[str, ...]:
+        """The names of its subscriptions in the service."""
+        return tuple(self._holders)
 
     @property
     def unpublished(self) -> int:

@@ -73,9 +73,7 @@ class Numbering:
         self._handles: dict[int, int] = {}
         """Sequence of an event that the service has not confirmed -> its handle in the module."""
 
-    def publish(
-        self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
-    ) -> int:
+    def publish(self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int) -> int:
         """The event's sequence; OrderError if its topic gets no numbers any more. Mistakes show before it has one."""
         rank = self._layout.rank_of(topic) if self._wanted() else None
         if rank is None and not self._calls:
@@ -147,9 +145,7 @@ class Numbering:
         self._module.leave()
 
 
-def _check_event(
-    topic: str, attributes: Mapping[str, Scalar], payload: bytes, layout: Layout | None
-) -> None:
+def _check_event(topic: str, attributes: Mapping[str, Scalar], payload: bytes, layout: Layout | None) -> None:
     """AttributeValueError or TopicError for what cannot be published, or leaves no room for a timestamp."""
     publication = make_publication("-", 0, 1, topic, attributes, payload, 0)
     if layout is None:

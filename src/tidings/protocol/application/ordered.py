@@ -294,7 +294,9 @@ class OrderedSubscription:
         ticket = fact.ticket or NOTHING
         try:
             order = order_stamp(fact.publication)
-            if order is None or self.key is None:  # published before anybody wanted an order, or before we did
+            if (
+                order is None or self.key is None
+            ):  # published before anybody wanted an order, or before we did
                 ticket.done()
                 return
             carried = decode_stamp(order, self._layout.fingerprint, self._layout.chain)
@@ -352,7 +354,9 @@ class OrderedSubscription:
 
     def _selects(self, event: Publication | Event) -> bool:
         try:
-            return self._interest.selects(event) if isinstance(event, Event) else self._interest.matches(event)
+            return (
+                self._interest.selects(event) if isinstance(event, Event) else self._interest.matches(event)
+            )
         except WireError as error:
             self._owner.emit(Misbehaviour(event.source, f"an event was left out: {error}"))
             return False

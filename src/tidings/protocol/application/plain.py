@@ -91,9 +91,7 @@ class PlainSubscription:
             return
         event = fact.publication
         if self._recent.first_time(event.source, event.incarnation, event.sequence):
-            self._owner.emit(
-                Delivered(self.id, event, fact.out_of_order, fact.recovered_by, fact.ticket)
-            )
+            self._owner.emit(Delivered(self.id, event, fact.out_of_order, fact.recovered_by, fact.ticket))
         elif fact.ticket is not None:
             fact.ticket.done()
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 from tidings.model.errors import PipelineError
 from tidings.net.address import parse_address
 from tidings.net.address import url as url_of
-from tidings.opening import ConnectedBus
+from tidings.services.host import ApplicationHost
 from tidings.spark.plan.tables import listed_sites
 
-MakeBus = Callable[[str], ConnectedBus]
+MakeBus = Callable[[str], ApplicationHost]
 """A bus at that URL, not open yet."""
 
 
@@ -38,8 +38,8 @@ async def fetch_rows(url: str, make_bus: MakeBus, of_client: Mapping[str, str]) 
     return _rows(url, asked, of_client)
 
 
-async def _status(bus: ConnectedBus) -> dict[str, Any]:
-    service = bus.inner
+async def _status(bus: ApplicationHost) -> dict[str, Any]:
+    service = bus.without_order()
     async with service:
         return await service.status()
 
