@@ -82,7 +82,8 @@ def test_overlapping_readers_agree_and_miss_nothing(
             crowd.check(causal=causal)
             for reader in crowd.readers:
                 assert not reader.late
-                assert len(external(reader.bus).incoming) == 1, "existing brokers have no headers to send"
+                names = external(reader.bus).incoming
+                assert not any(name.endswith("?") for name in names), "existing brokers have no headers to send"
 
     run(test)
 

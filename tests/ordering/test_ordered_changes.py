@@ -14,7 +14,7 @@ import tidings
 from ordered_clients import MODES, TIMEOUT_S, numbers, run, take
 from tidings.opening import Embedded
 from tidings.services.bus import Bus
-from tidings.ordering import publishing
+from tidings.services import host
 from troubled_service import troubled_client
 
 ENTRIES = ("/a", "/b/*", "/c")
@@ -117,12 +117,12 @@ def test_many_short_lived_streams_leave_nothing_behind(mode: str) -> None:
             await asyncio.gather(*(stream.__aenter__() for stream in streams))
             await asyncio.gather(*(stream.__aexit__(None, None, None) for stream in streams))
         assert not bus.streams
-        assert not bus._by_id and not bus._by_key
+        assert not bus._shown and not bus._application.order_status()
         for _ in range(1_000):  # what the sequencers are told in the background
-            if not bus._module._subscribers:
+            if not bus._order.module._subscribers:
                 break
             await asyncio.sleep(0.01)
-        assert not bus._module._subscribers
+        assert not bus._order.module._subscribers
 
     run(scenario, mode=mode, order_topics=ENTRIES)
 
@@ -172,7 +172,7 @@ def test_a_client_that_leaves_in_the_middle_holds_up_nobody(mode: str, entries: 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("turns", [0, 3, 40])
 def test_closing_ends_what_is_under_way(mode: str, turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "MAX_UNDER_WAY", 300)  # so that some wait outside
+    monkeypatch.setattr(host, "MAX_UNCONFIRMED", 300)  # so that some wait outside
 
     async def scenario(bus: Embedded) -> None:
         other = bus.connect("b1")
@@ -244,7 +244,7 @@ def test_a_subscription_that_is_given_up_while_it_begins_is_forgotten() -> None:
             await asyncio.gather(opening, return_exceptions=True)
             if not opening.cancelled():
                 await stream.__aexit__(None, None, None)
-        assert not bus._by_id and not bus.streams
+        assert not bus._shown and not bus.streams
         async with bus.subscribe("/a", order="total") as stream:
             await bus.publish("/a", {"n": 1})
             assert numbers(await take(stream, 1)) == [1]
@@ -271,7 +271,7 @@ def test_publications_that_are_given_up_leave_the_order_whole() -> None:
 
 
 def test_publications_that_are_given_up_count_until_they_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "MAX_UNDER_WAY", 10)
+    monkeypatch.setattr(host, "MAX_UNCONFIRMED", 10)
 
     async def scenario(bus: Embedded) -> None:
         client, service = troubled_client(bus, "b1", "c")
@@ -280,7 +280,7 @@ def test_publications_that_are_given_up_count_until_they_are_done(monkeypatch: p
             for _ in range(30):
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(client.publish("/a"), 0.001)
-            assert client._module.unpublished <= 10
+            assert client._order.module.unpublished <= 10
 
     run(scenario)
 

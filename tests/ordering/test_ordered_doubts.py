@@ -9,7 +9,8 @@ import pytest
 import tidings
 from ordered_clients import TIMEOUT_S, numbers, run, take
 from tidings.opening import Embedded
-from tidings.ordering import service as service_module
+from tidings.protocol.facts import BrokerChanged
+from tidings.protocol.sequencing import client as module
 from tidings.services.stream import EventsMissed
 from troubled_service import TroubledService, troubled_client
 
@@ -19,7 +20,12 @@ PERHAPS = EventsMissed("p", 0, 1, 9)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_module, "DOUBT_SECONDS", 0.05)
+    monkeypatch.setattr(module, "DOUBT_NS", 50_000_000)
+
+
+def move(stream: tidings.Stream) -> None:
+    """As if its client had another broker now."""
+    stream._service._application.on_fact(BrokerChanged())  # type: ignore[attr-defined]
 
 
 def play(course: Callable[[Embedded, tidings.Stream, TroubledService], Awaitable[None]]) -> None:
@@ -36,7 +42,7 @@ def play(course: Callable[[Embedded, tidings.Stream, TroubledService], Awaitable
 def test_what_does_not_come_after_a_move_ends_the_order_and_is_named() -> None:
     async def course(bus: Embedded, stream: tidings.Stream, service: TroubledService) -> None:
         service.withholds = lambda event: event.attributes.get("n") == 1
-        stream.on_doubt(MOVED)
+        move(stream)
         for n in range(3):
             await bus.publish("/a", {"n": n})
         assert numbers(await take(stream, 1)) == [0]
@@ -50,7 +56,7 @@ def test_an_order_goes_on_where_nothing_was_lost() -> None:
     """What may be missing need not have been for it: the numbers of its own topics tell."""
 
     async def course(bus: Embedded, stream: tidings.Stream, service: TroubledService) -> None:
-        stream.on_doubt(MOVED)
+        move(stream)
         stream.miss(PERHAPS, certain=False)
         for n in range(20):
             service.withholds = lambda event, held=n: event.attributes.get("n") == held  # type: ignore[misc]

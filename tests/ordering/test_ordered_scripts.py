@@ -40,7 +40,7 @@ class Reading:
     def take(self) -> None:
         """What has come."""
         while len(self.stream):
-            self.events.append(self.stream._take())
+            self.events.append(self.stream._next())
 
     def wants(self, event: tidings.Event) -> bool:
         interest = self.stream.subscription.interest()

@@ -15,7 +15,7 @@ from ordered_clients import MODES, TIMEOUT_S, numbers, quiet, run, take
 from tidings.model.event import ORDER_ATTRIBUTE, Event
 from tidings.net.guaranteed import DEFAULT_WINDOW
 from tidings.opening import Embedded
-from tidings.ordering import service as service_module
+from tidings.protocol.application import ordered
 from tidings.ordering.sequencing import LocalSequencing
 from tidings.protocol.sequencing.stamps import Timestamp, encode_stamp
 from tidings.protocol.sequencing.subscriber import MAX_AHEAD
@@ -236,14 +236,21 @@ class Scripted(TroubledService):
         self.calls: list[object] = []
 
     async def publish(  # type: ignore[override]
-        self, topic: str, attributes: dict[str, Any], payload: bytes = b"", *, internal: bool = False
-    ) -> tidings.EventId:
+        self,
+        topic: str,
+        attributes: dict[str, Any],
+        payload: bytes = b"",
+        *,
+        internal: bool = False,
+        wait: bool = True,
+    ) -> Any:
         self.calls.append(attributes["n"])
         if attributes["n"] == 0:
             await self.going_on.wait()
         if attributes["n"] == 1:
             raise tidings.NotConfirmed("refused on purpose")
-        return await self.inner.publish(topic, attributes, payload, internal=internal)
+        publish: Any = self.inner.publish
+        return await publish(topic, attributes, payload, internal=internal, wait=wait)
 
 
 def test_after_a_refusal_nothing_goes_out_until_its_number_can_be_given_back() -> None:
@@ -275,7 +282,7 @@ def test_a_reader_that_takes_nothing_bounds_what_is_here_and_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     unread = 200
-    monkeypatch.setattr(service_module, "SLOW_READER_EVENTS", unread)
+    monkeypatch.setattr(ordered, "SLOW_READER_EVENTS", unread)
     count = 2 * (unread + DEFAULT_WINDOW) + 500
 
     async def scenario(bus: Embedded) -> None:
@@ -297,7 +304,7 @@ def test_a_reader_that_takes_nothing_bounds_what_is_here_and_loses_nothing(
 
 
 def test_what_waits_for_its_predecessor_does_not_keep_that_from_coming() -> None:
-    count = 2 * DEFAULT_WINDOW + service_module.SLOW_READER_EVENTS
+    count = 2 * DEFAULT_WINDOW + ordered.SLOW_READER_EVENTS
 
     async def scenario(bus: Embedded) -> None:
         client, service = troubled_client(bus, "b1", "c")

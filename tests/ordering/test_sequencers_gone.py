@@ -11,7 +11,7 @@ from live_ordering import Hosts
 from ordered_clients import TIMEOUT_S, numbers, run, take
 from tidings.net.address import SEQUENCER_PORT, Address
 from tidings.opening import Embedded
-from tidings.ordering import service as service_module
+from tidings.services import host
 from tidings.ordering.connected import ConnectedSequencing
 from tidings.protocol.sequencing.layout import Layout, Place
 from tidings.services.overlay import local_bus
@@ -24,7 +24,7 @@ def layout(*topics: str) -> Layout:
 
 
 def test_after_another_layout_a_new_subscription_is_told_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_module, "JOIN_TIMEOUT_S", 2.0)  # or it would wait for that
+    monkeypatch.setattr(host, "SUBSCRIBE_TIMEOUT_S", 2.0)  # or it would wait for that
 
     async def scenario(network: Embedded) -> None:
         async with Hosts(layout("/**")) as hosts:
@@ -60,7 +60,7 @@ def test_after_another_layout_a_new_subscription_is_told_so_at_once(monkeypatch:
 @pytest.mark.parametrize("text", ["127.0.0.1", "tidings://127.0.0.1", "127.0.0.1:"])
 def test_an_address_of_a_sequencer_without_a_port_has_that_of_sequencers(text: str) -> None:
     async def asked() -> object:
-        found = tidings.connect(sequencer=[text, "[::1]:7000"])._find_sequencing()
+        found = tidings.connect(sequencer=[text, "[::1]:7000"])._find_order()
         assert isinstance(found, ConnectedSequencing)
         return found._addresses
 

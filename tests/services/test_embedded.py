@@ -13,7 +13,7 @@ import pytest
 
 import tidings
 from tidings.model.event import MAX_ATTRIBUTES, MAX_EVENT_BYTES
-from tidings.services import bus as bus_module
+from tidings.services import host as host_module
 
 Scenario = Callable[[Any], Awaitable[None]]
 
@@ -103,7 +103,7 @@ def test_what_is_unsubscribed_gets_nothing_more_and_leaves_nothing_behind() -> N
 
 
 def test_many_publications_share_the_room_for_unconfirmed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bus_module, "MAX_UNCONFIRMED", 8)
+    monkeypatch.setattr(host_module, "MAX_UNCONFIRMED", 8)
 
     async def scenario(bus: tidings.EventService) -> None:
         async with bus.subscribe("/t") as stream:

@@ -17,8 +17,8 @@ from tidings.protocol.facts import EventsMissed
 from tidings.protocol.reliable_client import ReliableSession
 from tidings.scenario.schema import ChainShape, Overlay
 from tidings.scenario.topology import build_topology, neighbourhoods
-from tidings.services import bus as bus_module
-from tidings.services.pace import Pace
+from tidings.protocol import reliable_client
+from tidings.protocol.arrivals import Notice, Ticket
 from tidings.services.stream import MAX_GAPS
 from tidings.testing import TestNetwork, simulate
 
@@ -142,147 +142,6 @@ def test_a_client_may_come_back_under_its_name() -> None:
             assert await numbers(stream, 3) == [0, 1, 2]
 
     embedded(scenario)
-
-
-class FakeSession(ReliableSession):
-    """Counts what it is told, and nothing else."""
-
-    def __init__(self) -> None:
-        self.told: list[int] = []
-        self._shown = 0
-        self._connected = True
-        self._acknowledged = 0
-        self._early = []
-
-    def show(self) -> None:
-        self._shown += 1
-
-    @property
-    def broker(self) -> str:  # type: ignore[override]
-        return "b"
-
-    @property
-    def port(self) -> Any:  # type: ignore[override]
-        session = self
-
-        class Port:
-            @staticmethod
-            def send(to: str, message: Any) -> None:
-                session.told.append(message.count)
-
-        return Port()
-
-
-def test_what_is_acknowledged_is_what_all_readers_are_done_with() -> None:
-    async def main() -> None:
-        session = FakeSession()
-        pace = Pace(session)
-        pace.begin("x")
-        pace.begin("y")
-
-        async def told() -> list[int]:
-            await asyncio.sleep(0)
-            found, session.told = session.told, []
-            return found
-
-        for names in ("xy", "x", "", "y", "z"):  # five notifications: for whom each is
-            session.show()
-            for name in names:
-                pace.shown(name)
-            session.acknowledge(session.shown)
-        assert await told() == []
-        pace.taken("x")
-        assert await told() == []
-        pace.taken("y")
-        assert await told() == [1]
-        pace.taken("x")
-        assert await told() == [3]
-        pace.end("y")
-        assert await told() == [5]
-        pace.taken("x")  # more than there was: it is nobody's
-        pace.begin_connection()
-        session._shown = session._acknowledged = 0
-        session.show()
-        pace.shown("x")
-        session.acknowledge(1)
-        session.show()  # for nobody, behind one that is not done
-        session.acknowledge(2)
-        assert await told() == []
-        pace.taken("x")
-        assert await told() == [2]
-
-    asyncio.run(main())
-
-
-def test_what_an_earlier_connection_brought_is_not_acknowledged_on_this_one() -> None:
-    async def main() -> None:
-        session = FakeSession()
-        pace = Pace(session)
-        pace.begin("x")
-        session.show()
-        pace.shown("x")
-        pace.begin_connection()
-        session._shown = 0
-        session.show()
-        pace.shown("x")
-        pace.taken("x")  # the first, of the old connection
-        await asyncio.sleep(0)
-        assert session.told == []
-        pace.taken("x")
-        await asyncio.sleep(0)
-        assert session.told == [1]
-
-    asyncio.run(main())
-
-
-def test_what_an_earlier_connection_brought_holds_back_nothing_on_this_one() -> None:
-    async def main() -> None:
-        session = FakeSession()
-        pace = Pace(session)
-        pace.begin("x")
-        for _ in range(3):
-            session.show()
-            pace.shown("x")
-        pace.begin_connection()
-        session._shown = 0
-        for number in (1, 2, 3):  # they come again: the session knows them, and shows them to nobody
-            session.show()
-            session.acknowledge(number)
-        await asyncio.sleep(0)
-        assert session.told == [3]
-
-    asyncio.run(main())
-
-
-def test_what_is_held_and_what_follows_is_not_acknowledged_until_it_is_released() -> None:
-    async def main() -> None:
-        session = FakeSession()
-        pace = Pace(session)
-        pace.begin("x")
-        session.show()
-        pace.shown("x")
-        session.show()  # something that is not an event
-        release = pace.hold()
-        session.show()
-        pace.shown("x")
-        pace.taken("x")
-        pace.taken("x")
-        await asyncio.sleep(0)
-        assert session.told == [1]
-        release()
-        await asyncio.sleep(0)
-        assert session.told == [1, 3]
-        session.show()
-        release = pace.hold()
-        pace.begin_connection()
-        session._shown = session._acknowledged = 0
-        session.show()
-        release()  # it was of another connection
-        session.acknowledge(1)
-        await asyncio.sleep(0)
-        assert session.told == [1, 3, 1]
-
-    asyncio.run(main())
 
 
 def test_gaps_are_reported_by_the_stream() -> None:
@@ -481,10 +340,11 @@ def test_the_window_of_a_bus_is_what_it_has_not_taken(monkeypatch: pytest.Monkey
 
     embedded(scenario, brokers=2)
 
-    class Careless(Pace):
-        def shown(self, subscription: str) -> None:
-            pass
+    class Careless(Ticket):
+        def __init__(self, notice: Notice, *told: Any) -> None:
+            super().__init__(notice, *told)
+            self.done()
 
-    monkeypatch.setattr(bus_module, "Pace", Careless)
+    monkeypatch.setattr(reliable_client, "Ticket", Careless)
     with pytest.raises(AssertionError):
         embedded(scenario, brokers=2)

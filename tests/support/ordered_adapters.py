@@ -315,5 +315,6 @@ def external(bus: EventService) -> ExternalService:
 
 async def crash(bus: ApplicationHost) -> None:
     """It is gone without a word: what is not with the service by now never will be, and no sequencer is told."""
-    bus._module.leave = lambda: None  # type: ignore[method-assign]
+    assert bus._order is not None
+    bus._order.module.leave = lambda: None  # type: ignore[method-assign]
     await bus.close()

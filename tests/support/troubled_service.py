@@ -64,7 +64,8 @@ class TroubledService(EventService):
         payload: bytes = b"",
         *,
         internal: bool = False,
-    ) -> EventId:
+        wait: bool = True,
+    ) -> Any:
         if self.hangs:
             await asyncio.get_running_loop().create_future()
         if self.lingers_s:
@@ -73,7 +74,8 @@ class TroubledService(EventService):
             if self._random.random() < 0.5:
                 await self.inner.publish(topic, attributes, payload, internal=internal)
             raise NotConfirmed("refused on purpose")
-        return await self.inner.publish(topic, attributes, payload, internal=internal)
+        publish: Any = self.inner.publish
+        return await publish(topic, attributes, payload, internal=internal, wait=wait)
 
     async def publish_many(
         self, events: Iterable[tuple[str, Mapping[str, Scalar], bytes]], *, internal: bool = False
@@ -117,11 +119,10 @@ class TroubledService(EventService):
     async def remove_subscription(self, subscription_id: str) -> None:
         await self.inner.remove_subscription(subscription_id)
 
-    def taken(self, subscription_id: str) -> None:
-        if self._paid[subscription_id]:
-            self._paid[subscription_id] -= 1
-        else:
-            self.inner.taken(subscription_id)
+    def taken(self, subscription_id: str, count: int = 1) -> None:
+        paid = min(count, self._paid[subscription_id])
+        self._paid[subscription_id] -= paid
+        self.inner.taken(subscription_id, count - paid)
 
     async def status(self) -> dict[str, Any]:
         return await self.inner.status()

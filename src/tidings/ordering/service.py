@@ -16,7 +16,7 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mappin
 from functools import partial
 from typing import Any
 
-from tidings.model.errors import TidingsError
+from tidings.model.errors import NotConfirmed, TidingsError
 from tidings.model.event import Event, check_not_internal
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Subscription
@@ -32,7 +32,7 @@ from tidings.protocol.facts import (
 )
 from tidings.protocol.sequencing.subscriber import MAX_BUFFERED, Patience
 from tidings.services import stream
-from tidings.services.host import ApplicationHost
+from tidings.services.host import CLOSED, ApplicationHost
 from tidings.services.receipts import Batch, Receipt
 from tidings.services.service import EventService, PublishedEvent, each, no_event
 
@@ -189,7 +189,7 @@ class OrderedService(ApplicationHost):
             await asyncio.sleep(0)
             await self._close_order()
             await self._beneath.close()
-            self._fail_everything("the connection was closed")
+            self._fail_everything(CLOSED)
         finally:
             await self.inner.close()
 
@@ -251,6 +251,9 @@ class OrderedService(ApplicationHost):
     async def status(self) -> dict[str, Any]:
         """That of the service; beside it, what the sequencers say and what ordered subscriptions wait for."""
         return {**await self.inner.status(), **await self._order_status()}
+
+    def _not_confirmed(self, sequence: int, reason: str) -> NotConfirmed:
+        return NotConfirmed(reason)  # the service has said which, by its own count
 
     def _on_other_fact(self, fact: object) -> None:
         if not isinstance(fact, PublicationSent):

@@ -265,7 +265,7 @@ class ReliableSession(Session):
         if self._is_new(held, source, incarnation, sequence):
             if self._moved:
                 self._report_missed(subscription_id, publication, highest)
-            ticket = self._undone[key] = Ticket(notice, lambda: self._undone.pop(key))
+            ticket = self._undone[key] = Ticket(notice, lambda: self._undone.pop(key, None))
             self.port.emit(Delivered(subscription_id, publication, ticket=ticket))
             if self.acknowledges:
                 ticket.done()

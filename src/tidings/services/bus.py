@@ -21,7 +21,7 @@ from tidings.protocol.client import Session as ClientSession
 from tidings.protocol.facts import NotificationsDropped, PublicationSent, StatusReceived
 from tidings.protocol.reliable_client import ReliableClient
 from tidings.protocol.sequencing.subscriber import MAX_BUFFERED, Patience
-from tidings.services.host import MAX_UNCONFIRMED, ApplicationHost
+from tidings.services.host import CLOSED, ApplicationHost
 from tidings.services.receipts import Batch, Receipt
 from tidings.services.service import PublishedEvent, each, iterate, no_event
 
@@ -95,6 +95,10 @@ class Bus(ApplicationHost):
         return self.connection.client.session
 
     @property
+    def strips(self) -> bool:
+        return True
+
+    @property
     def resumes(self) -> bool:
         return self.lossless
 
@@ -129,7 +133,7 @@ class Bus(ApplicationHost):
             await self._close_order()
             self._flush()
             self._open = False
-            self._fail_everything("the connection was closed")
+            self._fail_everything(CLOSED)
             for subscription_id in list(self._shown):
                 self._forget(subscription_id)
             await self.connection.close()
@@ -186,10 +190,9 @@ class Bus(ApplicationHost):
         """Publish the next events, as many as fill a run or may be under way; False if there are no more."""
         await self._wait_for_room()
         self._check_open()
-        room = MAX_UNCONFIRMED - self.ledger.under_way
         first = self._session.next_sequence
         try:
-            self._add_some(islice(events, room), internal=internal)
+            self._add_some(islice(events, self._room_left()), internal=internal)
         finally:
             count = self._session.next_sequence - first
             if count:

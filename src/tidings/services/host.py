@@ -45,6 +45,7 @@ SUBSCRIBE_TIMEOUT_S = 30.0
 DEFAULT_PATIENCE = Patience(events=4_096, limit_ns=5_000_000_000)
 MAX_UNCONFIRMED = 10_000
 """Publications under way at once from one client; further ones wait."""
+CLOSED = "the connection was closed"
 MAX_ACCUSED = 100
 """Topics and peers of which is said what is wrong with them, once."""
 
@@ -115,7 +116,8 @@ class ApplicationHost(EventService):
     async def _close_order(self) -> None:
         order, self._order = self._order, None
         if order is not None:
-            self._application.leave_order()
+            for sequence in self._application.leave_order():
+                self.ledger.settle(sequence, sequence, ConnectionFailed(CLOSED))
             await order.close()
 
     def _check_order(self, subscription: Subscription) -> None:
@@ -137,6 +139,9 @@ class ApplicationHost(EventService):
             if self._room is None:
                 self._room = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._room)
+
+    def _room_left(self) -> int:
+        return max(MAX_UNCONFIRMED - self.ledger.under_way, 1)
 
     def _make_room(self) -> None:
         if self._room is not None and self.ledger.under_way < MAX_UNCONFIRMED // 2:
@@ -267,7 +272,7 @@ class ApplicationHost(EventService):
                 self.ledger.settle(first, last)
                 self._make_room()
             case PublicationFailed(sequence=sequence, reason=reason, unordered=unordered):
-                error = OrderError(reason) if unordered else NotConfirmed(f"publication {sequence}: {reason}")
+                error = OrderError(reason) if unordered else self._not_confirmed(sequence, reason)
                 self.ledger.settle(sequence, sequence, error)
                 self._make_room()
             case SubscriptionAccepted(subscription=name):
@@ -296,6 +301,9 @@ class ApplicationHost(EventService):
                     log.warning("%s: %s (said once)", peer, what)
             case _:
                 self._on_other_fact(fact)
+
+    def _not_confirmed(self, sequence: int, reason: str) -> NotConfirmed:
+        return NotConfirmed(f"publication {sequence}: {reason}")
 
     def _on_other_fact(self, fact: object) -> None:
         """What only some services say."""

@@ -251,7 +251,7 @@ class Application:
         """What ordered subscriptions hold back, and for want of what."""
         return {ordered.id: ordered.status for ordered in self._ordered()}
 
-    def leave_order(self) -> None:
-        """The application ends: what has no number gets none, and nobody waits for it."""
-        if self._numbering is not None:
-            self._numbering.leave()
+    def leave_order(self) -> list[int]:
+        """The application ends: what has no number gets none, and nobody waits for it. The sequences of what was not
+        published."""
+        return [] if self._numbering is None else self._numbering.leave()
