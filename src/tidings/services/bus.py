@@ -153,7 +153,7 @@ class Bus(EventService):
         else:
             left = iterate(events)
             while await self._publish_some(batch, left, internal=internal):
-                await asyncio.sleep(0)
+                pass
         return await batch.confirmed()
 
     async def _publish_some(self, batch: Batch, events: Iterator[PublishedEvent], *, internal: bool) -> bool:
@@ -174,6 +174,7 @@ class Bus(EventService):
                 self._under_way(batch, first)
         if full:
             client.flush(full_only=True)
+            await asyncio.sleep(0)  # it leaves, and what was confirmed is heard of
         return count > 0
 
     @staticmethod
