@@ -18,35 +18,37 @@ from tidings.model.event import make_publication
 from tidings.model.subscription import Order, Subscription
 from tidings.services import external_outgoing
 from tidings.services.external_incoming import FETCH_EVENTS, MAX_HELD_BYTES, MAX_HELD_EVENTS, Incoming, Pace
-from tidings.services.external_outgoing import Outgoing, Receipt
+from tidings.services.external_outgoing import Outgoing
 from tidings.services.external_session import parse_url
 from tidings.services.mqtt import mqtt_service
 from tidings.services.nats import nats_service
+from tidings.services.receipts import Batch
 from tidings.services.redis import redis_service
 
 # --- Publications under way
 
 
-async def publish(outgoing: Outgoing, count: int, receipt: Receipt, payload: bytes = b"") -> None:
+async def publish(outgoing: Outgoing, count: int, batch: Batch, payload: bytes = b"") -> None:
     for _ in range(count):
-        await outgoing.publish("/a", {}, payload, receipt)
+        await outgoing.publish("/a", {}, payload, batch)
+        batch.published += 1
 
 
 def test_a_new_connection_begins_with_the_oldest() -> None:
     async def test() -> None:
-        outgoing, receipt = Outgoing("me", 0, 60.0), Receipt()
-        await publish(outgoing, 10, receipt)
+        outgoing, batch = Outgoing("me", 0, 60.0), Batch()
+        await publish(outgoing, 10, batch)
         assert [each.sequence for each in await outgoing.next_batch()] == list(range(1, 11))
         for sequence in (1, 2, 5):
             outgoing.confirm(sequence)
         outgoing.rewind()
-        await publish(outgoing, 1, receipt)
+        await publish(outgoing, 1, batch)
         assert [each.sequence for each in await outgoing.next_batch()] == [3, 4, 6, 7, 8, 9, 10, 11]
         outgoing.confirm_up_to(10)
         outgoing.fail(11, "for a reason")
         outgoing.confirm(11)
-        await receipt.settled()
-        assert (receipt.published, receipt.failed, len(outgoing)) == (11, 1, 0)
+        await batch.settled()
+        assert (batch.published, batch.failed, len(outgoing)) == (11, 1, 0)
         assert (outgoing.confirmed, outgoing.failed) == (10, 1)
 
     run(test)
@@ -58,8 +60,8 @@ def test_what_is_under_way_is_bounded(payload_bytes: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(external_outgoing, "MAX_UNCONFIRMED_BYTES", 1_000_000)
 
     async def test() -> None:
-        outgoing, receipt = Outgoing("me", 0, 60.0), Receipt()
-        task = asyncio.create_task(publish(outgoing, 300, receipt, bytes(payload_bytes)))
+        outgoing, batch = Outgoing("me", 0, 60.0), Batch()
+        task = asyncio.create_task(publish(outgoing, 300, batch, bytes(payload_bytes)))
         confirmed = most = 0
         while confirmed < 300:
             await until(lambda: len(outgoing) > 0)
@@ -76,12 +78,12 @@ def test_what_is_under_way_is_bounded(payload_bytes: int, monkeypatch: pytest.Mo
 
 def test_what_has_expired_is_not_sent_any_more() -> None:
     async def test() -> None:
-        outgoing, receipt = Outgoing("me", 0, 0.01), Receipt()
-        await publish(outgoing, 3, receipt)
-        await receipt.settled()
-        assert isinstance(receipt.first_error, tidings.NotConfirmed) and receipt.failed == 3
+        outgoing, batch = Outgoing("me", 0, 0.01), Batch()
+        await publish(outgoing, 3, batch)
+        await batch.settled()
+        assert isinstance(batch.first_error, tidings.NotConfirmed) and batch.failed == 3
         outgoing._retry_s = 60.0
-        await publish(outgoing, 1, Receipt())
+        await publish(outgoing, 1, Batch())
         assert [each.sequence for each in await outgoing.next_batch()] == [4]
 
     run(test)

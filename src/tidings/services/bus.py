@@ -132,8 +132,7 @@ class Bus(EventService):
         wait: bool = True,
     ) -> Any:
         self._check_open()
-        while self._ledger.under_way >= MAX_UNCONFIRMED:
-            await self._wait_for_confirmations()
+        await self._wait_for_room()
         client = self.connection.client
         session = client.session
         receipt = Receipt(EventId(session.port.node, session.incarnation, session.next_sequence))
@@ -150,6 +149,7 @@ class Bus(EventService):
         if isinstance(events, AsyncIterable):
             async for event in events:
                 await self._publish_some(batch, iter((event,)), internal=internal)
+                await self._wait_for_room()
         else:
             left = iterate(events)
             while await self._publish_some(batch, left, internal=internal):
@@ -158,8 +158,7 @@ class Bus(EventService):
 
     async def _publish_some(self, batch: Batch, events: Iterator[PublishedEvent], *, internal: bool) -> bool:
         """Publish the next events, as many as fill a run or may be under way; False if there are no more."""
-        while self._ledger.under_way >= MAX_UNCONFIRMED:
-            await self._wait_for_confirmations()
+        await self._wait_for_room()
         self._check_open()
         client = self.connection.client
         first = client.session.next_sequence
@@ -202,11 +201,13 @@ class Bus(EventService):
         if self._open:
             self.connection.client.flush()
 
-    async def _wait_for_confirmations(self) -> None:
-        if self._room is None:
-            self._room = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._room)
-        self._check_open()
+    async def _wait_for_room(self) -> None:
+        """Until not too many are under way."""
+        while self._ledger.under_way >= MAX_UNCONFIRMED:
+            if self._room is None:
+                self._room = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._room)
+            self._check_open()
 
     def _make_room(self) -> None:
         if self._room is not None and self._ledger.under_way < MAX_UNCONFIRMED // 2:
