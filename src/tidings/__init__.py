@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from tidings.ordering.service import OrderedService as OrderedService
     from tidings.protocol.sequencing.subscriber import Patience as Patience
     from tidings.recording.recorder import Recorder as Recorder
+    from tidings.services.receipts import Receipt as Receipt
     from tidings.services.service import EventService as EventService
     from tidings.services.stream import EventsMissed as EventsMissed
     from tidings.services.stream import Stream as Stream
@@ -72,6 +73,7 @@ _HOMES = {
     "tidings.protocol.sequencing.subscriber": ("Patience",),
     "tidings.recording.recorder": ("Recorder",),
     "tidings.services.service": ("EventService",),
+    "tidings.services.receipts": ("Receipt",),
     "tidings.services.stream": ("EventsMissed", "Stream"),
     "tidings.structures.match_index": ("MatchIndex",),
 }

@@ -281,6 +281,62 @@ def bad_publications() -> list[tuple[bytes, str]]:
     ]
 
 
+def run_of_three(**lies: object) -> bytes:
+    events = [("c", 0, number, "/a", 0, {"x": number}, b"") for number in (1, 2, 3)]
+    told = {"source": "c", "incarnation": 0, "first": 1, "count": 3, "topic": "/a"}
+    fields = (told | {"body": msgspec.msgpack.encode(events)} | lies).values()
+    return msgspec.msgpack.encode(tuple(fields))
+
+
+@pytest.mark.parametrize(
+    ("lies", "reason"),
+    [
+        ({"count": 2}, "the run 1 to 2 of c has 3 events, not 2"),
+        ({"first": 5}, "the run 5 to 7 of c has events with other sequences"),
+        ({"topic": "/b"}, "the run 1 to 3 of c says that all its events are on '/b'"),
+        ({"body": bytes(50_000)}, "the run 1 to 3 of c has 50000 bytes of events, the limit is 49152"),
+        ({"body": b"\xdc\x00\x03\x97"}, "the run 1 to 3 of c: its events do not decode"),
+        ({"count": 1}, "not a run of events"),
+    ],
+)
+def test_a_run_that_lies_ends_its_session(lies: dict[str, object], reason: str) -> None:
+    async def play(server: BrokerServer) -> None:
+        good, bad = await RawPeer.client(server.address, "good"), await RawPeer.client(server.address, "c")
+        bad.writer.write(frame(encode_publications([msgspec.Raw(run_of_three(**lies))])))
+        answer = await bad.hear()
+        assert isinstance(answer, Refused)
+        assert answer.reason.startswith(reason)
+        assert await bad.hear() is None
+        assert await good.still_works()
+        await bad.close()
+        await good.close()
+
+    against_broker(play)
+
+
+def test_an_event_of_a_run_that_does_not_decode_fails_by_number_and_the_others_pass() -> None:
+    async def play(server: BrokerServer) -> None:
+        peer = await RawPeer.client(server.address, "c")
+        events = [("c", 0, number, "/a", 0, {"x": [] if number == 2 else 1}, b"") for number in (1, 2, 3, 4)]
+        body = msgspec.msgpack.encode(events)
+        peer.writer.write(
+            frame(
+                encode_publications(
+                    [msgspec.Raw(run_of_three(count=4, body=body)), msgspec.Raw(run_of_three())]
+                )
+            )
+        )
+        answer = await peer.hear()
+        assert isinstance(answer, PublishFailed)
+        assert answer.sequence == 2
+        assert "list" in answer.reason
+        assert [await peer.hear(), await peer.hear()] == [Confirm(0, 1, 1), Confirm(0, 3, 4)]
+        assert await peer.hear() == Confirm(0, 1, 3)
+        await peer.close()
+
+    against_broker(play)
+
+
 @pytest.mark.parametrize(
     ("raw", "reason"), bad_publications(), ids=[reason for _, reason in bad_publications()]
 )

@@ -224,6 +224,7 @@ class ClientConnection:
             session.refuse(f"{welcome.node} runs in mode {welcome.mode!r}, not {self.mode!r} as before")
             return
         client = self._client = self._take_broker(welcome)
+        client.flush = self._flush
         if isinstance(client, ReliableClient):
             session.outbox.policy = Policy(
                 self._buffer_limit_bytes, drops_publications=False, drops_notifications=False
@@ -275,6 +276,13 @@ class ClientConnection:
 
     def _on_timer(self, name: TimerName) -> None:
         self.client.timer(name)
+
+    def _flush(self, *, full_only: bool = False) -> list[Stretch]:
+        """What was gathered in this turn of the loop leaves in it, not in the next."""
+        published = self.client.session.flush(full_only=full_only)
+        if published and self._session is not None:
+            self._session.flush()
+        return published
 
     def _on_unsent(self, to: str, message: Message) -> None:
         if isinstance(message, Publication | Run):

@@ -180,10 +180,11 @@ class Bus(ApplicationHost):
         if isinstance(events, AsyncIterable):
             async for event in each(events):
                 await self._publish_some(batch, iter((event,)), internal=internal)
+                await self._wait_for_room()
         else:
             left = iterate(events)
             while await self._publish_some(batch, left, internal=internal):
-                await asyncio.sleep(0)  # what is full leaves, and what was confirmed is heard of
+                pass
         return await batch.confirmed()
 
     async def _publish_some(self, batch: Batch, events: Iterator[PublishedEvent], *, internal: bool) -> bool:
@@ -191,16 +192,20 @@ class Bus(ApplicationHost):
         await self._wait_for_room()
         self._check_open()
         first = self._session.next_sequence
+        full = False
         try:
-            self._add_some(islice(events, self._room_left()), internal=internal)
+            full = self._add_some(islice(events, self._room_left()), internal=internal)
         finally:
             count = self._session.next_sequence - first
             if count:
                 batch.published += count
                 self.ledger.add(first, first + count - 1, batch)
+        if full:
+            await asyncio.sleep(0)  # it leaves, and what was confirmed is heard of
         return count > 0
 
-    def _add_some(self, events: Iterable[PublishedEvent], *, internal: bool) -> None:
+    def _add_some(self, events: Iterable[PublishedEvent], *, internal: bool) -> bool:
+        """True if a run is full, and gone."""
         session, application, connection = self._session, self._application, self.connection
         numbered = self._order is not None and not internal
         full = False
@@ -216,6 +221,7 @@ class Bus(ApplicationHost):
                 full = True
                 break
         self.flush_soon(full=full)
+        return full
 
     def flush_soon(self, *, full: bool) -> None:
         """A full run leaves now, the rest at the end of this turn of the loop."""
