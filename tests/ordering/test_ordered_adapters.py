@@ -40,10 +40,10 @@ from tidings.cli.sequencer_settings import layout_text
 from tidings.model.event import ORDER_ATTRIBUTE, Event
 from tidings.net.address import Address
 from tidings.opening import connect
-from tidings.services.host import ApplicationHost
 from tidings.protocol.sequencing.client import PublishNow
 from tidings.protocol.sequencing.stamps import Timestamp, encode_stamp
 from tidings.protocol.sequencing.subscriber import Patience
+from tidings.services.host import ApplicationHost
 
 SHORT = Patience(events=4_096, limit_ns=500_000_000)
 

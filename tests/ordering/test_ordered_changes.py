@@ -13,8 +13,8 @@ import order_checks
 import tidings
 from ordered_clients import MODES, TIMEOUT_S, numbers, run, take
 from tidings.opening import Embedded
-from tidings.services.bus import Bus
 from tidings.services import host
+from tidings.services.bus import Bus
 from troubled_service import troubled_client
 
 ENTRIES = ("/a", "/b/*", "/c")

@@ -9,7 +9,7 @@ import pytest
 import tidings
 from ordered_clients import TIMEOUT_S, numbers, run, take
 from tidings.opening import Embedded
-from tidings.protocol.facts import BrokerChanged
+from tidings.protocol import facts
 from tidings.protocol.sequencing import client as module
 from tidings.services.stream import EventsMissed
 from troubled_service import TroubledService, troubled_client
@@ -25,7 +25,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def move(stream: tidings.Stream) -> None:
     """As if its client had another broker now."""
-    stream._service._application.on_fact(BrokerChanged())  # type: ignore[attr-defined]
+    stream._service._application.on_fact(facts.BrokerChanged())  # type: ignore[attr-defined]
+
+
+def miss(stream: tidings.Stream, *, certain: bool) -> None:
+    application = stream._service._application  # type: ignore[attr-defined]
+    application.on_fact(facts.EventsMissed(application.beneath[0], *PERHAPS, certain=certain))
 
 
 def play(course: Callable[[Embedded, tidings.Stream, TroubledService], Awaitable[None]]) -> None:
@@ -57,7 +62,7 @@ def test_an_order_goes_on_where_nothing_was_lost() -> None:
 
     async def course(bus: Embedded, stream: tidings.Stream, service: TroubledService) -> None:
         move(stream)
-        stream.miss(PERHAPS, certain=False)
+        miss(stream, certain=False)
         for n in range(20):
             service.withholds = lambda event, held=n: event.attributes.get("n") == held  # type: ignore[misc]
             await bus.publish("/a", {"n": n})
@@ -70,7 +75,7 @@ def test_an_order_goes_on_where_nothing_was_lost() -> None:
 
 def test_what_is_missing_for_certain_ends_it_at_once() -> None:
     async def course(bus: Embedded, stream: tidings.Stream, service: TroubledService) -> None:
-        stream.miss(PERHAPS)
+        miss(stream, certain=True)
         with pytest.raises(tidings.OrderError, match="could not keep events 1 to 9 of p"):
             await stream.get(TIMEOUT_S)
 

@@ -12,7 +12,6 @@ import tidings
 from ordered_clients import MODES, numbers, quiet, run, take
 from tidings.model.event import MAX_ATTRIBUTES, MAX_EVENT_BYTES
 from tidings.opening import Embedded
-from tidings.services.bus import Bus
 from tidings.services.overlay import local_bus
 from troubled_service import troubled_client
 

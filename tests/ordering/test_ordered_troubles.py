@@ -15,11 +15,12 @@ from ordered_clients import MODES, TIMEOUT_S, numbers, quiet, run, take
 from tidings.model.event import ORDER_ATTRIBUTE, Event
 from tidings.net.guaranteed import DEFAULT_WINDOW
 from tidings.opening import Embedded
-from tidings.protocol.application import ordered
 from tidings.ordering.sequencing import LocalSequencing
+from tidings.protocol.application import ordered
 from tidings.protocol.sequencing.stamps import Timestamp, encode_stamp
 from tidings.protocol.sequencing.subscriber import MAX_AHEAD
 from tidings.services.overlay import local_bus
+from tidings.services.receipts import Receipt
 from troubled_service import TroubledService, troubled_client
 
 ENTRIES = ("/a", "/b", "/c")
@@ -245,12 +246,19 @@ class Scripted(TroubledService):
         wait: bool = True,
     ) -> Any:
         self.calls.append(attributes["n"])
-        if attributes["n"] == 0:
-            await self.going_on.wait()
         if attributes["n"] == 1:
             raise tidings.NotConfirmed("refused on purpose")
+        if attributes["n"] == 0:
+            self.held = Receipt(tidings.EventId("c", 0, 1))
+            self.task = asyncio.create_task(self._go_on(topic, attributes, payload))
+            return self.held
         publish: Any = self.inner.publish
         return await publish(topic, attributes, payload, internal=internal, wait=wait)
+
+    async def _go_on(self, *event: Any) -> None:
+        await self.going_on.wait()
+        await self.inner.publish(*event, internal=True)
+        self.held.settle(1, None)
 
 
 def test_after_a_refusal_nothing_goes_out_until_its_number_can_be_given_back() -> None:

@@ -11,9 +11,9 @@ from live_ordering import Hosts
 from ordered_clients import TIMEOUT_S, numbers, run, take
 from tidings.net.address import SEQUENCER_PORT, Address
 from tidings.opening import Embedded
-from tidings.services import host
 from tidings.ordering.connected import ConnectedSequencing
 from tidings.protocol.sequencing.layout import Layout, Place
+from tidings.services import host
 from tidings.services.overlay import local_bus
 
 DIFFER = r"sequencer q0 refused us: the layouts of topics differ.*/a"

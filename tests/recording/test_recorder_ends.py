@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -200,25 +199,20 @@ def test_what_the_network_could_not_keep_is_acknowledged_when_it_is_noted(
     archive = tmp_path / "archive"
     gate = Gate(monkeypatch)
     noted: list[list[int | None]] = []
-    hold = Bus.hold
 
-    def watched_hold(bus: Bus) -> Callable[[], None]:
-        release = hold(bus)
+    class Watched:
+        def grant(self) -> None:
+            pass
 
-        def released() -> None:
+        def done(self) -> None:
             noted.append([gap.missing for gap in gaps(archive)])
-            release()
-
-        return released
-
-    monkeypatch.setattr(Bus, "hold", watched_hold)
 
     async def main() -> None:
         async with running(guaranteed_broker(tmp_path)) as url, recording(Recorder(url, archive)) as recorder:
             await publish(url, 0, 5)
             await until(gate.reached.is_set)
             assert isinstance(recorder._service, Bus)
-            recorder._service.on_fact(EventsMissed("archive", "q", 0, 3, 6))
+            recorder._service.on_fact(EventsMissed("archive", "q", 0, 3, 6, ticket=Watched()))
             await publish(url, 5, 10)
             await until(lambda: recorder._came == 10)
             assert noted == []

@@ -13,12 +13,11 @@ from tidings.cli.processes import free_addresses
 from tidings.net.broker import BrokerServer
 from tidings.net.guaranteed import GuaranteedSettings
 from tidings.opening import Embedded
-from tidings.protocol.facts import EventsMissed
-from tidings.protocol.reliable_client import ReliableSession
-from tidings.scenario.schema import ChainShape, Overlay
-from tidings.scenario.topology import build_topology, neighbourhoods
 from tidings.protocol import reliable_client
 from tidings.protocol.arrivals import Notice, Ticket
+from tidings.protocol.facts import EventsMissed
+from tidings.scenario.schema import ChainShape, Overlay
+from tidings.scenario.topology import build_topology, neighbourhoods
 from tidings.services.stream import MAX_GAPS
 from tidings.testing import TestNetwork, simulate
 

@@ -16,8 +16,8 @@ import tidings
 import tidings.sync
 import tidings.testing
 from tidings.model.run import Run, RunMaker
-from tidings.services import bus as bus_module
-from tidings.services.receipts import Batch, Ledger, Receipt
+from tidings.services import host as host_module
+from tidings.services.receipts import Batch, Ledger
 from tidings.services.stream import Stream
 
 MODES = ("best-effort", "guaranteed", "epidemic")
@@ -104,7 +104,7 @@ def test_many_from_an_async_iterable(mode: str) -> None:
 
 
 def test_no_more_is_taken_from_the_source_than_may_be_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bus_module, "MAX_UNCONFIRMED", 8)
+    monkeypatch.setattr(host_module, "MAX_UNCONFIRMED", 8)
 
     async def scenario(net: tidings.testing.TestNetwork) -> None:
         async with net.connect("b0") as bus:
@@ -279,22 +279,3 @@ def test_a_ledger_settles_ranges_as_their_sequences_one_by_one(sizes: list[int],
     ledger.fail_all("closed")
     assert all(batch.done for batch in batches)
     assert ledger.under_way == 0
-
-
-def test_a_receipt_follows_a_future() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        outcomes: list[asyncio.Future[Any]] = [loop.create_future() for _ in range(3)]
-        receipts = [Receipt() for _ in outcomes]
-        for outcome, receipt in zip(outcomes, receipts, strict=True):
-            outcome.add_done_callback(receipt.follow)
-        outcomes[0].set_result(tidings.EventId("p", 0, 1))
-        outcomes[1].set_exception(tidings.OrderError("broken"))
-        outcomes[2].cancel()
-        assert await receipts[0] == tidings.EventId("p", 0, 1)
-        with pytest.raises(tidings.OrderError):
-            await receipts[1]
-        with pytest.raises(tidings.NotConfirmed):
-            await receipts[2]
-
-    asyncio.run(main())

@@ -14,8 +14,8 @@ from tidings.net import sequencer
 from tidings.net.address import Address
 from tidings.net.broker import BrokerServer
 from tidings.opening import connect
-from tidings.services.host import ApplicationHost
 from tidings.protocol.sequencing.layout import Layout, Place
+from tidings.services.host import ApplicationHost
 from tidings.spark.plan.live import fetch_rows
 from tidings.spark.plan.planning import Plan, Request, plan_rows
 from tidings.spark.plan.sites import Site, Sites

@@ -15,14 +15,14 @@ from live_ordering import Hosts
 from tidings.model.event import NOOP_ATTRIBUTE, Event
 from tidings.model.subscription import Subscription
 from tidings.opening import connect
-from tidings.ordering.service import OrderedService
-from tidings.services.host import ApplicationHost
 from tidings.ordering.no_ops import NoOpOutbox
+from tidings.ordering.service import OrderedService
 from tidings.protocol.sequencing.layout import Layout, spread
 from tidings.protocol.sequencing.machine import PublishNoOps
 from tidings.protocol.sequencing.replica import Times
 from tidings.protocol.sequencing.subscriber import Patience
 from tidings.services.external import ExternalService
+from tidings.services.host import ApplicationHost
 from tidings.services.service import EventService
 
 WAIT_S = 60.0

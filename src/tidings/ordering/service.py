@@ -163,7 +163,12 @@ class OrderedService(ApplicationHost):
         self.inner = inner
         self._beneath = ServiceBeneath(inner, self._on_fact)
         super().__init__(
-            self._beneath, find_order, strips=inner.strips, patience=patience, max_buffered=max_buffered
+            self._beneath,
+            find_order,
+            strips=inner.strips,
+            hides=True,
+            patience=patience,
+            max_buffered=max_buffered,
         )
         self._open = False
 

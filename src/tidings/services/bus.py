@@ -78,7 +78,7 @@ class Bus(ApplicationHost):
         max_buffered: int = MAX_BUFFERED,
     ) -> None:
         super().__init__(
-            _Beneath(self), find_order, strips=True, patience=patience, max_buffered=max_buffered
+            _Beneath(self), find_order, strips=True, hides=False, patience=patience, max_buffered=max_buffered
         )
         self.connection: Connection
         self._open = False

@@ -81,12 +81,13 @@ class ApplicationHost(EventService):
         find_order: Callable[[], Sequencing | None],
         *,
         strips: bool,
+        hides: bool,
         patience: Patience | None = None,
         max_buffered: int = MAX_BUFFERED,
     ) -> None:
         super().__init__()
         self.ledger = Ledger()
-        self._application = Application(beneath, self._on_application_fact, strips=strips)
+        self._application = Application(beneath, self._on_application_fact, strips=strips, hides=hides)
         self._find_order = find_order
         self._order: Sequencing | None = None
         self._patience = patience
@@ -116,7 +117,8 @@ class ApplicationHost(EventService):
     async def _close_order(self) -> None:
         order, self._order = self._order, None
         if order is not None:
-            for sequence in self._application.leave_order():
+            self._application.leave_order()
+            for sequence in self.ledger.sequences():
                 self.ledger.settle(sequence, sequence, ConnectionFailed(CLOSED))
             await order.close()
 

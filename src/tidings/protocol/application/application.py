@@ -48,8 +48,8 @@ NO_SEQUENCERS = (
 
 
 class Application:
-    """`strips`: the service reduces to a header what only a subscription with `headers` selects. `confirms`: it says of
-    each publication what became of it."""
+    """`strips`: the service reduces to a header what only a subscription with `headers` selects. `hides`: only to such a
+    one does it show what is for protocols alone. `confirms`: it says of each publication what became of it."""
 
     def __init__(
         self,
@@ -57,11 +57,13 @@ class Application:
         emit: Callable[[object], None],
         *,
         strips: bool = True,
+        hides: bool = False,
         confirms: bool = True,
     ) -> None:
         self.emit = emit
         self._beneath = beneath
         self._strips = strips
+        self._hides = hides
         self._confirms = confirms
         self._numbering: Numbering | None = None
         self._module: OrderingModule | None = None
@@ -131,6 +133,7 @@ class Application:
             patience=self._patience,
             max_buffered=self._max_buffered,
             strips=self._strips,
+            hides=self._hides,
         )
 
     def change(self, subscription_id: str, topics: tuple[str, ...], condition: str | None) -> None:
@@ -251,7 +254,7 @@ class Application:
         """What ordered subscriptions hold back, and for want of what."""
         return {ordered.id: ordered.status for ordered in self._ordered()}
 
-    def leave_order(self) -> list[int]:
-        """The application ends: what has no number gets none, and nobody waits for it. The sequences of what was not
-        published."""
-        return [] if self._numbering is None else self._numbering.leave()
+    def leave_order(self) -> None:
+        """The application ends: what has no number gets none, and nobody waits for it."""
+        if self._numbering is not None:
+            self._numbering.leave()

@@ -139,11 +139,10 @@ class Numbering:
         for call in calls:
             self._emit(PublicationFailed(call.sequence, reason, unordered=True))
 
-    def leave(self) -> list[int]:
-        """Nothing more is published; what has no number gets none: the sequences of that."""
-        calls, self._calls = self._calls, deque()
+    def leave(self) -> None:
+        """Nothing more is published; what has no number gets none."""
+        self._calls.clear()
         self._module.leave()
-        return [call.sequence for call in calls]
 
 
 def _check_event(topic: str, attributes: Mapping[str, Scalar], payload: bytes, layout: Layout | None) -> None:

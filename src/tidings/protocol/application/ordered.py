@@ -111,6 +111,7 @@ class OrderedSubscription:
         patience: Patience | None,
         max_buffered: int = MAX_BUFFERED,
         strips: bool,
+        hides: bool,
     ) -> None:
         self.id = subscription.id
         self.key: int | None = None
@@ -125,6 +126,7 @@ class OrderedSubscription:
         self._patience = patience
         self._max_buffered = max_buffered
         self._strips = strips
+        self._hides = hides
         self._wanted: frozenset[int] = frozenset()
         self._asked: frozenset[int] = frozenset()
         """What the module was asked for."""
@@ -224,8 +226,8 @@ class OrderedSubscription:
         name = f"{self.id}@{rank}" + (f".{self._made[rank]}" if self._made[rank] > 1 else "")
         entry = self._layout.entry(rank)
         pattern = TopicPattern(entry)
-        narrow = self._interest.sql is not None or not any(topic.covers(pattern) for topic in topics)
-        if not narrow:
+        everything = self._interest.sql is None and any(topic.covers(pattern) for topic in topics)
+        if everything and not self._hides:
             return _Entry(Subscription(name, (entry,)), None)
         numbers = Subscription(name, (entry,), headers=True)
         if not self._strips:  # everything comes whole, and is looked at here
