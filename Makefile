@@ -2,6 +2,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+BENCH_STAMP := $(VENV)/.bench-ready
 
 .PHONY: help setup demo test check lint types contracts bench campaign docs lock clean
 
@@ -34,7 +35,11 @@ check: setup    ## what CI runs
 	@$(MAKE) --no-print-directory --output-sync -j3 lint types contracts
 	@$(MAKE) --no-print-directory test
 
-bench: setup    ## the benchmarks behind benchmarks/README.md
+$(BENCH_STAMP): $(STAMP) benchmarks/requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r benchmarks/requirements.txt
+	@touch $(BENCH_STAMP)
+
+bench: $(BENCH_STAMP) ## the benchmarks behind benchmarks/README.md
 	@for b in matching simulator live overlay_graph overlay coding recovery ordering ordering_live spark audit; do $(BIN)/python benchmarks/$$b.py || exit 1; done
 
 SEEDS ?= 0:1000000
@@ -44,8 +49,10 @@ campaign: setup ## random runs of the guaranteed overlay on Spark: SEEDS=A:B, a 
 docs: setup     ## the manual, into site/
 	@$(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
 
-lock:           ## renew requirements/*.lock from pyproject.toml (needs uv)
-	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --extra dev --extra spark --extra nats --extra mqtt --extra redis -o requirements/dev.lock pyproject.toml
+COMPILE := uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11
+lock:           ## renew requirements/dev.lock and benchmarks/requirements.txt (needs uv)
+	$(COMPILE) --extra dev --extra spark --extra nats --extra mqtt --extra redis -o requirements/dev.lock pyproject.toml
+	$(COMPILE) --constraint requirements/dev.lock -o benchmarks/requirements.txt benchmarks/requirements.in
 
 clean:
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

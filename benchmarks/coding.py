@@ -1,11 +1,11 @@
-"""How fast events are coded and decoded: ISA-L, pure Python, numba, galois (recovery.md, Coding).
+"""How fast events are coded and decoded: tidings, numba, galois (recovery.md, Coding).
 
     python benchmarks/coding.py [--quick] [--json]
 
 A generation is 16 blocks of 1,472 bytes. Encoding makes 16 combinations of them; decoding gets the blocks back
-from these, with all that the coefficients need. ISA-L and Python decode with the Decoder that brokers use, which
-eliminates as blocks arrive; numba has its matrix inverted by ISA-L where that is there. Rates are of one core, in
-processor time. Each contender is first checked against the blocks.
+from these, with all that the coefficients need. tidings decodes with the Decoder that brokers use, which
+eliminates as blocks arrive; numba's matrix is inverted by tidings. Rates are of one core, in processor time. Each
+contender is first checked against the blocks.
 """
 
 from __future__ import annotations
@@ -103,14 +103,13 @@ def array(rows: Rows) -> Any:
 
 def contenders() -> dict[str, tuple[Code, Code] | None]:
     """Encoding and decoding by each; None for one that is not installed."""
-    found: dict[str, tuple[Code, Code] | None] = {}
+    found: dict[str, tuple[Code, Code] | None] = {"tidings": (combine_many, decode)}
     for name, make in (("numba", numba_contender), ("galois", galois_contender)):
         try:
             found[name] = make()
         except ImportError:
             found[name] = None
-    native = galois_field.backend() == "isa-l"
-    return {"isa-l": (combine_many, decode) if native else None, "python": (combine_many, decode), **found}
+    return found
 
 
 def independent(random: Random) -> Rows:
@@ -165,10 +164,8 @@ def measure_events(seconds: float) -> dict[str, float]:
 def run(seconds: float) -> dict[str, Any]:
     rates: dict[str, dict[str, float] | None] = {}
     for name, pair in contenders().items():
-        galois_field.force_backend("python" if name == "python" else None)
         rates[name] = None if pair is None else measure(*pair, seconds)
-    galois_field.force_backend(None)
-    return {"mb_per_second": rates, "event_us": measure_events(seconds), "backend": galois_field.backend()}
+    return {"mb_per_second": rates, "event_us": measure_events(seconds)}
 
 
 def report(result: dict[str, Any], console: Console) -> None:
@@ -181,7 +178,7 @@ def report(result: dict[str, Any], console: Console) -> None:
         )
         table.add_row(name, *cells)
     console.print(table)
-    table = Table(title=f"an event of {GENERATION_BYTES:,} bytes, {result['backend']}")
+    table = Table(title=f"an event of {GENERATION_BYTES:,} bytes")
     table.add_column("what")
     table.add_column("us", justify="right")
     for name, spent in result["event_us"].items():

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import numba
 import numpy as np
+from compared import compared
 from matching_workload import ATTRIBUTES, Interval
-from pyroaring import BitMap
+
+numba = compared("numba")
+BitMap = compared("pyroaring").BitMap
 
 CHECKPOINTS = 64
 """Bounds on one attribute are kept as so many cumulative bitmaps, and a sorted rest between two of them."""

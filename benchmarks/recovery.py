@@ -30,8 +30,7 @@ from recovery_runs import progress
 from rich.console import Console
 
 DESIGN_MB_PER_S: dict[str, tuple[float, float | None]] = {
-    "isa-l": (799.0, 463.0),
-    "python": (36.0, 29.0),
+    "tidings": (36.0, 29.0),
     "numba": (156.0, None),
     "galois": (24.0, 4.0),
 }

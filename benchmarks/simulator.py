@@ -17,7 +17,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-import simpy
+from compared import compared
 from rich.console import Console
 from rich.table import Table
 
@@ -26,6 +26,8 @@ from tidings.scenario.load import parse_scenario
 from tidings.scenario.topology import neighbours
 from tidings.simulator.run import PROGRESS_STEPS, Simulation
 from tidings.trace.writer import TraceWriter
+
+simpy = compared("simpy")
 
 SCENARIO = """
 seed = 1

@@ -16,11 +16,11 @@ def test_every_import_contract_is_kept() -> None:
 def test_importing_tidings_imports_nothing_heavy() -> None:
     code = "import sys, tidings; print(*sorted(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy = {"pyspark", "pyarrow", "numpy", "scipy", "sqlglot", "asyncio", "typer", "rich"}
+    heavy = {"pyspark", "pyarrow", "numpy", "scipy", "asyncio", "typer", "rich"}
     assert not heavy & set(result.stdout.split())
 
 
 def test_the_command_line_starts_without_the_data_libraries() -> None:
     code = "import sys; import tidings.cli.main; print(*sorted(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"pyspark", "pyarrow", "numpy", "scipy", "sqlglot"} & set(result.stdout.split())
+    assert not {"pyspark", "pyarrow", "numpy", "scipy"} & set(result.stdout.split())

@@ -110,6 +110,8 @@ from tidings.model.normalise import FilterLimits
         ("x = X'f'", "x = X'0F'"),
         ("x = 'it''s' 'x'", "x = 'it\\'sx'"),
         ('x = "say ""hi"""', "x = 'say \"hi\"'"),
+        ("x = 'it\\'''s'", "x = 'it\\'\\'s'"),
+        ("x BETWEEN 1.e0 AND.5D OR'a'LIKE'a'", "TRUE"),
         ("x = r'a\\nb'", "x = 'a\\\\nb'"),
         ("x = 'a\\nb\\u0041\\%'", "x = 'a\\nbA\\\\%'"),
         ("x LIKE '50!%' ESCAPE '!'", "x = '50%'"),
@@ -146,7 +148,7 @@ def test_canonical_text(sql: str, canonical: str) -> None:
         ("a = CURRENT_DATE", "CURRENT_DATE", 4),
         ("a = INTERVAL 1 DAY", "INTERVAL", 4),
         ("a = DATE '2020-01-01'", "literals of type DATE", 4),
-        ("a = N'x'", "literal N'x'", 4),
+        ("a = N'x'", "literals of type N", 4),
         ("a = ?", "parameters", 4),
         ("a = :p", "parameters", 4),
         ("a = 1; b = 2", "';'", 5),
@@ -162,11 +164,17 @@ def test_canonical_text(sql: str, canonical: str) -> None:
         ("a = 'x", "Missing '", 4),
         ("a = 1 AND `b", "Missing `", 10),
         ("a = 1 /* x", "not closed", 6),
-        ("a = X'1G'", "invalid characters", 4),
+        ("a = X'1G'", "no hexadecimal digit", 4),
         ("a = '\\U00110000'", "names no character", 4),
         ("a = '\\uD800'", "surrogate", 4),
         ("a = 'x\ud800'", "surrogate", None),
-        ("a = r'\\'x'", "not closed", 9),
+        ("a = r'\\'x'", "Missing '", 9),
+        ("a = r'x", "Missing '", 5),
+        ("a = 'it''s", "Missing '", 4),
+        ("a.5 = 1", "`a.b`", 0),
+        ("a = 1.5x", "'.' is not expected", 5),
+        ("a = 1.AND b", "'.' is not expected", 5),
+        ("a = 1 {# x #}", "operator '{'", 6),
         ("5", "condition is expected", 0),
         ("a AND 'x'", "condition is expected", 6),
         ("NOT 5", "condition is expected", 4),
@@ -328,14 +336,6 @@ def test_a_pattern_is_a_value() -> None:
     assert not Pattern.FALSE.matches({})
     with pytest.raises(AttributeError):
         pattern.text = "a = 3"  # type: ignore[misc]
-
-
-def test_building_filters_in_python_needs_no_sqlglot() -> None:
-    program = (
-        "import sys; from tidings.model.filter import Filter; from tidings.model.builder import col; "
-        "assert Filter(col('a') > 1).matches({'a': 2}); sys.exit('sqlglot' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_canonical_text_does_not_depend_on_the_hash_seed() -> None:

@@ -278,6 +278,23 @@ def test_every_keyword_of_spark_names_an_attribute(spark: Any) -> None:
         assert Filter(Filter(col(word) == "x").to_sql()) == Filter(col(word) == "x")
 
 
+def test_spaces_are_those_of_spark(spark: Any) -> None:
+    frame = spark.range(1)
+    spaces = [chr(code) for code in range(0x3001) if chr(code).isspace()] + ["\0", "\x7f", "\u200b", "\ufeff"]
+    refused = []
+    for space in spaces:
+        text = f"id{space}= 0"
+        try:
+            frame.where(text)
+        except Exception:
+            refused.append(space)
+            with pytest.raises(FilterError):
+                Filter(text)
+        else:
+            assert Filter(text) == Filter("id = 0")
+    assert 0 < len(refused) < len(spaces)
+
+
 @pytest.mark.parametrize(
     "text",
     ["s = 'a", "i = 1e400", "i = 9" + "9" * 38, "s LIKE 'a\\\\b'", "s LIKE 'a\\\\'", "s LIKE 'a' ESCAPE 'ab'",

@@ -395,4 +395,4 @@ def test_the_embedded_network_needs_no_data_libraries() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
-    assert not {"pyspark", "pyarrow", "numpy", "scipy", "sqlglot"} & set(done.stdout.split())
+    assert not {"pyspark", "pyarrow", "numpy", "scipy"} & set(done.stdout.split())

@@ -1,9 +1,7 @@
-"""GF(2^8) against the galois package, with ISA-L and without."""
+"""GF(2^8) against the galois package."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tidings.structures import galois_field, isal
+from tidings.structures import galois_field
 from tidings.structures.galois_field import add, combine, combine_many, invert, invert_matrix, multiply, scale
 
 Oracle = Any
@@ -25,22 +23,6 @@ unhurried = settings(
 @pytest.fixture(scope="module")
 def field() -> Oracle:
     return galois.GF(2**8, irreducible_poly=galois_field.POLYNOMIAL)
-
-
-@pytest.fixture(params=["python", "isa-l"])
-def backend(request: pytest.FixtureRequest) -> Iterator[str]:
-    galois_field.force_backend(request.param)
-    yield request.param
-    galois_field.force_backend(None)
-
-
-@pytest.fixture
-def no_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """The library is looked for again in the test, and once more after it."""
-    galois_field._library.cache_clear()
-    yield monkeypatch
-    monkeypatch.undo()
-    galois_field._library.cache_clear()
 
 
 def array(field: Oracle, rows: list[bytes]) -> Oracle:
@@ -73,7 +55,7 @@ def test_rows_are_scaled_and_added_element_by_element(row: bytes, constant: int,
 )
 @unhurried
 def test_products_of_matrices(
-    field: Oracle, backend: str, inputs: int, outputs: int, width: int, data: st.DataObject
+    field: Oracle, inputs: int, outputs: int, width: int, data: st.DataObject
 ) -> None:
     rows = data.draw(st.lists(st.binary(min_size=width, max_size=width), min_size=inputs, max_size=inputs))
     lines = st.binary(min_size=inputs, max_size=inputs)
@@ -88,7 +70,7 @@ def test_products_of_matrices(
 
 @given(st.integers(1, 17), st.integers(0, 2**32), st.sampled_from([2, 256]))
 @unhurried
-def test_inverses_of_matrices(field: Oracle, backend: str, size: int, seed: int, different: int) -> None:
+def test_inverses_of_matrices(field: Oracle, size: int, seed: int, different: int) -> None:
     """Of random ones, which nearly all have one, and of zeros and ones, many of which have none."""
     random = Random(seed)
     matrix = [bytes(random.randrange(different) for _ in range(size)) for _ in range(size)]
@@ -100,21 +82,9 @@ def test_inverses_of_matrices(field: Oracle, backend: str, size: int, seed: int,
 
 
 @pytest.mark.parametrize("matrix", [[], [b""], [b"\1\2"], [b"\1\2", b"\1"]])
-def test_a_matrix_that_is_not_square_has_no_inverse(backend: str, matrix: list[bytes]) -> None:
+def test_a_matrix_that_is_not_square_has_no_inverse(matrix: list[bytes]) -> None:
     with pytest.raises(ValueError, match="not square"):
         invert_matrix(matrix)
-
-
-@pytest.mark.parametrize("width", [1, 15, 63, 64, 1_472, 4_099])
-@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (16, 1), (16, 16), (255, 3), (3, 255)])
-def test_the_library_and_python_agree(inputs: int, outputs: int, width: int) -> None:
-    random = np.random.default_rng(width)
-    rows, matrix = (
-        [random.bytes(length) for _ in range(n)] for n, length in ((inputs, width), (outputs, inputs))
-    )
-    library = isal.load()
-    assert library is not None
-    assert library.combine_many(matrix, rows) == galois_field._combine_many(matrix, rows)
 
 
 @pytest.mark.parametrize(
@@ -127,9 +97,7 @@ def test_the_library_and_python_agree(inputs: int, outputs: int, width: int) -> 
         ([b""], []),
     ],
 )
-def test_lengths_that_do_not_agree_never_reach_the_library(
-    backend: str, matrix: list[bytes], rows: list[bytes]
-) -> None:
+def test_lengths_must_agree(matrix: list[bytes], rows: list[bytes]) -> None:
     with pytest.raises(ValueError):
         combine_many(matrix, rows)
 
@@ -137,34 +105,3 @@ def test_lengths_that_do_not_agree_never_reach_the_library(
 def test_rows_of_different_lengths_are_not_added() -> None:
     with pytest.raises(ValueError):
         add(b"a", b"ab")
-
-
-def test_the_backend_can_be_chosen(backend: str) -> None:
-    assert galois_field.backend() == backend
-
-
-def answers_without_the_library() -> None:
-    assert galois_field.backend() == "python"
-    assert combine(b"\1\1", [bytes(5_000), b"x" * 5_000]) == b"x" * 5_000
-    with pytest.raises(RuntimeError):
-        galois_field.force_backend("isa-l")
-
-
-def test_without_pyeclib_python_does_it(no_library: pytest.MonkeyPatch) -> None:
-    no_library.setattr(isal, "_PACKAGE", "a_package_that_nobody_has")
-    answers_without_the_library()
-
-
-@pytest.mark.parametrize("content", [b"", b"\x7fELF no library at all"])
-def test_a_broken_library_is_passed_over(
-    no_library: pytest.MonkeyPatch, tmp_path: Path, content: bytes
-) -> None:
-    broken = tmp_path / "libisal-broken.so"
-    broken.write_bytes(content)
-    no_library.setattr(isal, "_candidates", lambda: [broken])
-    answers_without_the_library()
-
-
-def test_a_library_that_calculates_otherwise_is_passed_over(no_library: pytest.MonkeyPatch) -> None:
-    no_library.setattr(isal.IsaL, "combine_many", lambda self, matrix, rows: [bytes(256)] * len(matrix))
-    answers_without_the_library()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from random import Random
 
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tidings.structures import galois_field, network_coding
+from tidings.structures import network_coding
 from tidings.structures.galois_field import add, combine, invert, scale
 from tidings.structures.network_coding import Decoder
 
@@ -18,13 +17,6 @@ seeds = st.integers(0, 2**32)
 unhurried = settings(
     max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-
-
-@pytest.fixture(params=["python", "isa-l"])
-def backend(request: pytest.FixtureRequest) -> Iterator[str]:
-    galois_field.force_backend(request.param)
-    yield request.param
-    galois_field.force_backend(None)
 
 
 def rank(vectors: list[bytes]) -> int:
@@ -68,9 +60,7 @@ def sparse(random: Random, size: int) -> bytes:
 
 @given(st.integers(1, 9), st.integers(1, 40), seeds)
 @unhurried
-def test_a_decoder_knows_its_rank_and_decodes_at_full_rank(
-    backend: str, size: int, width: int, seed: int
-) -> None:
+def test_a_decoder_knows_its_rank_and_decodes_at_full_rank(size: int, width: int, seed: int) -> None:
     random = Random(seed)
     blocks = random_blocks(random, size, width)
     decoder, vectors, plain = Decoder(size, width), list[bytes](), set[int]()
@@ -104,7 +94,7 @@ def test_a_decoder_knows_its_rank_and_decodes_at_full_rank(
 
 @given(st.sampled_from([1, 2, 5, 16, 17, 40]), st.sampled_from([1, 100, 1_472]), seeds)
 @settings(unhurried, max_examples=25)
-def test_combinations_of_combinations_decode(backend: str, size: int, width: int, seed: int) -> None:
+def test_combinations_of_combinations_decode(size: int, width: int, seed: int) -> None:
     """A chain of brokers, each of which holds something of its own and passes on only combinations."""
     random = Random(seed)
     blocks = random_blocks(random, size, width)

@@ -16,6 +16,7 @@ from tidings.model.evaluate import Matcher, compile_pattern
 from tidings.model.expression import Expression
 from tidings.model.implication import pattern_implies
 from tidings.model.normalise import FilterLimits, check_depth, normalise
+from tidings.model.parse import parse
 from tidings.model.predicates import Conjunct, Scalar
 from tidings.model.render import render_pattern
 from tidings.model.steps import OutOfSteps, Steps
@@ -139,9 +140,6 @@ def _normalised(expression: Expression, limits: FilterLimits) -> Pattern:
 
 @lru_cache(maxsize=4_096)
 def _pattern_of(sql: str, limits: FilterLimits) -> Pattern:
-    # sqlglot takes a quarter of a second to import, and who builds filters with `col` never needs it
-    from tidings.model.parse import parse
-
     try:
         return _normalised(parse(sql, limits), limits)
     except RecursionError:

@@ -6,9 +6,7 @@
                                                      | [NOT] IN (literals) | [NOT] LIKE string [ESCAPE string]
                                                      | IS [NOT] (NULL | TRUE | FALSE | UNKNOWN)
 
-sqlglot finds the tokens (see lexer.py). Its parser is not used: each parenthesis costs it some twenty stack
-frames, so that it fails at a depth of about 40 whatever our limit is, and it keeps no position for much of
-what we refuse. Everything refused is a FilterError that names it and where it stands.
+Everything refused is a FilterError that names it and where it stands.
 """
 
 from __future__ import annotations
@@ -291,7 +289,7 @@ class _Parser:
         return self._name(token, token.source)
 
     def _name(self, token: Token, name: str) -> Column:
-        if self._at("."):
+        if self._token.source.startswith("."):  # also of `a.5`, where .5 is a number
             raise self._error(f"{token.source} has no fields; quote a name with dots as `a.b`", token)
         return Column(self._checked(check_name, name, token))
 

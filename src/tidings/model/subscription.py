@@ -120,7 +120,7 @@ def make_interest(topics: tuple[str, ...], sql: str | None) -> Interest:
     canonical = canonical_topics(topics)
     if sql is None:
         return Interest(canonical, None)
-    from tidings.model.filter import Filter, Pattern  # sqlglot is slow to import; most interests need none
+    from tidings.model.filter import Filter, Pattern  # slow to import; most interests need none
 
     pattern = Filter(sql).pattern
     return Interest(canonical, None if pattern == Pattern.TRUE else pattern)

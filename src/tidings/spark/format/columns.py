@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from tidings.model.errors import ArchiveCorrupt
 from tidings.model.event import RESERVED_ATTRIBUTE
+from tidings.model.filter import Filter
 from tidings.model.text import attribute_value
 from tidings.model.topics import TopicPattern
 
@@ -121,8 +122,6 @@ class Selection:
         self._matches_topic = lru_cache(MATCHED_TOPICS)(self._match_topic)
         self._pattern = None
         if where is not None:
-            from tidings.model.filter import Filter  # sqlglot is slow to import; most reads need none
-
             self._pattern = Filter(where).pattern
 
     @property
