@@ -1,0 +1,164 @@
+"""One client process of a measurement: `python -m live.worker JOB`. It talks in JSON lines and waits for a line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import sys
+import time
+from collections import deque
+from contextlib import AsyncExitStack
+from typing import Any
+
+import msgspec
+import uvloop
+
+from live.board import Board
+from live.job import Job, make_events
+from live.meter import QUIET_S, Meter
+from live.own import hold_open
+from live.system import System
+from live.systems import SYSTEMS
+
+BATCH_EVENTS = 2048
+BATCHES_IN_FLIGHT = 4
+WINDOW_EVENTS = 32_768
+"""On their way from the publishers to the slowest reader. Else systems without flow control would lose events."""
+SINGLE_BELOW = 10_000
+"""Events per second up to which each is published by itself."""
+
+
+def main() -> None:
+    job = msgspec.json.decode(sys.argv[1], type=Job)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    board = Board(job.board, job.readers, job.publishers)
+    uvloop.run(ROLES[job.role](job, board, SYSTEMS[job.system]))
+
+
+def say(**what: Any) -> None:
+    print(json.dumps(what), flush=True)
+
+
+async def told() -> None:
+    """Until the parent says go on; if it is gone, so are we."""
+    if not await asyncio.to_thread(sys.stdin.readline):
+        raise SystemExit(1)
+
+
+class Cpu:
+    """Seconds of this process since it was made."""
+
+    def __init__(self) -> None:
+        self._began = time.process_time()
+
+    @property
+    def seconds(self) -> float:
+        return time.process_time() - self._began
+
+
+async def read(job: Job, board: Board, system: System) -> None:
+    meter = Meter(job, board)
+    ready = asyncio.Event()
+    reading = asyncio.create_task(system.read(job, meter.arrived, ready))
+    waiting = asyncio.create_task(ready.wait())
+    await asyncio.wait({reading, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    if reading.done():
+        reading.result()
+    say(ready=True)
+    cpu = Cpu()
+    ended = asyncio.create_task(meter.ended())
+    await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
+    if reading.done():
+        reading.result()
+    say(cpu_s=cpu.seconds, **meter.figures())
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+
+
+async def publish(job: Job, board: Board, system: System) -> None:
+    async with AsyncExitStack() as stack:
+        open_ones = [
+            await stack.enter_async_context(system.publisher(job, number))
+            for number in range(job.connections)
+        ]
+        say(ready=True)
+        await told()
+        cpu, began_at = Cpu(), time.monotonic_ns()
+        flow = Flow(job, board, deque(open_ones))
+        await (flow.paced() if job.rate else flow.unpaced())
+        took_s = (time.monotonic_ns() - began_at) / 1e9
+        say(cpu_s=cpu.seconds, began_at=began_at, offered_per_s=job.events / took_s)
+        await told()
+
+
+class Flow:
+    """The events of one publisher, in batches of which several are on their way at once."""
+
+    def __init__(self, job: Job, board: Board, sends: deque[Any]) -> None:
+        self._job = job
+        self._board = board
+        self._sends = sends
+        self._flying: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+
+    def _send(self, first: int, count: int) -> None:
+        send = self._sends[0]
+        self._sends.rotate()
+        task = asyncio.create_task(send(make_events(self._job, first, count)))
+        self._flying.add(task)
+        task.add_done_callback(self._land)
+        self._board.put(self._job.slot, first + count)
+
+    def _land(self, task: asyncio.Task[None]) -> None:
+        self._flying.discard(task)
+        self._failure = self._failure or task.exception()
+
+    async def _landed(self, at_most: int) -> None:
+        while len(self._flying) > at_most and self._failure is None:
+            await asyncio.wait(self._flying, return_when=asyncio.FIRST_COMPLETED)
+        if self._failure is not None:
+            raise self._failure
+
+    async def unpaced(self) -> None:
+        size = max(1, min(BATCH_EVENTS, self._job.events // (4 * len(self._sends))))
+        depth = max(BATCHES_IN_FLIGHT, len(self._sends))
+        for first in range(0, self._job.events, size):
+            await self._room()
+            self._send(first, min(size, self._job.events - first))
+            await self._landed(depth - 1)
+        await self._landed(0)
+
+    async def _room(self) -> None:
+        seen, since = -1, time.monotonic()
+        while self._job.readers and self._board.published - self._board.read > WINDOW_EVENTS:
+            if self._board.read != seen:
+                seen, since = self._board.read, time.monotonic()
+            elif time.monotonic() - since > QUIET_S:
+                return  # some were lost
+            await asyncio.sleep(0.001)
+
+    async def paced(self) -> None:
+        rate = self._job.rate
+        size = 1 if rate <= SINGLE_BELOW else rate // 500
+        began = time.monotonic()
+        for first in range(0, self._job.events, size):
+            await asyncio.sleep(max(0.0, began + first / rate - time.monotonic()))
+            self._send(first, min(size, self._job.events - first))
+            await self._landed(max(1, rate // size))  # who cannot keep up is at most a second behind
+        await self._landed(0)
+
+
+async def hold(job: Job, board: Board, system: System) -> None:
+    """Open connections and subscriptions of tidings that nobody reads, and keep them."""
+    async with AsyncExitStack() as stack:
+        await hold_open(job, stack)
+        say(ready=True)
+        await told()
+
+
+ROLES = {"read": read, "publish": publish, "hold": hold}
+
+if __name__ == "__main__":
+    main()
