@@ -1,6 +1,6 @@
 """The live path, against NATS core, JetStream, Redis Streams and Mosquitto: rates, CPU per event, latencies, memory.
 
-    python benchmarks/live.py [--quick] [--repeat N] [--only NAME]... [--json] [--figure FILE]
+python benchmarks/live.py [--quick] [--repeat N] [--only NAME]... [--json] [--figure FILE]
 """
 
 from live.command import main

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from live.figure import draw
 from live.goals import Key, Repetition
 from live.measure import Figures
-from live.report import as_json, medians, print_tables
+from live.report import as_json, medians, number, print_tables
 from live.systems import SYSTEMS
 from live.workloads import WORKLOADS, Workload
 
@@ -19,6 +20,9 @@ QUICK_SHARE = 20
 
 def main() -> None:
     options = parse()
+    signal.signal(
+        signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
+    )  # servers and clients end, too
     chosen = [
         (workload, system)
         for workload in WORKLOADS
@@ -29,14 +33,15 @@ def main() -> None:
     repetitions: list[Repetition] = []
     repeat = 1 if options.quick else options.repeat
     failed = False
-    for number in range(repeat):
+    for earlier in range(repeat):
         repetition: dict[Key, Figures] = {}
-        for done, (workload, system) in enumerate(chosen, number * len(chosen) + 1):
-            show(f"{done}/{repeat * len(chosen)} {workload.name}: {system}")
+        for done, (workload, system) in enumerate(chosen, earlier * len(chosen) + 1):
+            show(f"{done}/{repeat * len(chosen)} {workload.name}: {system} ...", end=" ")
             try:
-                repetition[workload.name, system] = figures(workload, system, quick=options.quick)
+                found = repetition[workload.name, system] = figures(workload, system, quick=options.quick)
+                show(", ".join(f"{name} {number(value)}" for name, value in found.items()))
             except Exception as error:  # the others are worth their time nevertheless
-                show(f"{workload.name}: {system} failed: {error!r}")
+                show(f"failed: {error!r}")
                 failed = True
         repetitions.append(repetition)
     print(as_json(repetitions)) if options.json else print_tables(repetitions)
@@ -56,8 +61,8 @@ def is_chosen(only: Sequence[str], name: str, names: Iterable[str]) -> bool:
     return not wanted or name in exact or any(name.startswith(text) for text in wanted if text not in exact)
 
 
-def show(what: str) -> None:
-    print(what, file=sys.stderr, flush=True)
+def show(what: str, end: str = "\n") -> None:
+    print(what, end=end, file=sys.stderr, flush=True)
 
 
 def parse() -> argparse.Namespace:

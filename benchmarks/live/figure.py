@@ -49,7 +49,9 @@ def bars(axes: Any, title: str, systems: Sequence[str], values: Mapping[str, Seq
     for index, (label, heights) in enumerate(values.items()):
         places = [place + index * width for place in range(len(systems))]
         axes.bar(places, heights, width, label=label)
-    axes.set_xticks([place + 0.4 - width / 2 for place in range(len(systems))], systems, rotation=30, ha="right")
+    axes.set_xticks(
+        [place + 0.4 - width / 2 for place in range(len(systems))], systems, rotation=30, ha="right"
+    )
     axes.set_title(title)
     axes.legend()
     axes.grid(axis="y", alpha=0.3)

@@ -13,13 +13,14 @@ from live.processes import resident_bytes, workers
 from live.system import Served
 
 CLIENTS_PER_PROCESS = 2_500
+PUBLISHED_TOGETHER = 50
 SUBSCRIPTIONS_PER_CLIENT = 10_000
 
 
 def publishers(count: int, system: str, scale: Scale) -> Figures:
-    """As many connections, in one process, that publish in turns."""
+    """As many connections, in one process, that publish in turns, the same batches however many they are."""
     with servers(system) as served:
-        return run(system, served, Load(scale(100_000), connections=count))
+        return run(system, served, Load(scale(100_000), connections=count, batch=PUBLISHED_TOGETHER))
 
 
 def other_subscriptions(count: int, system: str, scale: Scale) -> Figures:

@@ -33,6 +33,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """To publish, or to expect."""
     rate: int = 0
     """Events per second that are offered; 0: as many as get through."""
+    batch: int = 2048
+    """Events that are published together, if not at a rate."""
     where: str | None = None
     order: str = "none"
     connections: int = 1

@@ -32,6 +32,7 @@ class Load(NamedTuple):
     rate: int = 0
     where: str | None = None
     connections: int = 1
+    batch: int = 2048
     topic: str = "/bench/events"
 
 
@@ -90,6 +91,7 @@ class Streaming:
                     slot=load.readers + number,
                     events=load.events // load.publishers,
                     connections=load.connections,
+                    batch=load.batch,
                     **common,
                 )
                 for number in range(load.publishers)

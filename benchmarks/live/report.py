@@ -44,9 +44,7 @@ def medians(repetitions: Sequence[Repetition]) -> dict[Key, Figures]:
 def print_tables(repetitions: Sequence[Repetition]) -> None:
     console = Console(width=max(WIDTH, Console().width))
     results = medians(repetitions)
-    shown = {
-        title: name for title, name in COLUMNS.items() if any(name in row for row in results.values())
-    }
+    shown = {title: name for title, name in COLUMNS.items() if any(name in row for row in results.values())}
     table = Table("workload", "system", title=f"medians of {len(repetitions)}", title_justify="left")
     for title in shown:
         table.add_column(title, justify="right")
@@ -84,7 +82,13 @@ def as_json(repetitions: Sequence[Repetition]) -> str:
         return [{"workload": key[0], "system": key[1], **row} for key, row in repetition.items()]
 
     goals = [
-        {"work": row.goal.what, "goal": row.goal.text, "reached": row.ours, "ratio": row.ratio, "held": row.held}
+        {
+            "work": row.goal.what,
+            "goal": row.goal.text,
+            "reached": row.ours,
+            "ratio": row.ratio,
+            "held": row.held,
+        }
         for row in reached(repetitions)
     ]
     return json.dumps(

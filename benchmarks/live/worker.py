@@ -21,7 +21,6 @@ from live.own import hold_open
 from live.system import System
 from live.systems import SYSTEMS
 
-BATCH_EVENTS = 2048
 BATCHES_IN_FLIGHT = 4
 WINDOW_EVENTS = 32_768
 """On their way from the publishers to the slowest reader. Else systems without flow control would lose events."""
@@ -33,8 +32,7 @@ def main() -> None:
     job = msgspec.json.decode(sys.argv[1], type=Job)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    board = Board(job.board, job.readers, job.publishers)
-    uvloop.run(ROLES[job.role](job, board, SYSTEMS[job.system]))
+    uvloop.run(ROLES[job.role](job, SYSTEMS[job.system]))
 
 
 def say(**what: Any) -> None:
@@ -58,8 +56,9 @@ class Cpu:
         return time.process_time() - self._began
 
 
-async def read(job: Job, board: Board, system: System) -> None:
-    meter = Meter(job, board)
+async def read(job: Job, system: System) -> None:
+    meter = Meter(job, Board(job.board, job.readers, job.publishers))
+    orphaned = asyncio.create_task(told())  # a reader is told nothing: its input ends with the parent
     ready = asyncio.Event()
     reading = asyncio.create_task(system.read(job, meter.arrived, ready))
     waiting = asyncio.create_task(ready.wait())
@@ -73,11 +72,12 @@ async def read(job: Job, board: Board, system: System) -> None:
     if reading.done():
         reading.result()
     say(cpu_s=cpu.seconds, **meter.figures())
-    reading.cancel()
+    for task in (reading, orphaned):
+        task.cancel()
     await asyncio.gather(reading, return_exceptions=True)
 
 
-async def publish(job: Job, board: Board, system: System) -> None:
+async def publish(job: Job, system: System) -> None:
     async with AsyncExitStack() as stack:
         open_ones = [
             await stack.enter_async_context(system.publisher(job, number))
@@ -86,7 +86,7 @@ async def publish(job: Job, board: Board, system: System) -> None:
         say(ready=True)
         await told()
         cpu, began_at = Cpu(), time.monotonic_ns()
-        flow = Flow(job, board, deque(open_ones))
+        flow = Flow(job, Board(job.board, job.readers, job.publishers), deque(open_ones))
         await (flow.paced() if job.rate else flow.unpaced())
         took_s = (time.monotonic_ns() - began_at) / 1e9
         say(cpu_s=cpu.seconds, began_at=began_at, offered_per_s=job.events / took_s)
@@ -122,12 +122,11 @@ class Flow:
             raise self._failure
 
     async def unpaced(self) -> None:
-        size = max(1, min(BATCH_EVENTS, self._job.events // (4 * len(self._sends))))
-        depth = max(BATCHES_IN_FLIGHT, len(self._sends))
+        size = self._job.batch
         for first in range(0, self._job.events, size):
             await self._room()
             self._send(first, min(size, self._job.events - first))
-            await self._landed(depth - 1)
+            await self._landed(BATCHES_IN_FLIGHT - 1)
         await self._landed(0)
 
     async def _room(self) -> None:
@@ -150,7 +149,7 @@ class Flow:
         await self._landed(0)
 
 
-async def hold(job: Job, board: Board, system: System) -> None:
+async def hold(job: Job, system: System) -> None:
     """Open connections and subscriptions of tidings that nobody reads, and keep them."""
     async with AsyncExitStack() as stack:
         await hold_open(job, stack)

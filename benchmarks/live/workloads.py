@@ -139,7 +139,9 @@ WORKLOADS = (
         for count in (1, 10, 100, 1_000)
     ),
     *(
-        Workload(f"other subscriptions {count:,}", (BEST_EFFORT, GUARANTEED), partial(other_subscriptions, count))
+        Workload(
+            f"other subscriptions {count:,}", (BEST_EFFORT, GUARANTEED), partial(other_subscriptions, count)
+        )
         for count in (1, 1_000, 100_000)
     ),
     Workload("unread events", (GUARANTEED,), unread_events),
