@@ -57,15 +57,15 @@ def run(system: str, served: Served, load: Load) -> Figures:
         before_s = cpu_seconds(served.pids.values())
         stream.go()
         figures = stream.figures()
-        figures["server_cpu_us"] = 1e6 * (cpu_seconds(served.pids.values()) - before_s) / load.events
+        used_s = cpu_seconds(served.pids.values()) - before_s
+        figures["server_cpu_us"] = 1e6 * used_s / figures["sent"]
         return figures
 
 
 class Streaming:
     """The client processes of one load."""
 
-    def __init__(self, load: Load, readers: Sequence[Worker], publishers: Sequence[Worker]) -> None:
-        self._load = load
+    def __init__(self, readers: Sequence[Worker], publishers: Sequence[Worker]) -> None:
         self._readers = readers
         self._publishers = publishers
 
@@ -97,7 +97,7 @@ class Streaming:
                 for number in range(load.publishers)
             ]
             with workers(reading) as readers, workers(publishing) as publishers:
-                yield cls(load, readers, publishers)
+                yield cls(readers, publishers)
 
     def go(self) -> None:
         for worker in self._publishers:
@@ -106,10 +106,12 @@ class Streaming:
     def published(self) -> Figures:
         """Waits until all is published."""
         heard = [worker.hear() for worker in self._publishers]
+        sent = sum(found["sent"] for found in heard)
         return {
             "began_at": min(found["began_at"] for found in heard),
+            "sent": sent,
             "offered_per_s": sum(found["offered_per_s"] for found in heard),
-            "publisher_cpu_us": 1e6 * sum(found["cpu_s"] for found in heard) / self._load.events,
+            "publisher_cpu_us": 1e6 * sum(found["cpu_s"] for found in heard) / sent,
         }
 
     def figures(self) -> Figures:
@@ -120,7 +122,7 @@ class Streaming:
         arrived = sum(found["count"] for found in read)
         took_s = (max(found["last_at"] for found in read) - began_at) / 1e9 if arrived else float("inf")
         figures["events_per_s"] = arrived / took_s
-        figures["lost"] = self._load.events * self._load.readers - arrived
+        figures["lost"] = figures["sent"] * len(read) - arrived
         figures["subscriber_cpu_us"] = 1e6 * sum(found["cpu_s"] for found in read) / max(1, arrived)
         for name in ("p50_us", "p99_us"):
             if all(name in found for found in read):

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 from nats.js.api import AckPolicy, ConsumerConfig, StorageType, StreamConfig
 
@@ -49,24 +50,29 @@ class JetStream:
             yield send
 
     async def read(self, job: Job, arrived: Arrived, ready: asyncio.Event) -> None:
+        since = 0
+
+        async def take(message: Msg) -> None:
+            nonlocal since
+            arrived(unpacked(message.data)[1])
+            since += 1
+            if since >= ACKNOWLEDGE_EVENTS or not subscription.pending_msgs:
+                since = 0
+                await message.ack()
+
         async with connection(job.url) as client:
             config = ConsumerConfig(ack_policy=AckPolicy.ALL, max_ack_pending=UNACKNOWLEDGED_EVENTS)
             subscription = await client.jetstream().subscribe(
                 subject(job.topic),
                 durable=f"reader{secrets.token_hex(4)}",
+                cb=take,
                 config=config,
                 manual_ack=True,
                 pending_msgs_limit=-1,
                 pending_bytes_limit=-1,
             )
             ready.set()
-            since = 0
-            async for message in subscription.messages:
-                arrived(unpacked(message.data)[1])
-                since += 1
-                if since == ACKNOWLEDGE_EVENTS or not subscription.pending_msgs:
-                    await message.ack()
-                    since = 0
+            await asyncio.Event().wait()
 
 
 async def make_stream(url: str) -> None:

@@ -62,10 +62,13 @@ class Worker:
         self._process.stdin.write("\n")
         self._process.stdin.flush()
 
-    def end(self) -> None:
+    def close_input(self) -> None:
+        """Which ends it."""
         assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def end(self) -> None:
         assert self._process.stdout is not None
-        self._process.stdin.close()  # which ends whoever waits for a word
         try:
             self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -83,5 +86,7 @@ def workers(jobs: Iterable[Job]) -> Iterator[list[Worker]]:
             worker.hear()
         yield started
     finally:
+        for worker in started:
+            worker.close_input()
         for worker in started:
             worker.end()

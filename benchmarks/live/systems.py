@@ -24,3 +24,5 @@ PEERS: dict[str, System] = {
     MOSQUITTO: Mosquitto(MOSQUITTO),
 }
 SYSTEMS = {**PEERS, **OWN}
+EVENTS_SHARE = {JETSTREAM: 0.25, REDIS: 0.5, MOSQUITTO: 0.1, TOTAL: 0.5}
+"""Slow systems get fewer events where rates are measured, so that all take about as long."""

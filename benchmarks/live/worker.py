@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 import sys
 import time
@@ -24,6 +25,7 @@ from live.systems import SYSTEMS
 BATCHES_IN_FLIGHT = 4
 WINDOW_EVENTS = 32_768
 """On their way from the publishers to the slowest reader. Else systems without flow control would lose events."""
+MAX_LATE_S = 2.0
 SINGLE_BELOW = 10_000
 """Events per second up to which each is published by itself."""
 
@@ -39,10 +41,14 @@ def say(**what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 
-async def told() -> None:
-    """Until the parent says go on; if it is gone, so are we."""
-    if not await asyncio.to_thread(sys.stdin.readline):
-        raise SystemExit(1)
+async def told() -> bool:
+    """Waits until the parent says go on; False: it closed our input, or is gone."""
+    return bool(await asyncio.to_thread(sys.stdin.readline))
+
+
+async def end_with_parent() -> None:
+    if not await told():
+        os._exit(1)  # in the midst of reading
 
 
 class Cpu:
@@ -58,7 +64,7 @@ class Cpu:
 
 async def read(job: Job, system: System) -> None:
     meter = Meter(job, Board(job.board, job.readers, job.publishers))
-    orphaned = asyncio.create_task(told())  # a reader is told nothing: its input ends with the parent
+    orphaned = asyncio.create_task(end_with_parent())
     ready = asyncio.Event()
     reading = asyncio.create_task(system.read(job, meter.arrived, ready))
     waiting = asyncio.create_task(ready.wait())
@@ -84,12 +90,13 @@ async def publish(job: Job, system: System) -> None:
             for number in range(job.connections)
         ]
         say(ready=True)
-        await told()
+        if not await told():
+            return
         cpu, began_at = Cpu(), time.monotonic_ns()
         flow = Flow(job, Board(job.board, job.readers, job.publishers), deque(open_ones))
         await (flow.paced() if job.rate else flow.unpaced())
         took_s = (time.monotonic_ns() - began_at) / 1e9
-        say(cpu_s=cpu.seconds, began_at=began_at, offered_per_s=job.events / took_s)
+        say(cpu_s=cpu.seconds, began_at=began_at, sent=flow.sent, offered_per_s=flow.sent / took_s)
         await told()
 
 
@@ -97,6 +104,7 @@ class Flow:
     """The events of one publisher, in batches of which several are on their way at once."""
 
     def __init__(self, job: Job, board: Board, sends: deque[Any]) -> None:
+        self.sent = 0
         self._job = job
         self._board = board
         self._sends = sends
@@ -109,7 +117,8 @@ class Flow:
         task = asyncio.create_task(send(make_events(self._job, first, count)))
         self._flying.add(task)
         task.add_done_callback(self._land)
-        self._board.put(self._job.slot, first + count)
+        self.sent += count
+        self._board.put(self._job.slot, self.sent)
 
     def _land(self, task: asyncio.Task[None]) -> None:
         self._flying.discard(task)
@@ -139,13 +148,18 @@ class Flow:
             await asyncio.sleep(0.001)
 
     async def paced(self) -> None:
+        """Ends in time: a system that cannot keep up is offered less."""
         rate = self._job.rate
         size = 1 if rate <= SINGLE_BELOW else rate // 500
         began = time.monotonic()
         for first in range(0, self._job.events, size):
-            await asyncio.sleep(max(0.0, began + first / rate - time.monotonic()))
+            late_s = time.monotonic() - began - first / rate
+            if late_s > MAX_LATE_S:
+                break
+            await asyncio.sleep(max(0.0, -late_s))
             self._send(first, min(size, self._job.events - first))
-            await self._landed(max(1, rate // size))  # who cannot keep up is at most a second behind
+            await self._landed(max(1, rate // size))
+        self._board.put(self._job.slot, self._job.events)  # more will not come
         await self._landed(0)
 
 

@@ -16,7 +16,7 @@ from live.growth import idle_clients, other_subscriptions, publishers, unread_ev
 from live.job import FILTER
 from live.measure import SETTLE_S, Figures, Load, Scale, Streaming, measure, run, servers
 from live.processes import cpu_seconds
-from live.systems import BEST_EFFORT, GUARANTEED, OWN, SYSTEMS
+from live.systems import BEST_EFFORT, EVENTS_SHARE, GUARANTEED, OWN, SYSTEMS
 
 LATENCY_RATE = 2_000
 BESIDE_RATE = 50_000
@@ -29,28 +29,18 @@ class Workload(NamedTuple):
     measure: Callable[[str, Scale], Figures]
 
 
-def one_to_one(system: str, scale: Scale) -> Figures:
-    return measure(system, Load(scale(400_000)))
-
-
-def one_to_ten(system: str, scale: Scale) -> Figures:
-    return measure(system, Load(scale(100_000), readers=10))
-
-
-def ten_to_one(system: str, scale: Scale) -> Figures:
-    return measure(system, Load(scale(40_000) * 10, publishers=10))
-
-
-def one_to_one_filtered(system: str, scale: Scale) -> Figures:
-    return measure(system, Load(scale(400_000), where=FILTER))
-
-
-def one_to_ten_filtered(system: str, scale: Scale) -> Figures:
-    return measure(system, Load(scale(100_000), readers=10, where=FILTER))
-
-
-def three_in_a_row(system: str, scale: Scale) -> Figures:
-    return measure(system, Load(scale(200_000)), brokers=3)
+def rate(
+    system: str,
+    scale: Scale,
+    *,
+    events: int = 400_000,
+    publishers: int = 1,
+    readers: int = 1,
+    where: str | None = None,
+    brokers: int = 1,
+) -> Figures:
+    share = scale(int(events * EVENTS_SHARE.get(system, 1.0)) // publishers)
+    return measure(system, Load(share * publishers, publishers, readers, where=where), brokers=brokers)
 
 
 def latency(system: str, scale: Scale) -> Figures:
@@ -125,12 +115,12 @@ def wait_for(reader: tidings.ArchiveReader, events: int) -> int:
 
 
 WORKLOADS = (
-    Workload("one to one", SYSTEMS, one_to_one),
-    Workload("one to ten", SYSTEMS, one_to_ten),
-    Workload("ten to one", SYSTEMS, ten_to_one),
-    Workload("one to one, filter", OWN, one_to_one_filtered),
-    Workload("one to ten, filter", OWN, one_to_ten_filtered),
-    Workload("three brokers in a row", OWN, three_in_a_row),
+    Workload("one to one", SYSTEMS, rate),
+    Workload("one to ten", SYSTEMS, partial(rate, events=100_000, readers=10)),
+    Workload("ten to one", SYSTEMS, partial(rate, publishers=10)),
+    Workload("one to one, filter", OWN, partial(rate, where=FILTER)),
+    Workload("one to ten, filter", OWN, partial(rate, events=100_000, readers=10, where=FILTER)),
+    Workload("three brokers in a row", OWN, partial(rate, events=200_000, brokers=3)),
     Workload("latency", SYSTEMS, latency),
     Workload("fairness", SYSTEMS, fairness),
     Workload("archive", (GUARANTEED,), archive),
