@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from live.board import Board
 from live.job import Job
 from live.processes import Worker, cpu_seconds, workers
 from live.system import Served
-from live.systems import SYSTEMS
+from live.systems import system_of
 
 SETTLE_S = 0.5
 """For subscriptions to reach every broker, and for servers to be done with starting."""
@@ -41,7 +41,7 @@ def servers(system: str, brokers: int = 1) -> Iterator[Served]:
     """Fresh ones, with nothing on disk."""
     with (
         tempfile.TemporaryDirectory(prefix="live-") as directory,
-        SYSTEMS[system].serve(Path(directory), brokers) as served,
+        system_of(system).serve(Path(directory), brokers) as served,
     ):
         yield served
 
@@ -76,8 +76,8 @@ class Streaming:
         with tempfile.TemporaryDirectory(prefix="live-") as directory:
             path = Path(directory) / "board"
             Board.make(path, load.readers, load.publishers)
-            common = {"system": system, "board": str(path), "topic": load.topic, "rate": load.rate}
-            common |= {"readers": load.readers, "publishers": load.publishers}
+            common: dict[str, Any] = {"system": system, "board": str(path), "topic": load.topic}
+            common |= {"readers": load.readers, "publishers": load.publishers, "rate": load.rate}
             reading = [
                 Job(
                     role="read", url=served.url_out, slot=slot, events=load.events, where=load.where, **common

@@ -31,9 +31,6 @@ persistence_location {directory}/
 
 
 class Mosquitto:
-    def __init__(self, name: str) -> None:
-        self.name = name
-
     @contextmanager
     def serve(self, directory: Path, brokers: int) -> Iterator[Served]:
         port = free_port()
@@ -58,10 +55,13 @@ class Mosquitto:
         async with connected(job) as client:
 
             def on_message(_client: Client, _data: object, message: MQTTMessage) -> None:
-                arrived(unpacked(message.payload)[1])
+                arrived(unpacked(bytes(message.payload))[1])
+
+            def on_subscribe(*_: Any) -> None:
+                loop.call_soon_threadsafe(ready.set)
 
             client.on_message = on_message
-            client.on_subscribe = lambda *_: loop.call_soon_threadsafe(ready.set)
+            client.on_subscribe = on_subscribe
             client.subscribe(job.topic, qos=1)
             await asyncio.Event().wait()
 

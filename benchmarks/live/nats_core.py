@@ -21,9 +21,6 @@ def subject(topic: str) -> str:
 
 
 class NatsCore:
-    def __init__(self, name: str) -> None:
-        self.name = name
-
     @contextmanager
     def serve(self, directory: Path, brokers: int) -> Iterator[Served]:
         port = free_port()

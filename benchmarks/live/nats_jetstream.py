@@ -26,9 +26,6 @@ START_ATTEMPTS = 100
 
 
 class JetStream:
-    def __init__(self, name: str) -> None:
-        self.name = name
-
     @contextmanager
     def serve(self, directory: Path, brokers: int) -> Iterator[Served]:
         port = free_port()

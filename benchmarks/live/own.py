@@ -20,8 +20,7 @@ SEQUENCERS = 3
 
 
 class Tidings:
-    def __init__(self, name: str, mode: str, order: str = "none") -> None:
-        self.name = name
+    def __init__(self, mode: str, order: str = "none") -> None:
         self._mode = mode
         self._order = order
 
@@ -43,7 +42,7 @@ class Tidings:
             assert process.stdout is not None
             line = process.stdout.readline()
             if not line:
-                raise SystemExit(f"{self.name}: the network did not start")
+                raise ChildProcessError("the network did not start")
             ready = json.loads(line)
             rows = [(row["broker"], row) for row in ready["brokers"]]
             rows += [(row["sequencer"], row) for row in ready.get("sequencers", ())]

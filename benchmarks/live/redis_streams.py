@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 from redis.asyncio import Redis
 
@@ -19,9 +20,6 @@ FIELD = b"e"
 
 
 class RedisStreams:
-    def __init__(self, name: str) -> None:
-        self.name = name
-
     @contextmanager
     def serve(self, directory: Path, brokers: int) -> Iterator[Served]:
         port = free_port()
@@ -49,7 +47,7 @@ class RedisStreams:
             await client.xgroup_create(job.topic, group, id="$", mkstream=True)
             ready.set()
             while True:
-                found = await client.xreadgroup(
+                found: Any = await client.xreadgroup(
                     group, group, {job.topic: ">"}, count=PIPELINE_EVENTS, block=1000
                 )
                 for _, entries in found or ():

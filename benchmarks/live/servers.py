@@ -21,7 +21,7 @@ def find_server(program: str) -> str:
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", ""), "/usr/sbin"])
     found = shutil.which(program, path=places)
     if found is None:
-        raise SystemExit(f"{program} is missing: make setup installs it")
+        raise FileNotFoundError(f"{program} is missing: make setup installs it")
     return found
 
 
@@ -39,7 +39,7 @@ def server(directory: Path, port: int, program: str, *arguments: str) -> Iterato
         ends_at = time.monotonic() + START_TIMEOUT_S
         while not takes_connections(port):
             if process.poll() is not None or time.monotonic() > ends_at:
-                raise SystemExit(f"{program} did not start: {log.read_text(errors='replace')[-1000:]}")
+                raise ChildProcessError(f"{program} did not start: {log.read_text(errors='replace')[-1000:]}")
             time.sleep(0.02)
         yield process.pid
 

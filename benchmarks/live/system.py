@@ -28,8 +28,6 @@ class Served(NamedTuple):
 
 
 class System(Protocol):
-    name: str
-
     def serve(self, directory: Path, brokers: int) -> AbstractContextManager[Served]:
         """Runs until the block is left; what it keeps is in the directory."""
 

@@ -18,14 +18,14 @@ import uvloop
 from live.board import Board
 from live.job import Job, make_events
 from live.meter import QUIET_S, Meter
-from live.own import hold_open
 from live.system import System
-from live.systems import SYSTEMS
+from live.systems import system_of
 
 BATCHES_IN_FLIGHT = 4
 WINDOW_EVENTS = 32_768
 """On their way from the publishers to the slowest reader. Else systems without flow control would lose events."""
 MAX_LATE_S = 2.0
+LEAVE_TIMEOUT_S = 3.0
 SINGLE_BELOW = 10_000
 """Events per second up to which each is published by itself."""
 
@@ -34,7 +34,7 @@ def main() -> None:
     job = msgspec.json.decode(sys.argv[1], type=Job)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    uvloop.run(ROLES[job.role](job, SYSTEMS[job.system]))
+    uvloop.run(ROLES[job.role](job, system_of(job.system)))
 
 
 def say(**what: Any) -> None:
@@ -80,7 +80,9 @@ async def read(job: Job, system: System) -> None:
     say(cpu_s=cpu.seconds, **meter.figures())
     for task in (reading, orphaned):
         task.cancel()
-    await asyncio.gather(reading, return_exceptions=True)
+    _, pending = await asyncio.wait({reading}, timeout=LEAVE_TIMEOUT_S)
+    if pending:  # redis-py may swallow it
+        os._exit(0)
 
 
 async def publish(job: Job, system: System) -> None:
@@ -165,6 +167,8 @@ class Flow:
 
 async def hold(job: Job, system: System) -> None:
     """Open connections and subscriptions of tidings that nobody reads, and keep them."""
+    from live.own import hold_open
+
     async with AsyncExitStack() as stack:
         await hold_open(job, stack)
         say(ready=True)
