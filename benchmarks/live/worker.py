@@ -112,6 +112,8 @@ class Flow:
         self._sends = sends
         self._flying: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
+        self._lost = 0
+        """What is waited for no longer."""
 
     def _send(self, first: int, count: int) -> None:
         send = self._sends[0]
@@ -141,12 +143,15 @@ class Flow:
         await self._landed(0)
 
     async def _room(self) -> None:
+        """Wait while too many are on their way, and still arrive."""
         seen, since = -1, time.monotonic()
-        while self._job.readers and self._board.published - self._board.read > WINDOW_EVENTS:
+        while self._job.readers and (flying := self._board.published - self._board.read) > (
+            WINDOW_EVENTS + self._lost
+        ):
             if self._board.read != seen:
                 seen, since = self._board.read, time.monotonic()
             elif time.monotonic() - since > QUIET_S:
-                return  # some were lost
+                self._lost = flying
             await asyncio.sleep(0.001)
 
     async def paced(self) -> None:

@@ -83,7 +83,7 @@ class Subscribers(ChildProcess):
 
 async def measure(
     publisher: ConnectedBus,
-    work_at: words.Work,
+    work: words.Work,
     load: Load,
     network: BrokerNetwork | None,
     progress: Progress,
@@ -91,8 +91,8 @@ async def measure(
     """The publisher is open, the network runs."""
     subscribers = Subscribers()
     try:
-        await subscribers.start(work_at)
-        flow = Flow(publisher, subscribers, work_at.topic, load, progress)
+        await subscribers.start(work)
+        flow = Flow(publisher, subscribers, work.topic, load, progress)
         await flow.reach()
         quiet = await flow.slow()
         return {**await flow.fast(network), "latency_us": quiet.latencies_us}
@@ -110,6 +110,8 @@ class Flow:
         self._load = load
         self._progress = progress
         self._payload = bytes(load.size_bytes)
+        self._lost = 0
+        """What is waited for no longer."""
 
     def _events(self, phase: int, count: int) -> list[tuple[str, dict[str, int], bytes]]:
         attributes = {words.PHASE: phase, words.PUBLISHED_AT: time.monotonic_ns()}
@@ -176,11 +178,11 @@ class Flow:
     async def _room(self, published: int) -> None:
         """Wait while too many are on their way, and still arrive."""
         seen, since = -1, time.monotonic()
-        while published - self._subscribers.arrived > WINDOW_EVENTS:
+        while published - self._subscribers.arrived - self._lost > WINDOW_EVENTS:
             if self._subscribers.arrived != seen:
                 seen, since = self._subscribers.arrived, time.monotonic()
             elif time.monotonic() - since > STALL_S:
-                return  # some were lost
+                self._lost = published - seen
             await asyncio.sleep(0.001)
 
     async def _over(self) -> words.Phase:
