@@ -1,4 +1,4 @@
-"""Networks of broker processes: `up`, `bench`, `demo`, and that none of them leaves a process behind."""
+"""Networks of broker processes: `up`, `demo`, and that none of them leaves a process behind."""
 
 from __future__ import annotations
 
@@ -182,21 +182,6 @@ def test_a_child_does_not_read_its_parents_environment(monkeypatch: pytest.Monke
         assert broker.ending == "exit code 0"
 
     asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
-
-
-@pytest.mark.parametrize("transport", ["tcp", "udp"])
-def test_bench_measures_with_a_broker_of_its_own(transport: str) -> None:
-    done = tidings(
-        "bench", "--events", 2000, "--size", 10, "--subscribers", 2, "--transport", transport, "--json"
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert (found["published"], found["expected"]) == (2000, 4000)
-    assert found["arrived"] + found["lost"] == 4000
-    if transport == "tcp":
-        assert found["lost"] == 0
-    assert 0 < found["latency_us"]["p50"] <= found["latency_us"]["p99"] <= found["latency_us"]["max"]
-    assert found["arrived_per_s"] > 0
 
 
 def test_the_demo_shows_what_it_claims() -> None:
