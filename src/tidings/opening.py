@@ -151,13 +151,19 @@ class Embedded(Bus):
         self.ordering = ordering
         self._others: WeakSet[Bus] = WeakSet()
         self._no_ops: NoOpOutbox | None = None
+        self._speaker: Bus
+        """Publishes the no-ops."""
 
     async def open(self) -> None:
         self.network.start()
         await self.network.linked()
         if self.ordering is not None:
             self.ordering.start()
-            self._no_ops = NoOpOutbox(self, self.ordering.layout, self._no_ops_published)
+            # A client of their own: they must not wait behind what waits for a number.
+            speaker = attach_locally(Bus(), self.network, self.network.brokers[0], client_name())
+            await speaker.open()
+            self._speaker = speaker
+            self._no_ops = NoOpOutbox(speaker, self.ordering.layout, self._no_ops_published)
         await super().open()
 
     async def close(self) -> None:
@@ -165,6 +171,7 @@ class Embedded(Bus):
             await other.close()
         if self._no_ops is not None:
             await self._no_ops.close()
+            await self._speaker.close()
             self._no_ops = None
         await super().close()
         if self.ordering is not None:

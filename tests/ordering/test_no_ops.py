@@ -35,7 +35,7 @@ def test_no_ops_that_the_service_refuses_are_published_again(
 
     async def scenario(bus: Embedded) -> None:
         assert bus._no_ops is not None
-        refusing = bus._no_ops._service = Refusing(bus, Random(0))
+        refusing = bus._no_ops._service = Refusing(bus._speaker, Random(0))
         async with bus.connect("b1") as reader, reader.subscribe("/a", order="total") as stream:
             leaver, service = troubled_client(bus, "b2", "leaver")
             service.hangs = True

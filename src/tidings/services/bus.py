@@ -165,9 +165,10 @@ class Bus(ApplicationHost):
         self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, *, internal: bool
     ) -> int:
         session, now = self._session, self.connection.now
-        if self._order is not None and not internal:
-            check_not_internal(attributes)
-            return self._application.publish(topic, attributes, payload, now)
+        if self._order is not None:
+            if not internal:
+                check_not_internal(attributes)
+            return self._application.publish(topic, attributes, payload, now, internal=internal)
         full = session.add(topic, attributes, payload, now, internal=internal)
         self.flush_soon(full=full)
         return session.next_sequence - 1
@@ -207,16 +208,17 @@ class Bus(ApplicationHost):
     def _add_some(self, events: Iterable[PublishedEvent], *, internal: bool) -> bool:
         """True if a run is full, and gone."""
         session, application, connection = self._session, self._application, self.connection
-        numbered = self._order is not None and not internal
+        has_order = self._order is not None
         full = False
         for event in events:
             try:
                 topic, attributes, payload = event
             except (TypeError, ValueError):
                 raise no_event(event) from None
-            if numbered:
-                check_not_internal(attributes)
-                application.publish(topic, attributes, payload, connection.now)
+            if has_order:
+                if not internal:
+                    check_not_internal(attributes)
+                application.publish(topic, attributes, payload, connection.now, internal=internal)
             elif session.add(topic, attributes, payload, connection.now, internal=internal):
                 full = True
                 break

@@ -92,10 +92,18 @@ class Application:
 
     # --- Publishing
 
-    def publish(self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int) -> int:
-        """The event's sequence."""
+    def publish(
+        self,
+        topic: str,
+        attributes: Mapping[str, Scalar],
+        payload: bytes,
+        published_at: int,
+        *,
+        internal: bool = False,
+    ) -> int:
+        """The event's sequence. What is `internal` gets no number; it keeps its place among the others."""
         if self._numbering is not None:
-            return self._numbering.publish(topic, attributes, payload, published_at)
+            return self._numbering.publish(topic, attributes, payload, published_at, numbered=not internal)
         sequence = self._beneath.reserve()
         self._beneath.publish_as(sequence, topic, attributes, payload, published_at)
         self.emit(PublicationSent(sequence))

@@ -73,9 +73,17 @@ class Numbering:
         self._handles: dict[int, int] = {}
         """Sequence of an event that the service has not confirmed -> its handle in the module."""
 
-    def publish(self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int) -> int:
+    def publish(
+        self,
+        topic: str,
+        attributes: Mapping[str, Scalar],
+        payload: bytes,
+        published_at: int,
+        *,
+        numbered: bool = True,
+    ) -> int:
         """The event's sequence; OrderError if its topic gets no numbers any more. Mistakes show before it has one."""
-        rank = self._layout.rank_of(topic) if self._wanted() else None
+        rank = self._layout.rank_of(topic) if numbered and self._wanted() else None
         if rank is None and not self._calls:
             sequence = self._beneath.reserve()
             self._beneath.publish_as(sequence, topic, attributes, payload, published_at)
