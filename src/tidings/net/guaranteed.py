@@ -18,7 +18,7 @@ from urllib.parse import quote
 from tidings.model.errors import ConnectionFailed, StoreCorrupt, StoreError
 from tidings.net.address import Address, parse_address
 from tidings.net.dialling import backoff_seconds, explain
-from tidings.net.disk_store import DiskStore, set_aside
+from tidings.net.disk_store import BROKER_KIND, DiskStore, set_aside
 from tidings.net.handshake import Identity
 from tidings.net.joining import ask_to_join
 from tidings.net.session import Session
@@ -69,10 +69,8 @@ def store_path(data: Path, name: str) -> Path:
 def open_store(name: str, settings: GuaranteedSettings) -> Store:
     if settings.data is None:
         return MemoryStore()
-    try:
+    with BROKER_KIND.troubles.told(settings.data):
         settings.data.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"cannot use {settings.data}: {error.strerror or error}") from None
     return DiskStore(store_path(settings.data, name))
 
 
