@@ -776,3 +776,102 @@ def test_odd_names_are_only_names(tmp_path: Path) -> None:
     assert path.exists()
     with closing(DiskStore(path)) as store:
         assert store.read("log") == [(b"a", b"1")]
+
+
+# Turns: one commit for several writes
+
+
+def test_what_is_written_in_a_turn_is_there_after_its_commit(tmp_path: Path) -> None:
+    path, told = tmp_path / "store", list[str]()
+    store = DiskStore(path, on_pending=lambda: told.append("pending"))
+    twin = Twin()
+    for number in (1, 2, 3):
+        store.write(batch(number))
+        twin.write(batch(number))
+    assert told == ["pending"]
+    assert_holds(store, twin.content)
+    for name, expected in (("before", Twin().content), ("after", twin.content)):
+        if name == "after":
+            store.commit()
+        shutil.copy(path, tmp_path / name)
+        if wal_of(path).exists():
+            shutil.copy(wal_of(path), wal_of(tmp_path / name))
+        shutil.copy(lock_of(path), lock_of(tmp_path / name))
+        with closing(DiskStore(tmp_path / name)) as crashed:
+            assert_holds(crashed, expected)
+    store.write(batch(4))
+    assert told == ["pending", "pending"]
+    twin.write(batch(4))
+    store.close()
+    with closing(DiskStore(path)) as again:
+        assert_holds(again, twin.content)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_write_that_finds_no_room_leaves_the_rest_of_its_turn(tmp_path: Path, seed: int) -> None:
+    """Here SQLite rolls back all of the transaction."""
+    draw, twin, limit_bytes = random.Random(seed), Twin(), 120_000
+    store = DiskStore(tmp_path / "store", limit_bytes, on_pending=lambda: None)
+    refused = 0
+    for number in range(400):
+        change: list[Change] = [("spill", b"%d" % number, draw.randbytes(draw.choice((9, 3000))))]
+        try:
+            store.write(change)
+        except StoreFull:
+            refused += 1
+            assert_holds(store, twin.content)
+            if refused % 4 == 0:
+                gone: list[Change] = [("spill", key, None) for key in list(twin.tables["spill"])[:9]]
+                store.write(gone)
+                twin.write(gone)
+        else:
+            twin.write(change)
+        if draw.random() < 0.1:
+            store.commit()
+    assert refused > 10
+    store.commit()
+    store.close()
+    with closing(DiskStore(tmp_path / "store")) as again:
+        assert_holds(again, twin.content)
+
+
+def test_a_full_disk_is_told_by_the_write_and_not_by_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DiskStore(tmp_path / "store", on_pending=lambda: None)
+    store.write([("log", b"a", b"1")])
+    real = os.statvfs(tmp_path)
+    full = os.statvfs_result((*real[:4], 3, *real[5:]))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "statvfs", lambda path: full)
+        with pytest.raises(StoreFull, match="no room to write"):
+            store.write([("log", b"b", b"2")])
+        store.write([("log", b"a", None)])  # what makes room is taken
+        store.commit()
+    assert store.read("log") == []
+    store.write([("log", b"b", b"2")])
+    store.close()
+
+
+def test_a_commit_that_fails_is_told_and_leaves_the_state_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    with closing(DiskStore(path)) as store:
+        store.write([("log", b"a", b"1")])
+    store = DiskStore(path, on_pending=lambda: None)
+    store.write([("log", b"b", b"2")])
+    execute = Database.execute
+
+    def failing(self: Database, sql: str, *values: object) -> object:
+        if sql == "COMMIT":
+            raise sqlite3.OperationalError("disk I/O error")
+        return execute(self, sql, *values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "execute", failing)
+        with pytest.raises(StoreError, match="disk I/O error"):
+            store.commit()
+    store.close()
+    with closing(DiskStore(path)) as again:
+        assert again.read("log") == [(b"a", b"1")]

@@ -2,7 +2,8 @@
 
 What keeps the promises of `Store`:
 
-- **On disk when `write` returns**: one transaction per batch in the write-ahead log, synchronous=FULL.
+- **On disk when `write` returns**: one transaction per batch in the write-ahead log, synchronous=FULL. With
+  `on_pending`, on disk when `commit` returns: the batches of a turn are savepoints of one transaction.
 - **One writer**: a lock on `<name>.lock` for as long as the store is open; it goes with its process.
 - **Never other content than was written**: each row carries a checksum over table, key, place and value, and
   one more row, the seal, the sum of all checksums, so that a row that vanished is noticed too. Opening reads
@@ -13,7 +14,8 @@ What keeps the promises of `Store`:
   was, and at most `limit_bytes`. The log is written back into the file every `LOG_PAGES` pages and starts
   over; beside that it takes as much as the largest batch.
 - **Full**: at `limit_bytes` deleting still works and makes room. On a full disk it may not, for the log needs
-  room first: about `LOG_PAGES` pages must come from elsewhere. Until then every write is refused.
+  room first: about `LOG_PAGES` pages must come from elsewhere. Until then every write is refused. With
+  `on_pending` that room is looked for before anything is added, for a commit that fails is fatal.
 
 If the disk fails while a batch is synchronised (not: if it is full), the batch is refused and the state is
 as before; a crash right then, before the next write, may show the batch as written.
@@ -22,8 +24,10 @@ as before; a crash right then, before the next write, may show the batch as writ
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -41,6 +45,11 @@ RECOVERY = (
 
 _RESERVE_PAGES = 16
 """Deleting may need a page before it frees one; batches that only delete may go so far above the limit."""
+
+_ROOM_BYTES = 2 * LOG_PAGES * PAGE_BYTES
+"""On the disk, before something is added to a turn: for the log, and for the file into which it is written back."""
+_BYTES_PER_BYTE = 3
+"""That a change may take, with what it moves."""
 
 # One tree holds rows and order of keys: there is no index that could disagree with it.
 _SCHEMA = {
@@ -116,11 +125,22 @@ class DiskStore:
 
     StoreError: the file cannot be used or another process uses it; StoreCorrupt: see `set_aside`.
     `limit_bytes` bounds the file, in whole pages; a store that is larger already does not grow. Deleting may
-    take a few pages more, for it always works.
+    take a few pages more, for it always works. `on_pending` is told when the first write of a turn waits for `commit`;
+    without it nothing waits.
     """
 
-    def __init__(self, path: str | Path, limit_bytes: int | None = None, kind: Kind = BROKER_KIND) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        limit_bytes: int | None = None,
+        kind: Kind = BROKER_KIND,
+        on_pending: Callable[[], None] | None = None,
+    ) -> None:
         self.path = Path(path)
+        self._on_pending = on_pending
+        self._pending: list[Change] = []
+        """Written in this turn."""
+        self._pending_bytes = 0
         self._kind = kind
         self._limit_pages = None if limit_bytes is None else max(1, limit_bytes // PAGE_BYTES)
         self._lock = _locked(self.path, kind)
@@ -154,8 +174,19 @@ class DiskStore:
         check_tables(changes)
         if changes:
             with database.told():
-                self._set_limit(_RESERVE_PAGES if all(value is None for _, _, value in changes) else 0)
-                self._commit(changes)
+                grows = any(value is not None for _, _, value in changes)
+                self._set_limit(0 if grows else _RESERVE_PAGES)
+                if self._on_pending is None:
+                    self._write_through(changes)
+                else:
+                    self._write_in_turn(changes, self._on_pending, grows=grows)
+
+    def commit(self) -> None:
+        database = self._open_database()
+        if self._pending:
+            self._pending, self._pending_bytes = [], 0
+            with database.told():
+                database.commit()
 
     def size_bytes(self, table: str) -> int:
         self._checked_table(table)
@@ -166,24 +197,65 @@ class DiskStore:
         return self._tally.count[table]
 
     def close(self) -> None:
-        database, self._database = self._database, None
-        if database is not None:
-            database.close()
+        if self._database is not None:
+            with suppress(StoreError):  # nothing was said that depends on it
+                self.commit()
+            self._database.close()
+            self._database = None
         self._lock.close()
 
-    def _commit(self, changes: Sequence[Change]) -> None:
+    def _write_through(self, changes: Sequence[Change]) -> None:
         database, tally = self._open_database(), self._tally.copy()
         try:
             with database.transaction(write=True):
-                for change in changes:
-                    self._apply(tally, *change)
-                database.execute("UPDATE seal SET checksum = ?", tally.seal)
+                self._apply_all(tally, changes)
             self._tally = tally
         except StoreError:
             raise
         except BaseException:  # interrupted: only the file knows on which side of the commit
             self._tally = self._checked_tally()
             raise
+
+    def _write_in_turn(
+        self, changes: Sequence[Change], on_pending: Callable[[], None], *, grows: bool
+    ) -> None:
+        database, tally, first = self._open_database(), self._tally.copy(), not self._pending
+        size_bytes = self._pending_bytes + sum(len(key) + len(value or b"") for _, key, value in changes)
+        if grows:
+            self._check_room(_ROOM_BYTES + _BYTES_PER_BYTE * size_bytes)
+        if first:
+            self._tally_before = tally.copy()
+            database.begin()
+        try:
+            with database.savepoint():
+                self._apply_all(tally, changes)
+        except BaseException:
+            self._restore_turn()
+            raise
+        self._tally = tally
+        self._pending += changes
+        self._pending_bytes = size_bytes
+        if first:
+            on_pending()
+
+    def _restore_turn(self) -> None:
+        """A batch failed. If SQLite rolled back those before it in this turn as well, they are written again."""
+        database = self._open_database()
+        if not self._pending:
+            database.roll_back()
+        elif not database.in_transaction:
+            database.begin()
+            self._apply_all(self._tally_before.copy(), self._pending)
+
+    def _check_room(self, size_bytes: int) -> None:
+        disk = os.statvfs(self.path)
+        if disk.f_bavail * disk.f_frsize < size_bytes:
+            raise StoreFull(f"{self.path}: no room to write (less than {size_bytes >> 10} KiB are free)")
+
+    def _apply_all(self, tally: _Tally, changes: Iterable[Change]) -> None:
+        for change in changes:
+            self._apply(tally, *change)
+        self._open_database().execute("UPDATE seal SET checksum = ?", tally.seal)
 
     def _apply(self, tally: _Tally, table: str, key: bytes, value: bytes | None) -> None:
         database, old = self._open_database(), self._row(table, key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -20,10 +21,10 @@ def sequencer_store_path(data: Path, name: str) -> Path:
     return data / f"{quote(name, safe=' ')}.order"
 
 
-def open_sequencer_store(data: Path | None, name: str) -> Store:
-    """StoreError says what is wrong with the directory or the file."""
+def open_sequencer_store(data: Path | None, name: str, on_pending: Callable[[], None]) -> Store:
+    """StoreError says what is wrong with the directory or the file. `on_pending`: see DiskStore."""
     if data is None:
         return MemoryStore()
     with SEQUENCER_KIND.troubles.told(data):
         data.mkdir(parents=True, exist_ok=True)
-    return DiskStore(sequencer_store_path(data, name), kind=SEQUENCER_KIND)
+    return DiskStore(sequencer_store_path(data, name), kind=SEQUENCER_KIND, on_pending=on_pending)

@@ -96,10 +96,39 @@ class Database:
                 yield
                 self._commit(changed=self._opened().total_changes != before)
             except BaseException as error:
-                self._roll_back()
+                self.roll_back()
                 if is_full(error):
                     self._shorten_log()
                 raise
+
+    def begin(self) -> None:
+        """A transaction that `commit` ends. Its parts are savepoints."""
+        self.execute("BEGIN IMMEDIATE")
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """All or nothing, within a transaction. After some errors SQLite rolls back all of it: see `in_transaction`."""
+        self.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            with suppress(sqlite3.Error):
+                self.execute("ROLLBACK TO part")
+                self.execute("RELEASE part")
+            raise
+        self.execute("RELEASE part")
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._opened().in_transaction
+
+    def commit(self) -> None:
+        """On disk when it returns; after an error nothing of the transaction is left."""
+        try:
+            self._commit(changed=True)
+        except BaseException:
+            self.roll_back()
+            raise
 
     def execute(self, sql: str, *values: object) -> list[Any]:
         """All rows at once: an unfinished query would keep the log from starting over."""
@@ -145,7 +174,7 @@ class Database:
         ((number,),) = self.execute(f"SELECT COALESCE(MAX(id), 0) FROM {self.kind.counter}")  # noqa: S608
         return int(number)
 
-    def _roll_back(self) -> None:
+    def roll_back(self) -> None:
         """SQLite has done so itself after some errors."""
         with suppress(sqlite3.Error, TidingsError):
             if self._opened().in_transaction:
