@@ -10,7 +10,7 @@ import pytest
 
 from live_network import User, until
 from live_ordering import Hosts, OrderedUser, Service, played
-from tidings.cli.broker_control import first_of
+from tidings.cli.running import first_of
 from tidings.model.errors import StoreError
 from tidings.model.subscription import Subscription
 from tidings.net.address import Address

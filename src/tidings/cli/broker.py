@@ -216,7 +216,8 @@ async def leave_network(settings: BrokerSettings, *, as_json: bool) -> None:
 
 
 async def serve(settings: BrokerSettings, *, as_json: bool, stop_on_eof: bool) -> None:
-    from tidings.cli.broker_control import first_of, obey
+    from tidings.cli.broker_control import obey
+    from tidings.cli.running import first_of
 
     archive = settings.archive
     if archive is None:

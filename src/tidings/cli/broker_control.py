@@ -7,12 +7,11 @@ The end of stdin ends the process: so none survives its parent, however that end
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import logging
 import signal
 import sys
-from collections.abc import Awaitable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 import msgspec
@@ -52,19 +51,6 @@ async def obey(server: Controlled) -> None:
                 log.warning("a line on stdin is no order: %s", error)
                 continue
             server.cut(order.cut)
-
-
-async def first_of(*lives: Awaitable[object]) -> None:
-    """Until one of them ends, which ends the others; its error is raised."""
-    tasks = [asyncio.ensure_future(life) for life in lives]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def wake_when_orphaned() -> None:

@@ -100,8 +100,9 @@ def sequencer(
 
 
 async def serve(settings: SequencerSettings, *, as_json: bool, stop_on_eof: bool, first: bool = True) -> None:
-    from tidings.cli.broker_control import first_of, obey
+    from tidings.cli.broker_control import obey
     from tidings.cli.no_ops import NoOpPublisher
+    from tidings.cli.running import first_of
     from tidings.net.sequencer import SequencerHost
 
     def make_service() -> EventService:

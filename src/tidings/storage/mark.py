@@ -33,15 +33,15 @@ class CommitMark:
 
     def put(self, number: int) -> None:
         """Never fails: without it less is noticed, and the transaction is on disk."""
-        slot = number.to_bytes(8, "little")
+        slot = _SLOT.pack(number, crc32(number.to_bytes(8, "little")))
         with suppress(OSError):
-            os.pwrite(self._handle, _SLOT.pack(number, crc32(slot)), number % _SLOTS * _SLOT_DISTANCE)
-            if number % SYNC_EVERY == 0:
-                os.fdatasync(self._handle)
+            os.pwrite(self._handle, slot, number % _SLOTS * _SLOT_DISTANCE)
+        if number % SYNC_EVERY == 0:
+            self.sync()
 
     def sync(self) -> None:
         with suppress(OSError):
-            os.fdatasync(self._handle)
+            os.fsync(self._handle)
 
     def close(self) -> None:
         os.close(self._handle)
