@@ -38,7 +38,6 @@ from tidings.protocol.recovery.settings import RecoverySettings
 from tidings.protocol.reliable_client import ReliableClient
 from tidings.protocol.sequencing.layout import EVERYTHING
 from tidings.protocol.sequencing.subscriber import Patience
-from tidings.protocol.store import MemoryStore
 from tidings.scenario.links import LOCAL, LinkSpec
 from tidings.scenario.modes import AVAILABLE_MODES, check_available
 from tidings.scenario.schema import (
@@ -243,7 +242,7 @@ class TestNetwork:
             node,
             labels[node.node],
             {peer: (label, "") for peer, label in labels.items() if peer != node.node},
-            MemoryStore(node.disk.setdefault("tables", {})),
+            node.open_store(),
             delta=self._overlay.delta,
             incarnation=node.now + 1,
             new=is_new,

@@ -266,6 +266,9 @@ def test_a_lost_log_is_noticed_where_a_segment_shows_it(directory: Path) -> None
     with Archive.open(directory, SETTINGS) as archive:
         archive.append(make_events(ROWS, 20), 1)
     old.write_bytes(before)
+    with pytest.raises(ArchiveCorrupt, match="was acknowledged"):
+        Archive.open(directory)
+    (directory / "archive.lock").unlink()  # and without its mark
     with pytest.raises(ArchiveCorrupt, match="is not listed"):
         Archive.open(directory)
     assert len(list((directory / "segments").iterdir())) == 6

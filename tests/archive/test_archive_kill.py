@@ -24,8 +24,7 @@ from tidings.archive import Archive, ArchiveReader
 from tidings.model.errors import ArchiveError
 
 POINTS = [
-    "inserted", "appended", "writing", "written", "renamed", "synchronised", "listed", "sealed", "unlisting",
-    "unlisted", "removed",
+    "inserted", "appended", "writing", "written", "in place", "listed", "sealed", "unlisting", "unlisted", "removed",
 ]  # fmt: skip
 RANDOM_KILLS = 8
 MAX_TOLD_BYTES = 500

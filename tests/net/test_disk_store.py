@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 
 from tidings.model.errors import StoreCorrupt, StoreError, StoreFull
 from tidings.net import disk_store
-from tidings.net.disk_store import APPLICATION_ID, LOG_PAGES, PAGE_BYTES, RECOVERY, DiskStore, set_aside
+from tidings.net.disk_store import BROKER_KIND, LOG_PAGES, RECOVERY, DiskStore, set_aside
 from tidings.protocol.store import TABLES, Change, MemoryStore, Store
+from tidings.storage.database import PAGE_BYTES, Database
 
 Content = dict[str, list[tuple[bytes, bytes]]]
 KILLS = 15
@@ -51,6 +52,11 @@ class Twin:
 
 def content_of(store: Store) -> Content:
     return {table: store.read(table) for table in TABLES}
+
+
+def opened(store: DiskStore) -> Database:
+    assert store._database is not None
+    return store._database
 
 
 def assert_holds(store: Store, content: Content) -> None:
@@ -142,16 +148,16 @@ def test_an_interrupt_on_either_side_of_the_commit_leaves_a_sound_store(
 ) -> None:
     store = DiskStore(tmp_path / "store")
     store.write([("log", b"a", b"1"), ("log", b"b", b"1")])
-    execute = DiskStore._execute
+    execute = Database.execute
 
-    def interrupted(self: DiskStore, sql: str, *values: object) -> object:
+    def interrupted(self: Database, sql: str, *values: object) -> object:
         result = execute(self, sql, *values)
         if sql == at:
             raise KeyboardInterrupt
         return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(DiskStore, "_execute", interrupted)
+        patch.setattr(Database, "execute", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store.write([("log", b"a", b"22"), ("log", b"b", None)])
     twin = Twin()
@@ -166,8 +172,8 @@ def test_an_interrupt_on_either_side_of_the_commit_leaves_a_sound_store(
 
 def test_every_write_is_synchronised(tmp_path: Path) -> None:
     with closing(DiskStore(tmp_path / "store")) as store:
-        assert store._execute("PRAGMA journal_mode") == [("wal",)]
-        assert store._execute("PRAGMA synchronous") == [(2,)]  # FULL
+        assert opened(store).execute("PRAGMA journal_mode") == [("wal",)]
+        assert opened(store).execute("PRAGMA synchronous") == [(2,)]  # FULL
 
 
 def test_churn_leaves_the_files_small(tmp_path: Path) -> None:
@@ -462,32 +468,67 @@ def test_a_page_from_before_is_noticed(tmp_path: Path) -> None:
             assert outcome(copy) in (None, newer)
 
 
-def test_a_damaged_log_is_told_and_one_that_is_cut_gives_an_earlier_batch(tmp_path: Path) -> None:
-    """A cut is what a crash may leave. So is damage in the last batch, whose end would be the only one behind it."""
-    path, twin = tmp_path / "made", Twin()
-    states = [twin.content]
+def lock_of(path: Path) -> Path:
+    return path.with_name(path.name + ".lock")
+
+
+def test_a_log_that_lost_what_was_acknowledged_is_told(tmp_path: Path) -> None:
+    """Damaged at any place, cut at any place, or gone; and nothing of it is touched."""
+    path, twin, draw = tmp_path / "made", Twin(), random.Random(2)
     with closing(DiskStore(path)) as store:
         for number in range(1, 12):
             store.write(batch(number))
             twin.write(batch(number))
-            states.append(twin.content)
         copy_with_log(path, tmp_path / "whole")
-    log, draw = wal_of(tmp_path / "whole").read_bytes(), random.Random(2)
+        mark = lock_of(path).read_bytes()
+    log = wal_of(tmp_path / "whole").read_bytes()
 
-    def outcome_of(damage: Callable[[bytearray], None]) -> Content | None:
+    def check(damage: Callable[[bytearray], None], expected: Content | None) -> None:
         changed = bytearray(log)
         damage(changed)
         with damaged(tmp_path / "whole", cut(sys.maxsize)) as copy:
             wal_of(copy).write_bytes(changed)
-            return outcome(copy)
+            lock_of(copy).write_bytes(mark)
+            before = copy.read_bytes()
+            assert outcome(copy) == expected
+            if expected is None:
+                assert (copy.read_bytes(), wal_of(copy).read_bytes()) == (before, changed)
+                lock_of(copy).unlink()  # the way out
+                assert outcome(copy) is not None
 
-    flipped = [outcome_of(flip(draw.randrange(len(log)), draw.randrange(8))) for _ in range(40)]
-    assert all(content in (None, states[-2], states[-1]) for content in flipped)
-    assert flipped.count(None) > 20
-    shortened = [outcome_of(cut(draw.randrange(len(log)))) for _ in range(30)]
-    assert all(content in states for content in shortened)
-    assert sum(content in states[1:-1] for content in shortened) > 10
-    assert outcome(tmp_path / "whole") == states[-1]
+    places = [*range(24), *(draw.randrange(len(log)) for _ in range(60)), len(log) - 1]
+    for at in places:
+        check(flip(at, draw.randrange(8)), None)
+    for length in (1, 10, 32, len(log) - 1, *(draw.randrange(len(log)) for _ in range(20))):
+        check(cut(length), None)
+    check(cut(sys.maxsize), twin.content)
+
+
+def test_a_log_that_is_gone_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with closing(DiskStore(path)) as store:
+        store.write(batch(1))
+        copy_with_log(path, tmp_path / "crashed")
+        shutil.copy(lock_of(path), lock_of(tmp_path / "crashed"))
+    wal_of(tmp_path / "crashed").unlink()
+    with pytest.raises(
+        StoreCorrupt, match="ends with transaction 1, and transaction 2 was acknowledged"
+    ) as told:
+        DiskStore(tmp_path / "crashed")
+    assert_one_helpful_line(told.value, tmp_path / "crashed")
+    set_aside(tmp_path / "crashed")
+    DiskStore(tmp_path / "crashed").close()
+
+
+def test_a_store_of_before_has_no_mark_and_gets_one(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    write_batches(path, 1, 3)
+    before = path.read_bytes()
+    lock_of(path).write_bytes(b"")
+    write_batches(path, 4, 4)
+    path.write_bytes(before)  # as from a copy
+    with pytest.raises(StoreCorrupt, match="was acknowledged"):
+        DiskStore(path)
 
 
 def rewrite(path: Path, *statements: str) -> None:
@@ -500,8 +541,8 @@ def rewrite(path: Path, *statements: str) -> None:
     ("statement", "told"),
     [
         ("PRAGMA user_version = 2", "it has format 2, this version reads format 1"),
-        ("PRAGMA user_version = 0", "unknown format 0"),
-        ("PRAGMA application_id = 7", "not the store of a broker"),
+        ("PRAGMA user_version = 0", "it has format 0"),
+        ("PRAGMA application_id = 7", "not the file of a store"),
         ("UPDATE entries SET value = x'00' WHERE name = 'log' AND key = x'30'", "'log' has a wrong checksum"),
         ("UPDATE entries SET place = place + 1 WHERE key = x'30'", "wrong checksum"),
         ("UPDATE entries SET name = 'spill' WHERE name = 'log' AND key = x'30'", "wrong checksum"),
@@ -509,8 +550,8 @@ def rewrite(path: Path, *statements: str) -> None:
         ("UPDATE entries SET checksum = x'' WHERE name = 'log' AND key = x'30'", "wrong checksum"),
         ("DELETE FROM entries WHERE name = 'log' AND key = x'30'", "entries are missing"),
         ("DELETE FROM seal", "entries are missing"),
-        ("DROP TABLE seal", "schema is damaged"),
-        ("CREATE INDEX more ON entries (value)", "schema is damaged"),
+        ("DROP TABLE seal", "its tables are not those of a store"),
+        ("CREATE INDEX more ON entries (value)", "its tables are not those of a store"),
         ("PRAGMA journal_mode = DELETE", "its header is damaged"),
     ],
 )
@@ -540,17 +581,17 @@ def test_a_foreign_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "store"
     rewrite(path, "CREATE TABLE theirs (value)", "PRAGMA journal_mode = WAL")
     content = path.read_bytes()
-    with pytest.raises(StoreCorrupt, match="not the store of a broker"):
+    with pytest.raises(StoreCorrupt, match="not the file of a store"):
         DiskStore(path)
     assert path.read_bytes() == content
-    assert int.from_bytes(content[68:72]) != APPLICATION_ID
+    assert int.from_bytes(content[68:72]) != BROKER_KIND.application_id
 
 
 def test_damage_under_an_open_store_is_noticed_when_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with closing(DiskStore(path)) as store:
         store.write([("log", b"a", b"1"), ("log", b"b", b"2")])
-        store._execute("UPDATE entries SET value = x'39' WHERE key = x'61'")
+        opened(store).execute("UPDATE entries SET value = x'39' WHERE key = x'61'")
         for use in (
             lambda: store.get("log", b"a"),
             lambda: store.read("log"),
@@ -735,3 +776,102 @@ def test_odd_names_are_only_names(tmp_path: Path) -> None:
     assert path.exists()
     with closing(DiskStore(path)) as store:
         assert store.read("log") == [(b"a", b"1")]
+
+
+# Turns: one commit for several writes
+
+
+def test_what_is_written_in_a_turn_is_there_after_its_commit(tmp_path: Path) -> None:
+    path, told = tmp_path / "store", list[str]()
+    store = DiskStore(path, on_pending=lambda: told.append("pending"))
+    twin = Twin()
+    for number in (1, 2, 3):
+        store.write(batch(number))
+        twin.write(batch(number))
+    assert told == ["pending"]
+    assert_holds(store, twin.content)
+    for name, expected in (("before", Twin().content), ("after", twin.content)):
+        if name == "after":
+            store.commit()
+        shutil.copy(path, tmp_path / name)
+        if wal_of(path).exists():
+            shutil.copy(wal_of(path), wal_of(tmp_path / name))
+        shutil.copy(lock_of(path), lock_of(tmp_path / name))
+        with closing(DiskStore(tmp_path / name)) as crashed:
+            assert_holds(crashed, expected)
+    store.write(batch(4))
+    assert told == ["pending", "pending"]
+    twin.write(batch(4))
+    store.close()
+    with closing(DiskStore(path)) as again:
+        assert_holds(again, twin.content)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_write_that_finds_no_room_leaves_the_rest_of_its_turn(tmp_path: Path, seed: int) -> None:
+    """Here SQLite rolls back all of the transaction."""
+    draw, twin, limit_bytes = random.Random(seed), Twin(), 120_000
+    store = DiskStore(tmp_path / "store", limit_bytes, on_pending=lambda: None)
+    refused = 0
+    for number in range(400):
+        change: list[Change] = [("spill", b"%d" % number, draw.randbytes(draw.choice((9, 3000))))]
+        try:
+            store.write(change)
+        except StoreFull:
+            refused += 1
+            assert_holds(store, twin.content)
+            if refused % 4 == 0:
+                gone: list[Change] = [("spill", key, None) for key in list(twin.tables["spill"])[:9]]
+                store.write(gone)
+                twin.write(gone)
+        else:
+            twin.write(change)
+        if draw.random() < 0.1:
+            store.commit()
+    assert refused > 10
+    store.commit()
+    store.close()
+    with closing(DiskStore(tmp_path / "store")) as again:
+        assert_holds(again, twin.content)
+
+
+def test_a_full_disk_is_told_by_the_write_and_not_by_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DiskStore(tmp_path / "store", on_pending=lambda: None)
+    store.write([("log", b"a", b"1")])
+    real = os.statvfs(tmp_path)
+    full = os.statvfs_result((*real[:4], 3, *real[5:]))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "statvfs", lambda path: full)
+        with pytest.raises(StoreFull, match="no room to write"):
+            store.write([("log", b"b", b"2")])
+        store.write([("log", b"a", None)])  # what makes room is taken
+        store.commit()
+    assert store.read("log") == []
+    store.write([("log", b"b", b"2")])
+    store.close()
+
+
+def test_a_commit_that_fails_is_told_and_leaves_the_state_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    with closing(DiskStore(path)) as store:
+        store.write([("log", b"a", b"1")])
+    store = DiskStore(path, on_pending=lambda: None)
+    store.write([("log", b"b", b"2")])
+    execute = Database.execute
+
+    def failing(self: Database, sql: str, *values: object) -> object:
+        if sql == "COMMIT":
+            raise sqlite3.OperationalError("disk I/O error")
+        return execute(self, sql, *values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "execute", failing)
+        with pytest.raises(StoreError, match="disk I/O error"):
+            store.commit()
+    store.close()
+    with closing(DiskStore(path)) as again:
+        assert again.read("log") == [(b"a", b"1")]

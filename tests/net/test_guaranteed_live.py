@@ -578,7 +578,7 @@ def test_a_disk_that_is_full_ends_the_session_and_not_the_broker(
 ) -> None:
     async def main() -> None:
         async with Network(chain(2), tmp_path) as network:
-            store = network["b1"]._store
+            store = network["b1"]._turns.store
             assert store is not None
             await until(lambda: node(network["b1"]).sessions.established("b0"))
             write = store.write

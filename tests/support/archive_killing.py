@@ -16,7 +16,8 @@ from typing import Any
 
 from apart import context
 from archive_events import kept_numbers, make_events
-from tidings.archive import Archive, ArchiveReader, ArchiveSettings, archive, database
+from tidings.archive import Archive, ArchiveReader, ArchiveSettings, archive
+from tidings.storage import database, files
 
 WAIT_S = 60
 MAX_BATCHES = 5_000
@@ -93,7 +94,7 @@ def make_and_die(directory: Path, step: str) -> None:
     def die(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    module = archive if hasattr(archive, step) else database
+    module = next(module for module in (archive, database, files) if hasattr(module, step))
     setattr(module, step, die)
     Archive.open(directory)
 

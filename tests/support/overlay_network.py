@@ -38,7 +38,6 @@ from tidings.protocol.kernel import Handler, Node
 from tidings.protocol.labels import step
 from tidings.protocol.queued import CLIENT, Queued
 from tidings.protocol.reliable_client import ReliableClient, ReliableSession
-from tidings.protocol.store import MemoryStore
 from tidings.protocol.subscription_log import Destination, SubscriptionLog
 from tidings.protocol.subscriptions import Subscriptions
 from tidings.scenario.links import LinkSpec
@@ -109,7 +108,7 @@ class OverlayNetwork:
             node,
             around[node.node],
             {peer: (label, "") for peer, label in around.items() if peer != node.node},
-            MemoryStore(node.disk.setdefault("tables", {})),
+            node.open_store(),
             delta=self._delta,
             incarnation=node.now + 1,
             new=first,

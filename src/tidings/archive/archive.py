@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from tidings.archive.database import Database, make_database
+from tidings.archive.database import make_database, open_database
 from tidings.archive.errors import told_as_archive_error
 from tidings.archive.facts import ArchiveSettings, Bounds, Gap, check_name
 from tidings.archive.files import (
@@ -25,7 +25,6 @@ from tidings.archive.files import (
     check_free,
     check_there,
     lock_writer,
-    sync_directory,
 )
 from tidings.archive.leftovers import check_and_clean
 from tidings.archive.listing import (
@@ -40,6 +39,7 @@ from tidings.archive.rows import pack_row, row_checksum
 from tidings.archive.upkeep import Upkeep
 from tidings.model.errors import ArchiveError, ArchiveFull
 from tidings.model.event import INT_MAX, INT_MIN, Event
+from tidings.storage.files import sync_directory
 
 RETRY_S = 5.0
 """After a failure, `append` does not try to seal again before."""
@@ -86,7 +86,7 @@ class Archive(Opened):
         self._lock = lock
         self._clock = clock
         self._retry_at = 0.0
-        self._database = Database(directory, writable=True)
+        self._database = open_database(directory, writable=True)
         self._upkeep = Upkeep(self._database, directory, settings, clock, self._reached)
         try:
             check_and_clean(self._database, directory)
@@ -147,6 +147,7 @@ class Archive(Opened):
             self.trouble = str(error)
             self._retry_at = time.monotonic() + RETRY_S
             raise
+        self._database.sync_mark()
         self.trouble = ""
 
     def _insert(self, packed: Sequence[bytes], marks: Mapping[str, int | None]) -> int:

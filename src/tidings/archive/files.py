@@ -1,21 +1,20 @@
-"""The files of an archive: their names, the writer's lock, and how they are synchronised.
+"""The files of an archive: their names, and the writer's lock.
 
 archive.sqlite                        tail, list of segments, consumers, marks, gaps
-archive.lock                          locked by the writer for as long as it is open
+archive.lock                          locked by the writer for as long as it is open; has the commit mark
 segments/00000000000000000000.parquet named by the first offset
 segments/.sealing                     a segment in the making; Spark and pyarrow skip such names
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 from pathlib import Path
 from typing import BinaryIO
 
-from tidings.archive.errors import file_error, told_as_archive_error
+from tidings.archive.errors import told_as_archive_error
 from tidings.model.errors import ArchiveCorrupt, ArchiveError
+from tidings.storage.files import lock_file
 
 DATABASE_NAME = "archive.sqlite"
 DRAFT_NAME = "archive.sqlite.new"
@@ -39,12 +38,11 @@ def first_in_name(path: Path) -> int | None:
 def segment_paths(directory: Path) -> list[Path]:
     """All files named as segments, listed or not."""
     folder = directory / SEGMENTS_NAME
-    try:
-        return sorted(path for path in folder.iterdir() if first_in_name(path) is not None)
-    except FileNotFoundError:
-        raise ArchiveCorrupt(f"{folder} is missing") from None
-    except OSError as error:
-        raise file_error(folder, error) from error
+    with told_as_archive_error(folder):
+        try:
+            return sorted(path for path in folder.iterdir() if first_in_name(path) is not None)
+        except FileNotFoundError:
+            raise ArchiveCorrupt(f"{folder} is missing") from None
 
 
 def check_there(directory: Path) -> None:
@@ -77,26 +75,10 @@ def _holds_segments(directory: Path) -> bool:
 
 
 def lock_writer(directory: Path) -> BinaryIO:
-    """The lock file, locked until it is closed; the lock goes with its process. It stays: removing it would race."""
+    """The lock file, locked until it is closed."""
     path = directory / LOCK_NAME
-    try:
-        file = path.open("ab")
-    except OSError as error:
-        raise file_error(path, error) from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        if isinstance(error, BlockingIOError):
+    with told_as_archive_error(path):
+        try:
+            return lock_file(path)
+        except BlockingIOError:
             raise ArchiveError(f"archive {directory} is in use by another writer") from None
-        raise file_error(path, error) from error
-    return file
-
-
-def sync_directory(directory: Path) -> None:
-    """Makes renamings last."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidings.archive.database import Database
 from tidings.archive.errors import told_as_archive_error
 from tidings.archive.facts import Bounds
 from tidings.archive.files import SEALING_NAME, SEGMENTS_NAME, first_in_name, segment_paths
 from tidings.archive.listing import check_contiguous, check_tail, read_bounds, read_segments
 from tidings.archive.notes import check_notes
 from tidings.model.errors import ArchiveCorrupt
+from tidings.storage.database import Database
 
 UNLISTED = "is not listed: the database lost what was written last, or the file is not of this archive"
 

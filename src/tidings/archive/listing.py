@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidings.archive.database import Database, fields_checksum
+from tidings.archive.database import fields_checksum
 from tidings.archive.facts import Bounds, Segment
 from tidings.archive.files import segment_path
 from tidings.archive.rows import BATCH_BYTES, Row, row_checksum, unpack_row
 from tidings.model.errors import ArchiveCorrupt
+from tidings.storage.database import Database
 
 _SEGMENT_COLUMNS = (
     "first, last, size_bytes, first_notified_ns, last_notified_ns, max_published_ns, sha256, checksum"

@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from operator import index
 from typing import Any, NamedTuple
 
-from tidings.archive.database import Database, fields_checksum
+from tidings.archive.database import fields_checksum
 from tidings.archive.facts import Gap
 from tidings.archive.listing import read_about, write_about
 from tidings.model.errors import ArchiveCorrupt
+from tidings.storage.database import Database
 
 LOOKUP_ROWS = 500
 """Looked up at once by their keys: SQLite has a limit on values of one statement."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from tidings.archive.database import Database
 from tidings.archive.facts import Bounds, Gap
 from tidings.archive.listing import read_bounds
 from tidings.archive.notes import read_gaps
+from tidings.storage.database import Database
 
 
 class Opened:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tidings.archive.database import Database
+from tidings.archive.database import open_database
 from tidings.archive.errors import told_as_archive_error
 from tidings.archive.facts import Segment, check_name
 from tidings.archive.files import check_there
@@ -41,7 +41,7 @@ class ArchiveReader(Opened):
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         check_there(self.directory)
-        self._database = Database(self.directory, writable=False)
+        self._database = open_database(self.directory, writable=False)
         try:
             with self._database.transaction():
                 self.id = read_id(self._database)
@@ -102,7 +102,10 @@ class ArchiveReader(Opened):
         check_name("consumer", consumer)
         if offset < 0:
             raise ArchiveError(f"consumer {consumer!r} cannot commit offset {offset}")
-        with closing(Database(self.directory, writable=True)) as database, database.transaction(write=True):
+        with (
+            closing(open_database(self.directory, writable=True)) as database,
+            database.transaction(write=True),
+        ):
             end = read_bounds(database).end
             if offset > end:
                 raise ArchiveAhead(

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidings.archive.errors import one_line
 from tidings.archive.facts import Segment
 from tidings.archive.rows import SCHEMA
 from tidings.model.errors import ArchiveCorrupt
+from tidings.storage.troubles import one_line
 
 GROUP_ROWS = 32_768
 _DICTIONARY_COLUMNS = [
@@ -90,7 +90,7 @@ class _HashingFile:
 
 
 def write_segment(path: Path, batches: Iterable[pa.RecordBatch]) -> Written:
-    """Write a new file, each batch a row group, and put it on disk; OSError."""
+    """Write a new file, each batch a row group; OSError."""
     written = Written()
     with path.open("wb") as file:
         hashing = _HashingFile(file)
@@ -98,8 +98,6 @@ def write_segment(path: Path, batches: Iterable[pa.RecordBatch]) -> Written:
             for batch in batches:
                 writer.write_batch(batch, row_group_size=max(1, batch.num_rows))
                 _count(written, batch)
-        file.flush()
-        os.fsync(file.fileno())
     written.size_bytes, written.sha256 = hashing.size_bytes, hashing.hexdigest()
     return written
 

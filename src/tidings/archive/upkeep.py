@@ -16,10 +16,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tidings.archive.database import Database
 from tidings.archive.errors import told_as_archive_error
 from tidings.archive.facts import ArchiveSettings, Bounds, Segment
-from tidings.archive.files import SEALING_NAME, SEGMENTS_NAME, segment_path, sync_directory
+from tidings.archive.files import SEALING_NAME, SEGMENTS_NAME, segment_path
 from tidings.archive.listing import (
     TailSize,
     insert_segment,
@@ -36,6 +35,8 @@ from tidings.archive.retention import count_removable, expired_before_ns
 from tidings.archive.rows import batch_of
 from tidings.archive.segment_file import GROUP_ROWS, write_segment
 from tidings.model.errors import ArchiveFull
+from tidings.storage.database import Database
+from tidings.storage.files import replaced
 
 TRIM_SEGMENTS = 16
 """Taken off the list in one transaction."""
@@ -108,17 +109,10 @@ class Upkeep:
             first = sealed_end(self._database)
         path = segment_path(self._directory, first)
         draft = self._directory / SEGMENTS_NAME / SEALING_NAME
-        with told_as_archive_error(draft):
-            try:
-                written = write_segment(draft, self._tail_batches(first))
-            except BaseException:
-                draft.unlink(missing_ok=True)
-                raise
+        with told_as_archive_error(draft), replaced(path, draft):
+            written = write_segment(draft, self._tail_batches(first))
             self._reached("written")
-            draft.rename(path)
-            self._reached("renamed")
-            sync_directory(path.parent)
-            self._reached("synchronised")
+        self._reached("in place")
         return Segment(
             first,
             first + written.rows - 1,

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-from tidings.archive.database import Database
 from tidings.archive.errors import told_as_archive_error
 from tidings.archive.facts import Segment
 from tidings.archive.files import first_in_name, segment_paths
@@ -16,6 +15,7 @@ from tidings.archive.listing import check_contiguous, read_bounds, read_segments
 from tidings.archive.notes import note_problems
 from tidings.archive.segment_file import GROUP_ROWS, SegmentFile
 from tidings.model.errors import ArchiveError
+from tidings.storage.database import Database
 
 MAX_PROBLEMS = 1_000
 

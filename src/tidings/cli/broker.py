@@ -217,6 +217,7 @@ async def leave_network(settings: BrokerSettings, *, as_json: bool) -> None:
 
 async def serve(settings: BrokerSettings, *, as_json: bool, stop_on_eof: bool) -> None:
     from tidings.cli.broker_control import obey
+    from tidings.cli.running import first_of
 
     archive = settings.archive
     if archive is None:
@@ -231,8 +232,8 @@ async def serve(settings: BrokerSettings, *, as_json: bool, stop_on_eof: bool) -
         if keeping is not None:
             await keeping.start(server)
         announce(server, settings, as_json=as_json)
-        living = obey(server) if stop_on_eof else asyncio.Event().wait()
-        await (living if keeping is None else keeping.beside(living))
+        living = [obey(server) if stop_on_eof else asyncio.Event().wait(), server.failed()]
+        await first_of(*living, *([] if keeping is None else [keeping.run()]))
     finally:
         if keeping is not None:
             await keeping.stop()

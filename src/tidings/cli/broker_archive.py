@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable
-
 from tidings.cli.record import archive_settings
 from tidings.cli.settings import KeptArchive
 from tidings.net.archive_desk import ArchiveDesk
@@ -32,18 +29,10 @@ class Keeping:
         server.describe_archive = self._recorder.status
         await self._recorder.start()
 
-    async def beside(self, living: Awaitable[object]) -> None:
+    async def run(self) -> None:
         """Record while the broker lives; a recorder that cannot go on ends it, for its readers rely on both."""
         assert self._recorder is not None
-        tasks = [asyncio.ensure_future(living), asyncio.ensure_future(self._recorder.run())]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await self._recorder.run()
 
     async def stop(self) -> None:
         if self._recorder is not None:

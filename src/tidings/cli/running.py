@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,6 +51,19 @@ def end_children() -> None:
         with suppress(OSError):  # threads and processes that ended by themselves
             for child in listed.read_text().split():
                 os.kill(int(child), signal.SIGTERM)
+
+
+async def first_of(*lives: Awaitable[object]) -> None:
+    """Until one of them ends, which ends the others; its error is raised."""
+    tasks = [asyncio.ensure_future(life) for life in lives]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:

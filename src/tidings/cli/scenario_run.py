@@ -34,7 +34,7 @@ from tidings.cli.scenario_facts import Go, Interval, PublisherWork, Work
 from tidings.cli.scenario_ledger import Ledger
 from tidings.cli.scenario_sequencers import LiveOrdering
 from tidings.cli.topology import check_size
-from tidings.model.errors import ConnectionFailed, ScenarioError, TidingsError, TraceError
+from tidings.model.errors import ConnectionFailed, ScenarioError, TidingsError
 from tidings.net.address import Address
 from tidings.net.guaranteed import store_path
 from tidings.opening import connect
@@ -53,7 +53,7 @@ from tidings.simulator.faults import NS_PER_S, Neighbours, nanoseconds
 from tidings.simulator.run import check_available, recovery_settings, write_nodes
 from tidings.trace.metrics import Latency, metrics
 from tidings.trace.reader import Trace
-from tidings.trace.writer import TraceWriter
+from tidings.trace.writer import TROUBLES, TraceWriter
 
 START_IN_NS = 200_000_000
 """From when all are ready to the common start: time for all to hear of it."""
@@ -367,10 +367,8 @@ async def run_live(
     summary = summarise(conductor, out)
     summary["wall_s"] = round(perf_counter() - began_at, 3)
     path = out / "summary.json"
-    try:
+    with TROUBLES.told(path):
         path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise TraceError(f"cannot write {path}: {error.strerror}") from error
     return summary
 
 

@@ -102,6 +102,7 @@ def sequencer(
 async def serve(settings: SequencerSettings, *, as_json: bool, stop_on_eof: bool, first: bool = True) -> None:
     from tidings.cli.broker_control import obey
     from tidings.cli.no_ops import NoOpPublisher
+    from tidings.cli.running import first_of
     from tidings.net.sequencer import SequencerHost
 
     def make_service() -> EventService:
@@ -129,7 +130,7 @@ async def serve(settings: SequencerSettings, *, as_json: bool, stop_on_eof: bool
     await host.start()
     try:
         announce(host, tls=settings.tls is not None, as_json=as_json)
-        await (obey(host) if stop_on_eof else asyncio.Event().wait())
+        await first_of(obey(host) if stop_on_eof else asyncio.Event().wait(), host.failed())
     finally:
         await no_ops.close()
         await host.stop()

@@ -84,6 +84,9 @@ class ArchiveServer:
     def on_welcome(self, session: Session, welcome: Welcome) -> None:
         session.refuse("an archive does not call")
 
+    def persist(self) -> bool:
+        return True  # nothing is kept here
+
     def on_bad_frame(self, session: Session, error: WireError) -> None:
         log.warning("%s closed %s: %s", self.name, session.address, error)
 

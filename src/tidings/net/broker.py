@@ -64,6 +64,7 @@ from tidings.net.port import AsyncPort
 from tidings.net.security import Tls, check_dialling, check_listening, client_context, server_context
 from tidings.net.session import Dial, End, Handler, Host, Session, State
 from tidings.net.stream import StreamSession
+from tidings.net.turns import Turns
 from tidings.net.udp import DatagramEndpoint, DatagramSession, Peer
 from tidings.protocol.broker import Broker
 from tidings.protocol.epidemic import EpidemicBroker
@@ -77,7 +78,6 @@ from tidings.protocol.facts import (
 )
 from tidings.protocol.guaranteed import GuaranteedBroker
 from tidings.protocol.kernel import TimerName
-from tidings.protocol.store import Store
 
 if TYPE_CHECKING:
     from tidings.net.archive_desk import ArchiveDesk  # it needs pyarrow, which most brokers do not
@@ -145,7 +145,10 @@ class BrokerServer:
         self._epidemic = epidemic
         self._post: Post | None = None
         self._lossy: LossyLinks | None = None
-        self._store: Store | None = None
+        self._turns = Turns(self._on_failure)
+        self.failed = self._turns.failed
+        """Waits until it had to stop, for its disk failed, and raises why."""
+        self._stopping: asyncio.Task[None] | None = None
         self._stopped = False
         self._node: BrokerNode
         lossy = guaranteed is None
@@ -240,17 +243,18 @@ class BrokerServer:
             self._port,
             settings,
             self.neighbours,
+            self._turns.open,
             incarnation=self._incarnation,
             address="" if self.address.host in EVERYWHERE else str(self.address),
         )
-        self._node, self._store = make()
+        self._node, self._turns.store = make()
         try:
             self._node.start()
         except StoreCorrupt as error:
             self._release()
             if not settings.recover:
                 raise
-            self._node, self._store = make(damage=error)
+            self._node, self._turns.store = make(damage=error)
             self._node.start()
 
     def _start_epidemic(self, settings: EpidemicSettings) -> None:
@@ -271,9 +275,9 @@ class BrokerServer:
         """The protocol's broker is not driven any more."""
         self._keeper.forget_all()
         self._port.close()
-        if self._store is not None:
-            self._store.close()
-            self._store = None
+        if self._turns.store is not None:
+            self._turns.store.close()
+            self._turns.store = None
 
     async def stop(self) -> None:
         self._stopped = True
@@ -454,6 +458,13 @@ class BrokerServer:
 
     def _on_store_error(self, error: StoreError) -> None:
         self._complain("store", str(error))
+
+    def persist(self) -> bool:
+        return self._turns.persist()
+
+    def _on_failure(self, error: StoreError) -> None:
+        log.error("%s stops: %s", self.name, error)
+        self._stopping = asyncio.get_running_loop().create_task(self.stop())
 
     def on_bad_frame(self, session: Session, error: WireError) -> None:
         self.bad_frames += 1

@@ -260,6 +260,9 @@ class ClientConnection:
             marks=self._marks,
         )
 
+    def persist(self) -> bool:
+        return True  # nothing is kept here
+
     def on_bad_frame(self, session: Session, error: WireError) -> None:
         """The session ends with that reason, and so the application hears of it."""
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from tidings.model.errors import ConnectionFailed, StoreCorrupt, StoreError
 from tidings.net.address import Address, parse_address
 from tidings.net.dialling import backoff_seconds, explain
-from tidings.net.disk_store import DiskStore, set_aside
+from tidings.net.disk_store import BROKER_KIND, DiskStore, set_aside
 from tidings.net.handshake import Identity
 from tidings.net.joining import ask_to_join
 from tidings.net.session import Session
@@ -66,14 +66,14 @@ def store_path(data: Path, name: str) -> Path:
     return data / f"{quote(name, safe=' ')}.db"
 
 
-def open_store(name: str, settings: GuaranteedSettings) -> Store:
+def open_store(
+    name: str, settings: GuaranteedSettings, on_pending: Callable[[], None] | None = None
+) -> Store:
     if settings.data is None:
         return MemoryStore()
-    try:
+    with BROKER_KIND.troubles.told(settings.data):
         settings.data.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"cannot use {settings.data}: {error.strerror or error}") from None
-    return DiskStore(store_path(settings.data, name))
+    return DiskStore(store_path(settings.data, name), on_pending=on_pending)
 
 
 async def settled_settings(
@@ -116,6 +116,7 @@ def make_broker(
     port: Port,
     settings: GuaranteedSettings,
     neighbours: Mapping[str, Address],
+    on_pending: Callable[[], None],
     *,
     incarnation: int,
     address: str,
@@ -123,28 +124,29 @@ def make_broker(
 ) -> tuple[GuaranteedBroker, Store]:
     """The protocol's broker over its store; a damaged one is set aside if the settings say so.
 
-    `damage` is what is known of that already: it may show only when the broker starts.
+    `on_pending`: see DiskStore. `damage` is what is known of that already: it may show only when the broker starts.
     """
     if damage is None:
         try:
-            return _make_broker(port, settings, neighbours, incarnation, address)
+            return _make_broker(port, settings, neighbours, on_pending, incarnation, address)
         except StoreCorrupt as error:
             damage = error
     if not settings.recover or settings.data is None:
         raise damage
     aside = set_aside(store_path(settings.data, port.node))
     log.warning("%s: %s; it is kept as %s", port.node, damage, aside)
-    return _make_broker(port, settings._replace(new=False), neighbours, incarnation, address)
+    return _make_broker(port, settings._replace(new=False), neighbours, on_pending, incarnation, address)
 
 
 def _make_broker(
     port: Port,
     settings: GuaranteedSettings,
     neighbours: Mapping[str, Address],
+    on_pending: Callable[[], None],
     incarnation: int,
     address: str,
 ) -> tuple[GuaranteedBroker, Store]:
-    store = open_store(port.node, settings)
+    store = open_store(port.node, settings, on_pending)
     try:
         node = GuaranteedBroker(
             port,

@@ -79,6 +79,9 @@ class _Asking:
         elif isinstance(message, Refused):
             self._settle(message.reason)
 
+    def persist(self) -> bool:
+        return True  # nothing is kept here
+
     def on_bad_frame(self, session: Session, error: WireError) -> None:
         self._settle(str(error))
 

@@ -41,13 +41,13 @@ from tidings.net.sequencer_store import open_sequencer_store
 from tidings.net.session import Dial, End, Handler, Session, State
 from tidings.net.status_text import status_text
 from tidings.net.stream import StreamSession
+from tidings.net.turns import Turns
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.kernel import TimerName
 from tidings.protocol.sequencing.layout import Layout
 from tidings.protocol.sequencing.machine import PublishNoOps
 from tidings.protocol.sequencing.node import SequencerNode
 from tidings.protocol.sequencing.replica import Role, RoleChanged, Times
-from tidings.protocol.store import Store
 
 MAX_SUBSCRIPTIONS_TOLD = 1_000
 """In the status, which is also bounded as a text."""
@@ -97,7 +97,10 @@ class SequencerHost:
         self._emit = emit
         self._port = AsyncPort(name, on_timer=self._on_timer, emit=self._on_fact, seed=seed)
         self._node: SequencerNode | None = None
-        self._store: Store | None = None
+        self._turns = Turns(self._on_failure)
+        self.failed = self._turns.failed
+        """Waits until it had to stop, for its disk failed, and raises why."""
+        self._stopping: asyncio.Task[None] | None = None
         self._links: dict[str, OrderingLink] = {}
         """The sessions that stand, by the peer's name."""
         self._sessions: dict[Session, None] = {}
@@ -123,10 +126,8 @@ class SequencerHost:
             raise ConnectionFailed(f"cannot listen on {self.address}: {explain(error)}") from None
         try:
             assert self._server is not None
-            self._store = open_sequencer_store(self._data, self.name)
-            self._node = SequencerNode(
-                self._port, self.layout, self._store, times=self._times, first=self._first
-            )
+            store = self._turns.store = open_sequencer_store(self._data, self.name, self._turns.open)
+            self._node = SequencerNode(self._port, self.layout, store, times=self._times, first=self._first)
             self._node.start()
             await self._server.start_serving()
         except BaseException:
@@ -194,8 +195,9 @@ class SequencerHost:
             session.end(End(f"{self.name} stops", refused=False))
             session.abort()
         self._port.close()
-        if self._store is not None:
-            self._store.close()
+        if self._turns.store is not None:
+            self._turns.store.close()
+            self._turns.store = None
         await asyncio.gather(*(session.wait_closed() for session in sessions))
 
     # --- Sessions: what they ask of their host
@@ -329,6 +331,13 @@ class SequencerHost:
             for link in list(self._links.values()):
                 link.session.send(self._own_layout(again=True))
 
+    def persist(self) -> bool:
+        return self._turns.persist()
+
+    def _on_failure(self, error: StoreError) -> None:
+        log.error("%s stops: %s", self.name, error)
+        self._stopping = asyncio.get_running_loop().create_task(self.stop())
+
     def on_bad_frame(self, session: Session, error: WireError) -> None:
         self.bad_frames += 1
         log.warning("%s closed %s %s: %s", self.name, session.peer, session.address, error)
@@ -383,7 +392,7 @@ class SequencerHost:
     def _on_fact(self, fact: object) -> None:
         match fact:
             case PublishNoOps():
-                self._on_no_ops(fact)
+                self._turns.after(partial(self._on_no_ops, fact))
             case RoleChanged():
                 self._announce()
             case Misbehaviour(peer=peer, what=what):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
-from tidings.model.errors import StoreCorrupt, StoreError
-from tidings.net.disk_store import RECOVERY, DiskStore
+from tidings.net.disk_store import DiskStore, store_kind
 from tidings.protocol.store import MemoryStore, Store
 
 SEQUENCER_RECOVERY = (
     "move it away: a replica gets its state from the other one; "
     "without another the numbers are lost, and subscribers must subscribe again"
 )
+SEQUENCER_KIND = store_kind("process", SEQUENCER_RECOVERY)
 
 
 def sequencer_store_path(data: Path, name: str) -> Path:
@@ -20,17 +21,10 @@ def sequencer_store_path(data: Path, name: str) -> Path:
     return data / f"{quote(name, safe=' ')}.order"
 
 
-def open_sequencer_store(data: Path | None, name: str) -> Store:
-    """StoreError says what is wrong with the directory or the file."""
+def open_sequencer_store(data: Path | None, name: str, on_pending: Callable[[], None]) -> Store:
+    """StoreError says what is wrong with the directory or the file. `on_pending`: see DiskStore."""
     if data is None:
         return MemoryStore()
-    try:
+    with SEQUENCER_KIND.troubles.told(data):
         data.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"cannot use {data}: {error.strerror or error}") from None
-    try:
-        return DiskStore(sequencer_store_path(data, name))
-    except StoreCorrupt as error:
-        raise StoreCorrupt(str(error).replace(RECOVERY, SEQUENCER_RECOVERY)) from None
-    except StoreError as error:
-        raise type(error)(str(error).replace("another broker", "another process")) from None
+    return DiskStore(sequencer_store_path(data, name), kind=SEQUENCER_KIND, on_pending=on_pending)

@@ -297,6 +297,9 @@ class SequencingConnection:
         if met is not None and not met.done():
             met.set_result(None)
 
+    def persist(self) -> bool:
+        return True  # nothing is kept here
+
     def on_bad_frame(self, session: Session, error: WireError) -> None:
         """The session ends with that reason, and another is opened."""
 

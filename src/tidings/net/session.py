@@ -78,6 +78,9 @@ class Host(Protocol):
     def on_welcome(self, session: Session, welcome: Welcome) -> None:
         """Call `session.set_up` or `session.refuse`."""
 
+    def persist(self) -> bool:
+        """Before anything leaves: what it may depend on is on disk. False: nothing leaves."""
+
     def on_bad_frame(self, session: Session, error: WireError) -> None: ...
 
     def on_ended(self, session: Session, end: End) -> None:
@@ -203,7 +206,7 @@ class Session:
             await waiter
 
     def flush(self) -> None:
-        if self.state is State.ENDED or self.silent:
+        if self.state is State.ENDED or self.silent or not self.host.persist():
             return
         outbox = self.outbox
         outbox.finish_turn()

@@ -17,7 +17,6 @@ from tidings.protocol.sequencing.client import OrderingClient, OrderingModule
 from tidings.protocol.sequencing.layout import Layout, spread
 from tidings.protocol.sequencing.machine import PublishNoOps
 from tidings.protocol.sequencing.node import SequencerNode
-from tidings.protocol.store import MemoryStore
 from tidings.scenario.order_nodes import host_of, is_order_node, order_node
 from tidings.services.bus import Bus
 from tidings.simulator.network import SimulatedNetwork
@@ -95,7 +94,7 @@ class SimulatedOrdering:
     def _make_sequencer(self, node: SimulatedNode) -> Node:
         first = node.node not in self._lived or bool(node.disk)
         self._lived.add(node.node)
-        return SequencerNode(node, self.layout, MemoryStore(node.disk.setdefault("tables", {})), first=first)
+        return SequencerNode(node, self.layout, node.open_store(), first=first)
 
     # --- No-ops
 

@@ -1,12 +1,14 @@
 """What a broker keeps across restarts (overlay: state on disk), as a contract and as a store in memory.
 
-Protocol parts write through `Store` before they send what depends on it. The live broker's store is
-net/disk_store.py; the simulator's is `MemoryStore`, whose tables outlive a simulated crash.
+Protocol parts write through `Store` before they send what depends on it. That they do not hear when it is on disk is
+the drivers' law, *persist before send*: what handlers write in one turn of the loop waits in one transaction, what they
+send waits in an outbox, and the driver commits before it lets anything out. If it cannot, the node stops. The live
+broker's store is net/disk_store.py; the simulator's is `MemoryStore`, whose tables outlive a simulated crash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from tidings.model.errors import StoreError
@@ -28,10 +30,13 @@ class Store(Protocol):
     def get(self, table: str, key: bytes) -> bytes | None: ...
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Apply the changes in order, all or nothing; they are on disk when this returns.
+        """Apply the changes in order, all or nothing; they are on disk before anything that is sent now leaves.
 
         After StoreFull or any other StoreError the state is as before.
         """
+
+    def commit(self) -> None:
+        """For the driver: all that was written is on disk when this returns. After StoreError the node must stop."""
 
     def size_bytes(self, table: str) -> int:
         """The lengths of all keys and values together; takes constant time."""
@@ -53,13 +58,23 @@ def check_tables(changes: Iterable[Change]) -> None:
 class MemoryStore:
     """A `Store` over a dict of dicts, for simulation.
 
-    Whoever passes `tables` keeps it across a crash: another store over the same dict finds what was written.
+    Whoever passes `tables` keeps it across a crash: another store over the same dict finds what was committed. Each
+    write is, unless somebody wants to hear `on_pending` that something waits for `commit`.
     """
 
-    def __init__(self, tables: dict[str, dict[bytes, bytes]] | None = None) -> None:
-        self._tables = {} if tables is None else tables
+    def __init__(
+        self,
+        tables: dict[str, dict[bytes, bytes]] | None = None,
+        on_pending: Callable[[], None] | None = None,
+    ) -> None:
+        self._durable = {} if tables is None else tables
         for table in TABLES:
-            self._tables.setdefault(table, {})
+            self._durable.setdefault(table, {})
+        self._tables = self._durable
+        if on_pending is not None:
+            self._tables = {table: dict(entries) for table, entries in self._durable.items()}
+        self._on_pending = on_pending
+        self._pending: list[Change] = []
         self._size_bytes = {
             table: sum(len(key) + len(value) for key, value in self._tables[table].items())
             for table in TABLES
@@ -78,15 +93,26 @@ class MemoryStore:
         self._check_open()
         check_tables(changes)  # nothing fails after this, so the batch is all or nothing
         for table, key, value in changes:
-            entries = self._tables[table]
-            old = entries.get(key)
+            old = self._tables[table].get(key)
             if old is not None:
                 self._size_bytes[table] -= len(key) + len(old)
             if value is not None:
                 self._size_bytes[table] += len(key) + len(value)
-                entries[key] = value
-            elif old is not None:
-                del entries[key]
+            _apply(self._tables, table, key, value)
+        if self._on_pending is not None and changes:
+            self._pending += changes
+            self._on_pending()
+
+    @property
+    def pending(self) -> bool:
+        """Something waits for `commit`."""
+        return bool(self._pending)
+
+    def commit(self) -> None:
+        self._check_open()
+        pending, self._pending = self._pending, []
+        for change in pending:
+            _apply(self._durable, *change)
 
     def size_bytes(self, table: str) -> int:
         self._check_open()
@@ -103,3 +129,10 @@ class MemoryStore:
         """A node that crashed must not write into the tables of the one that took its place."""
         if self._closed:
             raise StoreError("the store is closed")
+
+
+def _apply(tables: dict[str, dict[bytes, bytes]], table: str, key: bytes, value: bytes | None) -> None:
+    if value is not None:
+        tables[table][key] = value
+    else:
+        tables[table].pop(key, None)

@@ -13,6 +13,7 @@ from random import Random
 
 from tidings.scenario.expand import expand
 from tidings.scenario.load import parse_scenario
+from tidings.simulator.crash_points import CrashPoints
 from tidings.simulator.faults import NS_PER_S
 from tidings.simulator.invariants import InvariantError, OverlayMonitor, unsettled
 from tidings.simulator.memory_trace import MemoryWriter
@@ -27,6 +28,8 @@ CHECK_NS = NS_PER_S // 4
 """How often the monitor looks at everything."""
 NEWCOMERS_EVERY = 4
 """In one run of so many brokers join while it lasts."""
+CRASH_POINTS_EVERY = 4
+"""In one run of so many brokers crash before they commit, or before they send."""
 
 
 def replay_command(seed: int) -> str:
@@ -37,6 +40,8 @@ def run_seed(seed: int, monitor: bool = True) -> CampaignResult:
     """Runs the scenario of that seed, without touching a disk; whatever goes wrong is among the problems."""
     writer = MemoryWriter()
     simulation = Simulation(expand(parse_scenario(random_scenario(seed))), writer)
+    if seed % CRASH_POINTS_EVERY == 2:
+        CrashPoints(simulation.network, simulation.plan.topology.brokers, simulation.duration_ns)
     watch = OverlayMonitor(simulation.network) if monitor else None
     if seed % NEWCOMERS_EVERY == 1:
         schedule_newcomers(

@@ -10,7 +10,6 @@ from tidings.protocol.guaranteed import GuaranteedBroker
 from tidings.protocol.kernel import Node
 from tidings.protocol.matching import Matcher
 from tidings.protocol.membership import JoiningBroker
-from tidings.protocol.store import MemoryStore
 from tidings.scenario.expand import PlannedSubscriber
 from tidings.scenario.schema import CrashFault, Publisher
 from tidings.scenario.timeline import Step
@@ -70,7 +69,7 @@ class Newcomer:
             node,
             self._answer.label,
             self._answer.neighbours,
-            MemoryStore(node.disk.setdefault("tables", {})),
+            node.open_store(),
             delta=self._answer.delta,
             incarnation=node.now + 1,
             window=self._simulation.plan.scenario.overlay.window,

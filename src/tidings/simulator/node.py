@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
 from tidings.model.messages import Message
 from tidings.protocol.kernel import Handler, Node, RandomSource, Send, TimerName
+from tidings.protocol.store import MemoryStore
+from tidings.simulator.crash_points import CrashPoints, Point
 from tidings.simulator.link import Link
 from tidings.simulator.schedule import Schedule
 
@@ -54,6 +57,13 @@ class SimulatedNode:
         self._timers: dict[TimerName, int] = {}
         self._timer_serial = 0
         self._held: list[tuple[Callable[[Any, Any], None], Any, Any]] = []
+        self.crash_points: CrashPoints | None = None
+        """Where it may crash between a write and what it sends then. Without any, such a moment does not exist, so
+        nothing need wait for it. To be set before the node starts."""
+        self._store: MemoryStore | None = None
+        self._outbox: list[tuple[str, Send, Message]] = []
+        self._turn: object = None
+        """Of the driver, while something waits for its end."""
         self.handlers = _Handlers({}, self.deliver)
         """Where messages go that are sent now, known to all links that lead here. While the node is down or
         paused nothing is in it, and it is decided on arrival."""
@@ -70,7 +80,10 @@ class SimulatedNode:
     def sender(self, to: str) -> Send:
         send = self._senders.get(to)
         if send is None:
-            send = self._senders[to] = self._find_link(self.node, to).transmit
+            send = self._find_link(self.node, to).transmit
+            if self.crash_points is not None:
+                send = partial(self._put_out, to, send)
+            self._senders[to] = send
         return send
 
     def set_timer(self, name: TimerName, at: int) -> None:
@@ -80,6 +93,43 @@ class SimulatedNode:
 
     def cancel_timer(self, name: TimerName) -> None:
         self._timers.pop(name, None)
+
+    # --- Persist before send
+
+    def open_store(self, name: str = "tables") -> MemoryStore:
+        """The only one of this life, with what is kept on disk under that name."""
+        on_pending = None if self.crash_points is None else self._open_turn
+        self._store = MemoryStore(self.disk.setdefault(name, {}), on_pending)
+        return self._store
+
+    def _put_out(self, to: str, send: Send, message: Message) -> None:
+        self._outbox.append((to, send, message))
+        self._open_turn()
+
+    def _open_turn(self) -> None:
+        if self._turn is None and self.crash_points is not None:
+            self._turn = object()
+            self._schedule.at(self.now + self.crash_points.turn_ns(), self._end_turn, self._turn)
+
+    def _end_turn(self, turn: object, _second: object) -> None:
+        if turn is self._turn and not self.holds(self._end_turn, turn):
+            self.end_turn()
+
+    def end_turn(self) -> None:
+        """Commit, then flush; or crash before or between."""
+        if self._turn is None or self.crash_points is None:
+            return
+        self._turn = None
+        if self._store is not None and self._store.pending:
+            point = self.crash_points.draw()
+            if point is not Point.BEFORE_COMMIT:
+                self._store.commit()
+            if point is not None:
+                self.crash_points.crash(self.node)
+                return
+        outbox, self._outbox = self._outbox, []
+        for _, send, message in outbox:
+            send(message)
 
     # --- What the network does to the node
 
@@ -97,6 +147,8 @@ class SimulatedNode:
         if self.paused:
             self._held.append((self.connection, peer, up))
         elif self.up:
+            # What waits was for the connection before.
+            self._outbox = [entry for entry in self._outbox if entry[0] != peer]
             (self.protocol.link_up if up else self.protocol.link_down)(peer)
 
     def holds(self, action: Callable[[Any, Any], None], first: Any) -> bool:
@@ -118,6 +170,8 @@ class SimulatedNode:
         self.paused = False
         self._timers.clear()
         self._held.clear()
+        self._outbox.clear()
+        self._turn = self._store = None
         self._interrupt()
         self.protocol.discard()
         if not keep_state:

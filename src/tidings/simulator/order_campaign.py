@@ -17,6 +17,7 @@ from functools import partial
 from tidings.scenario.expand import expand
 from tidings.scenario.load import parse_scenario
 from tidings.scenario.schema import CrashFault
+from tidings.simulator.crash_points import CrashPoints
 from tidings.simulator.faults import NS_PER_S
 from tidings.simulator.memory_trace import MemoryWriter
 from tidings.simulator.order_scenarios import order_scenario
@@ -29,6 +30,8 @@ CHECK_NS = NS_PER_S
 FIRST_LOOK_NS = 15 * NS_PER_S
 """After the workload: is all at rest? By then a publisher that crashed at its end has been given up."""
 MODULE = "tidings.simulator.order_campaign"
+CRASH_POINTS_EVERY = 4
+"""In one run of so many brokers and sequencers crash before they commit, or before they send."""
 ORDERED = frozenset({"causal", "total"})
 
 
@@ -40,9 +43,20 @@ def run_seed(seed: int) -> CampaignResult:
     """Runs the scenario of that seed, without touching a disk; whatever goes wrong is among the problems."""
     writer = MemoryWriter()
     simulation = Simulation(expand(parse_scenario(order_scenario(seed))), writer)
+    if seed % CRASH_POINTS_EVERY == 2:
+        CrashPoints(simulation.network, keepers(simulation), simulation.duration_ns)
     problems = problems_of(partial(_run, simulation, writer), AssertionError)
     steps = simulation.network.schedule.steps
     return CampaignResult(seed, problems, *writer.counts, steps, replay_command(seed))
+
+
+def keepers(simulation: Simulation) -> list[str]:
+    """The nodes that keep a store, where a node may crash at all: best effort loses what is on its way then."""
+    ordering = simulation.ordering
+    if ordering is None or not (simulation.guaranteed or ordering.patience):
+        return []
+    brokers = simulation.plan.topology.brokers if simulation.guaranteed else ()
+    return [*brokers, *(node.name for node in ordering.nodes)]
 
 
 def _run(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:

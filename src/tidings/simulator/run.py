@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from tidings.model.errors import NotYetAvailable, ScenarioError, TraceError
+from tidings.model.errors import NotYetAvailable, ScenarioError
 from tidings.model.event import Publication
 from tidings.model.messages import Forward
 from tidings.model.recovery_messages import (
@@ -30,7 +30,6 @@ from tidings.protocol.labels import Label, parse_label
 from tidings.protocol.matching import Matcher
 from tidings.protocol.recovery.blocks import plan as plan_blocks
 from tidings.protocol.recovery.settings import RecoverySettings
-from tidings.protocol.store import MemoryStore
 from tidings.scenario.expand import Plan, expand
 from tidings.scenario.order_nodes import order_node
 from tidings.scenario.schema import Recovery, Scenario
@@ -43,7 +42,7 @@ from tidings.simulator.node import SimulatedNode
 from tidings.simulator.sequencers import RunOrdering
 from tidings.simulator.tally import Tally
 from tidings.trace.traffic_kinds import traffic_kind
-from tidings.trace.writer import TraceWriter
+from tidings.trace.writer import TROUBLES, TraceWriter
 
 Progress = Callable[[float], None]
 """Told now and then which share of the virtual time has passed."""
@@ -149,7 +148,7 @@ class Simulation:
                 node,
                 label,
                 {peer: (at, "") for peer, at in around.items() if peer != node.node},
-                MemoryStore(node.disk.setdefault("tables", {})),
+                node.open_store(),
                 delta=overlay.delta,
                 incarnation=node.now + 1,
                 new=first,
@@ -299,8 +298,6 @@ def run_scenario(scenario: Scenario, out: Path, progress: Progress | None = None
         summary = simulation.close()
     summary["wall_s"] = round(perf_counter() - began_at, 3)
     path = out / "summary.json"
-    try:
+    with TROUBLES.told(path):
         path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise TraceError(f"cannot write {path}: {error.strerror}") from error
     return summary

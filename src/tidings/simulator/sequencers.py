@@ -17,7 +17,6 @@ from tidings.protocol.sequencing.node import Sequencer, SequencerNode
 from tidings.protocol.sequencing.replica import Role, RoleChanged
 from tidings.protocol.sequencing.stamps import encode_stamp
 from tidings.protocol.sequencing.subscriber import Patience
-from tidings.protocol.store import MemoryStore
 from tidings.scenario.order_nodes import order_node
 from tidings.scenario.ordering import PlannedOrdering
 from tidings.simulator.client_node import make_client
@@ -138,7 +137,7 @@ class SimulatedSequencer:
 
     def _make(self, node: SimulatedNode) -> Node:
         first = self._lives == 0 or bool(node.disk)
-        store = MemoryStore(node.disk.setdefault("sequencer", {}))
+        store = node.open_store("sequencer")
         hosted = SequencerNode(node, self._ordering.layout, store, first=first)
         self.sequencer = hosted.sequencer
         self._session = make_client(node, self._broker, self._lives, reliable=self._reliable).session

@@ -328,6 +328,7 @@ class Connections:
 
     def _close(self, stream: Stream, _second: object) -> None:
         """The source closes: its peer hears of it after all that was sent before, unless a cut is in between."""
+        self._nodes[stream.link.source].end_turn()
         if not stream.is_open:
             return
         link = stream.link

@@ -25,11 +25,14 @@ from tidings.model.errors import TraceError
 from tidings.model.event import RESERVED_ATTRIBUTE
 from tidings.model.predicates import Scalar
 from tidings.model.text import attribute_text
+from tidings.storage.troubles import Troubles, one_line
 from tidings.trace.tables import SCHEMAS, TABLES, arrow_table
 
 ROWS_PER_GROUP = 65_536
 MAX_PENDING = 100_000
 """Publications that may wait for their confirmation before the oldest is written without one."""
+
+TROUBLES = Troubles(TraceError, TraceError, TraceError, unusable_text="cannot write {path}: {reason}")
 
 _CONFIRMED = 7
 _ACCEPTED = 6
@@ -38,13 +41,11 @@ _CANCELLED = 7
 
 @contextmanager
 def _told_as_trace_error(what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise TraceError(f"cannot write {what}: {' '.join(reason.split())}") from error
-    except pa.ArrowException as error:
-        raise TraceError(f"cannot write {what}: {' '.join(str(error).split())}") from error
+    with TROUBLES.told(what):
+        try:
+            yield
+        except pa.ArrowException as error:
+            raise TROUBLES.unusable(what, one_line(str(error))) from error
 
 
 class _TableFile:

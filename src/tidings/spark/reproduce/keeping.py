@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import uuid
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +17,7 @@ import tidings
 from tidings import model, ordering, protocol, scenario, simulator, structures, trace, wire
 from tidings.model.errors import PipelineError
 from tidings.spark.reproduce.study import Point, Study
+from tidings.storage.files import replaced
 
 DECIDING = (model, structures, protocol, wire, trace, scenario, simulator, ordering)
 """The packages that experiments run. As modules, not as names: one that moved is missed when this is imported."""
@@ -61,10 +60,6 @@ def keep(path: Path, result: dict[str, Any]) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """All of it or nothing: a reader, or a second call after a kill, never finds half a file."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """A reader, or a second call after a kill, never finds half a file."""
+    with replaced(path) as draft:
+        draft.write_bytes(content)

@@ -7,9 +7,7 @@ killed between the two, or a run was repeated, there are two records of it; the 
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +19,7 @@ import pyarrow.parquet as pq
 
 from tidings.model.errors import PipelineError
 from tidings.spark.sweep.run import DONE, MARK, RECORD, ROOM, TRACES, Record
+from tidings.storage.files import lock_file, replaced
 
 LOCK = ".lock"
 PART = "part-"
@@ -108,11 +107,11 @@ class Records:
 def opened_records(out: Path) -> Iterator[Records]:
     """The records in `out`, for one sweep at a time; PipelineError if another works there."""
     out.mkdir(parents=True, exist_ok=True)
-    with (out / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise PipelineError(f"{out}: another sweep is writing there") from None
+    try:
+        lock = lock_file(out / LOCK)
+    except BlockingIOError:
+        raise PipelineError(f"{out}: another sweep is writing there") from None
+    with lock:
         yield Records(out)
 
 
@@ -138,25 +137,13 @@ def read_record(path: Path) -> Record | None:
 
 def write_table(table: pa.Table, path: Path) -> None:
     """All of it or nothing, and on the disk when this returns."""
-    with _replaced(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+    with replaced(path) as draft:
+        pq.write_table(table, draft, compression="zstd")
 
 
 def write_text(path: Path, text: str) -> None:
-    with _replaced(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def _replaced(path: Path) -> Iterator[Path]:
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replaced(path) as draft:
+        draft.write_text(text, encoding="utf-8")
 
 
 def remove(paths: Iterable[Path]) -> None:

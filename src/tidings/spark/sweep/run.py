@@ -9,11 +9,10 @@ machines share; without one only the driver keeps records, as they come.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
-import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ from tidings.simulator.checking import verdicts
 from tidings.simulator.run import run_scenario
 from tidings.spark.sweep.grid import Values, scenario_at
 from tidings.spark.sweep.isolation import RunDied, RunTimedOut, isolated
+from tidings.storage.files import replaced
 
 RECORD = pa.schema(
     [
@@ -152,9 +152,5 @@ def sees_driver(out: Path, mark: str) -> bool:
 
 def keep(path: Path, record: Record) -> None:
     """All of it or nothing. Where there is no room the driver still gets the record."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        temporary.write_text(json.dumps(record), encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
+    with suppress(OSError), replaced(path) as draft:
+        draft.write_text(json.dumps(record), encoding="utf-8")
