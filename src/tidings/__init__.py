@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from tidings.net.archive_client import RemoteArchive as RemoteArchive
     from tidings.opening import connect as connect
     from tidings.opening import embedded as embedded
-    from tidings.ordering.place import Place as Place
     from tidings.ordering.service import OrderedService as OrderedService
     from tidings.protocol.sequencing.subscriber import Patience as Patience
     from tidings.recording.recorder import Recorder as Recorder
+    from tidings.services.place import Place as Place
     from tidings.services.receipts import Receipt as Receipt
     from tidings.services.service import EventService as EventService
     from tidings.services.stream import EventsMissed as EventsMissed
@@ -68,7 +68,7 @@ _HOMES = {
     "tidings.model.topics": ("TopicPattern",),
     "tidings.net.archive_client": ("RemoteArchive",),
     "tidings.opening": ("connect", "embedded"),
-    "tidings.ordering.place": ("Place",),
+    "tidings.services.place": ("Place",),
     "tidings.ordering.service": ("OrderedService",),
     "tidings.protocol.sequencing.subscriber": ("Patience",),
     "tidings.recording.recorder": ("Recorder",),

@@ -15,7 +15,6 @@ from tidings.net.local import LocalNetwork
 from tidings.net.local_ordering import LocalOrdering
 from tidings.net.security import Tls
 from tidings.ordering.no_ops import NoOpOutbox
-from tidings.ordering.sequencing import LocalSequencing, Sequencing
 from tidings.ordering.service import OrderedService
 from tidings.protocol.recovery.settings import RecoverySettings
 from tidings.protocol.reliable_client import Marks
@@ -27,6 +26,7 @@ from tidings.scenario.schema import Mode
 from tidings.services.bus import Bus
 from tidings.services.host import ApplicationHost
 from tidings.services.overlay import AUTO, SCHEMES, attach_locally, broker_bus, client_name, local_network
+from tidings.services.sequencing import LocalSequencing, Sequencing
 from tidings.services.service import EventService
 
 ADAPTERS = {

@@ -18,10 +18,10 @@ from tidings.archive.rows import batch_of, pack_row, unpack_row
 from tidings.model.errors import ArchiveError
 from tidings.model.event import INT_MAX, INT_MIN, Event
 from tidings.model.text import attribute_text
-from tidings.ordering.place import Place
 from tidings.protocol.sequencing.layout import Layout
 from tidings.protocol.sequencing.layout import Place as Server
 from tidings.protocol.sequencing.stamps import Timestamp
+from tidings.services.place import Place
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 names = texts.filter(

@@ -83,7 +83,9 @@ def test_overlapping_readers_agree_and_miss_nothing(
             for reader in crowd.readers:
                 assert not reader.late
                 names = external(reader.bus).incoming
-                assert not any(name.endswith("?") for name in names), "existing brokers have no headers to send"
+                assert not any(name.endswith("?") for name in names), (
+                    "existing brokers have no headers to send"
+                )
 
     run(test)
 

@@ -15,12 +15,12 @@ from ordered_clients import MODES, TIMEOUT_S, numbers, quiet, run, take
 from tidings.model.event import ORDER_ATTRIBUTE, Event
 from tidings.net.guaranteed import DEFAULT_WINDOW
 from tidings.opening import Embedded
-from tidings.ordering.sequencing import LocalSequencing
 from tidings.protocol.application import ordered
 from tidings.protocol.sequencing.stamps import Timestamp, encode_stamp
 from tidings.protocol.sequencing.subscriber import MAX_AHEAD
 from tidings.services.overlay import local_bus
 from tidings.services.receipts import Receipt
+from tidings.services.sequencing import LocalSequencing
 from troubled_service import TroubledService, troubled_client
 
 ENTRIES = ("/a", "/b", "/c")

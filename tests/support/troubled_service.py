@@ -13,9 +13,9 @@ from tidings.model.event import NOOP_ATTRIBUTE, Event, EventId
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Subscription
 from tidings.opening import Embedded
-from tidings.ordering.sequencing import LocalSequencing
 from tidings.ordering.service import OrderedService
 from tidings.services.overlay import local_bus
+from tidings.services.sequencing import LocalSequencing
 from tidings.services.service import EventService, Notify
 
 LONGEST_DELAY_S = 0.02

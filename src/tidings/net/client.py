@@ -45,8 +45,8 @@ class ClientConnection:
     another connection took) ends it: `on_connection(False, reason)`, and `closed` is true.
 
     A guaranteed broker is told that the application is done with what it was shown, unless `acknowledges` is False:
-    then the application says so (`Delivered.ticket`). With `marks`, what an earlier life of this client was shown is not
-    shown again.
+    then the application says so (`Delivered.ticket`). With `marks`, what an earlier life of this client was shown is
+    not shown again.
     """
 
     def __init__(

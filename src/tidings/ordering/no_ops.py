@@ -27,9 +27,7 @@ async def begin_no_ops(service: EventService, layout: Layout, fact: PublishNoOps
     """On their way; NotConfirmed and ConnectionFailed as for any event."""
     order = encode_stamp(layout.fingerprint, fact.stamp, fact.count)
     attributes: dict[str, Scalar] = {ORDER_ATTRIBUTE: order, NOOP_ATTRIBUTE: True}
-    return await service.publish(
-        layout.no_op_topic(fact.stamp.topic), attributes, internal=True, wait=False
-    )
+    return await service.publish(layout.no_op_topic(fact.stamp.topic), attributes, internal=True, wait=False)
 
 
 async def publish_no_ops(service: EventService, layout: Layout, fact: PublishNoOps) -> None:

@@ -20,7 +20,6 @@ from tidings.model.errors import NotConfirmed, TidingsError
 from tidings.model.event import Event, check_not_internal
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Subscription
-from tidings.ordering.sequencing import Sequencing
 from tidings.protocol.facts import (
     Delivered,
     EventsMissed,
@@ -34,6 +33,7 @@ from tidings.protocol.sequencing.subscriber import MAX_BUFFERED, Patience
 from tidings.services import stream
 from tidings.services.host import CLOSED, ApplicationHost
 from tidings.services.receipts import Batch, Receipt
+from tidings.services.sequencing import Sequencing
 from tidings.services.service import EventService, PublishedEvent, each, no_event
 
 

@@ -9,8 +9,8 @@ A named client that is killed and started again finds its subscriptions at the b
 meanwhile is sent before it has subscribed: that is kept, unacknowledged, for a moment.
 
 Per subscription and source the client remembers the last sequence that it was shown: a broker that forgot in a
-crash what it had sent sends it again. What the application is not done with comes again after a break of the connection,
-and is then what it will be done with (protocol/arrivals.py).
+crash what it had sent sends it again. What the application is not done with comes again after a break of the
+connection, and is then what it will be done with (protocol/arrivals.py).
 
 A client may move to another broker. What it published and nobody is known to have got is sent again there; the
 subscribers' clients drop what they had. What still waited for it at the old broker does not come: of each source
@@ -419,9 +419,9 @@ class ReliableSession(Session):
 
 class ReliableClient(Node):
     """`marks` may outlive the client, so that another one goes on where it ended. A client that is not `lasting` has
-    a name that nobody will use again: while it is away its subscriptions are kept for a minute, not for a day. Unless it
-    `acknowledges` by itself, the application says what it is done with; one that `gathers` tells its broker once in an
-    instant."""
+    a name that nobody will use again: while it is away its subscriptions are kept for a minute, not for a day. Unless
+    it `acknowledges` by itself, the application says what it is done with; one that `gathers` tells its broker once in
+    an instant."""
 
     def __init__(
         self,

@@ -15,7 +15,6 @@ from tidings.model.errors import ConnectionFailed
 from tidings.model.event import EventId, check_not_internal
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Subscription
-from tidings.ordering.sequencing import Sequencing
 from tidings.protocol.client import Client
 from tidings.protocol.client import Session as ClientSession
 from tidings.protocol.facts import NotificationsDropped, PublicationSent, StatusReceived
@@ -23,6 +22,7 @@ from tidings.protocol.reliable_client import ReliableClient
 from tidings.protocol.sequencing.subscriber import MAX_BUFFERED, Patience
 from tidings.services.host import CLOSED, ApplicationHost
 from tidings.services.receipts import Batch, Receipt
+from tidings.services.sequencing import Sequencing
 from tidings.services.service import PublishedEvent, each, iterate, no_event
 
 STATUS_TIMEOUT_S = 5.0

@@ -16,8 +16,6 @@ from tidings.model.event import Event, is_header
 from tidings.model.run import Run
 from tidings.model.subscription import Subscription
 from tidings.net.sequencing import SequencersRefused
-from tidings.ordering.place import Place
-from tidings.ordering.sequencing import Sequencing
 from tidings.protocol.application.application import NO_SEQUENCERS, ORDERED, Application
 from tidings.protocol.application.beneath import NOTHING, Beneath, Taking
 from tidings.protocol.application.ordered import check_order
@@ -37,7 +35,9 @@ from tidings.protocol.facts import (
 )
 from tidings.protocol.sequencing.subscriber import MAX_BUFFERED, Patience
 from tidings.services import stream
+from tidings.services.place import Place
 from tidings.services.receipts import Ledger
+from tidings.services.sequencing import Sequencing
 from tidings.services.service import EventService, Notify
 from tidings.services.stream import leave_out
 

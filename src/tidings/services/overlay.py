@@ -14,7 +14,6 @@ from tidings.net.epidemic import EPIDEMIC
 from tidings.net.guaranteed import GUARANTEED
 from tidings.net.local import LocalConnection, LocalEpidemic, LocalNetwork
 from tidings.net.security import Tls
-from tidings.ordering.sequencing import Sequencing
 from tidings.protocol.labels import parse_label
 from tidings.protocol.recovery.settings import Algorithm, RecoverySettings
 from tidings.protocol.reliable_client import Marks
@@ -30,6 +29,7 @@ from tidings.scenario.schema import (
 )
 from tidings.scenario.topology import Topology, build_topology, labels, neighbourhoods, neighbours
 from tidings.services.bus import Bus
+from tidings.services.sequencing import Sequencing
 
 SCHEMES: dict[str, tuple[Transport, bool]] = {
     "tidings": ("tcp", False),

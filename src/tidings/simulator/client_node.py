@@ -46,9 +46,9 @@ class WatchedNode(Node):
 
 
 class SimulatedClient:
-    """What a publisher, a subscriber, or both under one name, have in the network. With an order, their `application` is
-    between them and their session. `on_start` and `on_crash` are told of each life of the node, once its parts are there
-    and before they are gone."""
+    """What a publisher, a subscriber, or both under one name, have in the network. With an order, their `application`
+    is between them and their session. `on_start` and `on_crash` are told of each life of the node, once its parts are
+    there and before they are gone."""
 
     def __init__(
         self,

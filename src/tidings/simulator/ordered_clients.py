@@ -3,8 +3,8 @@
 The trace has an event from when the service has it, with the time of the call; what never got a stamp is written when
 its publisher crashes or the run ends, with its sequence.
 
-A subscriber whose topics change keeps its one subscription, whatever the changes. One that crashes comes back as somebody
-else to the servers: its subscription in the trace ends with the crash, and another one begins when it is back.
+A subscriber whose topics change keeps its one subscription, whatever the changes. One that crashes comes back as
+somebody else to the servers: its subscription in the trace ends with the crash, and another begins when it is back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The client of one application: it publishes, subscribes, changes its mind, and says what it is done with.
 
-It decides everything that the application's half of a promise needs; whoever hosts it turns calls into these methods and
-its facts into futures, rows or lines. Facts of the service beneath and of the ordering module, if there is one, go in at
+It decides everything that the application's half of a promise needs. A host turns calls into these methods and facts
+into futures, rows or lines. Facts of the service beneath and of the ordering module, if there is one, go in at
 `on_fact`; what concerns the application comes out at `emit`, by the application's own names.
 """
 
@@ -48,8 +48,8 @@ NO_SEQUENCERS = (
 
 
 class Application:
-    """`strips`: the service reduces to a header what only a subscription with `headers` selects. `hides`: only to such a
-    one does it show what is for protocols alone. `confirms`: it says of each publication what became of it."""
+    """`strips`: the service reduces to a header what only a subscription with `headers` selects. `hides`: it shows what
+    is for protocols alone only to such a subscription. `confirms`: it says what became of each publication."""
 
     def __init__(
         self,

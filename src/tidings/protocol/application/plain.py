@@ -1,8 +1,8 @@
 """A subscription of the application without an order of several topics: one in the service beneath, or two while it
 changes.
 
-A change asks for the new subscription beside the old one. When the whole network knows the new one, the old one ends: so
-nothing that both select is missed. What comes for both is shown once.
+A change asks for the new subscription beside the old one. When the whole network knows the new one, the old one ends:
+so nothing that both select is missed. What comes for both is shown once.
 """
 
 from __future__ import annotations

@@ -82,9 +82,8 @@ class OrderStalled(Fact, frozen=True, gc=False):
 
 
 class NoOp:
-    """In the place of an event whose publisher died, or that is not for this subscriber: takes a number, is never shown.
-
-    `token` is for whoever must know when the number is passed."""
+    """In the place of an event whose publisher died, or that is not for this subscriber: it takes a number and is never
+    shown. `token` is for whoever must know when the number is passed."""
 
     __slots__ = ("token",)
 
