@@ -23,7 +23,7 @@ from tidings.model.predicates import Scalar
 from tidings.opening import Embedded
 from tidings.services.receipts import Receipt
 from tidings.services.service import EventService, PublishedEvent
-from tidings.services.stream import DEFAULT_BUFFER_EVENTS, Stream
+from tidings.services.stream import DEFAULT_BUFFER_EVENTS, KEEP, Stream
 
 Result = TypeVar("Result")
 NOT_OPEN = "the bus is not open: use it inside 'with'"
@@ -108,6 +108,18 @@ class SyncStream(AbstractContextManager["SyncStream"]):
         batches = self._stream.batches(max_events, max_wait_s)
         while (batch := self._loop.run(_next_of(batches))) is not None:
             yield batch
+
+    def add(self, *topics: str) -> None:
+        """As `Stream.add`."""
+        self._loop.run(self._stream.add(*topics))
+
+    def remove(self, *topics: str) -> None:
+        """As `Stream.remove`."""
+        self._loop.run(self._stream.remove(*topics))
+
+    def change(self, *topics: str, where: object = KEEP) -> None:
+        """As `Stream.change`."""
+        self._loop.run(self._stream.change(*topics, where=where))
 
     def __enter__(self) -> Self:
         self._loop.run(self._stream.__aenter__())
