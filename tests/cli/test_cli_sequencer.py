@@ -20,6 +20,7 @@ import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from live_network import until
 from live_ordering import OrderedUser, Service, played
 from tidings.cli.no_ops import NoOpPublisher
@@ -165,7 +166,7 @@ LEVELS = st.text(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(st.lists(LEVELS.map(lambda level: f"/{level}"), min_size=1, max_size=5, unique=True), st.booleans())
 def test_a_layout_is_the_same_after_it_was_a_file(topics: list[str], causal: bool) -> None:
     try:
