@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 BENCH_STAMP := $(VENV)/.bench-ready
 
-.PHONY: help setup demo test check lint types contracts bench campaign docs lock clean
+.PHONY: help setup demo quick test check lint types contracts bench campaign docs lock clean
 
 help:           ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 14
@@ -18,8 +18,12 @@ setup: $(STAMP) ## create .venv, install the pinned set and what the system lack
 demo: setup     ## run a network, break it, see what arrived
 	@$(BIN)/tidings demo
 
-test: setup     ## every test
-	@$(BIN)/python -m pytest -n 4 --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n 4 --dist loadgroup
+quick: setup    ## within a minute: every test without processes, Spark or long runs, few examples, up to the first failure
+	@TIDINGS_TESTS=quick $(PYTEST) -x -q -m "not processes and not spark and not slow and not campaign"
+
+test: setup     ## every test; what is random is the same each time
+	@$(PYTEST)
 
 lint: setup
 	@$(BIN)/ruff check .
@@ -43,7 +47,8 @@ bench: $(BENCH_STAMP) ## the benchmarks behind benchmarks/README.md
 	@for b in matching simulator live overlay_graph overlay coding recovery ordering ordering_live spark audit; do $(BIN)/python benchmarks/$$b.py || exit 1; done
 
 SEEDS ?= 0:1000000
-campaign: setup ## random runs of the guaranteed overlay on Spark: SEEDS=A:B, a million by default
+campaign: setup ## the breadth that `test` leaves out, then the guaranteed overlay on Spark: SEEDS=A:B, a million by default
+	@TIDINGS_TESTS=campaign $(PYTEST) -m "campaign or hypothesis"
 	@$(BIN)/python -m tidings.spark.campaign --seeds $(SEEDS) --out out/campaign
 
 docs: setup     ## the manual, into site/

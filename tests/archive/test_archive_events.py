@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archive_events import facts, kept_events, make_event, make_events
+from breadth import examples
 from tidings.archive import SCHEMA, Archive, ArchiveReader, ArchiveSettings, events_of
 from tidings.archive.rows import batch_of, pack_row, unpack_row
 from tidings.model.errors import ArchiveError
@@ -53,7 +54,7 @@ def events(draw: st.DrawFn) -> Event:
     return event
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.lists(events(), max_size=6), integers, st.integers(0, 2**62))
 def test_any_event_comes_back_as_it_was(many: list[Event], notified_ns: int, first: int) -> None:
     batch = batch_of(first, [unpack_row(pack_row(event, notified_ns)) for event in many])
@@ -66,7 +67,7 @@ def test_any_event_comes_back_as_it_was(many: list[Event], notified_ns: int, fir
         assert dict(shown) == {name: attribute_text(value) for name, value in event.attributes.items()}
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15))
 @given(many=st.lists(events(), min_size=1, max_size=8), batch_rows=st.integers(1, 9))
 def test_a_segment_gives_the_rows_that_the_tail_gave(
     tmp_path_factory: pytest.TempPathFactory, many: list[Event], batch_rows: int

@@ -1,14 +1,13 @@
 """A server that does not speak our protocol: one clear line and exit code 4, whatever it sends."""
 
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from command import tidings
 from tidings.model.messages import Hello, Refused, Welcome
 from tidings.wire.codec import encode
 from tidings.wire.frames import frame
@@ -65,8 +64,7 @@ def server_that_sends(answer: bytes) -> Iterator[int]:
 )
 def test_one_line_and_exit_code_4(answer: bytes, said: str) -> None:
     with server_that_sends(answer) as port:
-        command = [sys.executable, "-m", "tidings.cli.main", "sub", f"tidings://127.0.0.1:{port}", "/a"]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        result = tidings("sub", f"tidings://127.0.0.1:{port}", "/a")
     assert result.returncode == 4
     assert said in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1

@@ -17,7 +17,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from command import tidings
+from command import process_of_tidings, tidings
 from ports import base_port
 from tidings.cli import scenario_facts as words
 from tidings.cli.loss import loss_text, parse_loss
@@ -186,7 +186,7 @@ def test_a_file_that_names_what_is_of_another_mode(tmp_path: Path) -> None:
 
 
 def test_the_environment_is_read_as_the_flags_are() -> None:
-    done = tidings("broker", TIDINGS_BROKER_MODE="epidemic", TIDINGS_BROKER_LOSS="7")
+    done = process_of_tidings("broker", TIDINGS_BROKER_MODE="epidemic", TIDINGS_BROKER_LOSS="7")
     assert done.returncode == 2
     assert "--loss" in done.stderr
 

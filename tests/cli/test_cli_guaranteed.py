@@ -12,7 +12,7 @@ import pytest
 import typer
 
 import tidings as api
-from command import tidings
+from command import process_of_tidings, tidings
 from tidings.cli.options import ModeName, TransportName
 from tidings.cli.processes import BrokerNetwork, BrokerProcess, GuaranteedNetwork, free_addresses
 from tidings.cli.settings import Flags, broker_settings
@@ -265,7 +265,7 @@ def test_a_damaged_store_is_one_line_and_an_exit_code_and_recover_mends_it(tmp_p
         "--data",
         tmp_path,
     )
-    done = tidings(*arguments)
+    done = process_of_tidings(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1

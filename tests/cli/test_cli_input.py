@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from command import tidings
+from command import process_of_tidings, tidings
 from tidings.cli.main import app, run
 
 NOWHERE = "tidings://127.0.0.1:9"
@@ -146,26 +146,28 @@ def test_the_environment_goes_before_the_file_and_a_flag_before_both(tmp_path: P
     config = tmp_path / "broker.toml"
     config.write_text('listen = "from-file:x"', encoding="utf-8")
     refused(tidings("broker", "--config", config), 2, "from-file:x")
-    refused(tidings("broker", "--config", config, TIDINGS_BROKER_LISTEN="env:x"), 2, "env:x")
-    done = tidings("broker", "--config", config, "--listen", "flag:x", TIDINGS_BROKER_LISTEN="env:x")
+    refused(process_of_tidings("broker", "--config", config, TIDINGS_BROKER_LISTEN="env:x"), 2, "env:x")
+    done = process_of_tidings(
+        "broker", "--config", config, "--listen", "flag:x", TIDINGS_BROKER_LISTEN="env:x"
+    )
     refused(done, 2, "flag:x")
 
 
 def test_without_a_command_there_is_help_and_it_names_the_exit_codes() -> None:
-    done = tidings()
+    done = process_of_tidings()
     assert done.returncode == 2
     assert "Usage: tidings" in done.stdout
     assert done.stderr == ""
-    told = tidings("--help")
+    told = process_of_tidings("--help")
     assert told.returncode == 0
     for word in ("Exit codes", "broker", "up", "pub", "sub", "status", "sim", "bench", "demo"):
         assert word in told.stdout
 
 
 def test_the_version_is_a_flag_and_no_variable() -> None:
-    done = tidings("--version")
+    done = process_of_tidings("--version")
     assert (done.returncode, done.stdout) == (0, "tidings 0.1.0\n")
-    refused(tidings("sim", TIDINGS_VERSION="1"), 2, "Missing argument 'SCENARIO'")
+    refused(process_of_tidings("sim", TIDINGS_VERSION="1"), 2, "Missing argument 'SCENARIO'")
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from command import process_of_tidings, tidings
 from ports import base_port
 from tidings.cli.processes import BrokerNetwork, BrokerProcess, free_addresses
 from tidings.cli.topology import tree
@@ -39,12 +40,6 @@ base_port = {port}
 
 def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "tidings.cli.main", *map(str, arguments)]
-
-
-def tidings(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, timeout=PATIENCE_S, env=ENVIRONMENT
-    )
 
 
 @pytest.fixture
@@ -134,7 +129,7 @@ def test_a_network_that_cannot_start_says_why_and_leaves_nothing(start: Start) -
     first = start("broker", "--listen", f"127.0.0.1:{port + 1}")
     assert first.stdout is not None
     assert first.stdout.readline()
-    done = tidings("up", "--brokers", 3, "--base-port", port)
+    done = process_of_tidings("up", "--brokers", 3, "--base-port", port)
     assert done.returncode == 4
     assert (
         done.stderr
@@ -185,7 +180,7 @@ def test_a_child_does_not_read_its_parents_environment(monkeypatch: pytest.Monke
 
 
 def test_the_demo_shows_what_it_claims() -> None:
-    done = tidings("demo", "--seconds", 1.5, "--no-spark", "--json")
+    done = process_of_tidings("demo", "--seconds", 1.5, "--no-spark", "--json")
     assert done.returncode == 0, (done.stdout, done.stderr)
     found = json.loads(done.stdout)
     assert found["as_claimed"] is True

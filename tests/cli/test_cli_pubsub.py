@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from command import process_of_tidings, tidings
 from tidings import sync
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
@@ -26,17 +27,6 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHON
 
 def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "tidings.cli.main", *map(str, arguments)]
-
-
-def tidings(*arguments: object, given: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        input=given or "",
-        env=ENVIRONMENT,
-    )
 
 
 @pytest.fixture
@@ -103,7 +93,9 @@ def test_what_is_published_is_printed_where_the_filter_says_so(start: Start, tra
     assert first.returncode == 0, first.stderr
     small = tidings("pub", url, "/news/bbc", "-a", "size=3", "-a", "name=BBC", "--json")
     assert json.loads(small.stdout)["topic"] == "/news/bbc"
-    lines = tidings("pub", url, "/news/bbc", "-", "-a", "size=20", "-a", "name=BBC", given="one\ntwo")
+    lines = process_of_tidings(
+        "pub", url, "/news/bbc", "-", "-a", "size=20", "-a", "name=BBC", given="one\ntwo"
+    )
     assert len(lines.stdout.splitlines()) == 2
     out, err = large.communicate(timeout=PATIENCE_S)
     assert large.returncode == 0, err
@@ -190,7 +182,10 @@ def test_a_rate_is_kept_and_a_count_is_a_count(start: Start) -> None:
     events = [json.loads(found) for found in reading.communicate(timeout=PATIENCE_S)[0].splitlines()]
     assert [event["id"] for event in events] == ids
     assert events[-1]["published_at"] - events[0]["published_at"] >= 4 * 50_000_000 * 0.9
-    assert len(tidings("pub", url, "/x", "-", "--count", 2, given="a\nb\nc\n").stdout.splitlines()) == 2
+    assert (
+        len(process_of_tidings("pub", url, "/x", "-", "--count", 2, given="a\nb\nc\n").stdout.splitlines())
+        == 2
+    )
     many = tidings("pub", url, "/x", "--count", 2000)
     assert len(many.stdout.splitlines()) == 2000
 

@@ -20,6 +20,8 @@ import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
+from command import process_of_tidings, tidings
 from live_network import until
 from live_ordering import OrderedUser, Service, played
 from tidings.cli.no_ops import NoOpPublisher
@@ -165,7 +167,7 @@ LEVELS = st.text(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(st.lists(LEVELS.map(lambda level: f"/{level}"), min_size=1, max_size=5, unique=True), st.booleans())
 def test_a_layout_is_the_same_after_it_was_a_file(topics: list[str], causal: bool) -> None:
     try:
@@ -282,17 +284,6 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "tidings.cli.main", *map(str, arguments)]
 
 
-def tidings(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={**ENVIRONMENT, **environment},
-        stdin=subprocess.DEVNULL,
-    )
-
-
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Starts commands that run on; each is killed by its pid if a test leaves it, its children follow."""
@@ -364,21 +355,23 @@ def test_a_sequencer_that_is_killed_goes_on_with_its_data(start: Start, tmp_path
 def test_a_sequencer_ends_at_a_signal_and_says_why_it_cannot_start(start: Start, tmp_path: Path) -> None:
     process = start("sequencer", "--listen", "127.0.0.1:0", "--data", tmp_path, "--json")
     address = address_of(first_line(process))
-    taken = tidings("sequencer", "--listen", address)
+    taken = process_of_tidings("sequencer", "--listen", address)
     assert (taken.returncode, taken.stderr) == (
         4,
         f"tidings: cannot listen on {address}: the port is in use\n",
     )
-    in_use = tidings("sequencer", "--listen", "127.0.0.1:0", "--data", tmp_path, "--json")
+    in_use = process_of_tidings("sequencer", "--listen", "127.0.0.1:0", "--data", tmp_path, "--json")
     assert in_use.returncode == 2
     assert "s0.order is in use by another process" in json.loads(in_use.stderr)["error"]
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=PATIENCE_S) == 0
-    other = tidings("sequencer", "--listen", "127.0.0.1:0", "--data", tmp_path, "--topic", "/other")
+    other = process_of_tidings(
+        "sequencer", "--listen", "127.0.0.1:0", "--data", tmp_path, "--topic", "/other"
+    )
     assert other.returncode == 2
     assert "is for other topics or another order" in other.stderr
     assert len(other.stderr.splitlines()) == 1
-    public = tidings("sequencer", TIDINGS_SEQUENCER_LISTEN="192.0.2.1:7500")
+    public = process_of_tidings("sequencer", TIDINGS_SEQUENCER_LISTEN="192.0.2.1:7500")
     assert public.returncode == 4
     assert "beyond loopback it needs a TLS certificate, its key and a token" in public.stderr
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from command import tidings
+from command import process_of_tidings, tidings
 from tidings.cli.main import run
 from tidings.trace.verdict import Verdict, Witness
 
@@ -86,7 +86,9 @@ def test_a_seed_gives_one_trace_under_any_hash_seed_and_another_gives_another(
 ) -> None:
     def trace_hash(seed: int, hash_seed: str) -> str:
         out = tmp_path / f"{seed}-{hash_seed}"
-        done = tidings("sim", scenario, "--out", out, "--seed", seed, "--json", PYTHONHASHSEED=hash_seed)
+        done = process_of_tidings(
+            "sim", scenario, "--out", out, "--seed", seed, "--json", PYTHONHASHSEED=hash_seed
+        )
         summary = json.loads(done.stdout)
         assert summary["seed"] == seed
         return str(summary["trace_sha256"])
@@ -96,7 +98,7 @@ def test_a_seed_gives_one_trace_under_any_hash_seed_and_another_gives_another(
 
 
 def test_flags_may_stand_in_the_environment(scenario: Path, tmp_path: Path) -> None:
-    done = tidings("sim", scenario, TIDINGS_SIM_OUT=str(tmp_path / "out"), TIDINGS_SIM_SEED="12")
+    done = process_of_tidings("sim", scenario, TIDINGS_SIM_OUT=str(tmp_path / "out"), TIDINGS_SIM_SEED="12")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))["seed"] == 12
 

@@ -9,6 +9,7 @@ import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.cli.output import printable
 from tidings.cli.values import attribute_json, attribute_text, parse_attributes, parse_value
 
@@ -66,7 +67,7 @@ def test_a_mistake_in_an_attribute_is_named(texts: list[str], complaint: str) ->
 
 
 @given(st.booleans() | st.none() | INT64 | st.floats(allow_nan=False, allow_infinity=False) | LINE)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_what_is_shown_is_read_back_the_same(value: bool | int | float | str | None) -> None:
     text = attribute_text(value)
     found = parse_value(text)
@@ -75,7 +76,7 @@ def test_what_is_shown_is_read_back_the_same(value: bool | int | float | str | N
 
 
 @given(st.text(max_size=30))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_what_is_shown_cannot_move_a_terminals_cursor(text: str) -> None:
     assert attribute_text(text).isprintable()
     assert printable(text).isprintable()

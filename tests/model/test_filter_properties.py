@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model.errors import FilterError
 from tidings.model.expression import (
     And,
@@ -263,7 +264,7 @@ def built(tree: Expression) -> Filter:
 # --- the properties ---
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250))
 @given(trees, event_lists)
 @example(
     And((Comparison(Column("a"), ">", Value(10**17)), Comparison(Column("a"), ">=", Value(10**17 + 3)))),
@@ -275,7 +276,7 @@ def test_the_normal_form_means_what_the_tree_means(tree: Expression, sample: lis
         assert pattern.matches(event) is (truth(tree, event) is True), (pattern.text, event)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(trees)
 @example(Not(Membership(Column("a"), (True,))))
 @example(Not(Membership(Column("a"), (True, False))))
@@ -289,7 +290,7 @@ def test_text_and_tree_are_one_filter_and_canonical_text_is_a_fixed_point(tree: 
     assert again.pattern.key == built_filter.pattern.key
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250))
 @given(trees, trees, event_lists)
 def test_covers_is_sound(one: Expression, other: Expression, sample: list[dict[str, object]]) -> None:
     wide, narrow = built(one), built(other)
@@ -324,7 +325,7 @@ text_leaves = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(
     st.one_of(
         st.tuples(comparable_leaves, st.lists(comparable_leaves, min_size=1, max_size=3)),
@@ -345,7 +346,7 @@ def assert_sound(wide: Filter, narrow: Filter) -> None:
         assert wide.matches(event) or not narrow.matches(event), (wide.to_sql(), narrow.to_sql(), event)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(trees, trees, trees)
 def test_equal_languages_written_otherwise_are_one_pattern(
     a: Expression, b: Expression, c: Expression
@@ -359,7 +360,7 @@ def test_equal_languages_written_otherwise_are_one_pattern(
     assert built(Not(Or((a, b)))) == built(And((Not(a), Not(b))))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(trees, st.sampled_from(NAMES), st.sampled_from(range(len(ODD_VALUES))))
 def test_attributes_of_foreign_types_are_null(tree: Expression, name: str, odd: int) -> None:
     pattern = built(tree).pattern
@@ -374,7 +375,7 @@ fragments = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 @given(st.one_of(st.text(max_size=200), st.lists(fragments, max_size=60).map("".join)))
 def test_no_text_raises_anything_but_a_filter_error(text: str) -> None:
     refused, parsed = None, None
@@ -389,7 +390,7 @@ def test_no_text_raises_anything_but_a_filter_error(text: str) -> None:
 
 
 @pytest.mark.timeout(60)  # a guard against blow-up, far above what it takes
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15))
 @given(st.lists(fragments, min_size=20, max_size=200).map("".join), st.integers(1, 400))
 def test_long_texts_take_no_long_time(text: str, repeats: int) -> None:
     with contextlib.suppress(FilterError):

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidings
+from breadth import examples
 from tidings.cli import scenario_client
 from tidings.cli.scenario_client import LiveSubscriber
 from tidings.cli.scenario_facts import Go, SubscriberWork
@@ -70,7 +71,7 @@ def internal_of(attributes: Mapping[str, Scalar]) -> dict[str, Scalar]:
 # --- Events as applications see them
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(ATTRIBUTES)
 def test_an_event_shows_its_internal_attributes_apart(attributes: dict[str, Scalar]) -> None:
     for event in (publication(attributes).event(), decode_event(publication(attributes).raw)):
@@ -86,7 +87,7 @@ def test_an_event_without_internal_attributes_carries_nothing_extra() -> None:
     assert event.__dict__ == {}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(ATTRIBUTES)
 def test_no_ops_and_headers_are_hidden_and_nothing_else_is(attributes: dict[str, Scalar]) -> None:
     """Also where the bytes of their names are in a value."""
@@ -133,7 +134,7 @@ def test_what_is_ours_alone_cannot_be_sent_by_others() -> None:
 # --- Headers
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(ATTRIBUTES, st.binary(max_size=20))
 def test_a_header_keeps_the_identity_and_the_internal_attributes(
     attributes: dict[str, Scalar], payload: bytes

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model.errors import FilterError
 from tidings.model.like import Like
 from tidings.model.steps import OutOfSteps, Steps
@@ -34,13 +35,13 @@ def covers(wide: str, narrow: str) -> bool:
     return Like(wide).covers(Like(narrow), Steps(10_000))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500))
 @given(st.one_of(patterns, escaped_patterns), texts)
 def test_matches_as_the_twin(pattern: str, text: str) -> None:
     assert Like(pattern).matches(text) is twin(pattern, text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.one_of(patterns, escaped_patterns), texts)
 def test_the_canonical_form_is_stable_and_means_the_same(pattern: str, text: str) -> None:
     like = Like(pattern)
@@ -51,7 +52,7 @@ def test_the_canonical_form_is_stable_and_means_the_same(pattern: str, text: str
     assert not like.matches(text) or text.startswith(like.prefix)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500))
 @given(patterns, patterns, st.lists(st.text(alphabet="ab", max_size=9), max_size=20))
 def test_covers_is_sound(wide: str, narrow: str, sample: list[str]) -> None:
     assert covers(wide, wide)

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model.errors import StoreCorrupt, StoreError, StoreFull
 from tidings.net import disk_store
 from tidings.net.disk_store import BROKER_KIND, LOG_PAGES, RECOVERY, DiskStore, set_aside
@@ -102,7 +103,7 @@ steps = st.lists(st.tuples(st.lists(changes, max_size=6), st.booleans()), max_si
 
 
 @given(steps)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_disk_and_memory_agree_with_a_plain_dict(batches: list[tuple[list[Change], bool]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path, tables, twin = Path(directory) / "store", dict[str, dict[bytes, bytes]](), Twin()

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from live_network import EpidemicBrokers, User, known_to, until
 from tidings.model.errors import ConnectionFailed
 from tidings.model.event import check_publication, make_publication
@@ -665,7 +666,7 @@ def test_only_numbers_of_this_machine_are_addresses(text: str, ipv6: bool, peer:
 PLACES = ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "", "192.0.2.1:1", "nonsense")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(PLACES)), max_size=30))
 def test_a_broker_is_where_it_was_learned_to_be_last(learned: list[tuple[str, str]]) -> None:
     endpoint = FakeEndpoint()
@@ -687,7 +688,7 @@ def test_a_broker_is_where_it_was_learned_to_be_last(learned: list[tuple[str, st
             assert taken
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=200))
 def test_whatever_the_bytes_nothing_is_raised(datagram: bytes) -> None:
     endpoint = FakeEndpoint()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.net import lossy
 from tidings.net.lossy import LossyLinks
 from tidings.scenario.schema import BernoulliLoss, GilbertLoss, Loss, NoLoss
@@ -35,7 +36,7 @@ def test_nothing_is_lost_where_nothing_is_to_be() -> None:
         assert not any(drawn(LossyLinks(loss), "a>b"))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(st.sampled_from(LOSSES), st.integers(), st.lists(st.sampled_from("abc"), max_size=300))
 def test_a_link_draws_the_same_whatever_passes_on_others(loss: Loss, seed: int, order: list[str]) -> None:
     mixed, found = LossyLinks(loss, seed), dict[str, list[bool]]()

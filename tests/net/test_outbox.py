@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model.event import Publication, make_publication
 from tidings.model.messages import (
     Confirm,
@@ -126,7 +127,7 @@ def sequences(draw: st.DrawFn) -> list[Message]:
 
 @pytest.mark.parametrize("kind", [StreamOutbox, DatagramOutbox])
 def test_order_is_kept(kind: type[Outbox]) -> None:
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=examples(100))
     @given(sequences(), st.sets(st.integers(0, 60)))
     def check(sent: list[Message], turns: set[int]) -> None:
         outbox = kind()
@@ -247,7 +248,7 @@ def test_a_full_buffer_drops_events_and_says_how_many(kind: type[Outbox]) -> Non
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(1, 400), st.integers(0, 3)), max_size=20))
 def test_drops_are_reported_in_their_place(steps: list[tuple[int, int]]) -> None:
     """Whatever is sent and taken in between: every number arrives or is within the next `Dropped`."""

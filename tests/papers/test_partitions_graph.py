@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.protocol.labels import Label, distance, path
 from tidings.spark.reproduce import connectivity
 
@@ -58,7 +59,7 @@ parents = st.lists(st.integers(0, 10**6), min_size=1, max_size=14).map(
 
 
 @given(parents, st.data(), st.integers(0, 4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_the_counts_follow_the_definitions(parents: list[int], data: st.DataObject, delta: int) -> None:
     dead_sets = data.draw(st.lists(st.sets(st.integers(0, len(parents) - 1)), min_size=1, max_size=4))
     labels, around = labels_of(parents), connectivity.neighbours_of(parents)
@@ -77,7 +78,7 @@ def test_the_counts_follow_the_definitions(parents: list[int], data: st.DataObje
 
 
 @given(parents, st.data(), st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_the_true_mean_is_that_of_all_sets_of_failures(
     parents: list[int], data: st.DataObject, delta: int
 ) -> None:

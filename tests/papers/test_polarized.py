@@ -63,30 +63,30 @@ def below(left: Estimate, right: Estimate) -> bool:
 
 
 def tree(redundancy: int = 0) -> Measured:
-    seeds, events = (10, 50) if redundancy == 0 else (6, 20)
+    seeds, events = (5, 25) if redundancy == 0 else (4, 10)
     return measure(NONE, redundancy=redundancy, seeds=seeds * SCALE, events=events)
 
 
 def push_4() -> Measured:
-    return measure(PUSH, fanout=4, seeds=6 * SCALE, events=16)
+    return measure(PUSH, fanout=4, seeds=4 * SCALE, events=10)
 
 
 def pull_4() -> Measured:
-    return measure(PULL, fanout=4, seeds=7 * SCALE, events=20)
+    return measure(PULL, fanout=4, seeds=4 * SCALE, events=12)
 
 
 def three_pg_4() -> Measured:
-    return measure(THREE_PG, fanout=4, seeds=7 * SCALE, events=20)
+    return measure(THREE_PG, fanout=4, seeds=4 * SCALE, events=12)
 
 
 def at_2(recovery: Mapping[str, Any], **changed: Any) -> Measured:
     # Pull costs more in the runs in which some broker's round comes while blocks are on their way: one in five.
-    seeds = 10 if recovery is PULL else 4
-    return measure(recovery, fanout=2, seeds=seeds * SCALE, events=12, **changed)
+    seeds = 6 if recovery is PULL else 3
+    return measure(recovery, fanout=2, seeds=seeds * SCALE, events=10, **changed)
 
 
 def push_6(selection: str) -> Measured:
-    return measure(PUSH, fanout=6, selection=selection, seeds=4 * SCALE, events=10)
+    return measure(PUSH, fanout=6, selection=selection, seeds=3 * SCALE, events=8)
 
 
 # --- Bands
@@ -192,7 +192,7 @@ def test_3pg_with_window_1_is_not_as_fast_as_random_push() -> None:
 
 def test_coding_lowers_the_fanout_of_random_push_by_a_quarter() -> None:
     """With two redundant blocks 3 partners do what 4 do without, .993; 3 without reach .982."""
-    coded = measure(PUSH, fanout=3, redundancy=2, seeds=5 * SCALE, events=10).success
+    coded = measure(PUSH, fanout=3, redundancy=2, seeds=3 * SCALE, events=8).success
     assert not below(coded, push_4().success)
     assert coded.mean - 3 * coded.error > 0.982
 
@@ -202,7 +202,7 @@ def test_topology_weights_are_not_below_loss_weights(monkeypatch: pytest.MonkeyP
     topology = push_6("wdpg").success
     monkeypatch.setattr(Directory, "rates", exact_rates)
     table = {**PUSH, "fanout": 6, "selection": "wdpg", "weights": "loss"}
-    loss = [play(seed, 10, table).summary["delivery_ratio"] for seed in range(1, 5 * SCALE + 1)]
+    loss = [play(seed, 8, table).summary["delivery_ratio"] for seed in range(1, 3 * SCALE + 1)]
     assert not below(topology, estimate(loss))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from command import tidings
+from command import process_of_tidings
 from golden import GOLDEN, check_golden, golden_lines
 from tidings.scenario.expand import expand
 from tidings.scenario.load import load_scenario, parse_scenario
@@ -66,7 +66,7 @@ def test_random_scenarios(kind: str, generate: Callable[[int], str], tmp_path: P
 @pytest.mark.parametrize("hash_seed", ["0", "4711"])
 def test_the_hash_seed_does_not_matter(hash_seed: str, tmp_path: Path) -> None:
     path = next(path for path in SHIPPED if path.stem == "partitions")
-    done = tidings("sim", path, "--out", tmp_path / "out", "--json", PYTHONHASHSEED=hash_seed)
+    done = process_of_tidings("sim", path, "--out", tmp_path / "out", "--json", PYTHONHASHSEED=hash_seed)
     sha256 = msgspec.json.decode(done.stdout)["trace_sha256"]
     assert f"partitions trace {sha256}" in golden_lines("traces/partitions.txt")
 

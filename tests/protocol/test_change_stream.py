@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model.messages import AddInterest, RemoveInterest, Settled, TableSent
 from tidings.model.subscription import Interest, make_interest
 from tidings.protocol.links import (
@@ -118,7 +119,7 @@ def test_a_change_larger_than_a_batch_leaves_alone() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("ad"), st.integers(0, 3), st.booleans()), max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_the_peer_ends_with_what_the_link_forwards_and_the_backlog_is_bounded_by_the_table(
     steps: list[tuple[str, int, bool]],
 ) -> None:
@@ -219,7 +220,7 @@ INTERESTS = [
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, len(INTERESTS) - 1)), max_size=30))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_at_every_moment_the_peer_selects_for_us_whatever_we_want(steps: list[tuple[bool, int]]) -> None:
     """After each single change that the peer applies, some interest it holds covers each that was wanted all along."""
     link, wanted = Link("peer"), dict[Interest, None]()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model.event import EventId, Publication
 from tidings.model.subscription import Interest, Subscription, make_interest
 from tidings.protocol.broker import Broker
@@ -308,7 +309,7 @@ def act(world: World, step: tuple[str, int, int, object], until: list[Callable[[
     ),
     probes=probes,
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 def test_after_any_faults_the_network_heals_into_exactly_the_routes_in_use(
     parents: list[int],
     seed: int,
@@ -352,7 +353,7 @@ turns = st.lists(
     turns=turns,
     event=st.tuples(st.sampled_from(TOPICS), attributes),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 def test_without_faults_nothing_slips_whoever_else_subscribes_and_unsubscribes(
     parents: list[int],
     seed: int,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.protocol import neighbourhood
 from tidings.protocol.labels import Label, distance, label_text, path
 from tidings.protocol.neighbourhood import Neighbourhood
@@ -109,7 +110,7 @@ steps = st.lists(honest | honest | honest | confused | labels.map(text), max_siz
 
 
 @given(labels, st.integers(1, 4), steps)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_every_answer_is_what_a_search_gives(own: Label, reach: int, steps: list[Step]) -> None:
     run(own, reach, steps)
 

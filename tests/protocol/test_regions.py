@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.protocol import regions
 from tidings.protocol.labels import MAX_LABEL_ITEM, MAX_LABEL_ITEMS, ROOT, Label, step
 from tidings.protocol.regions import MAX_REGION_RULES, Region, RegionWire
@@ -95,13 +96,13 @@ def check(pair: Pair, other: Pair) -> None:
 
 
 @given(pairs, pairs)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_a_region_is_its_set_of_brokers(pair: Pair, other: Pair) -> None:
     check(pair, other)
 
 
 @given(pairs, pairs, pairs)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_equal_sets_are_equal_objects_however_they_came_about(a: Pair, b: Pair, c: Pair) -> None:
     """Laws of sets, which random expressions would rarely meet by themselves."""
     check(union(a, b), union(b, a))
@@ -132,7 +133,7 @@ nonsense = st.recursive(
 
 
 @given(nonsense | st.lists(odd_rules, max_size=4))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_wire_form_is_canonical_or_refused(wire: object) -> None:
     try:
         region = Region.from_wire(wire)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model.errors import StoreError
 from tidings.protocol.store import TABLES, Change, MemoryStore, Store
 
@@ -37,7 +38,7 @@ def assert_holds(store: Store, pairs: list[tuple[str, bytes, bytes]]) -> None:
 
 
 @given(st.lists(st.tuples(st.lists(changes, max_size=5), st.booleans()), max_size=15))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_it_is_a_list_of_pairs_that_outlives_a_crash(steps: list[tuple[list[Change], bool]]) -> None:
     tables: dict[str, dict[bytes, bytes]] = {}
     store, pairs = MemoryStore(tables), list[tuple[str, bytes, bytes]]()

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.scenario.expand import Plan, expand
 from tidings.scenario.links import LOCAL
 from tidings.scenario.load import parse_scenario
@@ -158,7 +159,7 @@ def test_faults_have_times_targets_and_groups() -> None:
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     topics=st.integers(min_value=1, max_value=60),
     share=st.floats(min_value=0, max_value=1),

@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model.errors import ScenarioError
 from tidings.scenario.check import check_scenario
 from tidings.scenario.decode import decode_scenario
@@ -125,7 +126,7 @@ def test_the_valid_scenario_is_valid() -> None:
     assert outcome(copy.deepcopy(VALID)) is None
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600))
 @given(data=st.data(), count=st.integers(min_value=1, max_value=4))
 def test_mutated_scenarios_load_or_are_refused_in_one_line(data: st.DataObject, count: int) -> None:
     document = copy.deepcopy(VALID)
@@ -138,13 +139,13 @@ def test_mutated_scenarios_load_or_are_refused_in_one_line(data: st.DataObject, 
         assert "- at `$" not in message, "the walk finds every mistake before msgspec does"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(document=st.dictionaries(st.sampled_from(list(VALID)), STRANGE, max_size=4))
 def test_strange_values_at_the_top_are_refused_or_taken(document: dict[str, Any]) -> None:
     outcome(document)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(text=st.one_of(st.text(max_size=60), st.text(alphabet="[]{}='\"\n.,#ab01-+_ex", max_size=60)))
 def test_any_text_is_refused_or_taken(text: str) -> None:
     with contextlib.suppress(ScenarioError):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model.errors import ScenarioError
 from tidings.scenario.schema import ChainShape, Overlay, RandomShape, Shape, StarShape, TreeShape
 from tidings.scenario.topology import Topology, build_topology, degrees, labels, neighbours, parents
@@ -31,7 +32,7 @@ def depths(topology: Topology) -> dict[str, int]:
     return {node: label.count(".") for node, label in labels(topology).items()}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(shape=SHAPES, seed=st.integers(min_value=-5, max_value=5))
 def test_every_shape_is_a_tree_with_b0_as_root(shape: Shape, seed: int) -> None:
     topology = build(shape, seed)
@@ -47,7 +48,7 @@ def test_every_shape_is_a_tree_with_b0_as_root(shape: Shape, seed: int) -> None:
         assert parent is None or int(parent[1:]) < int(node[1:])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(brokers=SIZES, degree=DEGREES)
 def test_tree_by_degree(brokers: int, degree: int) -> None:
     """All but the last inner broker have exactly `degree` neighbours, and the levels are full."""
@@ -61,7 +62,7 @@ def test_tree_by_degree(brokers: int, degree: int) -> None:
         assert per_level[level] == degree * (degree - 1) ** (level - 1)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(brokers=SIZES, children=st.integers(min_value=1, max_value=9))
 def test_tree_by_children(brokers: int, children: int) -> None:
     topology = build(TreeShape(brokers=brokers, children=children))
@@ -72,7 +73,7 @@ def test_tree_by_children(brokers: int, children: int) -> None:
         assert per_level[level] == children**level
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(brokers=SIZES, degree=DEGREES, seed=st.integers())
 def test_random_tree_keeps_its_degree_and_its_seed(brokers: int, degree: int, seed: int) -> None:
     shape = RandomShape(brokers=brokers, degree=degree)
@@ -126,7 +127,7 @@ def test_edges_name_their_brokers() -> None:
     assert build_topology(Overlay(edges=(("y", "x"),)), 7).root == "y"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(data=st.data(), size=st.integers(min_value=2, max_value=40))
 def test_edges_of_a_tree_are_taken_in_any_order_and_one_more_is_a_cycle(
     data: st.DataObject, size: int

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidings
+from breadth import examples
 from ordered_clients import MODES, TIMEOUT_S, numbers, quiet, run, take
 from tidings.opening import Embedded
 from tidings.protocol.application import plain
@@ -154,7 +155,7 @@ def random_course(seed: int, *, order: str):  # type: ignore[no-untyped-def]
 
 
 @given(st.integers(0, 10_000), st.sampled_from(("best-effort", "guaranteed")), st.sampled_from(ORDERS))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(40))
 def test_random_changes_neither_miss_nor_repeat(seed: int, mode: str, order: str) -> None:
     simulate(random_course(seed, order=order), seed=seed, brokers=4, delay_ms=20, mode=mode)  # type: ignore[arg-type]
 

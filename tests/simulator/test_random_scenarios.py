@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.scenario.load import parse_scenario
 from tidings.simulator.run import run_scenario
 from tidings.trace.checkers import exactly_once, gap_free
@@ -163,7 +164,7 @@ def check_counts(summary: dict[str, Any], trace: Trace) -> None:
 
 
 @given(scenarios(calm=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_whatever_fails_nothing_comes_twice_and_the_counts_agree(text: str) -> None:
     summary, trace = run(text)
     assert exactly_once(trace).holds, exactly_once(trace)
@@ -171,7 +172,7 @@ def test_whatever_fails_nothing_comes_twice_and_the_counts_agree(text: str) -> N
 
 
 @given(scenarios(calm=True))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_where_nothing_fails_everything_that_is_owed_comes(text: str) -> None:
     summary, trace = run(text)
     assert exactly_once(trace).holds, exactly_once(trace)

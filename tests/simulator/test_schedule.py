@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.simulator.schedule import Schedule
 
 
@@ -78,7 +79,7 @@ def test_what_is_due_can_be_redirected() -> None:
     st.lists(st.tuples(st.integers(0, 20), st.lists(st.integers(0, 5), max_size=3)), max_size=30),
     st.lists(st.integers(0, 40), max_size=5),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_it_equals_a_sorted_list(tasks: list[tuple[int, list[int]]], stops: list[int]) -> None:
     """Dumb twin: a list, stably sorted by time after every step. Each task puts in others, `delays` later."""
     seen, expected = list[tuple[int, int]](), list[tuple[int, int]]()

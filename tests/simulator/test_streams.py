@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model.messages import Unsubscribe
 from tidings.protocol.facts import Misbehaviour, SessionUnwanted, SessionWanted
 from tidings.protocol.kernel import Node, Part, TimerName
@@ -829,7 +830,7 @@ def test_general_loss_spares_clients() -> None:
     assert bench.heard("b")[-1] == (10.0, "1 from c")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from((0, 1, 5, 10, 40)), st.sampled_from((None, 1.0, 2.0, 5.0, 10.0))),
@@ -1097,7 +1098,7 @@ SPECS = (
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120))
 @given(
     seed=st.integers(0, 2**32),
     spec=st.sampled_from(SPECS),

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model.errors import PipelineError
 from tidings.model.topics import TopicPattern
 from tidings.ordering.placement import place
@@ -72,7 +73,7 @@ def test_the_groups_are_those_that_the_sequencers_keep_under_the_planned_layout(
     topics: list[str], threshold: int
 ) -> None:
     @given(clients_with(topics).filter(bool), st.booleans())
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=examples(80))
     def check(clients: list[Client], rest: bool) -> None:
         plan = planned(clients, threshold, rest=rest)
         layout = layout_of(plan)
@@ -89,7 +90,7 @@ def test_the_groups_are_those_that_the_sequencers_keep_under_the_planned_layout(
 
 
 @given(clients_with(MIXED))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 def test_blocks_of_clients_add_up(clients: list[Client]) -> None:
     whole = planned(clients)
     before = plan_counts.BLOCK_CLIENTS
@@ -119,7 +120,7 @@ def test_a_client_that_is_listed_twice_counts_once() -> None:
 
 
 @given(st.lists(st.sampled_from(MIXED), unique=True, min_size=1), st.randoms())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_no_entry_stands_before_one_that_it_covers(texts: list[str], random: object) -> None:
     entries = Entries(texts)
     order = list(range(len(entries)))
@@ -131,7 +132,7 @@ def test_no_entry_stands_before_one_that_it_covers(texts: list[str], random: obj
 
 
 @given(clients_with(MIXED).filter(bool), st.sampled_from(["/a", "/a/b", "/a/x", "/x/b", "/c/d/e", "/x"]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_weights_go_where_the_layout_would_number_the_topic(clients: list[Client], topic: str) -> None:
     plan = planned(clients)
     layout, entry = layout_of(plan), plan.entries.entry_of(topic)
@@ -150,7 +151,7 @@ def test_more_topics_than_a_layout_has_are_refused() -> None:
 
 
 @given(clients_with(EXACT).filter(bool), st.sampled_from([1, 2]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_the_plan_places_as_the_placement_does(clients: list[Client], threshold: int) -> None:
     plan = planned(clients, threshold)
     expected = place(plan.entries.texts, clients, len(SITES), threshold=threshold)
@@ -163,7 +164,7 @@ def test_the_plan_places_as_the_placement_does(clients: list[Client], threshold:
 
 
 @given(clients_with(MIXED).filter(bool), st.sampled_from([1, 2]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_a_site_has_its_entries_in_one_piece(clients: list[Client], threshold: int) -> None:
     plan = planned(clients, threshold)
     for name in ("planned", "identifiers"):

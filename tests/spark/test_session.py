@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from command import tidings
+from command import process_of_tidings
 from tidings.model.errors import PipelineError
 from tidings.spark import session
 
@@ -71,7 +71,7 @@ def test_no_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_command_says_so_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text(GRID)
-    done = tidings(
+    done = process_of_tidings(
         "sweep", tmp_path / "grid.toml", "--out", tmp_path / "out", JAVA_HOME=str(tmp_path / "none")
     )
     assert done.returncode == 2

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructType
 
+from breadth import examples
 from broker_thread import BrokerThread
 from live_ordering import Hosts
 from tidings.archive import Archive
@@ -92,7 +93,7 @@ frames = st.tuples(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(frames, max_size=30), st.sampled_from([1, 100, 10_000]))
 def test_a_spool_gives_back_what_it_got(events: list[Any], memory_bytes: int) -> None:
     with Spool(memory_bytes) as spool, spooled(events) as other:

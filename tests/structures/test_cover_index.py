@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model.subscription import Interest, make_interest
 from tidings.model.topics import TopicPattern
 from tidings.structures.cover_index import CoverIndex, covering_texts
@@ -46,7 +47,7 @@ def found_by_shelves(held: list[Interest], wanted: Interest) -> bool:
 
 
 @given(steps)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_what_is_found_covers_and_what_can_be_found_is(steps: list[tuple[str, Interest]]) -> None:
     index, held = CoverIndex(max_candidates=1_000), list[Interest]()
     for kind, interest in steps:
@@ -66,7 +67,7 @@ def test_what_is_found_covers_and_what_can_be_found_is(steps: list[tuple[str, In
 
 
 @given(st.lists(interests, unique=True, max_size=15))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_nothing_is_left_when_all_are_removed(held: list[Interest]) -> None:
     index = CoverIndex()
     for interest in held:

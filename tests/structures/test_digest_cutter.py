@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.structures import digest_cutter
 from tidings.structures.digest_cutter import DigestCutter
 from tidings.structures.range_set import RangeSet
@@ -56,7 +57,7 @@ class CutterTwin:
 
 
 @given(st.lists(st.tuples(entry_maps, st.integers(0, 150)), max_size=6), st.integers(1, 4))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_a_cut_is_the_next_part_of_the_circle(
     changes: list[tuple[dict[str, RangeSet], int]], repeated: int
 ) -> None:
@@ -88,7 +89,7 @@ def assert_all_appears(
 
 
 @given(entry_maps, entry_maps, st.integers(0, 5), st.integers(45, 400))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_everything_appears_within_few_cuts(
     before: dict[str, RangeSet], entries: dict[str, RangeSet], cuts_before: int, limit: int
 ) -> None:
@@ -99,7 +100,7 @@ def test_everything_appears_within_few_cuts(
     st.dictionaries(st.text("abc", min_size=1, max_size=6), range_sets, min_size=1, max_size=30),
     st.integers(300, 1200),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_with_small_keys_it_is_hardly_more_than_the_total_divided(
     entries: dict[str, RangeSet], limit: int
 ) -> None:

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.structures import galois_field
 from tidings.structures.galois_field import add, combine, combine_many, invert, invert_matrix, multiply, scale
 
 Oracle = Any
-unhurried = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+unhurried = settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

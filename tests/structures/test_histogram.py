@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.structures.histogram import Histogram, rounded
 
 values = st.lists(st.one_of(st.integers(0, 40), st.integers(0, 10**15)), max_size=120)
@@ -27,7 +28,7 @@ def quantile(values: list[int], share: float) -> int:
 
 
 @given(values, st.sampled_from([1, 5, 1_000]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_count_mean_deviation_and_maximum_are_exact_however_little_it_may_hold(
     values: list[int], max_distinct: int
 ) -> None:
@@ -39,14 +40,14 @@ def test_count_mean_deviation_and_maximum_are_exact_however_little_it_may_hold(
 
 
 @given(values)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_quantiles_are_exact_while_there_is_room(values: list[int]) -> None:
     histogram = filled(values, 1_000)
     assert [histogram.quantile(share) for share in SHARES] == [quantile(values, share) for share in SHARES]
 
 
 @given(values, st.integers(1, 10))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_beyond_that_quantiles_are_low_by_less_than_a_thousandth(
     values: list[int], max_distinct: int
 ) -> None:

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
+from breadth import examples
 from tidings.model.filter import Filter, Pattern
 from tidings.model.topics import TopicPattern
 from tidings.structures.interest_index import InterestIndex
@@ -80,7 +81,7 @@ class Interests(RuleBasedStateMachine):
 
 
 TestInterests = Interests.TestCase
-TestInterests.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestInterests.settings = settings(max_examples=examples(50), stateful_step_count=30)
 
 
 def test_a_key_is_added_once_and_removed_once() -> None:

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from breadth import examples
 from tidings.model.builder import col
 from tidings.model.errors import FilterError
 from tidings.model.expression import Column, Comparison, Expression, Value, conjunction, disjunction
@@ -182,11 +183,11 @@ class Matching(RuleBasedStateMachine):
 
 
 TestMatching = Matching.TestCase
-TestMatching.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+TestMatching.settings = settings(max_examples=examples(30), stateful_step_count=20)
 
 
 @given(st.lists(filters, min_size=1, max_size=30), st.lists(events, min_size=1, max_size=10))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_the_index_agrees_with_every_pattern(sqls: list[str], asked: list[dict[str, Any]]) -> None:
     index: MatchIndex[int] = MatchIndex()
     for key, sql in enumerate(sqls):
@@ -469,7 +470,7 @@ def few_boxes(random: Random) -> Iterator[None]:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_boxes_agree_at_every_cut_while_keys_come_and_go(seed: int) -> None:
     random = Random(seed)
     with few_boxes(random):

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.structures import network_coding
 from tidings.structures.galois_field import add, combine, invert, scale
 from tidings.structures.network_coding import Decoder
 
 seeds = st.integers(0, 2**32)
-unhurried = settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+unhurried = settings(max_examples=examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def rank(vectors: list[bytes]) -> int:
@@ -93,7 +92,7 @@ def test_a_decoder_knows_its_rank_and_decodes_at_full_rank(size: int, width: int
 
 
 @given(st.sampled_from([1, 2, 5, 16, 17, 40]), st.sampled_from([1, 100, 1_472]), seeds)
-@settings(unhurried, max_examples=25)
+@settings(unhurried, max_examples=examples(25))
 def test_combinations_of_combinations_decode(size: int, width: int, seed: int) -> None:
     """A chain of brokers, each of which holds something of its own and passes on only combinations."""
     random = Random(seed)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model.topics import TopicPattern
 from tidings.structures.bounded_queue import BoundedQueue
 from tidings.structures.range_set import RangeSet
@@ -35,7 +36,7 @@ def ranges_of(values: set[int]) -> list[tuple[int, int]]:
 
 
 @given(range_steps)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_range_set_is_a_set_of_integers(steps: list[tuple[str, int, int]]) -> None:
     ranges, twin = RangeSet(), set[int]()
     for step, low, high in steps:
@@ -60,7 +61,7 @@ def test_range_set_is_a_set_of_integers(steps: list[tuple[str, int, int]]) -> No
 
 
 @given(st.lists(numbers, max_size=40), st.integers(1, 4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_a_bounded_range_set_closes_its_lowest_holes(values: list[int], limit: int) -> None:
     ranges, twin, assumed = RangeSet(max_ranges=limit), set[int](), 0
     for value in values:
@@ -79,7 +80,7 @@ def test_a_bounded_range_set_closes_its_lowest_holes(values: list[int], limit: i
 @given(
     st.integers(1, 4), st.sampled_from(["reject", "drop_oldest"]), st.lists(st.integers(-2, 5), max_size=40)
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_bounded_queue_is_a_list_with_a_limit(capacity: int, policy: str, steps: list[int]) -> None:
     queue: BoundedQueue[int] = BoundedQueue(capacity, policy)  # type: ignore[arg-type]
     twin: list[int] = []
@@ -134,7 +135,7 @@ class RecentIdsTwin:
     st.integers(1, 5),
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 2), st.integers(-3, 90)), max_size=80),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_recent_ids_are_a_set_per_source_with_a_window(
     window: int, max_sources: int, messages: list[tuple[str, int, int]]
 ) -> None:
@@ -168,7 +169,7 @@ topics = st.lists(st.sampled_from("abc"), min_size=1, max_size=5).map(lambda par
 
 
 @given(st.lists(st.tuples(st.booleans(), topic_patterns), max_size=25), st.lists(topics, max_size=6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_the_trie_finds_what_trying_each_pattern_finds(
     steps: list[tuple[bool, TopicPattern]], asked: list[str]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model.filter import Filter
 from tidings.model.text import attribute_text, attribute_value
 from tidings.model.topics import TopicPattern
@@ -312,7 +313,7 @@ def trace_of(rows: Rows) -> Trace:
 RANDOM = st.randoms(use_true_random=False)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=examples(150))
 @given(RANDOM)
 def test_correct_traces_hold_in_everything(random: Random) -> None:
     rows = correct_rows(random)
@@ -322,7 +323,7 @@ def test_correct_traces_hold_in_everything(random: Random) -> None:
     assert counted["expected"] == counted["delivered"] == len(rows[2])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=examples(300))
 @given(RANDOM)
 def test_checkers_count_what_their_twins_count(random: Random) -> None:
     rows = broken_rows(random)
@@ -335,7 +336,7 @@ def test_checkers_count_what_their_twins_count(random: Random) -> None:
     assert strict.violations == len(list(missing_twin(rows, strict_end=True)))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(RANDOM, st.integers(1, 12))
 def test_causality_in_blocks_of_columns_is_the_same(random: Random, cells: int) -> None:
     """Vectors are made for a few sources at a time, and followed in steps, where memory is short."""
@@ -347,7 +348,7 @@ def test_causality_in_blocks_of_columns_is_the_same(random: Random, cells: int) 
     assert len(verdict.witnesses) == min(verdict.violations, 10)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(RANDOM)
 def test_witnesses_of_order_are_true(random: Random) -> None:
     rows = broken_rows(random)
@@ -367,7 +368,7 @@ def test_witnesses_of_order_are_true(random: Random) -> None:
         assert seen[other].index(b) < seen[other].index(a)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(RANDOM)
 def test_metrics_count_what_plain_loops_count(random: Random) -> None:
     rows = broken_rows(random)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model.errors import TraceError
 from tidings.trace.reader import Trace
 from tidings.trace.tables import SCHEMAS, TABLES
@@ -95,7 +96,7 @@ def test_rows_come_back_with_what_became_known_late(tmp_path: Path) -> None:
     ]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     confirmations=st.lists(st.integers(0, 30), max_size=40),
     max_pending=st.integers(0, 35),

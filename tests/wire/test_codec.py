@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model import archive_messages, messages, ordering_messages, recovery_messages
 from tidings.model.errors import WireError
 from tidings.model.event import MAX_EVENT_BYTES, Publication, make_publication
@@ -116,7 +117,7 @@ def test_every_message_class_travels_as_itself() -> None:
 
 @pytest.mark.parametrize("cls", message_classes(), ids=lambda cls: cls.__name__)
 def test_round_trip(cls: type[WireMessage]) -> None:
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=examples(30))
     @given(messages_of(cls))
     def check(message: WireMessage) -> None:
         body = encode(message)
@@ -129,7 +130,7 @@ def test_round_trip(cls: type[WireMessage]) -> None:
     check()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(publications(), st.lists(TEXT.filter(bool), max_size=3).map(tuple), st.integers(0, 2**63 - 1))
 def test_messages_with_an_event_inside_carry_it_unchanged(
     publication: Publication, excluded: tuple[str, ...], stamp: int
@@ -168,7 +169,7 @@ def test_messages_are_relayed_whole_and_not_twice() -> None:
         decode(encode(twice))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(publications(), min_size=1, max_size=5))
 def test_publications_are_forwarded_unchanged(batch: list[Publication]) -> None:
     body = encode_publications([publication.raw for publication in batch])
@@ -178,7 +179,7 @@ def test_publications_are_forwarded_unchanged(batch: list[Publication]) -> None:
     assert encode_publications([publication.raw for publication in back]) == body
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(publications(), min_size=1, max_size=5), st.lists(TEXT.filter(bool), min_size=1, max_size=3))
 def test_notifications_of_the_same_subscriptions_travel_together(
     batch: list[Publication], names: list[str]
@@ -192,7 +193,7 @@ def test_notifications_of_the_same_subscriptions_travel_together(
         assert same_publication(sent, got.publication)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(publications(), st.lists(TEXT.filter(bool), min_size=1, max_size=3))
 def test_encoded_size_of_events_is_close(publication: Publication, names: list[str]) -> None:
     """Close to what it adds to a batch: the names of the subscriptions are there once for all."""
@@ -256,20 +257,20 @@ def survives(body: bytes) -> None:
                     look()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=200))
 def test_random_bytes(body: bytes) -> None:
     survives(body)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.integers(1, 70), st.binary(max_size=60))
 def test_random_fields_behind_a_tag(tag: int, rest: bytes) -> None:
     for count in range(2, 6):
         survives(bytes((0x90 + count, tag)) + rest)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 @given(
     st.sampled_from([encode(message) for message in one_of_each()]),
     st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model.errors import WireError
 from tidings.wire.frames import MAX_FRAME_BYTES, FrameReader, frame
 
@@ -25,7 +26,7 @@ def bodies_of(stream: bytes) -> list[bytes]:
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(
     st.lists(st.binary(min_size=1, max_size=300), max_size=8),
     st.lists(st.integers(0, 400), max_size=60),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
+from breadth import examples
 from tidings.model.errors import AttributeValueError, WireError
 from tidings.model.event import MAX_EVENT_BYTES, Publication, make_publication
 from tidings.model.recovery_messages import Carried, Fragment, Lack
@@ -30,7 +31,7 @@ from tidings.wire.codec import decode, encode
 NUMBERS = ((b"pattern1", 5, 17), (b"pattern2", 3, 2))
 ROUTE = ("one", "two")
 LARGEST_PAYLOAD = MAX_EVENT_BYTES - 100
-unhurried = settings(max_examples=60, deadline=None)
+unhurried = settings(max_examples=examples(60))
 seeds = st.integers(0, 2**32)
 
 
@@ -141,7 +142,7 @@ def test_the_largest_event_with_one_block_of_each_generation_lost(block_bytes: i
     assert same(assembly.carried(""), carried)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     st.integers(0, 20_000),
     st.text(max_size=120),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model.event import make_publication
 from tidings.model.recovery_messages import PatternNumbers
 from tidings.protocol.recovery import cache as cache_module
@@ -160,7 +161,7 @@ def assert_same_lookups(cache: EventCache, twin: CacheTwin, source: str, window:
 
 
 @given(limits, policies, st.lists(additions, max_size=30), windows)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_it_is_a_list_of_events(
     limit: tuple[int, int], policy: CachePolicy, added: list[Addition], window: tuple[int, int]
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from recording_port import RecordingPort
 from tidings.model.recovery_messages import Announce, BrokerEntry
 from tidings.protocol.kernel import Port
@@ -43,7 +44,7 @@ class World:
 SUBSETS = st.lists(st.sampled_from([A, B]), unique=True).map(tuple)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     subscriptions=st.dictionaries(st.sampled_from(sorted(LABELS)), st.tuples(SUBSETS, st.booleans())),
     patterns=SUBSETS,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from recording_port import RecordingPort
 from tidings.model.recovery_messages import (
     MAX_ENTRY_PATTERNS,
@@ -126,7 +127,7 @@ seeds = st.integers(0, 2**32)
 # --- The whole network
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(seed=seeds, size=st.integers(1, 30), loss=st.sampled_from([0.0, 0.1, 0.3]))
 def test_labels_are_unique_at_all_times_and_follow_the_tree(seed: int, size: int, loss: float) -> None:
     get_unique_labels(seed, size, loss)
@@ -145,7 +146,7 @@ def test_labels_spread_without_waiting_for_the_next_question() -> None:
     brokers.assert_labels_follow_the_tree()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(seed=seeds, size=st.integers(1, 30))
 def test_directories_become_equal_after_the_last_change(seed: int, size: int) -> None:
     become_equal(seed, size)
@@ -171,7 +172,7 @@ def test_directories_become_equal_in_small_steps(monkeypatch: pytest.MonkeyPatch
     brokers.assert_converged()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(seed=seeds, size=st.integers(2, 20))
 def test_brokers_that_lost_everything_get_labels_that_fit(seed: int, size: int) -> None:
     start_again_and_again(seed, size)
@@ -601,7 +602,6 @@ entries = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(listed=st.lists(entries, max_size=80), answer_wanted=st.booleans())
 def test_messages_are_bounded_and_leave_nothing_out(listed: list[BrokerEntry], answer_wanted: bool) -> None:
     messages = list(announces(listed))
@@ -627,7 +627,6 @@ def test_an_entry_that_is_too_large_travels_alone() -> None:
     ]
 
 
-@settings(deadline=None)
 @given(steps=st.lists(entries, max_size=40), asked=st.lists(st.sampled_from(PATTERNS), max_size=3), cut=names)
 def test_the_roster_against_a_dumb_twin(steps: list[BrokerEntry], asked: list[bytes], cut: str) -> None:
     roster = Roster(entry("me"))
@@ -674,7 +673,7 @@ nonsense = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(
     label=st.sampled_from([None, ROOT, (0, 1)]),
     messages=st.lists(st.tuples(st.sampled_from(["p", "q", "stranger"]), nonsense), max_size=30),

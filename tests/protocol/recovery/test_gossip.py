@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from epidemic_network import NS_PER_MS, NS_PER_S, TOPIC, EpidemicNetwork, LoneBroker
 from tidings.model.event import make_publication
 from tidings.model.messages import Message, Notify
@@ -428,7 +429,7 @@ def check_steps(steps: list[tuple[str, Message, int]], configured: RecoverySetti
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
 @given(steps=STEPS, routing=st.sampled_from(["direct", "tree"]), redundancy=st.integers(0, 2))
 def test_no_sequence_of_messages_breaks_a_broker(
     algorithm: Algorithm, steps: list[tuple[str, Message, int]], routing: Any, redundancy: int

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model.recovery_messages import PatternNumbers
 from tidings.model.subscription import Interest, make_interest
 from tidings.protocol.recovery import losses
@@ -196,7 +197,7 @@ histories = st.lists(st.tuples(calls, st.integers(0, 4)), max_size=40)
 
 
 @given(bounds, histories)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500))
 def test_it_is_the_twin_with_sets(limits: tuple[int, int, int, int], history: list[Step]) -> None:
     assert_like_the_twin(limits, history)
 
@@ -302,7 +303,7 @@ def assert_the_truth_is_known(story: Story) -> None:
 
 
 @given(stories)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_exactly_what_was_published_and_did_not_come_is_missed(story: Story) -> None:
     assert_the_truth_is_known(story)
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breadth import examples
 from tidings.model.recovery_messages import MAX_NUMBERS
 from tidings.model.subscription import Interest, make_interest
 from tidings.protocol.recovery import numbering as numbering_module
@@ -62,7 +63,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_numbers_are_the_events_since_the_name_began(history: list[tuple[str, object, int]]) -> None:
     numbering, twin, now = Numbering(), NumberingTwin(), 0
     for step, what, passed in history:
@@ -158,7 +159,7 @@ def assert_the_listed_stay_listed(order: list[int]) -> None:
 
 
 @given(st.permutations(range(len(MANY))))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 def test_of_too_many_patterns_those_once_listed_stay_listed(order: list[int]) -> None:
     assert_the_listed_stay_listed(order)
 

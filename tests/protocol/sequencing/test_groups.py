@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidings.protocol.sequencing.groups import Groups
@@ -26,7 +26,6 @@ def counted(subscriptions: dict[str, frozenset[int]], threshold: int) -> dict[in
     return groups
 
 
-@settings(deadline=None)
 @given(changes, st.sampled_from([1, 2]), st.integers(1, TOPICS - 1))
 def test_groups_are_those_counted_from_scratch(
     steps: list[tuple[str, frozenset[int]]], threshold: int, cut: int

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from breadth import few
 from recording_port import RecordingPort
 from sequencer_network import SECOND, TIMES, FullStore, Tables, replay, run
 from tidings.model import ordering_messages
@@ -65,13 +66,13 @@ MAX_FLAWED_RUNS = 3000
 Flaw = Callable[[pytest.MonkeyPatch], None]
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", few(range(PARTS), 1))
 def test_no_fault_breaks_the_order(part: int) -> None:
     for seed in range(part * SHORT_RUNS, (part + 1) * SHORT_RUNS):
         assert run(seed) == [], replay(seed)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", few(range(PARTS), 2))
 def test_no_row_of_faults_breaks_the_order(part: int) -> None:
     for seed in range(part * LONG_RUNS, (part + 1) * LONG_RUNS):
         assert run(seed, long=True) == [], replay(seed, long=True)
@@ -170,14 +171,14 @@ def take_a_state_again(patch: pytest.MonkeyPatch) -> None:
 FLAWS: dict[Flaw, int] = {
     release_without_the_standby: 92,
     grant_although_alone: 126,
-    claim_before_it_is_written: 152,
+    claim_before_it_is_written: 95,
     write_a_batch_late: 1,
     begin_again_at_each_start: 0,
     number_items_anew: 0,
     forget_answers: 0,
-    forget_no_ops: 542,
+    forget_no_ops: 350,
     acknowledge_before_it_is_published: 32,
-    take_a_state_again: 18,
+    take_a_state_again: 17,
 }
 """With a seed that found it once: it is tried first."""
 

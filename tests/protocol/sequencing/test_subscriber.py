@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recording_port import RecordingPort
@@ -66,7 +66,6 @@ def literal(clock: dict[int, int], buffer: list[Timestamp]) -> None:
             return
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_it_shows_what_a_literal_scan_shows(data: st.DataObject) -> None:
     """Stamps of one sequence of events, each naming some of the others' clocks, in any order and some twice."""
