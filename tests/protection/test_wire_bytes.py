@@ -15,6 +15,7 @@ import tidings.model
 from golden import check_golden, golden_lines
 from tidings.model.event import Publication, make_publication
 from tidings.model.messages import Hello, Message, Notify, WireMessage
+from tidings.model.run import Run, RunMaker
 from tidings.wire.codec import decode, encode, encode_notifications, encode_publications
 from tidings.wire.frames import frame
 
@@ -27,6 +28,15 @@ FILE = "wire.txt"
 def event(sequence: int) -> Publication:
     attributes = {"flag": True, "n": -1, "x": 0.5, "text": "é", "raw": b"\x00", "none": None, "~in": 1}
     return make_publication("source", 7, sequence, "/news/bbc", attributes, b"payload", 1_000)
+
+
+def run(first: int) -> Run:
+    maker = RunMaker("source", 7)
+    for sequence in (first, first + 1):
+        maker.add(sequence, "/news/bbc", {"n": sequence}, b"payload", 1_000)
+    [made] = maker.take_all()
+    assert isinstance(made, Run)
+    return made
 
 
 class Filler:
@@ -63,6 +73,7 @@ class Filler:
             str: f"t{number}",
             bytes: bytes([number]) * max(least, 2),
             Publication: event(number),
+            Run: run(number),
             Any: Hello(1, "node", "broker"),  # what is relayed
         }
         return plain[hint]
@@ -73,17 +84,17 @@ def _arms(hint: Any) -> tuple[Any, ...]:
 
 
 def instances() -> dict[str, Message]:
-    return {"Publication": event(1), **{cls.__name__: Filler().message(cls) for cls in CLASSES}}
+    return {"Publication": event(1), "Run": run(1), **{cls.__name__: Filler().message(cls) for cls in CLASSES}}
 
 
 def told(message: Message) -> str:
     """All fields by name; of an event inside, its bytes."""
-    if isinstance(message, Publication):
-        return f"Publication({bytes(message.raw).hex()})"
+    if isinstance(message, Publication | Run):
+        return f"{type(message).__name__}({bytes(message.raw).hex()})"
     fields = []
     for name in message.__struct_fields__:
         value = getattr(message, name)
-        fields.append(f"{name}={told(value) if isinstance(value, Publication) else repr(value)}")
+        fields.append(f"{name}={told(value) if isinstance(value, Publication | Run) else repr(value)}")
     return f"{type(message).__name__}({', '.join(fields)})"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 TRAFFIC_KINDS: dict[str | int | None, str] = {
-    None: "publication",  # the one message without a tag
+    None: "publication",  # an event or a run of them: the only messages without a tag
     1: "hello",
     2: "welcome",
     3: "refused",
@@ -30,6 +30,7 @@ TRAFFIC_KINDS: dict[str | int | None, str] = {
     26: "publish_failed",
     27: "notify",
     28: "dropped",
+    29: "notify_run",
     30: "status_request",
     31: "status",
     40: "greeting",

@@ -14,12 +14,12 @@ from types import ModuleType
 from typing import Any
 
 import tidings
-from tidings import model, ordering, protocol, scenario, simulator, structures, trace, wire
+from tidings import model, ordering, protocol, scenario, simulator, storage, structures, trace, wire
 from tidings.model.errors import PipelineError
 from tidings.spark.reproduce.study import Point, Study
 from tidings.storage.files import replaced
 
-DECIDING = (model, structures, protocol, wire, trace, scenario, simulator, ordering)
+DECIDING = (model, structures, protocol, wire, trace, scenario, simulator, ordering, storage)
 """The packages that experiments run. As modules, not as names: one that moved is missed when this is imported."""
 
 
