@@ -18,9 +18,11 @@ setup: $(STAMP) ## create .venv, install the pinned set and what the system lack
 demo: setup     ## run a network, break it, see what arrived
 	@$(BIN)/tidings demo
 
+unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: compiled, each starts in half a second less
 PYTEST := $(BIN)/python -m pytest -n 4 --dist loadgroup
-quick: setup    ## within a minute: every test without processes, Spark or long runs, few examples, up to the first failure
-	@TIDINGS_TESTS=quick $(PYTEST) -x -q -m "not processes and not spark and not slow and not campaign"
+PURE := $(addprefix tests/,model structures wire trace scenario protocol)
+quick: setup    ## within a minute: model, structures, wire, trace, scenario and protocol, with few examples, to the first failure
+	@TIDINGS_TESTS=quick $(PYTEST) -n 2 -q -x -m "not spark and not slow and not campaign" $(PURE)
 
 test: setup     ## every test; what is random is the same each time
 	@$(PYTEST)
@@ -49,6 +51,7 @@ bench: $(BENCH_STAMP) ## the benchmarks behind benchmarks/README.md
 SEEDS ?= 0:1000000
 campaign: setup ## the breadth that `test` leaves out, then the guaranteed overlay on Spark: SEEDS=A:B, a million by default
 	@TIDINGS_TESTS=campaign $(PYTEST) -m "campaign or hypothesis"
+	@TIDINGS_PAPER_SCALE=4 LIVE_SEEDS="1 2 3 4" $(PYTEST) tests/papers/test_polarized.py tests/papers/test_partitions_live.py
 	@$(BIN)/python -m tidings.spark.campaign --seeds $(SEEDS) --out out/campaign
 
 docs: setup     ## the manual, into site/

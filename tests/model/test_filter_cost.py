@@ -21,6 +21,8 @@ from tidings.model.normalise import FilterLimits, normalise_with
 from tidings.model.parse import parse
 from tidings.model.steps import OutOfSteps, Steps
 
+pytestmark = pytest.mark.slow
+
 CALLS_PER_STEP = 12
 FEW_STEPS = 50_000
 """Enough to reach the loops over pairs."""

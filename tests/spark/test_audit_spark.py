@@ -24,7 +24,7 @@ ALL = Request(tuple(GUARANTEES))
 
 
 def test_small_traces_are_one_task_each(tmp_path: Path, spark: Any) -> None:
-    traces = [random_trace(Random(seed), broken=seed % 2 > 0) for seed in range(16)]
+    traces = [random_trace(Random(seed), broken=seed % 2 > 0) for seed in range(6)]
     paths = [write_trace(trace, tmp_path / str(seed)) for seed, trace in enumerate(traces)]
     shares: list[float] = []
     report = audit(paths, ALL, progress=shares.append)

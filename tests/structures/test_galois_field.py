@@ -32,6 +32,7 @@ def product(field: Oracle, matrix: list[bytes], rows: list[bytes]) -> list[bytes
     return [bytes(row.tolist()) for row in array(field, matrix) @ array(field, rows)]
 
 
+@pytest.mark.slow
 def test_every_product_and_every_inverse(field: Oracle) -> None:
     elements = field(np.arange(256, dtype=np.uint8))
     table = np.multiply.outer(elements, elements)
@@ -49,6 +50,7 @@ def test_rows_are_scaled_and_added_element_by_element(row: bytes, constant: int,
     assert add(row, other) == bytes(a ^ b for a, b in zip(row, other, strict=True))
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 20), st.integers(0, 20), st.sampled_from([0, 1, 2, 31, 32, 33, 63, 64, 65, 300]), st.data()
 )

@@ -193,6 +193,7 @@ print(writer.sha256)
 """
 
 
+@pytest.mark.slow
 def test_the_same_rows_give_the_same_hash_and_files_in_any_process(tmp_path: Path) -> None:
     outputs = []
     for seed in ("0", "1", "77"):
@@ -210,6 +211,7 @@ def test_the_same_rows_give_the_same_hash_and_files_in_any_process(tmp_path: Pat
     assert len(outputs[0][0].strip()) == 64
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_run(tmp_path: Path) -> None:
     def peak_bytes(rows: int) -> int:
         tracemalloc.start()

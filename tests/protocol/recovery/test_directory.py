@@ -263,6 +263,7 @@ def check_some_directories() -> None:
         brokers.assert_converged()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plant",
     [plant_no_healing, plant_no_flood_beyond_neighbours, plant_any_version, plant_gaps_between_parts],

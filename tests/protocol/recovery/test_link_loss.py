@@ -79,6 +79,7 @@ def test_the_estimate_is_near_the_rate_after_5000_messages(loss: Loss, rate: flo
     assert link.rate == pytest.approx(rate, abs=0.01 + 0.25 * rate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "rate"), CHANNELS)
 @pytest.mark.parametrize("per_second", [16, 1_600, 5_000])
 def test_a_constant_rate_is_reported_about_once(loss: Loss, rate: float, per_second: int) -> None:

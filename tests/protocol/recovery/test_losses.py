@@ -373,6 +373,7 @@ planted = pytest.mark.parametrize(
 hunt = settings(max_examples=2000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
 
 
+@pytest.mark.slow
 @planted
 def test_the_twin_finds_planted_bugs(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
@@ -380,6 +381,7 @@ def test_the_twin_finds_planted_bugs(plant: Plant, monkeypatch: pytest.MonkeyPat
         hunt(given(bounds, histories)(assert_like_the_twin))()
 
 
+@pytest.mark.slow
 @planted
 def test_the_truth_finds_planted_bugs(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)

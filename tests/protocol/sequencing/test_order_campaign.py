@@ -21,6 +21,8 @@ from order_explorer import (
 )
 from tidings.protocol.sequencing.subscriber import OrderedSubscriber, Patience
 
+pytestmark = pytest.mark.slow
+
 TOPICS = 4
 STARTS = ((0, 1, 2, 3), (0, 2), (0, 1, 3), (0,))
 

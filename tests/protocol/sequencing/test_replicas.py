@@ -66,12 +66,14 @@ MAX_FLAWED_RUNS = 3000
 Flaw = Callable[[pytest.MonkeyPatch], None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", few(range(PARTS), 1))
 def test_no_fault_breaks_the_order(part: int) -> None:
     for seed in range(part * SHORT_RUNS, (part + 1) * SHORT_RUNS):
         assert run(seed) == [], replay(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", few(range(PARTS), 2))
 def test_no_row_of_faults_breaks_the_order(part: int) -> None:
     for seed in range(part * LONG_RUNS, (part + 1) * LONG_RUNS):
@@ -183,6 +185,7 @@ FLAWS: dict[Flaw, int] = {
 """With a seed that found it once: it is tried first."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flaw", FLAWS, ids=lambda flaw: flaw.__name__)
 def test_the_runs_find_planted_flaws(flaw: Flaw, monkeypatch: pytest.MonkeyPatch) -> None:
     flaw(monkeypatch)

@@ -22,6 +22,8 @@ from order_explorer import (
     take_shortcuts,
 )
 
+pytestmark = pytest.mark.slow
+
 Flaw = Callable[[pytest.MonkeyPatch], None]
 
 
