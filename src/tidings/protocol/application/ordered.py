@@ -118,7 +118,8 @@ class OrderedSubscription:
         """Of the module's subscriber, while there is one."""
         self._owner = owner
         self._subscription = subscription
-        self._interest = subscription.interest()
+        self._interest = self._settled = subscription.interest()
+        """What is wanted, and what was when that was last complete."""
         self._module = module
         self._by_key = by_key
         """All of the application that have a key."""
@@ -158,15 +159,10 @@ class OrderedSubscription:
         self._follow(None)
 
     def abandon_change(self) -> None:
-        """What is not joined yet is not waited for any longer."""
-        for rank in sorted(self._wanted - self._asked):
-            self._leave_entry(rank)
-        for entry in self._entries.values():
-            if entry.following is not None:
-                self._drop(entry, entry.following)
-                entry.following = None
-        self._wanted = self._asked
-        self._complete = not self._joining
+        """It is to be what it was; what it has left meanwhile it joins again."""
+        if not self._complete:
+            self._interest = self._settled
+            self._follow(self._settled)
 
     def end(self) -> None:
         key = self._forget()
@@ -204,11 +200,13 @@ class OrderedSubscription:
         if entry.whole is None:
             return
         wanted = tuple(_within(topics, TopicPattern(self._layout.entry(rank))))
-        latest = entry.following or entry.whole
-        if (wanted, self._interest.sql) == (latest.topics, latest.filter):
-            return
         if entry.following is not None:
+            if (wanted, self._interest.sql) == (entry.following.topics, entry.following.filter):
+                return
             self._drop(entry, entry.following)
+            entry.following = None
+        if (wanted, self._interest.sql) == (entry.whole.topics, entry.whole.filter):
+            return
         entry.made += 1
         following = Subscription(f"{entry.numbers.id}?{entry.made}", wanted, self._interest.sql)
         entry.following = following
@@ -259,6 +257,7 @@ class OrderedSubscription:
             return
         if self._asked == self._wanted and not self._joining:
             self._complete = True
+            self._settled = self._interest
             fact = SubscriptionChanged if self._accepted else SubscriptionAccepted
             self._accepted = True
             self._owner.emit(fact(self.id))
