@@ -24,7 +24,7 @@ PURE := $(addprefix tests/,model structures wire trace scenario protocol)
 quick: setup    ## within a minute: model, structures, wire, trace, scenario and protocol, with few examples, to the first failure
 	@TIDINGS_TESTS=quick $(PYTEST) -n 2 -q -x -m "not spark and not slow and not campaign" $(PURE)
 
-test: setup     ## every test; what is random is the same each time
+test: setup     ## every test; more seeds and examples of them are in `campaign`
 	@$(PYTEST)
 
 lint: setup
