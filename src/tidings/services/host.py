@@ -55,7 +55,7 @@ log = logging.getLogger("tidings")
 class _Shown:
     """One subscription, as far as the application's side goes."""
 
-    __slots__ = ("changed", "complete", "notify", "paced", "subscription", "tickets", "uncovered")
+    __slots__ = ("complete", "notify", "paced", "subscription", "tickets", "uncovered")
 
     def __init__(self, subscription: Subscription, notify: Notify, *, paced: bool) -> None:
         self.subscription = subscription
@@ -65,7 +65,6 @@ class _Shown:
         """Of what its reader has not said to be done with."""
         self.uncovered: tuple[str, ...] = ()
         self.complete = asyncio.Event()
-        self.changed: asyncio.Future[None] | None = None
 
     @property
     def is_ordered(self) -> bool:
