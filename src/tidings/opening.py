@@ -170,9 +170,9 @@ class Embedded(Bus):
         for other in list(self._others):  # or they would wait for answers that never come
             await other.close()
         if self._no_ops is not None:
-            await self._no_ops.close()
+            no_ops, self._no_ops = self._no_ops, None
+            await no_ops.close()
             await self._speaker.close()
-            self._no_ops = None
         await super().close()
         if self.ordering is not None:
             self.ordering.stop()

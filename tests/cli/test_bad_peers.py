@@ -48,7 +48,7 @@ def server_that_sends(answer: bytes) -> Iterator[int]:
         (b"\0\0\0\x20abc", "the stream ended inside a frame"),
         (frame(b"\xc1\xc1"), "not a message"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a frame of 1213486160 bytes"),
-        (frame(encode(Welcome(9, "b0"))), "the broker speaks protocol version 9, we speak 1"),
+        (frame(encode(Welcome(9, "b0"))), "the broker speaks protocol version 9, we speak 2"),
         (frame(encode(Refused("wrong or missing token"))), "wrong or missing token"),
         (frame(encode(Hello(1, "b0", "broker"))), "cannot reach"),
     ],

@@ -84,7 +84,11 @@ def _arms(hint: Any) -> tuple[Any, ...]:
 
 
 def instances() -> dict[str, Message]:
-    return {"Publication": event(1), "Run": run(1), **{cls.__name__: Filler().message(cls) for cls in CLASSES}}
+    return {
+        "Publication": event(1),
+        "Run": run(1),
+        **{cls.__name__: Filler().message(cls) for cls in CLASSES},
+    }
 
 
 def told(message: Message) -> str:

@@ -164,7 +164,7 @@ def test_a_gap_ends_an_ordered_stream_after_what_came_before_it() -> None:
     async def scenario(bus: Embedded) -> None:
         async with bus.subscribe("/t", order="total") as stream:
             await bus.publish("/t", {"n": 1})
-            bus.on_fact(EventsMissed(stream.subscription.id, "source", 7, 3, 5))
+            bus.on_fact(EventsMissed(bus._application.beneath[0], "source", 7, 3, 5))
             assert (await stream.get(5)).attributes == {"n": 1}
             with pytest.raises(tidings.OrderError, match="could not keep events 3 to 5 of source"):
                 await stream.get(5)

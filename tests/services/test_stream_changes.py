@@ -204,14 +204,18 @@ def test_a_change_that_the_network_does_not_take_is_given_up(order: str) -> None
         async with net.connect("b0") as publisher, net.connect("b1") as reader:
             async with reader.subscribe("/a", order=order) as stream:
                 net.crash("b3")
-                with pytest.raises(tidings.SubscriptionRefused, match="did not accept the change within 30 s"):
+                with pytest.raises(
+                    tidings.SubscriptionRefused, match="did not accept the change within 30 s"
+                ):
                     await stream.add("/b")
                 assert stream.subscription.topics == ("/a",)
                 net.restart("b3")
                 await asyncio.sleep(60)
                 await tell(publisher, 0, 3)
                 events = await take(stream, 3)
-                assert [(event.topic, event.attributes["n"]) for event in events] == [("/a", n) for n in range(3)]
+                assert [(event.topic, event.attributes["n"]) for event in events] == [
+                    ("/a", n) for n in range(3)
+                ]
                 await stream.add("/b")
                 await tell(publisher, 3, 1)
                 assert {event.topic for event in await take(stream, 2)} == {"/a", "/b"}

@@ -517,14 +517,17 @@ def test_random_scenarios_keep_their_order(first: int) -> None:
 
 def test_the_campaign_finds_a_subscriber_that_ignores_the_order() -> None:
     """What the service notifies of is shown at once: the checkers object."""
-    from tidings.simulator.ordered_clients import OrderedSubscriber
+    from tidings.protocol.application.ordered import OrderedSubscription
+    from tidings.protocol.facts import Delivered
+    from tidings.protocol.sequencing.stamps import Timestamp
 
     def show_at_once(self: Any, fact: Any) -> None:
-        rank = self._changes._rank_of.get(fact.subscription)
-        if rank is not None and self._changes.key is not None:
-            self._on_shown(rank, fact.publication, late=False, by=None)
+        rank = self._rank_of[fact.subscription]
+        if self.key is not None and self._selects(fact.publication):
+            self._owner.emit(Delivered(self.id, fact.publication, stamp=Timestamp(rank, 1)))
+        fact.ticket.done()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OrderedSubscriber, "_on_notified", show_at_once)
+        patch.setattr(OrderedSubscription, "on_delivered", show_at_once)
         run = Run(network() + EVERYBODY)
     assert any("total_order" in verdict for verdict in verdicts(run.simulation, run.trace))

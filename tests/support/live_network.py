@@ -50,6 +50,12 @@ class User:
         payload = bytes(size_bytes)
         self.connection.client.publish(topic, {"number": number}, payload, self.connection.now)
 
+    def finish(self) -> None:
+        """It is done with all that it was shown."""
+        for fact in self.facts:
+            if isinstance(fact, Delivered) and fact.ticket is not None:
+                fact.ticket.done()
+
     @property
     def numbers(self) -> list[object]:
         facts = [fact for fact in self.facts if isinstance(fact, Delivered)]

@@ -117,7 +117,9 @@ class ApplicationHost(EventService):
         order, self._order = self._order, None
         if order is not None:
             self._application.leave_order()
-            for sequence in self.ledger.sequences():
+            for sequence in (
+                self.ledger.sequences() if order.wanted else ()
+            ):  # what got no number is not published
                 self.ledger.settle(sequence, sequence, ConnectionFailed(CLOSED))
             await order.close()
 
