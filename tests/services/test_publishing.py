@@ -17,6 +17,7 @@ import tidings.sync
 import tidings.testing
 from tidings.model.run import Run, RunMaker
 from tidings.services import host as host_module
+from tidings.services.overlay import local_bus
 from tidings.services.receipts import Batch, Ledger
 from tidings.services.stream import Stream
 
@@ -279,3 +280,24 @@ def test_a_ledger_settles_ranges_as_their_sequences_one_by_one(sizes: list[int],
     ledger.fail_all("closed")
     assert all(batch.done for batch in batches)
     assert ledger.under_way == 0
+
+
+def test_calls_that_publish_many_at_once_keep_their_order() -> None:
+    """Each fills several runs, and gives others a turn of the loop between them."""
+
+    async def scenario(bus: tidings.EventService) -> None:
+        async with bus.subscribe("/a") as stream:
+            calls = [
+                asyncio.create_task(
+                    bus.publish_many(("/a", {"n": n}, bytes(200)) for n in range(first, first + 1_000))
+                )
+                for first in range(0, 5_000, 1_000)
+            ]
+            assert [(await stream.get(30)).attributes["n"] for _ in range(5_000)] == list(range(5_000))
+            assert await asyncio.gather(*calls) == [1_000] * 5
+
+    async def main() -> None:
+        async with tidings.embedded(brokers=1) as network, local_bus(network.network, "b0", "c") as bus:
+            await scenario(bus)
+
+    asyncio.run(main())

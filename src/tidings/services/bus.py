@@ -83,6 +83,8 @@ class Bus(ApplicationHost):
         self.connection: Connection
         self._open = False
         self._flush_due = False
+        self._in_turn = asyncio.Lock()
+        """Of calls that publish many, the events of one leave before those of the next."""
         self._status: asyncio.Future[dict[str, Any]] | None = None
         self._broker = ""
 
@@ -184,8 +186,9 @@ class Bus(ApplicationHost):
                 await self._wait_for_room()
         else:
             left = iterate(events)
-            while await self._publish_some(batch, left, internal=internal):
-                pass
+            async with self._in_turn:
+                while await self._publish_some(batch, left, internal=internal):
+                    pass
         return await batch.confirmed()
 
     async def _publish_some(self, batch: Batch, events: Iterator[PublishedEvent], *, internal: bool) -> bool:
