@@ -1,14 +1,12 @@
-"""Range sets, bounded queues, recent ids and the topic trie against their dumb twins."""
+"""Range sets, recent ids and the topic trie against their dumb twins."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
 from tidings.model.topics import TopicPattern
-from tidings.structures.bounded_queue import BoundedQueue
 from tidings.structures.range_set import RangeSet
 from tidings.structures.recent_ids import RecentIds
 from tidings.structures.topic_trie import TopicTrie
@@ -75,34 +73,6 @@ def test_a_bounded_range_set_closes_its_lowest_holes(values: list[int], limit: i
         assumed += expected
         assert list(ranges) == ranges_of(twin)
     assert ranges.assumed == assumed
-
-
-@given(
-    st.integers(1, 4), st.sampled_from(["reject", "drop_oldest"]), st.lists(st.integers(-2, 5), max_size=40)
-)
-@settings(max_examples=examples(100))
-def test_bounded_queue_is_a_list_with_a_limit(capacity: int, policy: str, steps: list[int]) -> None:
-    queue: BoundedQueue[int] = BoundedQueue(capacity, policy)  # type: ignore[arg-type]
-    twin: list[int] = []
-    dropped = 0
-    for number, step in enumerate(steps):
-        if step >= 0:
-            full = len(twin) == capacity
-            assert queue.push(number) == (not full or policy == "drop_oldest")
-            dropped += full
-            if not full or policy == "drop_oldest":
-                twin = [*twin, number][-capacity:]
-        elif step == -1 and twin:
-            assert queue.pop() == twin.pop(0)
-        elif step == -1:
-            with pytest.raises(IndexError):
-                queue.pop()
-        else:
-            limit = number % 4
-            assert queue.drain(limit or None) == (twin[:limit] if limit else twin)
-            twin = twin[limit:] if limit else []
-        assert (list(queue), len(queue), queue.full) == (twin, len(twin), len(twin) == capacity)
-    assert queue.dropped == dropped
 
 
 class RecentIdsTwin:
