@@ -267,17 +267,18 @@ class Stream:
     # --- Changes
 
     async def add(self, *topics: str) -> None:
-        """These topic patterns, too, from when it returns on: without a gap or a repetition in what there was."""
+        """Select these topic patterns as well, from when it returns on; what was selected before has no gap and no
+        repetition."""
         await self._change((*self._topics, *topics), self.subscription.filter)
 
     async def remove(self, *topics: str) -> None:
-        """Not these topic patterns any more; ValueError if one is not among them, or none would be left."""
+        """Drop these topic patterns; ValueError if one is not among the stream's, or none would be left."""
         unknown = [topic for topic in topics if topic not in self._topics]
         if unknown:
             raise ValueError(f"{', '.join(unknown)}: not among the stream's topics {', '.join(self._topics)}")
         left = tuple(topic for topic in self._topics if topic not in topics)
         if not left:
-            raise ValueError("a stream has at least one topic: to end it, leave its block")
+            raise ValueError("a stream keeps at least one topic; leave its block to end it")
         await self._change(left, self.subscription.filter)
 
     async def change(self, *topics: str, where: object = KEEP) -> None:
@@ -296,7 +297,7 @@ class Stream:
 
     async def _change(self, topics: tuple[str, ...], condition: str | None) -> None:
         if not self._entered or self._closed:
-            raise ValueError("a stream changes inside its block")
+            raise ValueError("a stream can only change inside its block")
         before = self.subscription
         changed = Subscription(before.id, tuple(dict.fromkeys(topics)), condition, before.order)
         changed.interest()  # a mistake shows here
