@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,10 @@ async def killed_subscriber(url: str, *topics: str) -> None:
     bus = tidings.connect(url, name="reader")
     await bus.open()
     await bus.subscribe(*topics).__aenter__()
+    await kill(bus)
+
+
+async def kill(bus: Any) -> None:
     bus.connection._keeper.cancel()
     bus.connection._session.abort()
     await asyncio.sleep(0.05)
@@ -98,3 +103,42 @@ def test_what_nobody_asks_for_again_is_acknowledged_after_a_while(
                 assert not session._early and not session._is_early
 
     play(main)
+
+
+def check_what_was_held(tmp_path: Path, taken: int, expected: list[int]) -> None:
+    """Ten events, of which so many are taken; then the reader dies, and another one of its name reads on."""
+
+    async def main() -> None:
+        async with running(guaranteed_broker(tmp_path)) as url:
+            bus = tidings.connect(url, name="reader")
+            await bus.open()
+            stream = await bus.subscribe("/a").__aenter__()
+            await publish(url, "/a", range(10))
+            assert await shown(stream, taken) == list(range(taken))
+            await asyncio.sleep(0.1)  # what it is done with is told
+            await kill(bus)
+            async with tidings.connect(url, name="reader") as again, again.subscribe("/a") as rest:
+                assert await shown(rest, len(expected)) == expected
+                with pytest.raises(TimeoutError):
+                    await rest.get(0.2)
+
+    play(main)
+
+
+@pytest.mark.parametrize("taken", [0, 1, 4, 10])
+def test_who_dies_with_an_event_is_not_done_with_it(tmp_path: Path, taken: int) -> None:
+    """Who asks for an event is done with those before; the last one it may have been working on."""
+    check_what_was_held(tmp_path, taken, list(range(max(taken - 1, 0), 10)))
+
+
+def test_done_when_taken_would_lose_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted bug to the test above."""
+    take = tidings.Stream._next
+
+    def hasty(self: tidings.Stream) -> tidings.Event | None:
+        event = take(self)
+        self._finish()
+        return event
+
+    monkeypatch.setattr(tidings.Stream, "_next", hasty)
+    check_what_was_held(tmp_path, 4, list(range(4, 10)))
