@@ -59,6 +59,8 @@ class _Taken:
 class ServiceBeneath:
     """An asyncio service as what a client needs beneath it; its answers come as facts, in later turns."""
 
+    bookmarks = None
+
     def __init__(self, service: EventService, on_fact: Callable[[object], None]) -> None:
         self.receipts: dict[int, Receipt] = {}
         """By sequence, of those who want to know the id that the service gave."""

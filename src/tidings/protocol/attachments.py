@@ -37,6 +37,8 @@ from tidings.model.messages import (
     Unsubscribed,
 )
 from tidings.model.subscription import Interest, make_interest
+from tidings.protocol.arrivals import Ranges
+from tidings.protocol.bookmarks import KeptBookmarks
 from tidings.protocol.delivery import Delivery
 from tidings.protocol.edge import MAX_SUBSCRIPTIONS_PER_CLIENT, check_subscription
 from tidings.protocol.facts import Misbehaviour
@@ -93,6 +95,7 @@ class Attachment:
         "stamp_sent",
         "stamp_taken",
         "subscriptions",
+        "unnoted",
     )
 
     def __init__(self, now: int) -> None:
@@ -103,6 +106,8 @@ class Attachment:
         self.publishes = False
         self.stamp_sent = self.stamp_taken = 0
         self.subscriptions: dict[str, Held] = {}
+        self.unnoted: Ranges = ()
+        """What it is done with while there is no room for its bookmark."""
 
 
 class StoredSubscription(msgspec.Struct, array_like=True, frozen=True):
@@ -131,9 +136,16 @@ class Attachments(Part):
     }
 
     def __init__(
-        self, port: Port, sessions: Sessions, subscriptions: Subscriptions, delivery: Delivery, store: Store
+        self,
+        port: Port,
+        sessions: Sessions,
+        subscriptions: Subscriptions,
+        delivery: Delivery,
+        bookmarks: KeptBookmarks,
+        store: Store,
     ) -> None:
         super().__init__(port)
+        self._bookmarks = bookmarks
         self.clients: dict[str, Attachment] = {}
         self.describe: Callable[[], dict[str, object]] = dict
         self._sessions = sessions
@@ -160,6 +172,9 @@ class Attachments(Part):
                 raise StoreCorrupt(f"the subscription {key!r} does not decode: {error}") from None
             held = Held(interest, stored.record, headers=stored.headers)
             self._hold(stored.client, stored.subscription, held)
+        for client in self._bookmarks.clients:
+            if client not in self.clients:
+                self._bookmarks.forget(client)
         self._find_orphans()
 
     def _hold(self, client: str, subscription: str, held: Held) -> None:
@@ -194,6 +209,7 @@ class Attachments(Part):
             if not client.attached and self.port.now - client.away_since > limit_ns:
                 for subscription in list(client.subscriptions):
                     self.on_unsubscribe(name, Unsubscribe(subscription))
+                self._bookmarks.forget(name)
         self.port.set_timer((self.name, "absent"), self.port.now + ABSENT_CHECK_NS)
 
     def _end_orphans(self) -> None:
@@ -215,6 +231,8 @@ class Attachments(Part):
         client.publishes = message.publishes
         client.lasting = message.lasting
         client.stamp_sent = client.stamp_taken = self._log.position
+        for bookmark in self._bookmarks.of(sender):
+            self.port.send(sender, bookmark)
         self.port.send(sender, Attached(self._delivery.generation, self._log.position, self._delivery.window))
         if not client.attached:
             client.attached = True
@@ -239,6 +257,7 @@ class Attachments(Part):
             return
         if client.attached:
             client.attached = client.publishes = False
+            client.unnoted = ()
             client.away_since = self.port.now
             self._delivery.client_gone(peer)
             self._subscriptions.claim()
@@ -246,11 +265,23 @@ class Attachments(Part):
             held.shown = None
         if not client.subscriptions:
             del self.clients[peer]
+            self._bookmarks.forget(peer)
 
     def on_notified(self, sender: str, message: Notified) -> None:
-        last = max((message.granted, *(last for _, last in message.done)))
-        if not self._delivery.client_took(sender, message.granted, message.done):
+        done = self._noted(sender, message.done)
+        last = max((message.granted, *(last for _, last in done)))
+        if not self._delivery.client_took(sender, message.granted, done):
             self.port.emit(Misbehaviour(sender, f"it acknowledges notification {last}, it never got so many"))
+
+    def _noted(self, sender: str, done: Ranges) -> Ranges:
+        """What is done as far as the disk is concerned: what a bookmark covers that has no room there is not yet."""
+        client = self.clients.get(sender)
+        if client is None:
+            return done
+        done, client.unnoted = (*client.unnoted, *done), ()
+        if not self._bookmarks.write(sender):
+            done, client.unnoted = (), done
+        return done
 
     def _client(self, name: str) -> Attachment:
         client = self.clients.get(name)

@@ -9,6 +9,7 @@ import msgspec
 from tidings.model.errors import StoreCorrupt
 from tidings.model.messages import Neighbour
 from tidings.protocol.attachments import Attachments
+from tidings.protocol.bookmarks import KeptBookmarks
 from tidings.protocol.delivery import Delivery
 from tidings.protocol.kernel import Node, Port
 from tidings.protocol.labels import Label, label_text
@@ -102,7 +103,10 @@ class GuaranteedBroker(Node):
             window=window,
             limits=SpillLimits() if limits is None else limits,
         )
-        self.attachments = Attachments(port, self.sessions, self.subscriptions, self.delivery, store)
+        self.bookmarks = KeptBookmarks(port, store)
+        self.attachments = Attachments(
+            port, self.sessions, self.subscriptions, self.delivery, self.bookmarks, store
+        )
         self.membership = Membership(port, self.sessions, store, news)
         self.relays = Relays(port, self.sessions, incarnation=incarnation)
         self._connect_parts()
@@ -112,6 +116,7 @@ class GuaranteedBroker(Node):
             self.sessions,
             self.subscriptions,
             self.delivery,
+            self.bookmarks,
             self.attachments,
             self.membership,
         )

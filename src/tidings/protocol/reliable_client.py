@@ -28,6 +28,8 @@ from tidings.model.messages import (
     Attach,
     Attached,
     Baseline,
+    Bookmark,
+    BookmarkKept,
     Confirm,
     Coverage,
     Missed,
@@ -43,6 +45,7 @@ from tidings.model.messages import (
 from tidings.model.run import Stretch, singles
 from tidings.model.subscription import Subscription
 from tidings.protocol.arrivals import Arrivals, Notice, Ticket
+from tidings.protocol.bookmarks import LeftBookmarks
 from tidings.protocol.client import CANCELLING, MAX_TRACKED_SOURCES, Held, Session, State
 from tidings.protocol.facts import (
     BrokerChanged,
@@ -82,6 +85,8 @@ class ReliableSession(Session):
         Missed: "on_missed",
         Coverage: "on_coverage",
         Baseline: "on_baseline",
+        Bookmark: "on_bookmark",
+        BookmarkKept: "on_bookmark_kept",
     }
 
     def __init__(
@@ -129,6 +134,8 @@ class ReliableSession(Session):
         self._undone: dict[tuple[str, str, int, int], Ticket] = {}
         """(subscription, source, incarnation, sequence) -> what the application holds."""
         self._handling = self._gathering = self._stopped = False
+        if lasting:
+            self.bookmarks = LeftBookmarks(self._send_bookmark, port.emit, self.end_earlier)
 
     @property
     def unconfirmed(self) -> int:
@@ -171,6 +178,8 @@ class ReliableSession(Session):
         if self._attached or self._attaching:
             return
         self._attached = True
+        if self.bookmarks is not None:
+            self.bookmarks.attached()
         lost_its_disk = self.generation != 0 and message.generation != self.generation
         self.generation, self._position = message.generation, message.position
         self._window = max(message.window, 1)
@@ -251,6 +260,8 @@ class ReliableSession(Session):
             held = self._held.get(subscription_id)
             if held is not None and held.state is not CANCELLING:
                 show(held, notice)
+            elif held is None and not self._is_early and self.bookmarks is not None:
+                self.bookmarks.discard(subscription_id)
         if self._is_early:
             self._keep_early(message, notice)
         notice.release()
@@ -316,6 +327,12 @@ class ReliableSession(Session):
                 self._deliver(held, early.message.publication, early.notice)
         self._forget_early([early for early in self._early if early.waits_for])
 
+    def _discard_early(self) -> None:
+        if self.bookmarks is not None:
+            for early in self._early:
+                for name in early.waits_for:
+                    self.bookmarks.discard(name)
+
     def _forget_early(self, left: list[Early]) -> None:
         before, self._early = self._early, left
         for early in before:
@@ -327,6 +344,7 @@ class ReliableSession(Session):
             case "early":
                 self._is_early = False
                 self._asked.clear()
+                self._discard_early()
                 self._forget_early([])
             case "acknowledge":
                 self._gathering = False
@@ -352,7 +370,23 @@ class ReliableSession(Session):
             return
         news = self._arrivals.news()
         if news is not None:
+            if news[1] and self.bookmarks is not None:
+                self.bookmarks.tell()
             self.port.send(self.broker, Notified(*news))
+
+    # --- What outlives this life
+
+    def on_bookmark(self, sender: str, message: Bookmark) -> None:
+        if self.bookmarks is not None:
+            self.bookmarks.on_bookmark(message)
+
+    def on_bookmark_kept(self, sender: str, message: BookmarkKept) -> None:
+        if self.bookmarks is not None:
+            self.bookmarks.on_kept(message)
+
+    def _send_bookmark(self, message: Bookmark) -> None:
+        if self._connected and not self._stopped:
+            self.port.send(self.broker, message)
 
     @staticmethod
     def _is_new(held: Held, source: str, incarnation: int, sequence: int) -> bool:
@@ -411,6 +445,8 @@ class ReliableSession(Session):
         self._sent = self._taken = 0
         self._attaching = 0
         self._attach()
+        if self.bookmarks is not None:
+            self.bookmarks.link_up()  # before what it speaks of
         super().on_link_up(peer)
 
     def on_link_down(self, peer: str) -> None:

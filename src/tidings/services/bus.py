@@ -15,6 +15,7 @@ from tidings.model.errors import ConnectionFailed
 from tidings.model.event import EventId, check_not_internal
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Subscription
+from tidings.protocol.bookmarks import LeftBookmarks
 from tidings.protocol.client import Client
 from tidings.protocol.client import Session as ClientSession
 from tidings.protocol.facts import NotificationsDropped, PublicationSent, StatusReceived
@@ -52,6 +53,10 @@ class _Beneath:
     @property
     def _session(self) -> ClientSession:
         return self._bus.connection.client.session
+
+    @property
+    def bookmarks(self) -> LeftBookmarks | None:
+        return self._session.bookmarks
 
     def reserve(self) -> int:
         return self._session.reserve()

@@ -30,7 +30,8 @@ def make_client(
 ) -> Client | ReliableClient:
     if not reliable:
         return Client(node, at, incarnation=incarnation)
-    marks = node.disk.setdefault("marks", {})
+    # An order has its own way of telling what comes again: numbers that were buffered are not shown yet.
+    marks = node.disk.setdefault("marks", {}) if acknowledges else None
     return ReliableClient(node, at, incarnation=incarnation, acknowledges=acknowledges, marks=marks)
 
 
@@ -79,7 +80,7 @@ class SimulatedClient:
     def _make(self, node: SimulatedNode) -> Node:
         # A publisher that crashed and forgot how far it had counted must not count there again, whether its
         # disk is kept or lost: a real one takes the time of its start.
-        incarnation = self.lives if self._publishes else 0
+        incarnation = self.lives if self._publishes or self._layout is not None else 0
         acknowledges = self._layout is None
         made: Node
         made = client = make_client(

@@ -220,8 +220,8 @@ class SimulatedSubscriber:
             self._client.subscribe(window.subscription)
         return window
 
-    def _open_window(self, topics: tuple[str, ...]) -> Window:
-        plan, now = self._plan, self._schedule.now
+    def _open_window(self, topics: tuple[str, ...], at: int | None = None) -> Window:
+        plan, now = self._plan, self._schedule.now if at is None else at
         subscription = Subscription(f"{plan.name}#{self._count}", topics, plan.filter, Order(plan.order))
         self._count += 1
         self._writer.subscribed(plan.name, subscription.id, topics, plan.filter, plan.order, now)
@@ -232,8 +232,8 @@ class SimulatedSubscriber:
         self._close_window(window)
         self._schedule.at(window.cancelled_at + DRAIN_NS, self._end, window.subscription.id)
 
-    def _close_window(self, window: Window) -> None:
-        window.cancelled_at = self._schedule.now
+    def _close_window(self, window: Window, at: int | None = None) -> None:
+        window.cancelled_at = self._schedule.now if at is None else at
         self._writer.cancelled(self._plan.name, window.subscription.id, window.cancelled_at)
         if window.accepted_at != NEVER:
             self._tally.cancelled(window.subscription.interest(), window.accepted_at)

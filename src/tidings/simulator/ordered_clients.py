@@ -3,8 +3,9 @@
 The trace has an event from when the service has it, with the time of the call; what never got a stamp is written when
 its publisher crashes or the run ends, with its sequence.
 
-A subscriber whose topics change keeps its one subscription, whatever the changes. One that crashes comes back as
-somebody else to the servers: its subscription in the trace ends with the crash, and another begins when it is back.
+A subscriber whose topics change keeps its one subscription, whatever the changes. On a guaranteed network so does one
+that crashes: it keeps what it was shown, and its next life resumes. Where that cannot be, and on other networks, it
+comes back as somebody else to the servers: its subscription in the trace ends with the crash, and another begins.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tidings.model.event import Publication, source_text
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Order, Subscription
 from tidings.model.topics import TopicPattern
+from tidings.protocol.application.bookmark import Reached
 from tidings.protocol.facts import (
     Delivered,
     Misbehaviour,
@@ -28,12 +30,14 @@ from tidings.protocol.facts import (
 from tidings.scenario.expand import PlannedSubscriber
 from tidings.scenario.schema import Publisher
 from tidings.simulator.client_node import SimulatedClient
-from tidings.simulator.clients import SimulatedPublisher, SimulatedSubscriber, Window
+from tidings.simulator.clients import NEVER, SimulatedPublisher, SimulatedSubscriber, Window
 from tidings.simulator.network import SimulatedNetwork
 from tidings.simulator.sequencers import RunOrdering
 from tidings.simulator.tally import Tally
 from tidings.trace.writer import TraceWriter
 
+REACHED = "reached"
+"""Where on its disk a subscriber has how far it has come."""
 Call = tuple[str, dict[str, Scalar], int]
 """What the application published, and when."""
 
@@ -140,6 +144,9 @@ class OrderedSubscriber(SimulatedSubscriber):
     ) -> None:
         self._ordering = ordering
         self._topics: tuple[str, ...] | None = None
+        self._asked_for: tuple[str, ...] | None = None
+        """The topics that the network was last asked for."""
+        self._started_at = 0
         self._id = ""
         """Of the subscription of this life; empty: none was made yet."""
         self._lost: tuple[str, ...] = ()
@@ -147,7 +154,10 @@ class OrderedSubscriber(SimulatedSubscriber):
         self._since: dict[int, int] = {}
         """Entry of the layout -> since when the application wants it."""
         self._eligible: list[Window] = []
-        """For which events may be shown: those of this life."""
+        """For which events may be shown."""
+        self._resumes = reliable and ordering.patience is None
+        self._crashed_at: int | None = None
+        """Of the life before, until it is known whether this one has resumed."""
         client = client or SimulatedClient(
             network,
             plan.name,
@@ -182,22 +192,31 @@ class OrderedSubscriber(SimulatedSubscriber):
         ranks = self._ordering.layout.ranks_for([TopicPattern(topic) for topic in topics or ()])
         self._since = {rank: self._since.get(rank, now) for rank in ranks}
         if topics is None:
+            if not self._id and self._asked_for is not None:  # what the life before wanted is not any more
+                self._start(self._asked_for)
             if self._id:
                 application.rest(self._id)
             return
-        self._current = self._open_window(topics)
-        self._eligible.append(self._current)
+        if self._current is None:
+            self._current = self._open_window(topics)
+            self._eligible.append(self._current)
         if self._id:
             application.change(self._id, topics, self._plan.filter)
         else:
-            self._id = f"{self._name}~{self._client.lives}"
-            application.start(Subscription(self._id, topics, self._plan.filter, Order(self._plan.order)))
+            self._start(topics)
+        self._asked_for = topics
+
+    def _start(self, topics: tuple[str, ...]) -> None:
+        self._id = self._name if self._resumes else f"{self._name}~{self._client.lives}"
+        subscription = Subscription(self._id, topics, self._plan.filter, Order(self._plan.order))
+        self._client.application.start(subscription, self._node.disk.get(REACHED))
 
     def on_fact(self, fact: object) -> None:
         match fact:
             case Delivered():
                 super().on_fact(fact)
             case SubscriptionAccepted() | SubscriptionChanged():
+                self._look_at_life()
                 if self._current is not None:
                     self._accept(self._current)
             case SubscriptionFailed(reason=reason):
@@ -210,6 +229,10 @@ class OrderedSubscriber(SimulatedSubscriber):
     # --- Events
 
     def _on_delivered(self, fact: Delivered) -> None:
+        """What is shown is kept, with how far that is, before anybody hears that it is done with."""
+        self._look_at_life()
+        if self._resumes:
+            self._node.disk[REACHED] = self._client.application.reached(self._id, 1)
         publication = fact.publication
         if publication.published_at >= self._since.get(fact.stamp.topic, self._schedule.now + 1):
             self._show_in_window(publication, late=fact.out_of_order, by=fact.recovered_by or None)
@@ -233,10 +256,35 @@ class OrderedSubscriber(SimulatedSubscriber):
     # --- When it cannot go on
 
     def _on_crash(self) -> None:
-        self._lost = self._client.application.beneath
         self._id = ""
-        self._since.clear()
-        self._forget()
+        if self._resumes:
+            self._crashed_at = self._schedule.now
+        else:
+            self._lost = self._client.application.beneath
+            self._since.clear()
+            self._forget()
+
+    def _look_at_life(self) -> None:
+        """Once it is known who this life is: not the one before, if its subscriber is another."""
+        crashed_at, self._crashed_at = self._crashed_at, None
+        if crashed_at is None:
+            return
+        kept: Reached | None = self._node.disk.get(REACHED)
+        now = self._client.application.reached(self._id, 0)
+        if kept is None or kept.incarnation != now.incarnation:
+            self._begin_anew(crashed_at)
+
+    def _begin_anew(self, crashed_at: int) -> None:
+        """What was on its way for the subscription of the life before is lost."""
+        topics, self._current = self._topics, None
+        for window in self._eligible:
+            if window.cancelled_at == NEVER:
+                self._close_window(window, crashed_at)
+        self._eligible.clear()
+        self._since = dict.fromkeys(self._since, self._started_at)
+        if topics is not None:
+            self._current = self._open_window(topics, self._started_at)
+            self._eligible.append(self._current)
 
     def _forget(self) -> None:
         """What was on its way for the subscription is lost."""
@@ -245,10 +293,11 @@ class OrderedSubscriber(SimulatedSubscriber):
 
     def _on_start(self) -> None:
         """Back from a crash: the application asks again. What it left meanwhile, its broker may still know."""
+        self._started_at = self._schedule.now
         for name in self._lost:
             self._client.session.end_earlier(name)
         self._lost = ()
-        if self._topics is not None:
+        if self._topics is not None or self._resumes:
             self._follow()
 
     def _on_broken(self, reason: str) -> None:
@@ -256,4 +305,5 @@ class OrderedSubscriber(SimulatedSubscriber):
         self._ordering.broken.append(f"{self._name}: {reason}")
         self._forget()
         self._since.clear()
-        self._topics = None
+        self._node.disk.pop(REACHED, None)
+        self._topics = self._crashed_at = None
