@@ -30,8 +30,7 @@ def make_client(
 ) -> Client | ReliableClient:
     if not reliable:
         return Client(node, at, incarnation=incarnation)
-    # An order has its own way of telling what comes again: numbers that were buffered are not shown yet.
-    marks = node.disk.setdefault("marks", {}) if acknowledges else None
+    marks = node.disk.setdefault("marks", {})
     return ReliableClient(node, at, incarnation=incarnation, acknowledges=acknowledges, marks=marks)
 
 

@@ -10,6 +10,8 @@ comes back as somebody else to the servers: its subscription in the trace ends w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tidings.model.errors import OrderError
 from tidings.model.event import Publication, source_text
 from tidings.model.predicates import Scalar
@@ -151,8 +153,8 @@ class OrderedSubscriber(SimulatedSubscriber):
         """Of the subscription of this life; empty: none was made yet."""
         self._lost: tuple[str, ...] = ()
         """What the service may still know of the life before."""
-        self._since: dict[int, int] = {}
-        """Entry of the layout -> since when the application wants it."""
+        self._since: dict[str, int] = {}
+        """Topic -> since when the application wants it."""
         self._eligible: list[Window] = []
         """For which events may be shown."""
         self._resumes = reliable and ordering.patience is None
@@ -189,8 +191,7 @@ class OrderedSubscriber(SimulatedSubscriber):
     def _follow(self) -> None:
         """Leave at once what is not wanted any more; join what is once the service has accepted it."""
         application, topics, now = self._client.application, self._topics, self._schedule.now
-        ranks = self._ordering.layout.ranks_for([TopicPattern(topic) for topic in topics or ()])
-        self._since = {rank: self._since.get(rank, now) for rank in ranks}
+        self._since = {topic: self._since.get(topic, now) for topic in topics or ()}
         if topics is None:
             if not self._id and self._asked_for is not None:  # what the life before wanted is not any more
                 self._start(self._asked_for)
@@ -217,6 +218,7 @@ class OrderedSubscriber(SimulatedSubscriber):
                 super().on_fact(fact)
             case SubscriptionAccepted() | SubscriptionChanged():
                 self._look_at_life()
+                self._keep_reached(0)
                 if self._current is not None:
                     self._accept(self._current)
             case SubscriptionFailed(reason=reason):
@@ -231,11 +233,14 @@ class OrderedSubscriber(SimulatedSubscriber):
     def _on_delivered(self, fact: Delivered) -> None:
         """What is shown is kept, with how far that is, before anybody hears that it is done with."""
         self._look_at_life()
-        if self._resumes:
-            self._node.disk[REACHED] = self._client.application.reached(self._id, 1)
+        self._keep_reached(1)
         publication = fact.publication
-        if publication.published_at >= self._since.get(fact.stamp.topic, self._schedule.now + 1):
+        if any(publication.published_at >= at for at in self._wanted_since(publication.topic)):
             self._show_in_window(publication, late=fact.out_of_order, by=fact.recovered_by or None)
+
+    def _wanted_since(self, topic: str) -> Iterator[int]:
+        """What was left is not shown any more, though it is wanted again and its entry was never left."""
+        return (at for wanted, at in self._since.items() if TopicPattern(wanted).matches(topic))
 
     def _show_in_window(self, publication: Publication, *, late: bool, by: str | None) -> None:
         published_at = publication.published_at
@@ -244,6 +249,10 @@ class OrderedSubscriber(SimulatedSubscriber):
                 if window.subscription.interest().matches(publication):
                     self._show(window, publication, late=late, by=by)
                 return
+
+    def _keep_reached(self, count: int) -> None:
+        if self._resumes:
+            self._node.disk[REACHED] = self._client.application.reached(self._id, count)
 
     @property
     def waiting(self) -> str:
@@ -256,6 +265,9 @@ class OrderedSubscriber(SimulatedSubscriber):
     # --- When it cannot go on
 
     def _on_crash(self) -> None:
+        marks = self._node.disk.get("marks", {})
+        for name in [name for name in marks if name.startswith(f"{self._id}@")]:
+            del marks[name]  # an order has its own: what came and was only buffered was not shown
         self._id = ""
         if self._resumes:
             self._crashed_at = self._schedule.now
