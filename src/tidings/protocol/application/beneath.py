@@ -15,6 +15,9 @@ from tidings.model.subscription import Subscription
 if TYPE_CHECKING:  # facts carry tickets, and bookmarks are told of by facts
     from tidings.protocol.bookmarks import LeftBookmarks
 
+END = 2**63
+"""Beyond all sequences."""
+
 
 class Beneath(Protocol):
     @property
@@ -34,12 +37,30 @@ class Beneath(Protocol):
 
 
 class Taking(Protocol):
-    """A ticket: what came is kept beneath until it is done with."""
+    """A ticket for some consecutive events of a source: they are kept beneath until they are done with."""
 
     def grant(self) -> None:
         """It is buffered here, within bounds: more may come."""
 
-    def done(self) -> None: ...
+    def done(self, first: int = 0, last: int = END) -> None:
+        """The application is done with these sequences, or with all."""
+
+
+class PartOfTicket:
+    """A ticket for some of the events of another."""
+
+    __slots__ = ("_first", "_last", "_whole")
+
+    def __init__(self, whole: Taking, first: int, last: int) -> None:
+        self._whole = whole
+        self._first = first
+        self._last = last
+
+    def grant(self) -> None:
+        self._whole.grant()
+
+    def done(self, first: int = 0, last: int = END) -> None:
+        self._whole.done(max(first, self._first), min(last, self._last))
 
 
 class _Nothing:
@@ -48,7 +69,7 @@ class _Nothing:
     def grant(self) -> None:
         pass
 
-    def done(self) -> None:
+    def done(self, first: int = 0, last: int = END) -> None:
         pass
 
 
