@@ -41,7 +41,7 @@ from tidings.protocol.facts import Misbehaviour, SpillFailed
 from tidings.protocol.hops import Hops, Senders
 from tidings.protocol.kernel import Part, Port, TimerName
 from tidings.protocol.labels import Label, on_path
-from tidings.protocol.local_subscriptions import LocalSubscriptions
+from tidings.protocol.local_subscriptions import ENDED, LocalSubscriptions
 from tidings.protocol.matching import selected
 from tidings.protocol.parking import Parking
 from tidings.protocol.queued import Flow, Hop, LocalClient, Queue, Queued, Row, name_of
@@ -524,9 +524,13 @@ class Delivery(Part):
             wanted = queued.local.get(client, ())
             if hop not in queued.pending or subscription not in wanted:
                 continue
-            left = tuple(other for other in wanted if other != subscription)
-            if left and self._local.only_headers(client, left):
-                continue  # an order that changes what it wants as a whole: what waits here was wanted so
+            left = tuple(other for other in wanted if other not in (subscription, ENDED))
+            if (
+                left
+                and not self._local.only_headers(client, wanted)
+                and self._local.only_headers(client, left)
+            ):
+                left += (ENDED,)
             if left:
                 queued.local[client] = left
             elif not queued.hops.get(hop):  # what is on its way is acknowledged like anything else
