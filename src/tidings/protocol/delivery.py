@@ -435,10 +435,12 @@ class Delivery(Part):
     def _notification(self, queued: Queued, client: str) -> Message:
         message = self._spill.body(queued)
         subscriptions = queued.local[client]
+        stays_whole = not self._local.only_headers(client, subscriptions)
+        subscriptions = tuple(name for name in subscriptions if name != ENDED)
         if isinstance(message, ForwardGap):
             return Missed(subscriptions, message.source, message.incarnation, message.first, message.last)
         stretch = message.stretch
-        if self._local.only_headers(client, subscriptions):
+        if not stays_whole:
             stretch = stripped(stretch)
         if isinstance(stretch, Run):
             return NotifyRun(subscriptions, stretch)
