@@ -121,7 +121,7 @@ class _Turn:
     def is_no_op(self) -> bool:
         return self._held.is_no_op
 
-    def grant(self) -> None:
+    def grant(self, first: int = 0, last: int = END) -> None:
         pass
 
     def done(self, first: int = 0, last: int = END) -> None:
