@@ -28,7 +28,8 @@ SETTINGS = ArchiveSettings(segment_rows=SEGMENT)
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     with Archive.open(tmp_path / "archive", SETTINGS) as archive:
-        archive.append(make_events(0, ROWS), 1)
+        for event in make_events(0, ROWS):  # each in a row of its own
+            archive.append([event], 1)
     return tmp_path / "archive"
 
 

@@ -266,6 +266,35 @@ class Run(Struct, array_like=True, eq=False, gc=False):
 Stretch = Run | Publication
 """Some consecutive events of a source, at least one."""
 
+
+class Arrival(Struct, frozen=True, eq=False, gc=False):
+    """Events that came together, not decoded yet, and how they came."""
+
+    stretch: Stretch
+    late: bool = False
+    """Later events of their source came before."""
+
+    @property
+    def count(self) -> int:
+        return self.stretch.count
+
+    def split(self, count: int) -> tuple[Arrival, Arrival]:
+        """The first `count` of several events, and the others."""
+        run = self.stretch
+        assert isinstance(run, Run)
+        middle = run.first + count
+        return Arrival(run.cut(run.first, middle - 1), self.late), Arrival(
+            run.cut(middle, run.last), self.late
+        )
+
+    def events(self, complain: Callable[[WireError], None]) -> list[Event]:
+        stretch = self.stretch
+        events = stretch.events(complain) if isinstance(stretch, Run) else [stretch.event()]
+        for event in events if self.late else ():
+            event.__dict__["out_of_order"] = True
+        return events
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _encode_into = msgspec.msgpack.Encoder().encode_into
 _decode_run = msgspec.msgpack.Decoder(Run).decode

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tidings.model.errors import ConnectionFailed, WireError
 from tidings.model.event import Event
-from tidings.model.run import Run, Stretch
+from tidings.model.run import Arrival, Run, Stretch
 from tidings.model.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -34,20 +34,6 @@ def _note(gap: EventsMissed, certain: bool, noted: Callable[[], None]) -> None:
 
 def leave_out(error: WireError) -> None:
     log.warning("an event was left out: %s", error)
-
-
-class _Unread(NamedTuple):
-    """Events that came together and are not decoded yet."""
-
-    stretch: Stretch
-    late: bool
-
-    def events(self) -> list[Event]:
-        stretch = self.stretch
-        events = stretch.events(leave_out) if isinstance(stretch, Run) else [stretch.event()]
-        for event in events if self.late else ():
-            event.__dict__["out_of_order"] = True
-        return events
 
 
 class EventsMissed(NamedTuple):
@@ -86,7 +72,7 @@ class Stream:
         self._lossless = service.lossless
         self._events: deque[Event] = deque()
         """The next ones, decoded."""
-        self._later: deque[Event | _Unread] = deque()
+        self._later: deque[Event | Arrival] = deque()
         """What came after them."""
         self._waiting = 0
         """Events in both."""
@@ -123,7 +109,7 @@ class Stream:
             if not room:
                 return
             taken = run.cut(run.first, run.first + room - 1)
-        self._later.append(_Unread(taken.kept() if isinstance(taken, Run) else taken, late))
+        self._later.append(Arrival(taken.kept() if isinstance(taken, Run) else taken, late))
         self._waiting += taken.count
         for _ in range(min(taken.count, len(self._waiters))):
             self._wake()
@@ -260,8 +246,8 @@ class Stream:
         if isinstance(unread, Event):
             self._events.append(unread)
             return
-        events = unread.events()
-        self._waiting -= unread.stretch.count - len(events)
+        events = unread.events(leave_out)
+        self._waiting -= unread.count - len(events)
         self._events.extend(events)
 
     # --- Changes

@@ -42,6 +42,7 @@ class Kind:
     """As in 'it is not the file of ..'."""
     application_id: int
     format: int
+    """Of files that are made."""
     tables: Mapping[str, str]
     counter: str
     """The table with one row whose id counts the transactions, from 1 on."""
@@ -53,6 +54,8 @@ class Kind:
     """So long one waits for a transaction of another process; it takes milliseconds."""
     troubles: Troubles
     other_format: Callable[[Path, str], TidingsError]
+    older: tuple[int, ...] = ()
+    """Formats that are read as well; a file of one becomes one of `format` when it is opened for writing."""
     exclusive: bool = False
     """Nobody else is ever connected: then the log needs no index."""
 
@@ -210,8 +213,16 @@ class Database:
                 _DATABASES.add(self)
             self._check_schema()
             self._check_number(marked)
+            if self._writable:
+                self._renew_format()
             if self._writable and self._mark is None:
                 self._mark = CommitMark(self._lock_path)
+
+    def _renew_format(self) -> None:
+        """An older version must not read what this one writes: the header says so, in the file itself."""
+        if self.execute("PRAGMA user_version") != [(self.kind.format,)]:
+            self.execute(f"PRAGMA user_version = {self.kind.format}")
+            self._shorten_log()
 
     def _check_log(self, marked: int) -> None:
         """Who may write takes the log over when it leaves, damaged or not: a connection that may not looks first."""
@@ -337,7 +348,7 @@ def _check_header(path: Path, kind: Kind, *, writable: bool) -> None:
     if not header.startswith(_MAGIC) or header[_APPLICATION] != kind.application_id.to_bytes(4):
         raise kind.troubles.damaged(path, f"it is not the file of {kind.what}")
     version = int.from_bytes(header[_FORMAT])
-    if version != kind.format:
+    if version not in (kind.format, *kind.older):
         raise kind.other_format(path, f"it has format {version}, this version reads format {kind.format}")
     if header[_VERSIONS] != _WITH_LOG:
         raise kind.troubles.damaged(path, "its header is damaged")
