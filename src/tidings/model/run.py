@@ -34,6 +34,7 @@ from tidings.model.event import (
     decode_event,
     decode_publication,
     not_text,
+    strip_publication,
 )
 from tidings.model.predicates import Scalar
 from tidings.model.topics import check_topic
@@ -287,12 +288,16 @@ class Arrival(Struct, frozen=True, eq=False, gc=False):
             run.cut(middle, run.last), self.late
         )
 
-    def events(self, complain: Callable[[WireError], None]) -> list[Event]:
+    def events(self, complain: Callable[[WireError], None]) -> Sequence[Event | None]:
+        """None in the place of one that does not decode."""
         stretch = self.stretch
         events = stretch.events(complain) if isinstance(stretch, Run) else [stretch.event()]
         for event in events if self.late else ():
             event.__dict__["out_of_order"] = True
-        return events
+        if len(events) == stretch.count:
+            return events
+        found = {event.sequence: event for event in events}
+        return [found.get(sequence) for sequence in range(stretch.first, stretch.last + 1)]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -332,6 +337,19 @@ def decode_stretch(raw: Raw) -> Stretch:
 def singles(stretch: Stretch) -> list[Publication]:
     """Its events one by one."""
     return stretch.publications() if isinstance(stretch, Run) else [stretch]
+
+
+def look(stretch: Stretch) -> Sequence[Content | Publication]:
+    """What a broker looks at of each event."""
+    return stretch.look() if isinstance(stretch, Run) else [stretch]
+
+
+def stripped(stretch: Stretch) -> Stretch:
+    """The headers of its events."""
+    if not isinstance(stretch, Run):
+        return strip_publication(stretch)
+    events = b"".join([bytes(strip_publication(single).raw) for single in stretch.publications()])
+    return _make(stretch.source, stretch.incarnation, stretch.first, stretch.count, stretch.topic, events)
 
 
 class RunMaker:

@@ -40,6 +40,7 @@ class Intake(Stream):
         taken: list[Event | Arrival] = []
         while limit and self._waiting:
             came = self._events.popleft() if self._events else self._later.popleft()
+            assert came is not None  # nothing is decoded here
             if isinstance(came, Arrival) and came.count > limit:
                 came, rest = came.split(limit)
                 self._later.appendleft(rest)

@@ -70,8 +70,8 @@ class Stream:
         self._service = service
         self._limit = buffer_events
         self._lossless = service.lossless
-        self._events: deque[Event] = deque()
-        """The next ones, decoded."""
+        self._events: deque[Event | None] = deque()
+        """The next ones, decoded; None for one that does not decode."""
         self._later: deque[Event | Arrival] = deque()
         """What came after them."""
         self._waiting = 0
@@ -226,13 +226,16 @@ class Stream:
     def _next(self) -> Event | None:
         """The application takes an event, if there is one."""
         events = self._events
-        while not events:
-            if not self._later:
-                return None
-            self._decode_next()
-        self._waiting -= 1
-        self._taken += 1
-        return events.popleft()
+        event = None
+        while event is None:
+            while not events:
+                if not self._later:
+                    return None
+                self._decode_next()
+            self._waiting -= 1
+            self._taken += 1
+            event = events.popleft()
+        return event
 
     def _finish(self) -> None:
         """Whoever asks for the next event is done with those before."""
@@ -246,9 +249,7 @@ class Stream:
         if isinstance(unread, Event):
             self._events.append(unread)
             return
-        events = unread.events(leave_out)
-        self._waiting -= unread.count - len(events)
-        self._events.extend(events)
+        self._events.extend(unread.events(leave_out))
 
     # --- Changes
 
