@@ -29,7 +29,7 @@ class Tidings:
         """Brokers in a row: publishers are at the first, readers at the last."""
         topology = directory / "row.toml"
         topology.write_text(
-            f'[overlay]\nmode = "{self._mode}"\nshape = {{ kind = "chain", brokers = {brokers} }}\n'
+            f'[overlay]\nmode = "{self._mode}"\nshape = {{ kind = "chain", brokers = {brokers} }}\nwindow = 1024\n'
         )
         command = [sys.executable, "-m", "tidings.cli.main", "up", str(topology), "--json"]
         command += ["--base-port", str(ports_in_a_row(brokers + SEQUENCERS))]

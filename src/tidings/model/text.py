@@ -35,7 +35,7 @@ def attribute_text(value: Scalar) -> str | None:
 
 
 def attribute_texts(values: Iterable[Scalar]) -> list[str | None]:
-    """Each as text: many take half as long as one by one."""
+    """`attribute_text` of each."""
     known = _WRITERS
     return [(known.get(type(value)) or _find_writer(value))(value) for value in values]
 

@@ -185,7 +185,7 @@ class Recorder:
             if not self._gaps:
                 await intake.wait(MAINTAIN_S)
             self._take(BATCH_EVENTS)
-            if self._batch or time.monotonic() - self._maintained_at >= MAINTAIN_S or self._gaps:
+            if self._batch or self._gaps or self._is_maintenance_due():
                 await self._write()
             elif intake.failure is not None and not len(intake):
                 raise intake.failure
@@ -272,7 +272,6 @@ class Recorder:
             for gap in to_note[: len(to_note) - len(gaps)]:
                 gap.noted()
         self._marks[ALIVE] = now_ns
-        self._maintained_at = time.monotonic()
         self._batch = []
         for error in unreadable:
             log.warning("%s", error)
@@ -298,9 +297,11 @@ class Recorder:
             archive.note_gap(gaps[0].reason, gaps[0].missing)
             gaps.pop(0)
         archive.append(batch, now_ns, marks=marks, leave_out=leave_out)
-        # The events are on disk: whatever upkeep meets, they must not be appended again.
-        with suppress(ArchiveError):
-            archive.maintain()
+        if self._is_maintenance_due():
+            # The events are on disk: whatever upkeep meets, they must not be appended again.
+            with suppress(ArchiveError):
+                archive.maintain()
+            self._maintained_at = time.monotonic()
         if archive.trouble and archive.trouble != self.trouble:
             log.warning("the archive cannot be kept up, and takes events meanwhile: %s", archive.trouble)
         self.trouble = archive.trouble
@@ -351,6 +352,9 @@ class Recorder:
         self._gaps.add(reason, missing, after=self._came, noted=noted)
         if self._intake is not None:
             self._intake.nudge()
+
+    def _is_maintenance_due(self) -> bool:
+        return time.monotonic() - self._maintained_at >= MAINTAIN_S
 
     async def _in_thread(self, call: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
