@@ -27,9 +27,11 @@ from rich.table import Table
 
 from tidings.archive import Archive, ArchiveReader, ArchiveSettings
 from tidings.model.event import Event
+from tidings.model.predicates import Scalar
 from tidings.model.run import Arrival, RunMaker, Stretch
 
 EVENTS = 100_000
+WARM_UP_EVENTS = 1_000
 REPETITIONS = 5
 QUICK_SHARE = 10
 COMMIT_EVENTS = 1_024
@@ -45,7 +47,7 @@ def make_runs(events: int) -> list[Stretch]:
     draw = Random(1)
     maker = RunMaker("publisher", 1)
     for sequence in range(1, events + 1):
-        attributes = {
+        attributes: dict[str, Scalar] = {
             "number": sequence,
             "price": draw.random() * 100,
             "symbol": draw.choice(["IBM", "AAPL", "SAP"]),
@@ -107,8 +109,15 @@ def read(reader: ArchiveReader, columns: list[str] | None = None) -> None:
         pass
 
 
-def measure(directory: Path, runs: list[Stretch], events: int) -> Figures:
+def measure(runs: list[Stretch]) -> Figures:
     """One repetition; microseconds per event."""
+    with tempfile.TemporaryDirectory(prefix="archive-", dir=".") as directory:
+        spent = spend(Path(directory), runs)
+    return {name: 1e6 * seconds / sum(run.count for run in runs) for name, seconds in spent.items()}
+
+
+def spend(directory: Path, runs: list[Stretch]) -> Figures:
+    """Seconds."""
     arrivals: list[Arrival | Event] = [Arrival(run) for run in runs]
     apart: list[Arrival | Event] = [
         event for run in runs for event in Arrival(run).events(print) if event is not None
@@ -122,7 +131,7 @@ def measure(directory: Path, runs: list[Stretch], events: int) -> Figures:
         spent["read payloads of the tail"] = processor_time(lambda: read(reader, ["payload"]))
         spent["seal"] = processor_time(archive.seal)
         spent["read segments"] = processor_time(lambda: read(reader))
-    return {name: 1e6 * seconds / events for name, seconds in spent.items()}
+    return spent
 
 
 def main() -> None:
@@ -133,11 +142,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     events = EVENTS // (QUICK_SHARE if options.quick else 1)
+    measure(make_runs(WARM_UP_EVENTS))
     runs = make_runs(events)
-    repetitions: list[Figures] = []
-    for _ in range(1 if options.quick else REPETITIONS):
-        with tempfile.TemporaryDirectory(prefix="archive-", dir=".") as directory:
-            repetitions.append(measure(Path(directory), runs, events))
+    repetitions = [measure(runs) for _ in range(1 if options.quick else REPETITIONS)]
     best = {name: min(figures[name] for figures in repetitions) for name in repetitions[0]}
     best["append and seal"] = best["append"] + best["seal"]
     ratios = {name: value / best["SQLite alone"] for name, value in best.items()}

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
 import tidings
 from archive_events import as_batch, facts
+from recording_network import guaranteed_broker, numbers, play, recording, running
 from tidings.archive import Archive, ArchiveReader, events_of
 from tidings.model.errors import WireError
 from tidings.model.event import Event
@@ -20,6 +22,7 @@ from tidings.model.run import Arrival, Run, RunMaker, decode_stretch
 from tidings.model.subscription import Subscription
 from tidings.recording.intake import Intake
 from tidings.recording.marks import Marks
+from tidings.recording.recorder import Recorder
 
 BAD_EVENTS: list[Any] = [
     7,
@@ -115,3 +118,25 @@ def test_a_run_that_is_not_what_it_says_is_left_out_as_a_whole(tmp_path: Path) -
         assert reader.bounds() == (0, 2)
         assert reader.verify() == []
     assert ["has 2 events, not 3" in str(error) for error in told] == [True]
+
+
+def test_a_recorder_notes_what_it_could_not_read_and_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    events = [("s", 0, number, "/a", 1, {"number": number}, b"") for number in range(1, 4)]
+
+    async def main() -> None:
+        async with running(guaranteed_broker(tmp_path)) as url:
+            recorded = asyncio.Event()
+            recorder = Recorder(url, tmp_path / "archive", "/a", on_recorded=recorded.set)
+            async with recording(recorder):
+                assert recorder._intake is not None
+                recorder._intake.push_run(run_of(events[0], BAD_EVENTS[5], events[2]))
+                await recorded.wait()
+
+    play(main)
+    assert numbers(tmp_path / "archive") == [1, 3]
+    with ArchiveReader(tmp_path / "archive") as reader:
+        ((offset, reason, missing),) = [(gap.offset, gap.reason, gap.missing) for gap in reader.gaps()]
+    assert (offset, missing) == (2, 1) and "cannot be archived" in reason
+    assert "cannot be archived" in caplog.text
