@@ -55,6 +55,8 @@ def test_an_older_archive_is_read_as_it_is(directory: Path) -> None:
         assert kept_numbers(reader) == list(range(END))
         assert reader.verify() == []
         assert reader.offset_at(make_event(13).published_at) == 13
+        reader.commit("somebody", 12)  # beside a writer of the older version
+        assert reader.consumers() == {"somebody": 12}
     assert version(directory) == 2
 
 

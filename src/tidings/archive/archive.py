@@ -92,6 +92,7 @@ class Archive(Opened):
         self._upkeep = Upkeep(self._database, directory, settings, clock, self._reached)
         try:
             check_and_clean(self._database, directory)
+            self._database.renew_format()
             with self._database.transaction():
                 self.id = read_id(self._database)
         except BaseException:

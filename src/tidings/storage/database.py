@@ -55,7 +55,7 @@ class Kind:
     troubles: Troubles
     other_format: Callable[[Path, str], TidingsError]
     older: tuple[int, ...] = ()
-    """Formats that are read as well; a file of one becomes one of `format` when it is opened for writing."""
+    """Formats that are read as well; `renew_format` makes one of `format` of such a file."""
     exclusive: bool = False
     """Nobody else is ever connected: then the log needs no index."""
 
@@ -151,6 +151,13 @@ class Database:
         if finding != "ok":
             raise self.kind.troubles.damaged(self.path, one_line(finding))
 
+    def renew_format(self) -> None:
+        """Before something is written that older versions do not know: they look at the header of the file itself."""
+        with self._lock, self.told():
+            if self.execute("PRAGMA user_version") != [(self.kind.format,)]:
+                self.execute(f"PRAGMA user_version = {self.kind.format}")
+                self._shorten_log()
+
     def sync_mark(self) -> None:
         """From now on a power cut does not hide what is lost of all that was acknowledged so far."""
         if self._mark is not None:
@@ -213,16 +220,8 @@ class Database:
                 _DATABASES.add(self)
             self._check_schema()
             self._check_number(marked)
-            if self._writable:
-                self._renew_format()
             if self._writable and self._mark is None:
                 self._mark = CommitMark(self._lock_path)
-
-    def _renew_format(self) -> None:
-        """An older version must not read what this one writes: the header says so, in the file itself."""
-        if self.execute("PRAGMA user_version") != [(self.kind.format,)]:
-            self.execute(f"PRAGMA user_version = {self.kind.format}")
-            self._shorten_log()
 
     def _check_log(self, marked: int) -> None:
         """Who may write takes the log over when it leaves, damaged or not: a connection that may not looks first."""
