@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -52,6 +53,17 @@ def fail(error: WireError) -> None:
     raise AssertionError(error)
 
 
+class Places(NamedTuple):
+    """Consecutive numbers of an order, from that of sequence `first` on."""
+
+    first: int
+    number: int
+
+    def of(self, sequence: int) -> SimpleNamespace:
+        after = {"/o": self.number // 200, "/p": 4}
+        return SimpleNamespace(topic="/x", number=self.number + sequence - self.first, after=after)
+
+
 class Sources:
     """Events of a few sources, some late, some with an order."""
 
@@ -64,35 +76,34 @@ class Sources:
     def next(self) -> tuple[list[Event | Arrival], list[Event]]:
         """As they come, in runs that are cut anywhere or alone; and one by one."""
         whole = self.run()
-        events = [event for arrival in whole for event in arrival.events(fail)]
-        if self.draw.random() < 0.3:
-            self.put_in_order(events)
+        events = [event for arrival in whole for event in arrival.events(fail) if event is not None]
+        if self.draw.random() < 0.2:
             return list(events), events
         return [part for arrival in whole for part in self.cut(arrival)], events
 
     def run(self) -> list[Arrival]:
         which, late = self.draw.randrange(3), self.draw.random() < 0.2
-        maker = self.makers[which]
-        for _ in range(self.draw.choice([1, 1, 2, 5, 40])):
+        maker, count = self.makers[which], self.draw.choice([1, 1, 2, 5, 40])
+        places = self.places(self.sequences[which], count) if self.draw.random() < 0.3 else None
+        for _ in range(count):
             topic = self.draw.choice(["/x", "/x", "/y/é"])
             maker.add(
                 self.sequences[which], topic, self.attributes(), self.payload(), self.draw.randrange(99)
             )
             self.sequences[which] += 1
-        return [Arrival(made, late) for made in maker.take_all()]
+        return [Arrival(made, late, places) for made in maker.take_all()]
+
+    def places(self, first: int, count: int) -> Places:
+        """Often those behind the last ones."""
+        number = self.number + self.draw.choice([1, 1, 7])
+        self.number = number + count - 1
+        return Places(first, number)
 
     def cut(self, arrival: Arrival) -> Iterator[Arrival]:
         while arrival.count > 1 and self.draw.random() < 0.6:
             part, arrival = arrival.split(self.draw.randrange(1, arrival.count))
             yield part
         yield arrival
-
-    def put_in_order(self, events: list[Event]) -> None:
-        """Numbers that follow each other, mostly."""
-        for event in events:
-            self.number += self.draw.choice([1, 1, 1, 1, 7])
-            after = {"/o": self.number // 10, "/p": 4}
-            event.__dict__["order"] = SimpleNamespace(topic="/x", number=self.number, after=after)
 
     def attributes(self) -> dict[str, Scalar]:
         values: list[Scalar] = [None, True, 7, -0.5, "text", "1", "topic", float("nan"), 2**63 - 1]
@@ -195,6 +206,10 @@ def test_runs_cut_anywhere_become_the_rows_of_their_events(seed: int, tmp_path: 
         pair.end()
 
 
+def _unplaced(split):  # type: ignore[no-untyped-def]
+    return lambda self, count: tuple(Arrival(part.stretch, part.late) for part in split(self, count))
+
+
 def _drop_one(split):  # type: ignore[no-untyped-def]
     def planted(self: Arrival, count: int) -> tuple[Arrival, Arrival]:
         part, rest = split(self, count)
@@ -223,6 +238,7 @@ PLANTED = {
         lambda real: lambda counts, initial: real((min(count, 1) for count in counts), initial=initial),
     ),
     "the event behind a cut is lost": (Arrival, "split", _drop_one),
+    "parts of a run have no places": (Arrival, "split", _unplaced),
 }  # fmt: skip
 
 

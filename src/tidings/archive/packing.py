@@ -7,7 +7,7 @@ What cannot be read back never gets there: all events are decoded once, a whole 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 from zlib import crc32
 
 import msgspec
@@ -27,7 +27,7 @@ from tidings.model.event import (
     Publication,
     check_attributes,
 )
-from tidings.model.run import Arrival, Run
+from tidings.model.run import Arrival, Stretch
 
 ROW_BYTES = 64 * 1024
 """Of a row's events, unless it has one alone: whoever reads one event decodes its row."""
@@ -147,12 +147,13 @@ def pack(came: Iterable[Event | Arrival], notified_ns: int, leave_out: LeaveOut 
     for one in came:
         if isinstance(one, Event):
             try:
-                packer.add(1, _encoded(one), late=one.out_of_order, order=_order(one))
+                packer.add(1, _encoded(one), late=one.out_of_order, order=_order(one.order))
             except _UNKEEPABLE as error:
                 leave_out(_no_event(str(one.id), error))
         else:
-            for count, events in _sound(one.stretch, leave_out):
-                packer.add(count, events, late=one.late)
+            for first, count, events in _sound(one.stretch, leave_out):
+                order = None if one.places is None else _order(one.places.of(first))
+                packer.add(count, events, late=one.late, order=order)
     return packer.finish()
 
 
@@ -208,15 +209,14 @@ def _encoded(event: Event) -> bytes:
     return encoded
 
 
-def _order(event: Event) -> Order | None:
-    place = event.order
+def _order(place: Any) -> Order | None:
     return None if place is None else _decode_order(_encode((place.topic, place.number, place.after)))
 
 
-def _sound(stretch: Run | Publication, leave_out: LeaveOut) -> Iterator[tuple[int, bytes | memoryview]]:
-    """How many events, and their encodings: all of the stretch, or what is left of it."""
+def _sound(stretch: Stretch, leave_out: LeaveOut) -> Iterator[tuple[int, int, bytes | memoryview]]:
+    """The first sequence, how many events, and their encodings: all of the stretch, or what is left of it."""
     if isinstance(stretch, Publication):
-        yield from _sound_events([memoryview(stretch.raw)], leave_out)
+        yield from _sound_events(stretch.first, [memoryview(stretch.raw)], leave_out)
         return
     try:
         _check(stretch.body, stretch.count)
@@ -226,19 +226,21 @@ def _sound(stretch: Run | Publication, leave_out: LeaveOut) -> Iterator[tuple[in
         except WireError as error:
             leave_out(error)
         else:
-            yield from _sound_events(pieces, leave_out)
+            yield from _sound_events(stretch.first, pieces, leave_out)
     else:
-        yield stretch.count, stretch.body[_ARRAY_HEADERS.get(stretch.body[0], 1) :]
+        yield stretch.first, stretch.count, stretch.body[_ARRAY_HEADERS.get(stretch.body[0], 1) :]
 
 
-def _sound_events(pieces: Iterable[memoryview], leave_out: LeaveOut) -> Iterator[tuple[int, memoryview]]:
-    for piece in pieces:
+def _sound_events(
+    first: int, pieces: Iterable[memoryview], leave_out: LeaveOut
+) -> Iterator[tuple[int, int, memoryview]]:
+    for sequence, piece in enumerate(pieces, first):
         try:
             _check(b"".join((_ARRAY_OF_ONE, piece)), 1)
         except _UNKEEPABLE as error:
             leave_out(_no_event(None, error))
         else:
-            yield 1, piece
+            yield sequence, 1, piece
 
 
 def _no_event(name: str | None, error: Exception) -> WireError:

@@ -274,6 +274,8 @@ class Arrival(Struct, frozen=True, eq=False, gc=False):
     stretch: Stretch
     late: bool = False
     """Later events of their source came before."""
+    places: Any = None
+    """Those of the events in their order, where it has one: `places.of(sequence)`, in consecutive numbers."""
 
     @property
     def count(self) -> int:
@@ -284,9 +286,8 @@ class Arrival(Struct, frozen=True, eq=False, gc=False):
         run = self.stretch
         assert isinstance(run, Run)
         middle = run.first + count
-        return Arrival(run.cut(run.first, middle - 1), self.late), Arrival(
-            run.cut(middle, run.last), self.late
-        )
+        first, rest = run.cut(run.first, middle - 1), run.cut(middle, run.last)
+        return Arrival(first, self.late, self.places), Arrival(rest, self.late, self.places)
 
     def events(self, complain: Callable[[WireError], None]) -> Sequence[Event | None]:
         """None in the place of one that does not decode."""
@@ -294,6 +295,8 @@ class Arrival(Struct, frozen=True, eq=False, gc=False):
         events = stretch.events(complain) if isinstance(stretch, Run) else [stretch.event()]
         for event in events if self.late else ():
             event.__dict__["out_of_order"] = True
+        for event in events if self.places is not None else ():
+            event.__dict__["order"] = self.places.of(event.sequence)
         if len(events) == stretch.count:
             return events
         found = {event.sequence: event for event in events}
