@@ -152,8 +152,10 @@ def pack(came: Iterable[Event | Arrival], notified_ns: int, leave_out: LeaveOut 
                 leave_out(_no_event(str(one.id), error))
         else:
             for first, count, events in _sound(one.stretch, leave_out):
-                order = None if one.places is None else _order(one.places.of(first))
-                packer.add(count, events, late=one.late, order=order)
+                try:
+                    packer.add(count, events, late=one.late, order=_first_order(one.places, first, count))
+                except _UNKEEPABLE as error:
+                    leave_out(_no_event(f"{one.stretch.source}:{first}", error))
     return packer.finish()
 
 
@@ -211,6 +213,13 @@ def _encoded(event: Event) -> bytes:
 
 def _order(place: Any) -> Order | None:
     return None if place is None else _decode_order(_encode((place.topic, place.number, place.after)))
+
+
+def _first_order(places: Any, first: int, count: int) -> Order | None:
+    """That of the last of so many events must be one as well."""
+    if places is None or _order(places.of(first + count - 1)) is None:
+        return None
+    return _order(places.of(first))
 
 
 def _sound(stretch: Stretch, leave_out: LeaveOut) -> Iterator[tuple[int, int, bytes | memoryview]]:
