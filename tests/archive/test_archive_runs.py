@@ -18,7 +18,7 @@ from tidings.archive import archive as archive_module
 from tidings.archive import upkeep as upkeep_module
 from tidings.archive.rows import Rows
 from tidings.model.errors import ArchiveError, WireError
-from tidings.model.event import Event
+from tidings.model.event import INT_MAX, Event
 from tidings.model.predicates import Scalar
 from tidings.model.run import MAX_RUN_BYTES, Arrival, RunMaker
 
@@ -265,3 +265,20 @@ def test_a_run_is_one_row_and_a_long_one_not_copied_into_many(tmp_path: Path) ->
     assert sum(row.count for row in singles) == 1_000
     assert all(len(row.value) <= packing.ROW_BYTES + 100 for row in singles)
     assert len(singles) <= len(runs)
+
+
+def test_places_that_end_within_a_run_are_refused(tmp_path: Path) -> None:
+    maker = RunMaker("a", 0)
+    for sequence in (1, 2, 3):
+        maker.add(sequence, "/x", {}, b"", 5)
+    (run,) = maker.take_all()
+    with Archive.open(tmp_path) as archive, ArchiveReader(tmp_path) as reader:
+        with pytest.raises(ArchiveError, match="event a:1 cannot be archived"):
+            archive.append([Arrival(run, places=Places(1, INT_MAX - 1))], 1)
+        assert archive.append([Arrival(run, places=Places(1, INT_MAX - 2))], 1) == 0
+        (batch,) = reader.read(0, 3)
+        assert [order["number"] for order in batch.column("order").to_pylist()] == [
+            INT_MAX - 2,
+            INT_MAX - 1,
+            INT_MAX,
+        ]
