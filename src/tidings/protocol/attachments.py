@@ -156,9 +156,8 @@ class Attachments(Part, SubscriptionListener):
                 raise StoreCorrupt(f"the subscription {key!r} does not decode: {error}") from None
             held = Held(interest, stored.record, headers=stored.headers)
             self._hold(stored.client, stored.subscription, held)
-        for client in self._bookmarks.clients:
-            if client not in self.clients:
-                self._bookmarks.forget(client)
+        for client in self._bookmarks.clients:  # what it once saw counts, though it wanted nothing at last
+            self._client(client)
         self._find_orphans()
 
     def _hold(self, client: str, subscription: str, held: Held) -> None:
@@ -192,6 +191,8 @@ class Attachments(Part, SubscriptionListener):
                 for subscription in list(client.subscriptions):
                     self.on_unsubscribe(name, Unsubscribe(subscription))
                 self._bookmarks.forget(name)
+                if not client.subscriptions:
+                    del self.clients[name]
         self.port.set_timer((self.name, "absent"), self.port.now + ABSENT_CHECK_NS)
 
     def _end_orphans(self) -> None:
@@ -255,9 +256,8 @@ class Attachments(Part, SubscriptionListener):
             self._subscriptions.claim()
         for held in client.subscriptions.values():
             held.shown = None
-        if not client.subscriptions:
+        if not client.subscriptions and not self._bookmarks.has(peer):
             del self.clients[peer]
-            self._bookmarks.forget(peer)
 
     def on_notified(self, sender: str, message: Notified) -> None:
         done = self._noted(sender, message.done)

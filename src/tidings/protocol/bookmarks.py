@@ -55,6 +55,9 @@ class KeptBookmarks(Part):
     def clients(self) -> list[str]:
         return list(self._kept)
 
+    def has(self, client: str) -> bool:
+        return client in self._kept
+
     def of(self, client: str) -> Iterator[Bookmark]:
         for subscription, state in self._kept.get(client, {}).items():
             yield Bookmark(subscription, state)
@@ -92,7 +95,7 @@ class KeptBookmarks(Part):
     def forget(self, client: str) -> None:
         """Nobody is waited for any more under that name."""
         self._unwritten.pop(client, None)
-        with suppress(StoreError):  # then they are found again, and forgotten, at the next start
+        with suppress(StoreError):  # then they are found again at the next start, and forgotten a day later
             for subscription in list(self._kept.get(client, ())):
                 self._write(client, subscription, b"")
 

@@ -284,7 +284,8 @@ class OrderedSubscriber(SimulatedSubscriber):
         kept: Reached | None = self._node.disk.get(REACHED)
         now = self._client.application.reached(self._id, 0)
         if kept is None or kept.incarnation != now.incarnation:
-            if any(window.accepted_at < crashed_at <= window.cancelled_at for window in self._eligible):
+            had = any(window.accepted_at < crashed_at <= window.cancelled_at for window in self._eligible)
+            if had and kept is not None and kept.done:
                 self._ordering.not_resumed.append(f"{self._name} has not resumed after its crash")
             self._begin_anew(crashed_at)
 

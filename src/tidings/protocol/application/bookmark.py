@@ -45,7 +45,7 @@ class Bookmark(Struct, frozen=True, array_like=True):
     others: tuple[str, ...] = ()
     """Subscriptions in the service of which nothing can be resumed."""
     joined: tuple[tuple[int, int], ...] = ()
-    """Rank -> how often it was joined."""
+    """Of the other entries: rank, and how often it was joined."""
     ever: tuple[int, ...] = ()
     lineages: tuple[tuple[str, int], ...] = ()
     doubt: str = ""

@@ -429,7 +429,7 @@ class OrderedSubscription:
             return False
         wanted, self._interest = self._interest, make_interest(kept.topics, kept.filter)
         self._settled = self._interest
-        self._made = dict(kept.joined)
+        self._made = dict(kept.joined) | {entry.rank: entry.joined for entry in kept.entries}
         self._ever = frozenset(kept.ever)
         for entry in kept.entries:
             self._enter(entry.rank, self._resumed_entry(entry))
@@ -480,7 +480,9 @@ class OrderedSubscription:
                 filter=self._settled.sql,
                 entries=entries,
                 others=tuple(name for name in self._rank_of if name not in resumed),
-                joined=tuple(self._made.items()),
+                joined=tuple(
+                    (rank, made) for rank, made in self._made.items() if not self.progress.has(rank)
+                ),
                 ever=tuple(sorted(self._ever)),
                 lineages=self._module.lineages,
                 doubt=self._doubt,
