@@ -20,7 +20,7 @@ from tidings.net.guaranteed import GUARANTEED
 from tidings.protocol.application.application import ORDERED, Application
 from tidings.protocol.facts import EventsMissed, Misbehaviour, PublicationConfirmed, PublicationNumbered
 from tidings.scenario.arrivals import NS_PER_S, Arrival, arrivals
-from tidings.simulator.actor import NEVER, OrderedActor, PlainActor, Window
+from tidings.simulator.actor import OrderedActor, PlainActor, Window
 from tidings.simulator.faults import nanoseconds
 
 log = logging.getLogger("tidings.cli")
@@ -116,9 +116,11 @@ class LiveSubscriber(Role):
         for held in self._work.held:
             order = Order(self._work.order)
             subscription = Subscription(held.subscription, held.topics, self._work.filter, order)
-            window = Window(subscription, held.requested_ns)
-            window.accepted_at = held.requested_ns if held.accepted else NEVER
-            window.cancelled_at = NEVER if held.cancelled_ns is None else held.cancelled_ns
+            window = Window(subscription, self.go.wall_ns + held.requested_ns)
+            if held.accepted:
+                window.accepted_at = window.requested_at
+            if held.cancelled_ns is not None:
+                window.cancelled_at = self.go.wall_ns + held.cancelled_ns
             self.actor.restore(window)
         self.actor.back()
 
@@ -134,39 +136,42 @@ class LiveSubscriber(Role):
 
     @property
     def now(self) -> int:
-        return self.go.now
+        return self.go.wall_ns + self.go.now
 
-    @property
-    def epoch_ns(self) -> int:
-        return self.go.wall_ns
+    def _since_start(self, at: int) -> int:
+        return at - self.go.wall_ns
 
     @property
     def application(self) -> Application:
         return self.link.application
 
     def later(self, at: int, action: Callable[[Window], None], window: Window) -> None:
-        delay_ns = max(0, at - self.go.now)
+        delay_ns = max(0, at - self.now)
         asyncio.get_running_loop().call_later(delay_ns / NS_PER_S, action, window)
 
     def requested(self, window: Window) -> None:
         subscription = window.subscription
-        report(words.Requested(self.name, subscription.id, subscription.topics, window.requested_at))
+        report(
+            words.Requested(
+                self.name, subscription.id, subscription.topics, self._since_start(window.requested_at)
+            )
+        )
 
     def accepted(self, window: Window) -> None:
-        report(words.Accepted(self.name, window.subscription.id, window.accepted_at))
+        report(words.Accepted(self.name, window.subscription.id, self._since_start(window.accepted_at)))
 
     def cancelled(self, window: Window) -> None:
-        report(words.Cancelled(self.name, window.subscription.id, window.cancelled_at))
+        report(words.Cancelled(self.name, window.subscription.id, self._since_start(window.cancelled_at)))
 
     def ended(self, window: Window) -> None:
         report(words.Ended(self.name, window.subscription.id))
 
-    def shown(self, window: Window, publication: Publication, *, late: bool, by: str) -> None:
+    def shown(self, window: Window, publication: Publication, late: bool, by: str) -> None:
         source = source_text(publication.source, publication.incarnation)
         subscription, sequence = window.subscription.id, publication.sequence
         if sequence <= self._work.marks.get(subscription, {}).get(source, 0):
             return
-        published_ns = publication.published_at - self.go.wall_ns
+        published_ns = self._since_start(publication.published_at)
         report(
             words.Delivered(self.name, subscription, source, sequence, published_ns, self.go.now, late, by)
         )

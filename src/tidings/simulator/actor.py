@@ -45,14 +45,10 @@ class Window:
 
 
 class Host(Protocol):
-    """Where a subscriber lives; times are those of the scenario."""
+    """Where a subscriber lives; times are by the clock of publishers."""
 
     @property
     def now(self) -> int: ...
-    @property
-    def epoch_ns(self) -> int:
-        """When the scenario began, by the clock of publishers."""
-
     @property
     def application(self) -> Application | None:
         """Its client; None while that is down."""
@@ -62,7 +58,7 @@ class Host(Protocol):
     def accepted(self, window: Window) -> None: ...
     def cancelled(self, window: Window) -> None: ...
     def ended(self, window: Window) -> None: ...
-    def shown(self, window: Window, publication: Publication, *, late: bool, by: str) -> None: ...
+    def shown(self, window: Window, publication: Publication, late: bool, by: str) -> None: ...
     def missed(self, fact: EventsMissed) -> None: ...
     def failed(self, reason: str) -> None: ...
     def broken(self, reason: str) -> None: ...
@@ -143,11 +139,12 @@ class PlainActor:
     # --- What the client says
 
     def on_fact(self, fact: object) -> None:
+        if isinstance(fact, Delivered):
+            self._on_delivered(fact)
+            if fact.ticket is not None:
+                fact.ticket.done()
+            return
         match fact:
-            case Delivered():
-                self._on_delivered(fact)
-                if fact.ticket is not None:
-                    fact.ticket.done()
             case SubscriptionAccepted() | SubscriptionChanged():
                 self._accept(self._asked_for(fact.subscription))
             case SubscriptionFailed(reason=reason):
@@ -175,8 +172,8 @@ class PlainActor:
         if publication.hidden is not False and is_hidden(publication):
             return
         window = self.windows.get(fact.subscription)
-        if window is not None and window.has(publication.published_at - self._host.epoch_ns):
-            self._host.shown(window, publication, late=fact.out_of_order, by=fact.recovered_by)
+        if window is not None and window.has(publication.published_at):
+            self._host.shown(window, publication, fact.out_of_order, fact.recovered_by)
 
     def _on_broken(self, reason: str) -> None:
         """Nothing more is shown until the topics change."""
@@ -258,13 +255,13 @@ class OrderedActor(PlainActor):
 
     def _on_delivered(self, fact: Delivered) -> None:
         publication = fact.publication
-        published_at = publication.published_at - self._host.epoch_ns
+        published_at = publication.published_at
         if published_at < self._since.get(fact.stamp.topic, published_at + 1):
             return
         for window in reversed(self._eligible):
             if window.has(published_at):
                 if window.subscription.interest().matches(publication):
-                    self._host.shown(window, publication, late=fact.out_of_order, by=fact.recovered_by)
+                    self._host.shown(window, publication, fact.out_of_order, fact.recovered_by)
                 return
 
     def _on_broken(self, reason: str) -> None:

@@ -75,7 +75,7 @@ class SimulatedClient:
         self._publishes = publishes
         self._layout = layout
         self._patience = patience
-        self.node = network.add(name, self._make, lambda fact: self.application.on_fact(fact))
+        self.node = network.add(name, self._make)
         network.attach(name, at)
 
     def _make(self, node: SimulatedNode) -> Node:
@@ -86,6 +86,7 @@ class SimulatedClient:
         made = client = make_client(node, self._at, incarnation, reliable=self._reliable)
         self.session = client.session
         self.application = Application(self.session, self._emit(), confirms=self._reliable)
+        node.emit = self.application.on_fact
         if self._layout is not None:
             module = OrderingModule(node, self._layout, incarnation=self.lives * IDENTITIES_PER_LIFE)
             self.application.add_order(module, patience=self._patience)

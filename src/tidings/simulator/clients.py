@@ -131,8 +131,6 @@ class SimulatedPublisher:
 class SimulatedSubscriber:
     """Hosts the actor."""
 
-    epoch_ns = 0
-
     def __init__(
         self,
         client: SimulatedClient,
@@ -223,7 +221,7 @@ class SimulatedSubscriber:
     def ended(self, window: Window) -> None:
         """The trace has no such row."""
 
-    def shown(self, window: Window, publication: Publication, *, late: bool, by: str) -> None:
+    def shown(self, window: Window, publication: Publication, late: bool, by: str) -> None:
         now, position, tally = self._schedule.now, self._position, self._tally
         self._position = position + 1
         text_id = publication.text_id
