@@ -26,7 +26,7 @@ from typing import TypeVar
 from tidings.model.errors import ConnectionFailed
 from tidings.model.messages import PublishFailed
 from tidings.model.run import Stretch
-from tidings.ordering.simulated import SimulatedOrdering, SimulatedSequencing, simulated_layout
+from tidings.ordering.simulated import SimulatedOrdering, simulated_layout
 from tidings.protocol.broker import Broker
 from tidings.protocol.client import Client
 from tidings.protocol.epidemic import EpidemicBroker
@@ -53,6 +53,7 @@ from tidings.scenario.schema import (
 from tidings.scenario.topology import build_topology, labels, neighbourhoods, neighbours
 from tidings.services.bus import Bus
 from tidings.services.overlay import AUTO, check_loss, recovery_of
+from tidings.services.sequencing import LocalSequencing
 from tidings.simulator.network import SimulatedNetwork
 from tidings.simulator.node import SimulatedNode
 from tidings.simulator.schedule import Schedule
@@ -161,8 +162,10 @@ class TestNetwork:
             raise ConnectionFailed(f"there is no broker {at!r}; there are {', '.join(self._around)}")
         self._clients += 1
         who = name or f"client-{self._clients}"
-        sequencing = SimulatedSequencing(self._ordering, who, at)
-        return self._link(Bus(lambda: sequencing, patience=self._order_patience), at, who)
+        self._ordering.place(who, at)
+        return self._link(
+            Bus(lambda: LocalSequencing(self._ordering, who), patience=self._order_patience), at, who
+        )
 
     def _plain_bus(self, at: str, name: str) -> Bus:
         return self._link(Bus(), at, name)

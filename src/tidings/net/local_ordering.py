@@ -66,29 +66,31 @@ class LocalOrdering:
         self._ports.clear()
         self._queue.clear()
 
-    def attach(self, name: str, emit: Callable[[object], None]) -> OrderingModule:
+    def want(self) -> None:
+        self.wanted = True
+
+    def attach(self, client: str, emit: Callable[[object], None]) -> OrderingModule:
         """The ordering module of a client of that name."""
         if not self._nodes:
             raise ConnectionFailed("the embedded network is not open: use it inside 'async with'")
-        if name in self._nodes:
-            raise ConnectionFailed(f"the name {name!r} is taken")
-        port = self._add_port(name, emit)
+        if client in self._nodes:
+            raise ConnectionFailed(f"the name {client!r} is taken")
+        port = self._add_port(client, emit)
         for node in self.layout.nodes:
-            port.sessions[node] = _Sink(self, name, node)
-            self._ports[node].sessions[name] = _Sink(self, node, name)
-        client = OrderingClient(port, self.layout, incarnation=time.time_ns())
-        self._nodes[name] = client
-        client.start()
-        return client.module
+            port.sessions[node] = _Sink(self, client, node)
+            self._ports[node].sessions[client] = _Sink(self, node, client)
+        made = self._nodes[client] = OrderingClient(port, self.layout, incarnation=time.time_ns())
+        made.start()
+        return made.module
 
-    def detach(self, name: str) -> None:
-        port = self._ports.pop(name, None)
-        self._nodes.pop(name, None)
+    def detach(self, client: str) -> None:
+        port = self._ports.pop(client, None)
+        self._nodes.pop(client, None)
         if port is not None:
             port.close()
             for node in self.layout.nodes:
                 if node in self._ports:
-                    self._ports[node].sessions.pop(name, None)
+                    self._ports[node].sessions.pop(client, None)
 
     def sequencer(self, name: str) -> SequencerNode:
         node = self._nodes[name]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from tidings.model.errors import ConnectionFailed
 from tidings.ordering.no_ops import NoOpPublisher
@@ -103,11 +102,14 @@ class SimulatedOrdering:
 
     # --- Clients
 
-    def attach(self, client: str, broker: str, emit: Callable[[object], None]) -> OrderingModule:
+    def place(self, client: str, broker: str) -> None:
+        """Its ordering module will be beside that broker."""
+        self._seats[_module_node(client)] = broker
+
+    def attach(self, client: str, emit: Callable[[object], None]) -> OrderingModule:
         name = _module_node(client)
         if name in self._network.nodes:
             raise ConnectionFailed(f"the name {client!r} is taken")
-        self._seats[name] = broker
         made: list[OrderingModule] = []
 
         def make(node: SimulatedNode) -> Node:
@@ -135,35 +137,3 @@ class SimulatedOrdering:
 
 def _module_node(client: str) -> str:
     return f"{client}~order"
-
-
-class SimulatedSequencing:
-    """Of a client of a simulated network."""
-
-    def __init__(self, ordering: SimulatedOrdering, client: str, broker: str) -> None:
-        self.layout = ordering.layout
-        self._ordering = ordering
-        self._client = client
-        self._broker = broker
-        self._module: OrderingModule | None = None
-
-    @property
-    def module(self) -> OrderingModule:
-        assert self._module is not None, "it is not open"
-        return self._module
-
-    @property
-    def wanted(self) -> bool:
-        return self._ordering.wanted
-
-    async def open(self, emit: Callable[[object], None]) -> None:
-        self._module = self._ordering.attach(self._client, self._broker, emit)
-
-    def want(self) -> None:
-        self._ordering.want()
-
-    async def close(self) -> None:
-        self._ordering.detach(self._client)
-
-    async def status(self) -> dict[str, Any]:
-        return dict(self._ordering.status())
