@@ -36,9 +36,9 @@ from tidings.protocol.facts import (
 from tidings.protocol.guaranteed import GuaranteedBroker
 from tidings.protocol.kernel import Handler, Node
 from tidings.protocol.labels import step
-from tidings.protocol.queued import CLIENT, Queued
+from tidings.protocol.queued import Hop, LocalClient, Queued
 from tidings.protocol.reliable_client import ReliableClient, ReliableSession
-from tidings.protocol.subscription_log import Destination, SubscriptionLog
+from tidings.protocol.subscription_log import Route, SubscriptionLog
 from tidings.protocol.subscriptions import Subscriptions
 from tidings.scenario.links import LinkSpec
 from tidings.scenario.schema import ConstantDelay, NoLoss
@@ -241,8 +241,9 @@ class OverlayNetwork:
         """What brokers keep because somebody has not confirmed it."""
         found = {
             name: [
-                f"{queued.flow[1]}:{queued.sequence}"
-                for queued in self.broker(name).delivery.entries.values()
+                f"{queued.flow[1]}:{sequence}"
+                for queued in self.broker(name).delivery.queue.entries()
+                for sequence in range(queued.first, queued.last + 1)
             ]
             for name in self.topology.brokers
         }
@@ -308,11 +309,9 @@ def drop_what_has_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figure 8, line 16: whoever cannot be reached when a publication comes is not waited for."""
     set_pending = Delivery._set_pending
 
-    def only_with_session(
-        self: Delivery, queued: Queued, publication: Publication, route: tuple[Destination, ...]
-    ) -> None:
-        set_pending(self, queued, publication, route)
-        for name in [name for name in queued.pending if not name.startswith(CLIENT)]:
+    def only_with_session(self: Delivery, queued: Queued, route: Route) -> None:
+        set_pending(self, queued, route)
+        for name in [name for name in queued.pending if not isinstance(name, LocalClient)]:
             if self._sessions.frontier(self._log.labels[name]) is None:
                 del queued.pending[name]
 
@@ -324,7 +323,7 @@ def wait_for_confirmations_only(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Delivery._place
 
     def no_test_on_arrival(self: Delivery, queued: Queued) -> None:
-        if all(name.startswith(CLIENT) for name in queued.pending):
+        if all(isinstance(name, LocalClient) for name in queued.pending):
             queued.senders.clear()
         place(self, queued)
 
@@ -340,9 +339,9 @@ def discharge_all_behind(monkeypatch: pytest.MonkeyPatch) -> None:
         own, labels = self._sessions.neighbourhood, self._log.labels
         bypassed = step(own.label, own.label_of(peer))
         if bypassed != own.label_of(peer):
-            for queued in self.entries.values():
+            for queued in self.queue.entries():
                 for name in [name for name, hop in queued.pending.items() if hop is None]:
-                    if step(own.label, labels[name]) == bypassed:
+                    if not isinstance(name, LocalClient) and step(own.label, labels[name]) == bypassed:
                         del queued.pending[name]
 
     monkeypatch.setattr(Delivery, "ready", for_all_behind)
@@ -353,8 +352,8 @@ def stay_on_the_old_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
     deactivated, lost = Delivery.deactivated, Delivery.lost
 
-    def leave_it(self: Delivery, hop: str) -> None:
-        if hop.startswith(CLIENT):
+    def leave_it(self: Delivery, hop: Hop) -> None:
+        if isinstance(hop, LocalClient):
             deactivated(self, hop)
 
     def give_up(self: Delivery, hop: str) -> None:
@@ -398,4 +397,4 @@ def lose_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trust_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients show whatever they are notified of, as the paper's do."""
-    monkeypatch.setattr(ReliableSession, "_is_new", staticmethod(lambda *about: True))
+    monkeypatch.setattr(ReliableSession, "_shown_before", staticmethod(lambda *about: 0))

@@ -20,6 +20,7 @@ from tidings.model.errors import NotConfirmed, TidingsError
 from tidings.model.event import Event, check_not_internal
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Subscription
+from tidings.protocol.application.beneath import END
 from tidings.protocol.facts import (
     Delivered,
     EventsMissed,
@@ -50,7 +51,7 @@ class _Taken:
     def grant(self) -> None:
         self.done()
 
-    def done(self) -> None:
+    def done(self, first: int = 0, last: int = END) -> None:
         if not self._is_taken:
             self._is_taken = True
             self._service.taken(self._name)
