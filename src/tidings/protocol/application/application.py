@@ -196,6 +196,8 @@ class Application:
                     self._holders[name].on_run(fact)
                 elif fact.ticket is not None:
                     fact.ticket.done()
+                elif fact.ticket is not None:
+                    fact.ticket.done()
             case SubscriptionAccepted(subscription=name) if name in self._holders:
                 self._holders[name].on_accepted(fact)
             case SubscriptionProgress(subscription=name) if name in self._holders:
