@@ -9,7 +9,7 @@ from tidings.structures.range_map import RangeMap
 
 NUMBERS = st.integers(1, 40)
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["add", "take", "cut", "overlapping", "get"]), NUMBERS, st.integers(0, 12)),
+    st.tuples(st.sampled_from(["add", "take", "cut", "overlapping", "get"]), NUMBERS, st.integers(-1, 12)),
     max_size=60,
 )
 
@@ -32,7 +32,7 @@ def test_like_a_dictionary_of_numbers(steps: list[tuple[str, int, int]]) -> None
         last = first + length
         within = {number: value for number, value in sorted(twin.items()) if first <= number <= last}
         match what:
-            case "add" if not within:
+            case "add" if not within and length >= 0:
                 ranges.add(first, last, f"v{serial}")
                 twin |= dict.fromkeys(range(first, last + 1), f"v{serial}")
             case "take":

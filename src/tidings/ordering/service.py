@@ -48,7 +48,7 @@ class _Taken:
         self._name = name
         self._is_taken = False
 
-    def grant(self) -> None:
+    def grant(self, first: int = 0, last: int = END) -> None:
         self.done()
 
     def done(self, first: int = 0, last: int = END) -> None:

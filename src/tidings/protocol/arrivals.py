@@ -10,6 +10,7 @@ which the application finishes. Only what is done does the broker forget; the re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from tidings.protocol.application.beneath import END
 from tidings.structures.range_map import RangeMap
@@ -160,44 +161,56 @@ class Notice:
         return [number for number in range(first, last + 1) if number in self._shared]
 
 
+class _Place(NamedTuple):
+    """Where events are: their notice, what to add to a sequence for its number there, and whether they are granted."""
+
+    notice: Notice
+    shift: int
+    granted: bool
+
+    def release(self, first: int, last: int) -> None:
+        self.notice.release(first + self.shift, last + self.shift, granted=self.granted)
+
+
 class Ticket:
     """Consecutive events of a source that a subscription's application holds, whichever connection brought each last.
 
     `on_done` is told which sequences are done with.
     """
 
-    __slots__ = ("_granted", "_on_done", "_places")
+    __slots__ = ("_on_done", "_places")
 
     def __init__(
         self, notice: Notice, number: int, first: int, last: int, on_done: Callable[[int, int], object]
     ) -> None:
         shift = number - first
         notice.hold(number, last + shift)
-        self._places: RangeMap[tuple[Notice, int]] = RangeMap()
-        """Sequence -> the notice that has it, and what to add for its number there."""
-        self._places.add(first, last, (notice, shift))
+        self._places: RangeMap[_Place] = RangeMap()
+        """By sequence."""
+        self._places.add(first, last, _Place(notice, shift, granted=False))
         self._on_done = on_done
-        self._granted = False
 
-    def grant(self) -> None:
-        if not self._granted:
-            self._granted = True
-            for first, last, (notice, shift) in self._places:
-                notice.grant(first + shift, last + shift)
+    def grant(self, first: int = 0, last: int = END) -> None:
+        """These sequences, or all, are buffered."""
+        for low, high, place in self._places.overlapping(first, last):
+            if not place.granted:
+                self._places.take(low, high)
+                self._places.add(low, high, place._replace(granted=True))
+                place.notice.grant(low + place.shift, high + place.shift)
 
     def done(self, first: int = 0, last: int = END) -> None:
         """These sequences, or all; what is done with already does not matter."""
-        for low, high, (notice, shift) in self._places.take(first, last):
+        for low, high, place in self._places.take(first, last):
             self._on_done(low, high)
-            notice.release(low + shift, high + shift, granted=self._granted)
+            place.release(low, high)
 
     def move(self, notice: Notice, number: int, first: int, last: int) -> None:
         """These came again: that is what will be done with."""
         shift = number - first
-        for low, high, (before, old) in self._places.take(first, last):
-            self._places.add(low, high, (notice, shift))
-            notice.hold(low + shift, high + shift, granted=self._granted)
-            before.release(low + old, high + old, granted=self._granted)
+        for low, high, before in self._places.take(first, last):
+            self._places.add(low, high, _Place(notice, shift, before.granted))
+            notice.hold(low + shift, high + shift, granted=before.granted)
+            before.release(low, high)
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:

@@ -66,6 +66,8 @@ class RangeMap(Generic[Value]):
 
     def overlapping(self, first: int, last: int) -> list[Piece[Value]]:
         """What there is within `first` to `last`, ascending: parts of ranges, where they go beyond."""
+        if last < first:
+            return []
         found = self._ranges.get(first)
         if found is not None and found[0] >= last:
             return [(first, last, found[1])]

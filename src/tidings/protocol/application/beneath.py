@@ -32,8 +32,8 @@ class Beneath(Protocol):
 class Taking(Protocol):
     """A ticket for some consecutive events of a source: they are kept beneath until they are done with."""
 
-    def grant(self) -> None:
-        """It is buffered here, within bounds: more may come."""
+    def grant(self, first: int = 0, last: int = END) -> None:
+        """These sequences, or all, are buffered here, within bounds: more may come."""
 
     def done(self, first: int = 0, last: int = END) -> None:
         """The application is done with these sequences, or with all."""
@@ -49,8 +49,8 @@ class PartOfTicket:
         self._first = first
         self._last = last
 
-    def grant(self) -> None:
-        self._whole.grant()
+    def grant(self, first: int = 0, last: int = END) -> None:
+        self._whole.grant(max(first, self._first), min(last, self._last))
 
     def done(self, first: int = 0, last: int = END) -> None:
         self._whole.done(max(first, self._first), min(last, self._last))
@@ -59,7 +59,7 @@ class PartOfTicket:
 class _Nothing:
     """For a service that keeps nothing."""
 
-    def grant(self) -> None:
+    def grant(self, first: int = 0, last: int = END) -> None:
         pass
 
     def done(self, first: int = 0, last: int = END) -> None:

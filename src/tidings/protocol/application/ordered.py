@@ -88,7 +88,7 @@ class _Turn:
         self.stamp = stamp
         self.waits = waits
 
-    def grant(self) -> None:
+    def grant(self, first: int = 0, last: int = END) -> None:
         pass
 
     def done(self, first: int = 0, last: int = END) -> None:
