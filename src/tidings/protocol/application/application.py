@@ -194,7 +194,7 @@ class Application:
             case RunDelivered(subscription=name):
                 if name in self._holders:
                     self._holders[name].on_run(fact)
-                elif fact.ticket is not None or fact.ticket is not None:
+                elif fact.ticket is not None:
                     fact.ticket.done()
             case SubscriptionAccepted(subscription=name) if name in self._holders:
                 self._holders[name].on_accepted(fact)
