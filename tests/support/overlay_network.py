@@ -12,7 +12,7 @@ between a client and its broker, unless a test says otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import pytest
@@ -38,6 +38,7 @@ from tidings.protocol.kernel import Handler, Node
 from tidings.protocol.labels import step
 from tidings.protocol.queued import Hop, LocalClient, Queued
 from tidings.protocol.reliable_client import ReliableClient, ReliableSession
+from tidings.protocol.spill import SpillLimits
 from tidings.protocol.subscription_log import Route, SubscriptionLog
 from tidings.protocol.subscriptions import Subscriptions
 from tidings.scenario.links import LinkSpec
@@ -64,6 +65,8 @@ class OverlayNetwork:
         window: int = 64,
         client_delay_ms: float = 0.0,
         delays_ms: Mapping[str, float] | None = None,
+        together: bool = False,
+        limits: SpillLimits | None = None,
     ) -> None:
         self.topology = _topology(edges)
         self.clients = dict(clients)
@@ -79,6 +82,7 @@ class OverlayNetwork:
         self.messages: list[tuple[float, str, str, Message]] = []
         """What brokers received from brokers: time, sender, receiver, message."""
         self._delta, self._window = delta, window
+        self._together, self._limits = together, limits
         self._delays_ms = {_pair(names): value for names, value in (delays_ms or {}).items()}
         self._client_delay_ms = client_delay_ms
         self._subscriptions: dict[str, dict[str, Subscription]] = {name: {} for name in clients}
@@ -113,6 +117,7 @@ class OverlayNetwork:
             incarnation=node.now + 1,
             new=first,
             window=self._window,
+            limits=self._limits,
         )
         for kind, handler in broker.handlers.items():
             broker.handlers[kind] = self._noting(node.node, handler)
@@ -184,6 +189,16 @@ class OverlayNetwork:
     def publish(self, client: str, count: int = 1, **attributes: Scalar) -> None:
         for _ in range(count):
             self.client(client).publish("/t", attributes, b"", self.network.schedule.now)
+
+    def publish_all(self, client: str, values: Sequence[int]) -> None:
+        """An event with each of these values of x; `together`: as one run."""
+        session = self.client(client).session
+        for value in values:
+            if self._together:
+                session.add("/t", {"x": value}, b"", self.network.schedule.now)
+            else:
+                session.publish("/t", {"x": value}, b"", self.network.schedule.now)
+        session.flush()
 
     def crash(self, *names: str, keep_state: bool = True) -> None:
         for name in names:

@@ -325,14 +325,11 @@ class Delivery(Part):
         """What is queued of these has one more sender; the rest everybody has."""
         begin = first
         for low, high, queued in self.queue.of_flow(flow, first, last):
-            if queued.is_gap:  # what it stands for was given up; a copy of the gap itself ends with it
+            if not queued.is_gap:
+                if low > queued.first:
+                    queued = self.hops.split(queued, low)
                 if high < queued.last:
-                    continue
-                low = high
-            elif low > queued.first:
-                queued = self.hops.split(queued, low)
-            if not queued.is_gap and high < queued.last:
-                self.hops.split(queued, high + 1)
+                    self.hops.split(queued, high + 1)
             if begin < low:
                 self._tell_sender(sender, flow, number + begin - first, low - begin)
             begin = high + 1

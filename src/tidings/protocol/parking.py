@@ -196,23 +196,20 @@ class Parking:
         if gap is not None and self._extends(gap, queued, subscriptions):
             self._queue.remove(queued)
             self._senders.go_on(queued)
-            self._queue.extend(gap, queued.last)
-            self._set_message(gap, subscriptions)
             made = None
         else:
             gap = made = self._last_gaps[queued.flow] = queued
             gap.size_bytes = 0
             self._senders.go_on(queued)
-            self._set_message(gap, subscriptions)
             gap.senders = []
-            self._set_parked(gap)
+        origin, source, incarnation = gap.flow
+        message = ForwardGap(origin, gap.label, source, incarnation, gap.first, queued.last, subscriptions)
+        self._queue.make_gap(gap, message)
+        if made is not None:
+            self._set_parked(made)
         for sender, number in senders:
             self._confirmations.passed(sender, queued.flow, number, count)
         return made
-
-    def _set_message(self, gap: Queued, subscriptions: tuple[str, ...]) -> None:
-        origin, source, incarnation = gap.flow
-        gap.message = ForwardGap(origin, gap.label, source, incarnation, gap.first, gap.last, subscriptions)
 
     def _extends(self, gap: Queued, queued: Queued, subscriptions: tuple[str, ...]) -> bool:
         return (

@@ -123,7 +123,10 @@ class Queued:
 
 
 class Queue:
-    """All that is queued, in the order in which it was taken, and by flow and sequence."""
+    """All that is queued, in the order in which it was taken, and by flow and sequence.
+
+    A gap has its last sequence alone: some of the others may be queued as well, for whom they are not missing.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[int, Queued] = {}
@@ -163,7 +166,7 @@ class Queue:
             self.parked_count += 1
         else:
             self._unparked[queued.serial] = queued
-        self._range_of(queued.flow).add(queued.first, queued.last, queued)
+        self._index(queued)
 
     def remove(self, queued: Queued) -> bool:
         """False if it was not there."""
@@ -174,7 +177,7 @@ class Queue:
         else:
             del self._unparked[queued.serial]
         ranges = self._flows[queued.flow]
-        ranges.take(queued.first, queued.last)
+        ranges.take(queued.last if queued.is_gap else queued.first, queued.last)
         if not ranges:
             del self._flows[queued.flow]
         return True
@@ -192,18 +195,18 @@ class Queue:
         self.add(part)
         return part
 
-    def extend(self, gap: Queued, last: int) -> None:
-        """The gap takes the place of what is queued after it, up to that sequence."""
-        ranges = self._flows[gap.flow]
-        ranges.take(gap.first, last)
-        gap.last = last
-        ranges.add(gap.first, last, gap)
+    def make_gap(self, queued: Queued, message: ForwardGap) -> None:
+        """It is a gap from now on, or another one."""
+        ranges = self._flows[queued.flow]
+        ranges.take(queued.last if queued.is_gap else queued.first, queued.last)
+        queued.message, queued.last = message, message.last
+        self._index(queued)
 
-    def _range_of(self, flow: Flow) -> RangeMap[Queued]:
-        ranges = self._flows.get(flow)
+    def _index(self, queued: Queued) -> None:
+        ranges = self._flows.get(queued.flow)
         if ranges is None:
-            ranges = self._flows[flow] = RangeMap()
-        return ranges
+            ranges = self._flows[queued.flow] = RangeMap()
+        ranges.add(queued.last if queued.is_gap else queued.first, queued.last, queued)
 
     def _sort(self) -> None:
         if not self._in_order:

@@ -96,6 +96,8 @@ class Stream:
         """Events in both."""
         self._taken = 0
         """Events that the application has and is not known to be done with."""
+        self._finished = 0
+        """Events that it is done with, and the service does not know."""
         self._waiters: deque[asyncio.Future[None]] = deque()
         """Whoever waits for an event, first come, first served."""
         self._changing = asyncio.Lock()
@@ -257,10 +259,17 @@ class Stream:
 
     def _finish(self) -> None:
         """Whoever asks for the next event is done with those before."""
-        if self._taken:
-            taken, self._taken = self._taken, 0
-            if self._lossless:
-                self._service.taken(self.subscription.id, taken)
+        if self._lossless and self._taken:
+            if not self._finished:  # said once in a turn of the loop, for that is when it leaves
+                asyncio.get_running_loop().call_soon(self._report)
+            self._finished += self._taken
+        self._taken = 0
+
+    def _report(self) -> None:
+        """Tell the service what the application is done with."""
+        if self._finished:
+            finished, self._finished = self._finished, 0
+            self._service.taken(self.subscription.id, finished)
 
     def _decode_next(self) -> None:
         unread = self._later.popleft()
@@ -328,6 +337,7 @@ class Stream:
     ) -> None:
         self._closed = True
         self._wake_all()
+        self._report()
         self._service.streams.pop(self.subscription.id, None)
         await self._service.remove_subscription(self.subscription.id)
 
