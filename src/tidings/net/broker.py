@@ -34,15 +34,12 @@ from tidings.net.client_desk import (
     refuse_other,
     stamped_handlers,
 )
-from tidings.net.complaints import LinkLog
 from tidings.net.dialling import settled
 from tidings.net.epidemic import EPIDEMIC, EpidemicSettings, Post, unpinned, within_datagrams
 from tidings.net.guaranteed import (
     GUARANTEED,
     GuaranteedSettings,
-    Keeper,
     check_settings,
-    crosses,
     make_broker,
     settled_settings,
 )
@@ -55,6 +52,7 @@ from tidings.net.handshake import (
     hello_refusal,
     welcome_refusal,
 )
+from tidings.net.keeper import crosses
 from tidings.net.lossy import LossyLinks
 from tidings.net.node_host import EVERYWHERE, NodeHost
 from tidings.net.outbox import DEFAULT_LIMIT_BYTES, Policy
@@ -151,8 +149,6 @@ class BrokerServer:
         self._broker_policy = Policy(
             buffer_limit_bytes, drops_publications=lossy, drops_notifications=lossy, reports_drops=False
         )
-        self._link_logs: dict[str, LinkLog] = {}
-        self._keeper = Keeper(self._open_session, self._standing, self._port.random, self._on_link_failure)
         self._left: asyncio.Future[None] | None = None
 
     # --- Life
@@ -173,7 +169,7 @@ class BrokerServer:
             raise
         if self._guaranteed is None:
             for peer, address in self._dialled().items():
-                self.host.keep_link(peer, address, partial(self._open_session, peer, address))
+                self.host.keeper.want(peer, address)
             await self._begin_anew()
 
     async def _begin_anew(self) -> None:
@@ -229,7 +225,6 @@ class BrokerServer:
         try:
             self._node.start()
         except StoreCorrupt as error:
-            self._keeper.forget_all()
             self.host.release()
             if not settings.recover:
                 raise
@@ -251,10 +246,7 @@ class BrokerServer:
         node.start()
 
     async def stop(self) -> None:
-        self.host.stopped = True
-        await self._keeper.stop()
         await self.host.stop(None if self._archive is None else self._archive.close)
-        self._keeper.forget_all()
 
     async def leave(self) -> None:
         """Leave the network for good; returns when nothing waits for this broker any more. Then `stop` it.
@@ -312,24 +304,15 @@ class BrokerServer:
         """Who it is comes with the Hello; until then it is a client as far as limits go."""
         return self._broker_policy if hello is not None and hello.role == BROKER else self._client_policy
 
-    async def _open_session(self, peer: str, address: Address) -> Session:
+    async def dial(self, peer: str, address: Address) -> Session:
         self._check_dialling(address)
         hello = Hello(PROTOCOL_VERSION, self.name, BROKER, self.identity.mode, self.identity.token)
         return await self.host.open(address, Dial(hello, peer), self._broker_policy)
 
-    def _standing(self, peer: str) -> Session | None:
-        """The session with that peer that is up."""
+    def standing(self, peer: str) -> Session | None:
         session = self._port.sessions.get(peer)
         assert session is None or isinstance(session, Session)
         return session
-
-    def _on_link_failure(self, peer: str, reason: str) -> None:
-        if reason == CROSSING:
-            return
-        link_log = self._link_logs.get(peer)
-        if link_log is None:
-            link_log = self._link_logs[peer] = LinkLog(self.name, peer, self.neighbours.get(peer))
-        link_log(reason)
 
     # --- Sessions: what they ask of their host
 
@@ -360,18 +343,18 @@ class BrokerServer:
     def _gives_way(self, peer: str) -> bool:
         """Both may dial: is the peer's connection taken? Then a dial of our own ends."""
         now = asyncio.get_running_loop().time()
-        if self._keeper.dials(peer) and self.name < peer:
+        if self.host.keeper.dials(peer) and self.name < peer:
             return False
-        if crosses(self.name, peer, self._standing(peer), now):
+        if crosses(self.name, peer, self.standing(peer), now):
             return False
-        self._keeper.give_way(peer)
+        self.host.keeper.give_way(peer)
         return True
 
     def on_welcome(self, session: Session, welcome: Welcome) -> None:
         assert session.dial is not None
         expected = session.dial.expected
         reason = welcome_refusal(welcome, self.identity, expected)
-        if reason is None and self._guaranteed is not None and self._standing(expected) is not None:
+        if reason is None and self._guaranteed is not None and self.standing(expected) is not None:
             reason = CROSSING
         if reason is not None:
             session.refuse(reason)
@@ -446,10 +429,10 @@ class BrokerServer:
     def on_fact(self, fact: object) -> None:
         match fact:
             case SessionWanted(peer=peer, address=address):
-                self._keeper.want(peer, self._dialling_address(peer, address))
+                self.host.keeper.want(peer, self._dialling_address(peer, address))
             case SessionUnwanted(peer=peer):
-                self._keeper.unwant(peer)
-                session = self._standing(peer)
+                self.host.keeper.unwant(peer)
+                session = self.standing(peer)
                 if session is not None:  # not now: the protocol is in the middle of something
                     asyncio.get_running_loop().call_soon(self._close_unwanted, session)
             case BrokerKnown(broker=broker, address=address) if self._post is not None:

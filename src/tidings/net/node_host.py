@@ -15,8 +15,10 @@ from tidings.model.errors import ConnectionFailed, StoreError, WireError
 from tidings.model.messages import Hello, Welcome
 from tidings.net.address import Address
 from tidings.net.complaints import Complaints, LinkLog
-from tidings.net.dialling import explain, keep_open, open_stream
+from tidings.net.dialling import explain, open_stream
+from tidings.net.handshake import CROSSING
 from tidings.net.holes import Holes
+from tidings.net.keeper import Keeper
 from tidings.net.listening import Listener
 from tidings.net.outbox import Policy
 from tidings.net.port import AsyncPort
@@ -39,6 +41,12 @@ class Owner(Protocol):
     def on_hello(self, session: Session, hello: Hello) -> None: ...
     def on_welcome(self, session: Session, welcome: Welcome) -> None: ...
     def on_ended(self, session: Session, end: End) -> None: ...
+    async def dial(self, peer: str, address: Address) -> Session:
+        """OSError, ConnectionFailed: there is no session."""
+
+    def standing(self, peer: str) -> Session | None:
+        """The session with that peer that is up."""
+
     def on_timer(self, name: TimerName) -> None: ...
     def on_fact(self, fact: object) -> None: ...
     def policy_for(self, hello: Hello | None) -> Policy:
@@ -56,6 +64,7 @@ class NodeHost:
         self.tls = tls
         self.client_context: ssl.SSLContext | None = None
         self.port = AsyncPort(name, on_timer=self._on_timer, emit=owner.on_fact, seed=seed)
+        self.keeper = Keeper(owner.dial, owner.standing, self.port.random, self._on_link_failure)
         self.turns = Turns(self._on_failure)
         self.sessions: dict[Session, None] = {}
         self.holes = Holes()
@@ -69,7 +78,7 @@ class NodeHost:
             lambda: None if tls is None else server_context(tls),
         )
         self._owner = owner
-        self._links: list[asyncio.Task[End]] = []
+        self._link_logs: dict[str, LinkLog] = {}
         self._stopping: asyncio.Task[None] | None = None
 
     # --- Life
@@ -98,13 +107,13 @@ class NodeHost:
             return await endpoint.open(address, dial, policy)
         return await open_stream(self, address, dial, policy, self.client_context)
 
-    def keep_link(self, peer: str, address: Address, open_session: Callable[[], Awaitable[Session]]) -> None:
-        """It is opened again whenever it ends, until the node stops."""
-        keeping = keep_open(open_session, self.port.random, LinkLog(self.name, peer, address))
-        self._links.append(asyncio.create_task(keeping))
+    def _on_link_failure(self, peer: str, address: Address, reason: str) -> None:
+        if reason != CROSSING:
+            self._link_logs.setdefault(peer, LinkLog(self.name, peer, address))(reason)
 
     def release(self) -> None:
         """The protocol is not driven any more."""
+        self.keeper.forget_all()
         self.port.close()
         if self.turns.store is not None:
             self.turns.store.close()
@@ -113,9 +122,7 @@ class NodeHost:
     async def stop(self, close: Callable[[], Awaitable[None]] | None = None) -> None:
         """As abruptly as a crash; `close` what else there is once the sessions have ended."""
         self.stopped = True
-        for task in self._links:
-            task.cancel()
-        await asyncio.gather(*self._links, return_exceptions=True)
+        await self.keeper.stop()
         self.listener.stop_serving()
         sessions = list(self.sessions | self.holes.sessions)
         for session in sessions:

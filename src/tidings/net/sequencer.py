@@ -105,7 +105,7 @@ class SequencerHost:
             await self.stop()
             raise
         for peer in dialled:
-            self.host.keep_link(peer, self.addresses[peer], partial(self._dial, peer))
+            self.host.keeper.want(peer, self.addresses[peer])
 
     @property
     def address(self) -> Address:
@@ -137,9 +137,13 @@ class SequencerHost:
     def policy_for(self, hello: Hello | None) -> Policy:
         return POLICY
 
-    async def _dial(self, peer: str) -> Session:
+    def standing(self, peer: str) -> Session | None:
+        link = self._links.get(peer)
+        return None if link is None else link.session
+
+    async def dial(self, peer: str, address: Address) -> Session:
         hello = Hello(PROTOCOL_VERSION, self.name, SEQUENCER, SEQUENCER_MODE, self._token)
-        return await self.host.open(self.addresses[peer], Dial(hello, peer), POLICY)
+        return await self.host.open(address, Dial(hello, peer), POLICY)
 
     async def stop(self) -> None:
         await self.host.stop()
