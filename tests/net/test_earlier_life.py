@@ -67,7 +67,7 @@ def test_what_came_before_it_subscribed_again_is_shown(tmp_path: Path) -> None:
 
 def test_without_keeping_it_would_be_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug to the test above."""
-    monkeypatch.setattr(ReliableSession, "_keep_early", lambda self, message, notice: None)
+    monkeypatch.setattr(ReliableSession, "_keep_early", lambda self, subscriptions, what, notice: None)
     check_next_life(tmp_path, list(range(50, 60)))
 
 

@@ -125,7 +125,7 @@ def test_a_chain_of_brokers_delivers_in_order_and_confirms() -> None:
             assert reader.numbers == list(range(2_000))
             assert near.numbers == list(range(1_990, 2_000))
             assert sessions(network["b1"]) == ["b0", "b2"]
-            assert not node(network["b1"]).delivery.entries
+            assert not node(network["b1"]).delivery.queue
 
     play(main)
 

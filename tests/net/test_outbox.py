@@ -77,9 +77,9 @@ def plain(message: Message) -> Any:
         return ("carried", message.origin, message.numbers, message.by, message.publication.sequence)
     if isinstance(message, Forward):
         shared = (message.origin, message.label, message.generation, message.stamp, message.excluded)
-        return ("forward", *shared, message.publication.sequence)
+        return ("forward", *shared, message.stretch.first)
     if isinstance(message, Stamped):
-        return ("stamped", message.generation, message.stamp, message.publication.sequence)
+        return ("stamped", message.generation, message.stamp, message.stretch.first)
     if isinstance(message, Relayed):
         return ("relayed", message.peer, message.serial, plain(message.message))
     return message
@@ -116,8 +116,8 @@ def sequences(draw: st.DrawFn) -> list[Message]:
             "x": lambda n: forward(n, 1, draw(st.sampled_from((("r",), ("r", "q"))))),
             "z": lambda n: Stamped(5, draw(st.integers(1, 2)), publication(n)),
             "y": lambda n: Relayed("b9", 3, draw(st.sampled_from((Ping(n), forward(n))))),
-            "a": lambda n: Passed((n,)),
-            "r": lambda n: Passed((n, n + 100)),
+            "a": lambda n: Passed(((n, n),)),
+            "r": lambda n: Passed(((n, n), (n + 100, n + 102))),
             "g": Ping,
             "s": lambda n: Subscribed(f"s{n}"),
         }
@@ -149,7 +149,13 @@ def test_order_is_kept(kind: type[Outbox]) -> None:
 
 
 def counts_of(messages: list[Message]) -> list[int]:
-    return [count for message in messages if isinstance(message, Passed) for count in message.counts]
+    return [
+        number
+        for message in messages
+        if isinstance(message, Passed)
+        for first, last in message.ranges
+        for number in range(first, last + 1)
+    ]
 
 
 def check_confirms(sent: list[Message], got: list[Message]) -> None:
@@ -204,11 +210,11 @@ def test_confirmations_that_do_not_meet_stay_apart(
 def test_what_a_broker_forwards_is_one_body_with_what_it_has_passed() -> None:
     outbox = StreamOutbox()
     for number in range(1, 51):
-        outbox.add(Passed((number,)))
+        outbox.add(Passed(((number, number),)))
         outbox.add(forward(number))
     bodies = bodies_of(outbox)
     assert len(bodies) == 2
-    assert list(decode(bodies[1])) == [Passed(tuple(range(1, 51)))]
+    assert list(decode(bodies[1])) == [Passed(((1, 50),))]
     for number in range(1, 51):
         outbox.add(Stamped(5, 1 + number // 30, publication(number)))
     assert len(bodies_of(outbox)) == 2

@@ -26,10 +26,9 @@ from overlay_network import (
 )
 from tidings.model.event import Publication
 from tidings.model.messages import Activate, Records, Sync
-from tidings.protocol.attachments import Attachments
 from tidings.protocol.delivery import Delivery
-from tidings.protocol.queued import CLIENT, Flow, Queued
-from tidings.protocol.subscription_log import Destination, Entry
+from tidings.protocol.queued import Flow, Hop, LocalClient, Queued
+from tidings.protocol.subscription_log import Entry, Route
 from tidings.protocol.subscriptions import Subscriptions
 
 
@@ -119,15 +118,15 @@ def test_figure_8_lines_33_38_a_client_that_is_away_gets_the_publication_later(
     assert network.shown("s") == ["p:1", "p:2", "p:3"]
     assert network.remains() == []
 
-    local_targets = Attachments.local_targets
+    set_pending = Delivery._set_pending
 
-    def attached_only(
-        self: Attachments, publication: Publication, entries: tuple[Entry, ...]
-    ) -> dict[str, tuple[str, ...]]:
-        targets = local_targets(self, publication, entries)
-        return {client: names for client, names in targets.items() if self.clients[client].attached}
+    def attached_only(self: Delivery, queued: Queued, route: Route) -> None:
+        queued.local = {
+            client: names for client, names in queued.local.items() if LocalClient(client) in self.hops
+        }
+        set_pending(self, queued, route)
 
-    monkeypatch.setattr(Attachments, "local_targets", attached_only)
+    monkeypatch.setattr(Delivery, "_set_pending", attached_only)
     network = play()
     assert network.shown("s") == ["p:1", "p:3"]
 
@@ -149,9 +148,13 @@ def test_figure_8_lines_39_48_a_new_session_is_sent_what_is_pending(monkeypatch:
 
     def only_note(self: Delivery, peer: str) -> None:
         self.hops.open(peer)
-        for queued in self.entries.values():
+        for queued in self.queue.entries():
             for name, hop in queued.pending.items():
-                if hop is None and self._sessions.frontier(self._log.labels[name]) == peer:
+                if (
+                    hop is None
+                    and isinstance(name, str)
+                    and self._sessions.frontier(self._log.labels[name]) == peer
+                ):
                     queued.pending[name] = peer
                     queued.hops[peer] = 0
 
@@ -335,11 +338,9 @@ def test_publishers_broker_restarts_the_stamp_decides_who_gets_it(
     ) -> None:
         publish(self, client, generation, self._log.position, publication)
 
-    def after_recovery(
-        self: Delivery, queued: Queued, publication: Publication, route: tuple[Destination, ...]
-    ) -> None:
+    def after_recovery(self: Delivery, queued: Queued, route: Route) -> None:
         queued.mark = self._log.position
-        set_pending(self, queued, publication, route)
+        set_pending(self, queued, route)
 
     monkeypatch.setattr(Delivery, "publish", at_arrival)
     monkeypatch.setattr(Delivery, "_set_pending", after_recovery)
@@ -354,7 +355,7 @@ def forget_marks_of_the_spill(monkeypatch: pytest.MonkeyPatch) -> None:
     ready = Delivery.ready
 
     def matched_anew(self: Delivery, peer: str) -> None:
-        for queued in self.entries.values():
+        for queued in self.queue.entries():
             queued.mark = self._log.position
         ready(self, peer)
 
@@ -508,19 +509,19 @@ def test_subscribers_broker_restarts_the_client_knows_what_it_was_shown(
 
 def number_by_hop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker tells copies apart by what the previous broker, in its present life, has sent."""
-    is_duplicate = Delivery._is_duplicate
+    first_unseen = Delivery._first_unseen
     heard: set[tuple[str, Flow, int, str, int]] = set()
 
-    def by_hop(self: Delivery, flow: Flow, sequence: int, sender: str, count: int) -> bool:
-        if not sender.startswith(CLIENT):
+    def by_hop(self: Delivery, flow: Flow, first: int, last: int, sender: Hop, number: int) -> int:
+        if isinstance(sender, str):
             life = self._sessions._sessions[sender].incarnation
-            copy = (self.port.node, flow, sequence, sender, life)
+            copy = (self.port.node, flow, first, sender, life)
             if copy not in heard:
                 heard.add(copy)
                 self.seen.pop(flow, None)
-        return is_duplicate(self, flow, sequence, sender, count)
+        return first_unseen(self, flow, first, last, sender, number)
 
-    monkeypatch.setattr(Delivery, "_is_duplicate", by_hop)
+    monkeypatch.setattr(Delivery, "_first_unseen", by_hop)
 
 
 def test_section_7_rolling_restarts_make_no_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,8 @@ from tidings.model.messages import Attached, Forward, Passed, Record, Records, S
 from tidings.protocol import hops
 from tidings.protocol.delivery import Delivery
 from tidings.protocol.labels import on_path
-from tidings.protocol.queued import Flow, Queued
+from tidings.protocol.parking import Parking
+from tidings.protocol.queued import Flow, Hop, Queued
 from tidings.protocol.relays import Relays
 from tidings.protocol.reliable_client import ReliableSession
 from tidings.protocol.subscription_log import Entry, SubscriptionLog
@@ -175,7 +176,7 @@ def test_publishers_broker_restart(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def send_nothing_again(self: ReliableSession, sender: str, message: Attached) -> None:
         if not self._attached:
-            self._unconfirmed.clear()
+            self._outgoing._unconfirmed.clear()
         on_attached(self, sender, message)
 
     monkeypatch.setattr(ReliableSession, "on_attached", send_nothing_again)
@@ -416,7 +417,7 @@ def test_confirmation_in_flight_at_failure(monkeypatch: pytest.MonkeyPatch) -> N
     assert network.broker("b1").delivery.duplicates == 1
     assert network.remains() == []
 
-    def say_nothing(self: Delivery, sender: str, count: int, flow: Flow, sequence: int) -> None: ...
+    def say_nothing(self: Delivery, sender: Hop, flow: Flow, number: int, count: int) -> None: ...
 
     monkeypatch.setattr(Delivery, "_tell_sender", say_nothing)
     network = play()
@@ -449,10 +450,10 @@ def test_window_of_1_in_both_directions(monkeypatch: pytest.MonkeyPatch) -> None
         assert [event for event in network.shown("u") if event[0] == source] == events(source, 1, 10)
     assert network.remains() == []
 
-    def never(self: Delivery, queued: Queued) -> bool:
+    def never(self: Parking, queued: Queued) -> bool:
         return False
 
-    monkeypatch.setattr(Delivery, "_is_stuck", never)
+    monkeypatch.setattr(Parking, "_is_stuck", never)
     network = play()
     assert "p:3" not in network.shown("t"), "what waits for the dead holds up the living"
 

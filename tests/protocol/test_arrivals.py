@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.protocol.arrivals import Arrivals, Ticket, ranges_of
+from tidings.protocol.arrivals import Arrivals, Notice, Ticket, merged
+
+
+def ticket(notice: Notice, first: int = 1, last: int | None = None, number: int | None = None) -> Ticket:
+    """For the events `first` to `last`, all of the notice unless said otherwise."""
+    begin = notice.first if number is None else number
+    end = first + notice.last - notice.first if last is None else last
+    return Ticket(notice, begin, first, end, lambda low, high: None)
 
 
 def test_what_is_done_is_what_all_holders_are_done_with() -> None:
     arrivals = Arrivals(lambda: None)
     first = arrivals.arrive()
-    x, y = Ticket(first), Ticket(first)
-    first.release()
-    arrivals.arrive().release()  # for nobody
+    x, y = ticket(first), ticket(first)
+    first.close()
+    arrivals.arrive().close()  # for nobody
     assert arrivals.news() == (0, ((2, 2),))
     x.done()
     assert arrivals.news() is None
@@ -26,66 +35,132 @@ def test_what_is_done_is_what_all_holders_are_done_with() -> None:
 def test_what_is_buffered_is_granted_and_not_done() -> None:
     arrivals = Arrivals(lambda: None)
     notices = [arrivals.arrive() for _ in range(3)]
-    tickets = [Ticket(notice) for notice in notices]
+    tickets = [ticket(notice) for notice in notices]
     for notice in notices:
-        notice.release()
-    for ticket in tickets:
-        ticket.grant()
+        notice.close()
+    for each in tickets:
+        each.grant()
     assert arrivals.news() == (3, ())
     tickets[2].done()  # the order of finishing is not that of arrival
     tickets[0].done()
     assert arrivals.news() == (3, ((1, 1), (3, 3)))
 
 
+def test_events_of_a_run_are_done_with_in_any_order() -> None:
+    arrivals = Arrivals(lambda: None)
+    run = arrivals.arrive(10)
+    held = ticket(run, first=101)
+    run.close()
+    held.done(104, 105)
+    assert arrivals.news() == (0, ((4, 5),))
+    held.done(101, 104)
+    assert arrivals.news() == (5, ((1, 3),))
+    held.done()
+    assert arrivals.news() == (10, ((6, 10),))
+
+
+def test_what_nobody_holds_of_a_run_is_done_with() -> None:
+    arrivals = Arrivals(lambda: None)
+    run = arrivals.arrive(6)
+    held = ticket(run, first=3, last=4, number=3)
+    held.grant()
+    run.close()
+    assert arrivals.news() == (6, ((1, 2), (5, 6)))
+
+
+def test_one_that_is_quick_does_not_settle_what_another_will_hold() -> None:
+    """Both hold it before the handler ends: what the first says meanwhile counts for the first alone."""
+    arrivals = Arrivals(lambda: None)
+    notice = arrivals.arrive()
+    quick = ticket(notice)
+    quick.done()
+    slow = ticket(notice)
+    notice.close()
+    assert arrivals.news() is None
+    slow.done()
+    assert arrivals.news() == (1, ((1, 1),))
+
+
 def test_what_came_again_is_done_with_on_the_new_connection() -> None:
     told: list[str] = []
     before = Arrivals(lambda: told.append("before"))
-    notice = before.arrive()
-    held = Ticket(notice)
+    notice = before.arrive(4)
+    held = ticket(notice, first=11)
     held.grant()
-    notice.release()
+    notice.close()
+    held.done(12, 12)
     before.end()
     told.clear()
     after = Arrivals(lambda: told.append("after"))
-    again = after.arrive()
-    held.move(again)
-    again.release()
-    assert after.news() == (1, ()), "what was granted is granted"
+    for first, last in ((11, 12), (13, 14)):  # cut otherwise than before
+        again = after.arrive(last - first + 1)
+        held.move(again, again.first, first, last)
+        again.close()
+    assert after.news() == (4, ((2, 2),)), "what was granted is granted; what was done before is so again"
     held.done()
-    assert after.news() == (1, ((1, 1),))
+    assert after.news() == (4, ((1, 1), (3, 4)))
     assert set(told) == {"after"}
 
 
-@given(st.lists(st.tuples(st.integers(0, 7), st.sampled_from(["arrive", "grant", "done"])), max_size=60))
-def test_random_courses_agree_with_the_model(course: list[tuple[int, str]]) -> None:
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["arrive", "grant", "done"]), st.integers(0, 5), st.integers(0, 6), st.integers(0, 6)
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_random_courses_agree_with_the_model(course: list[tuple[str, int, int, int]]) -> None:
+    """Each notification of some events has up to three holders, each of a stretch of it."""
     arrivals = Arrivals(lambda: None)
-    tickets: list[Ticket] = []
-    granted: set[int] = set()
-    done: set[int] = set()
+    tickets: list[tuple[Ticket, range]] = []
+    ungranted: dict[int, set[int]] = {}
+    """Number -> the tickets that have neither granted nor finished it."""
+    holders: dict[int, set[int]] = {}
     told: set[int] = set()
-    for which, what in course:
+    for what, which, offset, length in course:
         if what == "arrive" or which >= len(tickets):
-            notice = arrivals.arrive()
-            tickets.append(Ticket(notice))
-            notice.release()
+            notice = arrivals.arrive(length + 1)
+            for number in range(notice.first, notice.last + 1):
+                holders[number], ungranted[number] = set(), set()
+            for holder in range(which % 4):
+                first = min(notice.first + (offset + holder) % 3, notice.last)
+                numbers = range(first, notice.last + 1 - holder % 2)
+                if numbers:
+                    made = ticket(notice, first, numbers[-1], first)
+                    for number in numbers:
+                        holders[number].add(len(tickets))
+                        ungranted[number].add(len(tickets))
+                    tickets.append((made, numbers))
+            notice.close()
         elif what == "grant":
-            tickets[which].grant()
-            granted.add(which + 1)
+            tickets[which][0].grant()
+            for number in tickets[which][1]:
+                ungranted[number].discard(which)
         else:
-            tickets[which].done()
-            done.add(which + 1)
+            held, numbers = tickets[which]
+            part = numbers[offset : offset + length]
+            if part:
+                held.done(part[0], part[-1])
+            for number in part:
+                holders[number].discard(which)
+                ungranted[number].discard(which)
+        granted = 0
+        while granted + 1 in ungranted and not ungranted[granted + 1]:
+            granted += 1
+        done = {number for number, who in holders.items() if not who} - told
         news = arrivals.news()
-        prefix = 0
-        while prefix + 1 in granted | done:
-            prefix += 1
-        assert (news[0] if news else prefix) == prefix
-        for first, last in news[1] if news else ():
-            fresh = set(range(first, last + 1))
-            assert not fresh & told
-            told |= fresh
-        assert told == done
+        if news is None:
+            assert not done
+            continue
+        assert news[0] == granted
+        assert {number for low, high in news[1] for number in range(low, high + 1)} == done
+        told |= done
 
 
-def test_ranges_are_ascending_and_apart() -> None:
-    assert ranges_of([5, 1, 2, 9, 8, 3]) == ((1, 3), (5, 5), (8, 9))
-    assert ranges_of([]) == ()
+@given(st.sets(st.integers(1, 40)))
+def test_ranges_are_ascending_and_apart(numbers: set[int]) -> None:
+    ranges = merged((number, number) for number in numbers)
+    assert {number for first, last in ranges for number in range(first, last + 1)} == numbers
+    assert all(left[1] + 1 < right[0] for left, right in pairwise(ranges))

@@ -119,7 +119,7 @@ def test_a_baseline_that_is_only_taken_is_noticed(monkeypatch: pytest.MonkeyPatc
 
     def only_taken(self: ReliableSession, sender: str, message: Baseline) -> None:
         for source, incarnation, sequence in message.marks:
-            self._is_new(self._held[message.subscription], source, incarnation, sequence)
+            self._shown_before(self._held[message.subscription], source, incarnation, sequence)
 
     monkeypatch.setattr(ReliableSession, "on_baseline", only_taken)
     with pytest.raises(AssertionError):

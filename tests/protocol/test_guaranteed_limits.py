@@ -151,7 +151,7 @@ def test_beyond_the_bound_the_subscriber_hears_of_a_gap() -> None:
     assert chain.delivered() == [1, 2, 3, 4, 5, 6, 7, 13]
     assert chain.missed() == [(8, 12)]  # one gap for all in a row
     assert chain.broker("b0").delivery.gaps == 5
-    assert not chain.broker("b0").delivery.entries
+    assert not chain.broker("b0").delivery.queue
 
 
 def test_a_bound_in_bytes_works_the_same() -> None:
@@ -217,12 +217,12 @@ def test_a_full_disk_holds_the_publisher_up_and_loses_nothing() -> None:
 def test_a_sender_waits_while_too_much_of_its_own_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidings.protocol.hops.MAX_WAITING_PER_SENDER", 4)
     for patience in ("SLOW_NS", "PROMPT_NS"):
-        monkeypatch.setattr(f"tidings.protocol.delivery.{patience}", 3600 * S)
+        monkeypatch.setattr(f"tidings.protocol.parking.{patience}", 3600 * S)
     chain = Chain(window=2)
     chain.clients["s"].session.acknowledges = False  # it takes nothing
     chain.publish(50)
     chain.run(5)
-    queues = [len(chain.broker(name).delivery.entries) for name in LABELS]
+    queues = [len(chain.broker(name).delivery.queue) for name in LABELS]
     assert max(queues) <= 10
     finish(chain, "s")
     chain.run(5)
@@ -260,8 +260,8 @@ def test_who_publishes_one_by_one_hardly_waits_for_a_subscriber_that_takes_nothi
     finish(chain, "s")
     chain.run(1)
     assert chain.delivered() == list(range(1, 22))
-    assert not chain.broker("b0").delivery.entries
-    assert not chain.broker("b0").delivery._away
+    assert not chain.broker("b0").delivery.queue
+    assert not chain.broker("b0").delivery._parking._away
 
 
 # --- Nonsense
@@ -276,7 +276,7 @@ def send(chain: Chain, sender: str, to: str, message: object) -> None:
 def test_a_confirmation_of_an_unknown_publication_is_reported_and_ignored(kind: type) -> None:
     chain = Chain()
     chain.publish(1)
-    send(chain, "b1", "b0", kind((99,)))
+    send(chain, "b1", "b0", kind(((99, 99),)))
     assert any("confirms publication 99" in text for text in chain.trouble("b0"))
     send(chain, "b1", "b0", Taken(99))
     chain.publish(1)
@@ -289,7 +289,7 @@ def test_sequences_from_the_past_are_confirmed_and_not_delivered_again() -> None
     old = make_publication("p", 0, 2, "/a", {}, b"other", 0)
     send(chain, "p", "b0", Stamped(chain.broker("b0").generation, 1, old))
     assert chain.delivered() == [1, 2, 3]
-    assert not chain.broker("b0").delivery.entries
+    assert not chain.broker("b0").delivery.queue
 
 
 def test_sequences_from_the_far_future_and_stamps_beyond_the_log_are_refused() -> None:

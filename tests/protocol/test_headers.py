@@ -35,7 +35,7 @@ from tidings.model.messages import (
 from tidings.model.predicates import Scalar
 from tidings.model.recovery_messages import Carried, Fragment
 from tidings.model.subscription import Subscription, make_interest
-from tidings.protocol import delivery, routing
+from tidings.protocol import delivery, local_subscriptions, routing
 from tidings.protocol.broker import Broker
 from tidings.protocol.client import Client
 from tidings.protocol.epidemic import EpidemicBroker
@@ -267,10 +267,11 @@ def test_whatever_comes_and_goes_the_rule_holds(mode: str) -> None:
 def test_a_broker_that_strips_nothing_or_too_much_is_found_out(
     mode: str, flaw: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (routing, delivery):
-        if flaw == "never":
-            monkeypatch.setattr(module, "strip_publication", lambda publication: publication)
-        else:  # one header subscription is enough
+    if flaw == "never":
+        monkeypatch.setattr(routing, "strip_publication", lambda publication: publication)
+        monkeypatch.setattr(delivery, "stripped", lambda stretch: stretch)
+    else:  # one header subscription is enough
+        for module in (routing, local_subscriptions):
             monkeypatch.setattr(module, "all", any, raising=False)
     assert any(differences(mode, seed) for seed in range(3))
 

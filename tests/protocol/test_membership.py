@@ -201,7 +201,7 @@ def test_only_a_broker_with_nobody_below_leaves_and_its_subscriptions_end() -> N
     world.run(5)
     # Complete although b2 is gone for good: its place is b1's again.
     assert not world.broker("b0").attachments.incomplete()
-    assert not world.broker("b0").delivery.entries
+    assert not world.broker("b0").delivery.queue
 
 
 def test_a_cut_last_hop_is_bridged_by_a_common_neighbour() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,8 @@ from tidings.model.messages import Forward, Message, Record
 from tidings.model.subscription import Interest
 from tidings.protocol.attachments import Attachments
 from tidings.protocol.delivery import Delivery
-from tidings.protocol.queued import CLIENT, Flow, Queued
+from tidings.protocol.hops import _Outgoing
+from tidings.protocol.queued import Flow, Hop, LocalClient, Queued
 from tidings.protocol.regions import Region
 from tidings.protocol.reliable_client import ReliableSession
 from tidings.protocol.sessions import Sessions
@@ -143,11 +146,19 @@ def flush_newest_first(patch: pytest.MonkeyPatch) -> None:
     ready = Delivery.ready
 
     def backwards(self: Delivery, peer: str) -> None:
-        self.entries = dict(reversed(self.entries.items()))
-        ready(self, peer)
-        self.entries = dict(reversed(self.entries.items()))
+        with pytest.MonkeyPatch.context() as inner:
+            serials = itertools.count(10**9, -1)
+            inner.setattr(
+                _Outgoing, "hand_over", lambda outgoing, queued: _hand_over(outgoing, queued, next(serials))
+            )
+            ready(self, peer)
 
     patch.setattr(Delivery, "ready", backwards)
+
+
+def _hand_over(outgoing: _Outgoing, queued: Queued, turn: int) -> None:
+    outgoing.handed_over[turn] = queued
+    heapq.heappush(outgoing.turns, turn)
 
 
 def confirm_on_arrival(patch: pytest.MonkeyPatch) -> None:
@@ -162,10 +173,10 @@ def confirm_on_arrival(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignore_what_was_seen(patch: pytest.MonkeyPatch) -> None:
-    def never(self: Delivery, flow: Flow, sequence: int, sender: str, count: int) -> bool:
-        return False
+    def never(self: Delivery, flow: Flow, first: int, last: int, sender: Hop, number: int) -> int:
+        return first
 
-    patch.setattr(Delivery, "_is_duplicate", never)
+    patch.setattr(Delivery, "_first_unseen", never)
 
 
 def exclude_nothing_newer(patch: pytest.MonkeyPatch) -> None:
@@ -182,7 +193,7 @@ def forget_the_exclusions_of_others(patch: pytest.MonkeyPatch) -> None:
 
     def forgetful(self: Delivery, sender: str, message: Forward) -> None:
         stripped = (message.origin, message.label, message.generation, message.stamp, ())
-        on_forward(self, sender, Forward(*stripped, message.publication))
+        on_forward(self, sender, Forward(*stripped, message.stretch))
 
     patch.setattr(Delivery, "on_forward", forgetful)
 
@@ -212,10 +223,9 @@ def synchronise_nothing(patch: pytest.MonkeyPatch) -> None:
 def forget_pending_at_deactivation(patch: pytest.MonkeyPatch) -> None:
     deactivated = Delivery.deactivated
 
-    def careless(self: Delivery, hop: str) -> None:
-        sent = self.hops.sent(hop, 1, 2**62)
-        if sent and not hop.startswith(CLIENT):
-            self._confirmed(hop, sent)
+    def careless(self: Delivery, hop: Hop) -> None:
+        if not isinstance(hop, LocalClient):
+            self._confirmed(hop, ((1, 2**62),))
         deactivated(self, hop)
 
     patch.setattr(Delivery, "deactivated", careless)
@@ -227,7 +237,7 @@ def keep_only_what_can_be_reached(patch: pytest.MonkeyPatch) -> None:
 
     def discarding(self: Delivery, queued: Queued) -> None:
         for name in list(queued.pending):
-            if not name.startswith(CLIENT) and self._sessions.frontier(self._log.labels[name]) is None:
+            if not isinstance(name, LocalClient) and self._sessions.frontier(self._log.labels[name]) is None:
                 del queued.pending[name]
         place(self, queued)
 
@@ -280,13 +290,13 @@ def keep_the_log_in_memory_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_what_was_shown(patch: pytest.MonkeyPatch) -> None:
-    is_new = ReliableSession._is_new
+    shown_before = ReliableSession._shown_before
 
-    def always(held: Any, source: str, incarnation: int, sequence: int) -> bool:
-        is_new(held, source, incarnation, sequence)
-        return True
+    def nothing(held: Any, source: str, incarnation: int, last: int) -> int:
+        shown_before(held, source, incarnation, last)
+        return 0
 
-    patch.setattr(ReliableSession, "_is_new", staticmethod(always))
+    patch.setattr(ReliableSession, "_shown_before", staticmethod(nothing))
 
 
 def send_to_the_farthest(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ between a client and its broker, unless a test says otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import pytest
@@ -36,9 +36,10 @@ from tidings.protocol.facts import (
 from tidings.protocol.guaranteed import GuaranteedBroker
 from tidings.protocol.kernel import Handler, Node
 from tidings.protocol.labels import step
-from tidings.protocol.queued import CLIENT, Queued
+from tidings.protocol.queued import Hop, LocalClient, Queued
 from tidings.protocol.reliable_client import ReliableClient, ReliableSession
-from tidings.protocol.subscription_log import Destination, SubscriptionLog
+from tidings.protocol.spill import SpillLimits
+from tidings.protocol.subscription_log import Route, SubscriptionLog
 from tidings.protocol.subscriptions import Subscriptions
 from tidings.scenario.links import LinkSpec
 from tidings.scenario.schema import ConstantDelay, NoLoss
@@ -64,6 +65,8 @@ class OverlayNetwork:
         window: int = 64,
         client_delay_ms: float = 0.0,
         delays_ms: Mapping[str, float] | None = None,
+        together: bool = False,
+        limits: SpillLimits | None = None,
     ) -> None:
         self.topology = _topology(edges)
         self.clients = dict(clients)
@@ -79,6 +82,7 @@ class OverlayNetwork:
         self.messages: list[tuple[float, str, str, Message]] = []
         """What brokers received from brokers: time, sender, receiver, message."""
         self._delta, self._window = delta, window
+        self._together, self._limits = together, limits
         self._delays_ms = {_pair(names): value for names, value in (delays_ms or {}).items()}
         self._client_delay_ms = client_delay_ms
         self._subscriptions: dict[str, dict[str, Subscription]] = {name: {} for name in clients}
@@ -113,6 +117,7 @@ class OverlayNetwork:
             incarnation=node.now + 1,
             new=first,
             window=self._window,
+            limits=self._limits,
         )
         for kind, handler in broker.handlers.items():
             broker.handlers[kind] = self._noting(node.node, handler)
@@ -185,6 +190,16 @@ class OverlayNetwork:
         for _ in range(count):
             self.client(client).publish("/t", attributes, b"", self.network.schedule.now)
 
+    def publish_all(self, client: str, values: Sequence[int]) -> None:
+        """An event with each of these values of x; `together`: as one run."""
+        session = self.client(client).session
+        for value in values:
+            if self._together:
+                session.add("/t", {"x": value}, b"", self.network.schedule.now)
+            else:
+                session.publish("/t", {"x": value}, b"", self.network.schedule.now)
+        session.flush()
+
     def crash(self, *names: str, keep_state: bool = True) -> None:
         for name in names:
             self.network.crash(name, keep_state=keep_state)
@@ -241,8 +256,9 @@ class OverlayNetwork:
         """What brokers keep because somebody has not confirmed it."""
         found = {
             name: [
-                f"{queued.flow[1]}:{queued.sequence}"
-                for queued in self.broker(name).delivery.entries.values()
+                f"{queued.flow[1]}:{sequence}"
+                for queued in self.broker(name).delivery.queue.entries()
+                for sequence in range(queued.first, queued.last + 1)
             ]
             for name in self.topology.brokers
         }
@@ -308,11 +324,9 @@ def drop_what_has_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figure 8, line 16: whoever cannot be reached when a publication comes is not waited for."""
     set_pending = Delivery._set_pending
 
-    def only_with_session(
-        self: Delivery, queued: Queued, publication: Publication, route: tuple[Destination, ...]
-    ) -> None:
-        set_pending(self, queued, publication, route)
-        for name in [name for name in queued.pending if not name.startswith(CLIENT)]:
+    def only_with_session(self: Delivery, queued: Queued, route: Route) -> None:
+        set_pending(self, queued, route)
+        for name in [name for name in queued.pending if not isinstance(name, LocalClient)]:
             if self._sessions.frontier(self._log.labels[name]) is None:
                 del queued.pending[name]
 
@@ -324,7 +338,7 @@ def wait_for_confirmations_only(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Delivery._place
 
     def no_test_on_arrival(self: Delivery, queued: Queued) -> None:
-        if all(name.startswith(CLIENT) for name in queued.pending):
+        if all(isinstance(name, LocalClient) for name in queued.pending):
             queued.senders.clear()
         place(self, queued)
 
@@ -340,9 +354,9 @@ def discharge_all_behind(monkeypatch: pytest.MonkeyPatch) -> None:
         own, labels = self._sessions.neighbourhood, self._log.labels
         bypassed = step(own.label, own.label_of(peer))
         if bypassed != own.label_of(peer):
-            for queued in self.entries.values():
+            for queued in self.queue.entries():
                 for name in [name for name, hop in queued.pending.items() if hop is None]:
-                    if step(own.label, labels[name]) == bypassed:
+                    if not isinstance(name, LocalClient) and step(own.label, labels[name]) == bypassed:
                         del queued.pending[name]
 
     monkeypatch.setattr(Delivery, "ready", for_all_behind)
@@ -353,8 +367,8 @@ def stay_on_the_old_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
     deactivated, lost = Delivery.deactivated, Delivery.lost
 
-    def leave_it(self: Delivery, hop: str) -> None:
-        if hop.startswith(CLIENT):
+    def leave_it(self: Delivery, hop: Hop) -> None:
+        if isinstance(hop, LocalClient):
             deactivated(self, hop)
 
     def give_up(self: Delivery, hop: str) -> None:
@@ -398,4 +412,4 @@ def lose_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trust_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients show whatever they are notified of, as the paper's do."""
-    monkeypatch.setattr(ReliableSession, "_is_new", staticmethod(lambda *about: True))
+    monkeypatch.setattr(ReliableSession, "_shown_before", staticmethod(lambda *about: 0))

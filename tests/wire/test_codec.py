@@ -138,7 +138,7 @@ def test_messages_with_an_event_inside_carry_it_unchanged(
     forward = messages.Forward("b1", (0, 1), 7, stamp, excluded, publication)
     (back,) = decode(encode(forward))
     assert isinstance(back, messages.Forward)
-    assert same_publication(back.publication, publication)
+    assert same_publication(back.stretch, publication)
     assert (back.origin, back.label, back.generation) == ("b1", (0, 1), 7)
     assert (back.stamp, back.excluded) == (stamp, excluded)
     carried = Carried("b1", ((b"p" * 8, 3, stamp),), excluded, "push", publication)
@@ -154,7 +154,7 @@ def test_messages_with_an_event_inside_carry_it_unchanged(
     stamped = messages.Stamped(7, stamp, publication)
     (given_back,) = decode(encode(stamped))
     assert isinstance(given_back, messages.Stamped)
-    assert same_publication(given_back.publication, publication)
+    assert same_publication(given_back.stretch, publication)
     assert (given_back.generation, given_back.stamp) == (7, stamp)
 
 

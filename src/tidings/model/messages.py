@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from tidings.model.event import Counter, Name, Publication
-from tidings.model.run import Run
+from tidings.model.run import Run, Stretch
 
 PROTOCOL_VERSION = 2
 
@@ -213,7 +213,8 @@ LabelItems = Annotated[
     tuple[Annotated[int, Meta(ge=0, le=2**31 - 1)], ...], Meta(min_length=1, max_length=4096)
 ]
 Ids = Annotated[tuple[SubscriptionId, ...], Meta(max_length=4096)]
-Numbers = Annotated[tuple[Counter, ...], Meta(max_length=65_536)]
+NumberRanges = Annotated[tuple[tuple[Counter, Counter], ...], Meta(max_length=65_536)]
+"""First and last of each."""
 Address = Annotated[str, Meta(max_length=512)]
 RegionRules = Annotated[
     tuple[tuple[Annotated[tuple[int, ...], Meta(max_length=4096)], bool, bool], ...], Meta(max_length=16_384)
@@ -291,16 +292,16 @@ class Collect(WireMessage, frozen=True, gc=False, tag=48):
 
 
 class Forward(WireMessage, frozen=True, gc=False, tag=49):
-    """A publication on its way between brokers. The receiver counts them; Passed and Parked name the count."""
+    """Publications on their way between brokers. Both ends number them; Passed and Parked name the numbers."""
 
     origin: Name
     """The publisher's broker."""
     label: LabelItems
     generation: Counter
     stamp: Counter
-    """The publisher's broker certifies the publication for what was in its log up to this position."""
+    """The publisher's broker certifies them for what was in its log up to this position."""
     excluded: Ids
-    publication: Publication
+    stretch: Stretch
 
 
 class ForwardGap(WireMessage, frozen=True, gc=False, tag=50):
@@ -316,19 +317,19 @@ class ForwardGap(WireMessage, frozen=True, gc=False, tag=50):
 
 
 class Passed(WireMessage, frozen=True, gc=False, tag=51):
-    """All subscribers behind the sender have the Forwards of these counts."""
+    """All subscribers behind the sender have the publications of these numbers."""
 
-    counts: Numbers
+    ranges: NumberRanges
 
 
 class Parked(WireMessage, frozen=True, gc=False, tag=52):
-    """The Forwards of these counts wait only for somebody who cannot be reached."""
+    """The publications of these numbers wait only for somebody who cannot be reached."""
 
-    counts: Numbers
+    ranges: NumberRanges
 
 
 class Taken(WireMessage, frozen=True, gc=False, tag=59):
-    """The sender has taken the first `count` Forwards (or a client's publications) of this connection."""
+    """The sender has taken the first `count` publications of this connection."""
 
     count: Counter
 
@@ -400,11 +401,11 @@ class StampTaken(WireMessage, frozen=True, gc=False, tag=73):
 
 
 class Stamped(WireMessage, frozen=True, gc=False, tag=74):
-    """A publication of a client, with the stamp that it got when it was first sent."""
+    """Publications of a client, with the stamp that they got when they were first sent."""
 
     generation: Counter
     stamp: Counter
-    publication: Publication
+    stretch: Stretch
 
 
 class Notified(WireMessage, frozen=True, gc=False, tag=75):
@@ -412,7 +413,7 @@ class Notified(WireMessage, frozen=True, gc=False, tag=75):
     window goes, and will never need those of the ranges `done` again."""
 
     granted: Counter
-    done: Annotated[tuple[tuple[Counter, Counter], ...], Meta(max_length=65_536)] = ()
+    done: NumberRanges = ()
 
 
 class Missed(WireMessage, frozen=True, gc=False, tag=76):

@@ -34,6 +34,7 @@ from tidings.model.event import (
     decode_event,
     decode_publication,
     not_text,
+    strip_publication,
 )
 from tidings.model.predicates import Scalar
 from tidings.model.topics import check_topic
@@ -303,6 +304,19 @@ def decode_stretch(raw: Raw) -> Stretch:
 def singles(stretch: Stretch) -> list[Publication]:
     """Its events one by one."""
     return stretch.publications() if isinstance(stretch, Run) else [stretch]
+
+
+def look(stretch: Stretch) -> Sequence[Content | Publication]:
+    """What a broker looks at of each event."""
+    return stretch.look() if isinstance(stretch, Run) else [stretch]
+
+
+def stripped(stretch: Stretch) -> Stretch:
+    """The headers of its events."""
+    if not isinstance(stretch, Run):
+        return strip_publication(stretch)
+    events = b"".join([bytes(strip_publication(single).raw) for single in stretch.publications()])
+    return _make(stretch.source, stretch.incarnation, stretch.first, stretch.count, stretch.topic, events)
 
 
 class RunMaker:

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tidings.model.topics import TopicPattern, canonical_topics
 
 if TYPE_CHECKING:
-    from tidings.model.event import Event, Publication
+    from collections.abc import Mapping
+
+    from tidings.model.event import Event
     from tidings.model.filter import Pattern
+    from tidings.model.predicates import Scalar
 
 MAX_INTEREST_BYTES = 48 * 1024
 """An interest fits into one datagram."""
@@ -48,6 +51,14 @@ class Subscription:
         return make_interest(self.topics, self.filter)
 
 
+class Matchable(Protocol):
+    """An event as filters see it."""
+
+    @property
+    def topic(self) -> str: ...
+    def attributes(self) -> Mapping[str, Scalar]: ...
+
+
 class Interest:
     """Topics and a filter pattern (None: no filter), equal where their canonical forms are equal."""
 
@@ -72,7 +83,7 @@ class Interest:
     def sql(self) -> str | None:
         return None if self.pattern is None else self.pattern.text
 
-    def matches(self, publication: Publication) -> bool:
+    def matches(self, publication: Matchable) -> bool:
         topic = publication.topic
         if not any(pattern.matches(topic) for pattern in self.topics):
             return False

@@ -69,7 +69,11 @@ def stamped_handlers(session: Session, receive: Handler) -> Handlers:
     """What clients of a guaranteed network send."""
 
     def take(message: Stamped) -> None:
-        if _is_sound(session, message.publication):
+        stretch = message.stretch
+        if isinstance(stretch, Run):
+            for sound in _sound_stretches(session, stretch):
+                receive(message if sound is stretch else Stamped(message.generation, message.stamp, sound))
+        elif _is_sound(session, stretch):
             receive(message)
 
     return {Stamped: take, Attach: receive, StampTaken: receive, Notified: receive}

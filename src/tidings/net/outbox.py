@@ -54,7 +54,7 @@ DATAGRAM_NAMES_BYTES = 5_000
 """At most what the subscriptions of one batch of notifications take beside its events."""
 DATAGRAM_MAX_BYTES = 65_507
 """The largest payload of a UDP datagram over IPv4."""
-MAX_PASSED_COUNTS = 4_096
+MAX_PASSED_RANGES = 4_096
 
 Shared = tuple[object, ...] | None
 """What the events of one batch have in common: the subscriptions of notifications (with how they were recovered, if
@@ -118,7 +118,8 @@ class Outbox:
         self._confirm: Confirm | None = None
         self._confirmed_to = -1
         """Where the open confirmation has grown to."""
-        self._passed: list[int] = []
+        self._passed: list[tuple[int, int]] = []
+        """Ranges of numbers."""
 
     @property
     def size_bytes(self) -> int:
@@ -144,7 +145,7 @@ class Outbox:
         elif kind is Forward or kind is Stamped:
             first = message  # type: ignore[assignment]
             assert first is not None
-            publication, shared = first.publication, _shared_by(first)
+            publication, shared = first.stretch, _shared_by(first)
         else:
             self._add_other(message)
             return
@@ -235,9 +236,13 @@ class Outbox:
         self._confirmed_to = confirm.last
 
     def _add_passed(self, passed: Passed) -> None:
-        if len(self._passed) >= MAX_PASSED_COUNTS:
+        if len(self._passed) >= MAX_PASSED_RANGES:
             self._close_all()
-        self._passed.extend(passed.counts)
+        for first, last in passed.ranges:
+            if self._passed and self._passed[-1][1] + 1 == first:
+                self._passed[-1] = (self._passed[-1][0], last)
+            else:
+                self._passed.append((first, last))
         self._begin_turn()
 
     def _begin_turn(self) -> None:

@@ -20,6 +20,7 @@ from tidings.model.errors import NotConfirmed, TidingsError
 from tidings.model.event import Event, check_not_internal
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Subscription
+from tidings.protocol.application.beneath import END
 from tidings.protocol.facts import (
     Delivered,
     EventsMissed,
@@ -47,10 +48,10 @@ class _Taken:
         self._name = name
         self._is_taken = False
 
-    def grant(self) -> None:
+    def grant(self, first: int = 0, last: int = END) -> None:
         self.done()
 
-    def done(self) -> None:
+    def done(self, first: int = 0, last: int = END) -> None:
         if not self._is_taken:
             self._is_taken = True
             self._service.taken(self._name)

@@ -11,17 +11,15 @@ a record as known here only when all its publishers stamp accordingly (protocol/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
-from tidings.model.errors import FilterError, StoreCorrupt, StoreError, TopicError, WireError
-from tidings.model.event import Publication
+from tidings.model.errors import FilterError, StoreCorrupt, StoreError, TopicError
 from tidings.model.messages import (
     Attach,
     Attached,
     Baseline,
-    Confirm,
     Coverage,
     Notified,
     PublishFailed,
@@ -41,7 +39,7 @@ from tidings.protocol.delivery import Delivery
 from tidings.protocol.edge import MAX_SUBSCRIPTIONS_PER_CLIENT, check_subscription
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.kernel import Part, Port, TimerName
-from tidings.protocol.queued import Queued
+from tidings.protocol.local_subscriptions import UNKNOWN_CLIENT, Held, LocalSubscriptions
 from tidings.protocol.sessions import Sessions
 from tidings.protocol.store import Change, Store
 from tidings.protocol.subscription_log import Entry
@@ -60,25 +58,6 @@ MAX_AHEAD = 1_000_000
 MAX_UNCOVERED_SHOWN = 64
 MAX_BASELINE = 4_096
 """Flows that a new subscription is told to begin behind; the most recent ones."""
-UNKNOWN_CLIENT = "?"
-"""In front of a record's id where it stands for clients that have not asked again."""
-
-
-class Held:
-    """One subscription of a client."""
-
-    __slots__ = ("headers", "incarnation", "interest", "joined", "record", "shown")
-
-    def __init__(self, interest: Interest, record: str, *, headers: bool) -> None:
-        self.interest = interest
-        self.record = record
-        self.headers = headers
-        self.incarnation = 0
-        """Of the client that asked last."""
-        self.joined = False
-        """It hangs on a record that was there before, and its client may not know where it begins."""
-        self.shown: tuple[str, ...] | None = None
-        """Whom the client was last told to be uncovered."""
 
 
 class Attachment:
@@ -131,7 +110,13 @@ class Attachments(Part):
     }
 
     def __init__(
-        self, port: Port, sessions: Sessions, subscriptions: Subscriptions, delivery: Delivery, store: Store
+        self,
+        port: Port,
+        sessions: Sessions,
+        subscriptions: Subscriptions,
+        local: LocalSubscriptions,
+        delivery: Delivery,
+        store: Store,
     ) -> None:
         super().__init__(port)
         self.clients: dict[str, Attachment] = {}
@@ -139,15 +124,13 @@ class Attachments(Part):
         self._sessions = sessions
         self._subscriptions = subscriptions
         self._log = subscriptions.log
+        self._local = local
         self._delivery = delivery
         self._store = store
-        self._users: dict[str, dict[tuple[str, str], Held]] = {}
-        """Record id -> the subscriptions that hang on it."""
         self._records: dict[Interest, str] = {}
         """The live record of our own for an interest."""
         self._complete = CoverIndex()
         self._covering: dict[Interest, None] = {}
-        self._orphans: dict[str, None] = {}
         self._held_back: list[tuple[str, Attach | Subscribe | Unsubscribe]] = []
         self._load()
 
@@ -164,9 +147,7 @@ class Attachments(Part):
 
     def _hold(self, client: str, subscription: str, held: Held) -> None:
         self._client(client).subscriptions[subscription] = held
-        self._users.setdefault(held.record, {})[client, subscription] = held
-        if held.headers:
-            self._delivery.headers.add((client, subscription))
+        self._local.add(client, subscription, held)
 
     def _find_orphans(self) -> None:
         """Records of ours on which nothing hangs: their clients have not asked again yet."""
@@ -174,9 +155,9 @@ class Attachments(Part):
         for entry in self._log:
             if entry.record.broker == name and not entry.dead:
                 self._records[entry.interest] = entry.id
-                if entry.id not in self._users:
-                    self._orphans[entry.id] = None
-        if self._orphans:
+                if entry.id not in self._local.users:
+                    self._local.orphans[entry.id] = None
+        if self._local.orphans:
             self.port.set_timer((self.name, "orphans"), self.port.now + ORPHAN_NS)
 
     def start(self) -> None:
@@ -198,10 +179,10 @@ class Attachments(Part):
 
     def _end_orphans(self) -> None:
         """Clients of these that did not come back by now are not waited for any longer."""
-        orphans, self._orphans = self._orphans, {}
+        orphans, self._local.orphans = self._local.orphans, {}
         for record_id in orphans:
             self._delivery.client_wants_no_more(UNKNOWN_CLIENT + record_id, "")
-            if not self._users.get(record_id):
+            if not self._local.users.get(record_id):
                 self._end_record(record_id)
 
     # --- Coming and going
@@ -294,36 +275,27 @@ class Attachments(Part):
         if client is None or not client.attached or not client.publishes:
             self.port.emit(Misbehaviour(sender, "it publishes without having attached as a publisher"))
             return
-        publication = message.publication
+        stretch = message.stretch
         reason = self._refusal(sender, message)
         if reason is None:
-            try:
-                self._delivery.publish(sender, message.generation, message.stamp, publication)
-            except WireError as error:
-                reason = str(error)
-        if reason is not None:
-            self.port.emit(Misbehaviour(sender, reason))
-            self.port.send(sender, PublishFailed(publication.sequence, reason))
+            self._delivery.publish(sender, message.generation, message.stamp, stretch)
+            return
+        self.port.emit(Misbehaviour(sender, reason))
+        for sequence in range(stretch.first, stretch.last + 1):
+            self.port.send(sender, PublishFailed(sequence, reason))
 
     def _refusal(self, client: str, message: Stamped) -> str | None:
-        publication = message.publication
-        if publication.source != client:
-            return f"client {client!r} may not publish as {publication.source!r}"
+        stretch = message.stretch
+        if stretch.source != client:
+            return f"client {client!r} may not publish as {stretch.source!r}"
         if message.generation == self._delivery.generation and message.stamp > self._log.position:
             position = self._log.position
-            return (
-                f"publication {publication.sequence} is stamped {message.stamp}, beyond the log's {position}"
-            )
-        flow = (self._sessions.neighbourhood.name, publication.source, publication.incarnation)
+            return f"publication {stretch.first} is stamped {message.stamp}, beyond the log's {position}"
+        flow = (self._sessions.neighbourhood.name, stretch.source, stretch.incarnation)
         seen = self._delivery.seen.get(flow)
-        if seen is not None and publication.sequence > seen + MAX_AHEAD:
-            return f"publication {publication.sequence} comes after {seen}: that is too far ahead"
+        if seen is not None and stretch.last > seen + MAX_AHEAD:
+            return f"publication {stretch.last} comes after {seen}: that is too far ahead"
         return None
-
-    def confirm(self, client: str, queued: Queued, kept: bool) -> None:
-        attachment = self.clients.get(client)
-        if attachment is not None and attachment.attached:
-            self.port.send(client, Confirm(queued.flow[2], queued.sequence, queued.sequence, kept))
 
     # --- Subscribing
 
@@ -366,7 +338,7 @@ class Attachments(Part):
     def _add(self, client: str, message: Subscribe, interest: Interest) -> Held:
         record_id = self._record_for(interest)
         held = Held(interest, record_id, headers=message.headers)
-        held.joined = record_id in self._users
+        held.joined = record_id in self._local.users
         topics = tuple(topic.text for topic in interest.topics)
         stored = StoredSubscription(
             client, message.subscription, topics, interest.sql, record_id, message.headers
@@ -374,11 +346,11 @@ class Attachments(Part):
         try:
             self._store.write([("clients", _key(client, message.subscription), _encode(stored))])
         except StoreError:
-            if record_id not in self._users and record_id not in self._orphans:
+            if record_id not in self._local.users and record_id not in self._local.orphans:
                 self._end_record(record_id)
             raise
         self._hold(client, message.subscription, held)
-        if record_id in self._orphans:
+        if record_id in self._local.orphans:
             self._delivery.adopt(UNKNOWN_CLIENT + record_id, client, message.subscription, interest)
         return held
 
@@ -390,7 +362,7 @@ class Attachments(Part):
         wider = self._complete.find(interest)
         if wider is not None:
             return self._records[wider]
-        for orphan in self._orphans:  # it may have hung there before our disk was lost
+        for orphan in self._local.orphans:  # it may have hung there before our disk was lost
             entry = self._log.get(orphan)
             if entry is not None and entry.interest.covers(interest):
                 return orphan
@@ -419,15 +391,12 @@ class Attachments(Part):
         changes: list[Change] = [("clients", _key(client, subscription), None)]
         self._store.write(changes)
         del self.clients[client].subscriptions[subscription]
-        self._delivery.headers.discard((client, subscription))
         self._delivery.client_wants_no_more(client, subscription)
-        users = self._users[held.record]
-        del users[client, subscription]
-        if not users and held.record not in self._orphans:
+        if self._local.remove(client, subscription, held) and held.record not in self._local.orphans:
             self._end_record(held.record)
 
     def _end_record(self, record_id: str) -> None:
-        self._users.pop(record_id, None)
+        self._local.users.pop(record_id, None)
         entry = self._log.get(record_id)
         if entry is None or entry.dead:
             return
@@ -444,7 +413,7 @@ class Attachments(Part):
         if entry.cover.is_everything and entry.interest not in self._covering:
             self._covering[entry.interest] = None
             self._complete.add(entry.interest)
-        for (client, subscription), held in list(self._users.get(entry.id, {}).items()):
+        for (client, subscription), held in list(self._local.users.get(entry.id, {}).items()):
             self._show(client, subscription, held)
 
     def _show(self, client: str, subscription: str, held: Held) -> None:
@@ -482,32 +451,6 @@ class Attachments(Part):
             for subscription in list(client.subscriptions):
                 self.on_unsubscribe(name, Unsubscribe(subscription))
         self._end_orphans()
-
-    # --- What a publication is for
-
-    def local_targets(
-        self, publication: Publication, entries: tuple[Entry, ...]
-    ) -> dict[str, tuple[str, ...]]:
-        """The clients that get it, with their subscriptions, given the records of ours that do."""
-        targets: dict[str, list[str]] = {}
-        for entry in entries:
-            if entry.id in self._orphans:
-                targets[UNKNOWN_CLIENT + entry.id] = [""]
-            for (client, subscription), held in self._users.get(entry.id, {}).items():
-                if (
-                    held.interest is entry.interest
-                    or held.interest == entry.interest
-                    or held.interest.matches(publication)
-                ):
-                    targets.setdefault(client, []).append(subscription)
-        return {client: tuple(sorted(names)) for client, names in sorted(targets.items())}
-
-    def gap_targets(self, records: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        targets: dict[str, list[str]] = {}
-        for record_id in records:
-            for client, subscription in self._users.get(record_id, {}):
-                targets.setdefault(client, []).append(subscription)
-        return {client: tuple(sorted(names)) for client, names in sorted(targets.items())}
 
     def on_status_request(self, sender: str, message: StatusRequest) -> None:
         self.port.send(sender, Status(msgspec.json.encode(self.describe()).decode()))

@@ -193,13 +193,14 @@ class Session(Part):
     def on_notify(self, sender: str, message: Notify) -> None:
         publication = message.publication
         # A broker forgets in a crash what it sent; a copy that the network held back meanwhile stops here.
-        if not self._recent.first_time(publication.source, publication.incarnation, publication.sequence):
+        source, incarnation, sequence = publication.source, publication.incarnation, publication.sequence
+        if not self._recent.first_time(source, incarnation, sequence):
             return
         for subscription_id in message.subscriptions:
             held = self._held.get(subscription_id)
             if held is None or held.state is CANCELLING:
                 continue  # on its way when we unsubscribed
-            late = held.fifo and publication.sequence < self._shown_before(held, publication)
+            late = held.fifo and sequence < self._shown_before(held, source, incarnation, sequence)
             self.port.emit(Delivered(subscription_id, publication, late, message.by))
 
     def on_notify_run(self, sender: str, message: NotifyRun) -> None:
@@ -220,7 +221,11 @@ class Session(Part):
             held = self._held.get(subscription_id)
             if held is None or held.state is CANCELLING:
                 continue
-            before = self._shown_before(held, stretch) if held.fifo else 0
+            before = (
+                self._shown_before(held, stretch.source, stretch.incarnation, stretch.last)
+                if held.fifo
+                else 0
+            )
             for part, late in parted(stretch, before):
                 if isinstance(part, Run):
                     self.port.emit(RunDelivered(subscription_id, part, late))
@@ -314,11 +319,11 @@ class Session(Part):
             )
 
     @staticmethod
-    def _shown_before(held: Held, stretch: Stretch) -> int:
-        """The highest sequence of the source that was shown before; what is below it comes late."""
-        source = (stretch.source, stretch.incarnation)
-        highest = held.highest.pop(source, 0)  # popped and set again: the least recent source comes first
-        held.highest[source] = max(highest, stretch.last)
+    def _shown_before(held: Held, source: str, incarnation: int, last: int) -> int:
+        """The highest sequence of the source that was shown before; from now on it is at least `last`."""
+        key = (source, incarnation)
+        highest = held.highest.pop(key, 0)  # popped and set again: the least recent source comes first
+        held.highest[key] = max(highest, last)
         if len(held.highest) > MAX_TRACKED_SOURCES:
             del held.highest[next(iter(held.highest))]
         return highest

@@ -34,6 +34,8 @@ class RunDelivered(Fact, frozen=True, gc=False):
     subscription: str
     run: Run
     out_of_order: bool = False
+    ticket: Taking | None = None
+    """Of a service that keeps the events until the application says that it is done with them."""
 
 
 class SubscriptionAccepted(Fact, frozen=True, gc=False):

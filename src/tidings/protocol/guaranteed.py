@@ -12,10 +12,11 @@ from tidings.protocol.attachments import Attachments
 from tidings.protocol.delivery import Delivery
 from tidings.protocol.kernel import Node, Port
 from tidings.protocol.labels import Label, label_text
+from tidings.protocol.local_subscriptions import LocalSubscriptions
 from tidings.protocol.matching import Matcher
 from tidings.protocol.membership import Membership, read_news
 from tidings.protocol.neighbourhood import Neighbourhood
-from tidings.protocol.queued import CLIENT
+from tidings.protocol.queued import LocalClient, name_of
 from tidings.protocol.relays import RelayingPort, Relays
 from tidings.protocol.sessions import Sessions
 from tidings.protocol.spill import SpillLimits
@@ -93,16 +94,18 @@ class GuaranteedBroker(Node):
         self.subscriptions = Subscriptions(
             port, self.sessions, self.log, incarnation=incarnation, recovering=recovering
         )
+        local = LocalSubscriptions()
         self.delivery = Delivery(
             port,
             self.sessions,
             self.subscriptions,
+            local,
             store,
             generation=identity.generation,
             window=window,
             limits=SpillLimits() if limits is None else limits,
         )
-        self.attachments = Attachments(port, self.sessions, self.subscriptions, self.delivery, store)
+        self.attachments = Attachments(port, self.sessions, self.subscriptions, local, self.delivery, store)
         self.membership = Membership(port, self.sessions, store, news)
         self.relays = Relays(port, self.sessions, incarnation=incarnation)
         self._connect_parts()
@@ -181,9 +184,6 @@ class GuaranteedBroker(Node):
         subscriptions.on_records_changed = self._records_changed
         subscriptions.on_recovered = self._recovered
         subscriptions.stamped = attachments.stamped
-        delivery.local_targets = attachments.local_targets
-        delivery.gap_targets = attachments.gap_targets
-        delivery.confirm_client = attachments.confirm
         attachments.describe = self.status
 
     def _is_needed(self, peer: str) -> bool:
@@ -214,7 +214,7 @@ class GuaranteedBroker(Node):
         self.membership.leave()
 
     def _is_drained(self) -> bool:
-        return not self.delivery.entries and not any(entry.record.broker == self.name for entry in self.log)
+        return not self.delivery.queue and not any(entry.record.broker == self.name for entry in self.log)
 
     def discard(self) -> None:
         self.log.discard()
@@ -223,6 +223,10 @@ class GuaranteedBroker(Node):
         """What `tidings status` shows: what can be reached, what is incomplete and because of whom, what waits."""
         sessions, delivery = self.sessions, self.delivery
         clients = self.attachments.clients.values()
+        waiting_for = [
+            ("client" if isinstance(hop, LocalClient) else "broker", name_of(hop), count)
+            for hop, count in delivery.waiting_for().items()
+        ]
         return {
             "broker": self.name,
             "mode": "guaranteed",
@@ -233,7 +237,7 @@ class GuaranteedBroker(Node):
             "records": len(self.log),
             "clients": sum(client.attached for client in clients),
             "subscriptions": sum(len(client.subscriptions) for client in clients),
-            "queued": len(delivery.entries),
+            "queued": delivery.queued_count,
             "parked": delivery.parked_count,
             "spilled_bytes": delivery.spilled_bytes,
             "given_up": delivery.gaps,
@@ -254,12 +258,8 @@ class GuaranteedBroker(Node):
                 for client, subscription, uncovered in self.attachments.incomplete()[:MAX_STATUS_ROWS]
             ],
             "waiting_for": [
-                {
-                    "name": name.removeprefix(CLIENT),
-                    "kind": "client" if name.startswith(CLIENT) else "broker",
-                    "publications": count,
-                }
-                for name, count in sorted(delivery.waiting_for().items())[:MAX_STATUS_ROWS]
+                {"name": name, "kind": kind, "publications": count}
+                for kind, name, count in sorted(waiting_for)[:MAX_STATUS_ROWS]
             ],
             "neighbours": {peer: self._peer_status(peer) for peer in self._shown_peers()},
         }

@@ -1,176 +1,243 @@
 """Where a guaranteed broker's publications go next, and where they come from: windows in both directions.
 
-A hop is a session with another broker, or a client. Both ends of a connection count the publications on it;
-confirmations name the counts.
+A hop is a session with another broker, or a client. Both ends of a connection number the publications on it;
+confirmations name ranges of numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
 
-from tidings.model.messages import Message, Taken
+from tidings.model.messages import Taken
+from tidings.protocol.arrivals import Ranges
 from tidings.protocol.kernel import Port
-from tidings.protocol.queued import CLIENT, Incoming, Outgoing, Queued
+from tidings.protocol.queued import Hop, Queue, Queued, name_of
+from tidings.structures.range_map import RangeMap
 
 MAX_WAITING_PER_SENDER = 1_024
 """A sender whose publications wait here in such number, not parked, is not told that further ones are taken."""
 
 
+class _Outgoing:
+    """What is on its way over one session, or to one client. 0 <= taken <= count."""
+
+    __slots__ = ("count", "handed_over", "sent", "taken", "turns")
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Sent since the connection stands."""
+        self.taken = 0
+        """Of these the peer has taken so many."""
+        self.sent: RangeMap[Queued] = RangeMap()
+        """By their numbers: those that the peer has not confirmed."""
+        self.handed_over: dict[int, Queued] = {}
+        """Not sent yet, by serial."""
+        self.turns: list[int] = []
+        """A heap of their serials: they leave in the order in which they were taken."""
+
+    def hand_over(self, queued: Queued) -> None:
+        self.handed_over[queued.serial] = queued
+        heappush(self.turns, queued.serial)
+
+    def next(self) -> Queued | None:
+        return self.handed_over.pop(heappop(self.turns), None) if self.turns else None
+
+
 class Hops:
     """What each hop has been sent and has not confirmed, and what waits for room in its window."""
 
-    def __init__(self, port: Port, window: int, message_for: Callable[[Queued, str], Message]) -> None:
-        self._port = port
+    def __init__(self, queue: Queue, window: int) -> None:
+        self._queue = queue
         self._window = window
-        self._message_for = message_for
-        self._outgoing: dict[str, Outgoing] = {}
+        self._outgoing: dict[Hop, _Outgoing] = {}
 
-    def __contains__(self, hop: str) -> bool:
+    def __contains__(self, hop: Hop) -> bool:
         return hop in self._outgoing
 
-    def open(self, hop: str) -> None:
-        self._outgoing.setdefault(hop, Outgoing())
+    def open(self, hop: Hop) -> None:
+        self._outgoing.setdefault(hop, _Outgoing())
 
-    def close(self, hop: str) -> None:
-        """The connection is gone, and its counts with it."""
+    def close(self, hop: Hop) -> None:
+        """The connection is gone, and its numbers with it."""
         self.take_all_back(hop)
         self._outgoing.pop(hop, None)
 
-    def counts(self, hop: str) -> tuple[int, int]:
+    def counts(self, hop: Hop) -> tuple[int, int]:
         """How many publications that hop has and has not confirmed, and how many wait to go there."""
         outgoing = self._outgoing.get(hop)
-        return (0, 0) if outgoing is None else (len(outgoing.sent), len(outgoing.waiting))
+        if outgoing is None:
+            return 0, 0
+        sent = sum(last - first + 1 for first, last, _ in outgoing.sent)
+        return sent, sum(queued.count for queued in outgoing.handed_over.values())
 
-    def sent(self, hop: str, first: int, last: int) -> list[int]:
-        """The counts from `first` to `last` that the hop has not confirmed."""
-        outgoing = self._outgoing.get(hop)
-        sent = {} if outgoing is None else outgoing.sent
-        between = range(first, last + 1) if last - first < len(sent) else sent
-        return [count for count in between if first <= count <= last and count in sent]
-
-    def knows(self, hop: str, count: int) -> bool:
+    def knows(self, hop: Hop, number: int) -> bool:
         """Was the hop sent so many on this connection?"""
         outgoing = self._outgoing.get(hop)
-        return outgoing is None or 0 < count <= outgoing.count
+        return outgoing is None or 0 < number <= outgoing.count
 
-    def hand_over(self, queued: Queued, hop: str, names: list[str]) -> None:
-        """The hop will carry it to these; `pump` sends it when it is its turn."""
+    # --- On the way
+
+    def hand_over(self, queued: Queued, hop: Hop, names: list[Hop]) -> None:
+        """The hop will carry it to these; it leaves when it is `due`."""
         for name in names:
             queued.pending[name] = hop
         if hop not in queued.hops:
             queued.hops[hop] = 0
             self.open(hop)
-            self._outgoing[hop].waiting.append(queued)
+            self._outgoing[hop].hand_over(queued)
 
-    def pump(self, hop: str) -> None:
-        """Send what waits for the hop while its window has room."""
+    def due(self, hop: Hop) -> Iterator[Queued]:
+        """What is to be sent there now: what was handed over, while the window has room."""
         outgoing = self._outgoing.get(hop)
-        if outgoing is None:
-            return
-        waiting = outgoing.waiting
-        while waiting and outgoing.count - outgoing.taken < self._window:
-            queued = waiting.popleft()
-            if queued.hops.get(hop) != 0:
+        while outgoing is not None and outgoing.turns:
+            room = self._window - (outgoing.count - outgoing.taken)
+            if room <= 0:
+                return
+            queued = outgoing.next()
+            if queued is None or queued.hops.get(hop) != 0:
                 continue  # confirmed or withdrawn while it waited
-            outgoing.count += 1
-            queued.hops[hop] = outgoing.count
-            outgoing.sent[outgoing.count] = queued
-            self._port.send(hop.removeprefix(CLIENT), self._message_for(queued, hop))
+            if queued.count > room:
+                self.split(queued, queued.first + room)
+            queued.hops[hop] = outgoing.count + 1
+            outgoing.count += queued.count
+            outgoing.sent.add(queued.hops[hop], outgoing.count, queued)
+            yield queued
 
-    def take_all_back(self, hop: str) -> None:
+    def split(self, queued: Queued, at: int) -> Queued:
+        """What is from that sequence on becomes an entry of its own, wherever it is on its way."""
+        part = self._queue.split(queued, at)
+        for hop, number in part.hops.items():
+            outgoing = self._outgoing[hop]
+            if number:
+                outgoing.sent.cut(number)
+                outgoing.sent.replace(number, part)
+            else:
+                outgoing.hand_over(part)
+        return part
+
+    def take_all_back(self, hop: Hop) -> None:
         """What went there and is not confirmed will go another way, or there again."""
         outgoing = self._outgoing.get(hop)
         if outgoing is None:
             return
-        for queued in (*outgoing.sent.values(), *outgoing.waiting):
+        sent = [queued for _, _, queued in outgoing.sent]
+        for queued in (*sent, *outgoing.handed_over.values()):
             if queued.hops.pop(hop, None) is not None:
+                queued.parked_beyond.discard(hop)
                 for name, chosen in queued.pending.items():
                     if chosen == hop:
                         queued.pending[name] = None
-        outgoing.forget()
+        outgoing.sent.clear()
+        outgoing.handed_over.clear()
+        outgoing.turns.clear()
 
     def take_back(self, queued: Queued) -> None:
         """Take it back from all hops; what they were sent they may still confirm, in vain."""
-        for hop, count in queued.hops.items():
+        for hop, number in queued.hops.items():
             outgoing = self._outgoing[hop]
-            outgoing.sent.pop(count, None)
-            outgoing.parked.discard(count)
+            if number:
+                outgoing.sent.take(number, number + queued.count - 1)
+            else:
+                outgoing.handed_over.pop(queued.serial, None)
         queued.hops.clear()
+        queued.parked_beyond.clear()
         for name in queued.pending:
             queued.pending[name] = None
 
-    def taken(self, hop: str, count: int) -> None:
-        """The hop has taken the first `count` of this connection."""
+    # --- What the hop says
+
+    def taken(self, hop: Hop, number: int) -> None:
+        """The hop has taken the first so many of this connection."""
         outgoing = self._outgoing.get(hop)
         if outgoing is not None:
-            outgoing.taken = min(max(outgoing.taken, count), outgoing.count)
-            self.pump(hop)
+            outgoing.taken = min(max(outgoing.taken, number), outgoing.count)
 
-    def parked(self, hop: str, counts: Sequence[int]) -> None:
-        outgoing = self._outgoing.get(hop)
-        if outgoing is not None:
-            outgoing.parked.update(count for count in counts if count in outgoing.sent)
+    def parked(self, hop: Hop, ranges: Ranges) -> None:
+        for first, last in ranges:
+            for queued in self._exactly(hop, first, last):
+                queued.parked_beyond.add(hop)
 
-    def has_parked(self, queued: Queued, hop: str) -> bool:
-        """Does it wait beyond the hop, for somebody who cannot be reached from there?"""
-        return queued.hops.get(hop, 0) in self._outgoing[hop].parked
-
-    def is_behind(self, hop: str) -> bool:
-        """Is the first that the hop has not confirmed parked for its sake?"""
-        outgoing = self._outgoing[hop]
-        first = next(iter(outgoing.sent.values()), None)
-        return first is not None and first.parked
-
-    def passed(self, hop: str, counts: Sequence[int]) -> list[Queued]:
-        """The hop confirms these counts; what nobody has to confirm any more."""
-        outgoing = self._outgoing.get(hop)
-        if outgoing is None:
-            return []
+    def passed(self, hop: Hop, ranges: Ranges) -> list[Queued]:
+        """The hop confirms these numbers; what nobody has to confirm any more."""
         done: list[Queued] = []
-        for count in counts:
-            queued = outgoing.sent.pop(count, None)
-            if queued is None:
-                continue
-            outgoing.parked.discard(count)
-            del queued.hops[hop]
-            for name in [name for name, chosen in queued.pending.items() if chosen == hop]:
-                del queued.pending[name]
-            if not queued.pending:
-                done.append(queued)
+        for first, last in ranges:
+            for queued in self._exactly(hop, first, last):
+                number = queued.hops.pop(hop)
+                self._outgoing[hop].sent.take(number, number + queued.count - 1)
+                queued.parked_beyond.discard(hop)
+                for name in [name for name, chosen in queued.pending.items() if chosen == hop]:
+                    del queued.pending[name]
+                if not queued.pending:
+                    done.append(queued)
         return done
+
+    def _exactly(self, hop: Hop, first: int, last: int) -> list[Queued]:
+        """What the hop has under these numbers, split where that begins or ends in its middle."""
+        outgoing = self._outgoing.get(hop)
+        found: list[Queued] = []
+        for low, high, queued in [] if outgoing is None else outgoing.sent.overlapping(first, last):
+            number = queued.hops[hop]
+            if low > number:
+                queued = self.split(queued, queued.first + low - number)
+            if high - low + 1 < queued.count:
+                self.split(queued, queued.first + high - low + 1)
+            found.append(queued)
+        return found
+
+    # --- What waits
+
+    def is_behind(self, hop: Hop) -> bool:
+        """Is the first that the hop has not confirmed parked for its sake?"""
+        first = self._outgoing[hop].sent.first
+        return first is not None and first[2].parked
+
+
+class _Incoming:
+    """What comes over one session, or from one client. 0 <= taken <= count."""
+
+    __slots__ = ("count", "taken", "waiting")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.taken = 0
+        """What the sender was told last."""
+        self.waiting = 0
+        """Publications first taken from there that wait here and are not parked."""
 
 
 class Senders:
-    """What comes from each sender: counted, and acknowledged half a window at a time."""
+    """What comes from each sender: numbered, and acknowledged half a window at a time."""
 
-    def __init__(self, port: Port, window_of: Callable[[str], int]) -> None:
+    def __init__(self, port: Port, window_of: Callable[[Hop], int]) -> None:
         self._port = port
         self._window_of = window_of
-        self._incoming: dict[str, Incoming] = {}
+        self._incoming: dict[Hop, _Incoming] = {}
 
-    def count(self, sender: str) -> int:
-        """The count of the publication that has just come from there."""
+    def count(self, sender: Hop, count: int) -> int:
+        """So many publications have just come from there; the number of the first."""
         incoming = self._incoming.get(sender)
         if incoming is None:
-            incoming = self._incoming[sender] = Incoming()
-        incoming.count += 1
+            incoming = self._incoming[sender] = _Incoming()
+        first = incoming.count + 1
+        incoming.count += count
         self._tell(sender, incoming)
-        return incoming.count
+        return first
 
-    def forget(self, sender: str) -> None:
+    def forget(self, sender: Hop) -> None:
         self._incoming.pop(sender, None)
 
     def wait(self, queued: Queued) -> None:
-        """The publication begins to hold up its first sender."""
+        """It begins to hold up its first sender."""
         incoming = self._first(queued)
         if incoming is not None:
-            incoming.waiting += 1
+            incoming.waiting += queued.count
 
     def go_on(self, queued: Queued) -> None:
         """It holds up nobody any more."""
         incoming = self._first(queued)
         if incoming is not None:
-            incoming.waiting = max(incoming.waiting - 1, 0)
+            incoming.waiting = max(incoming.waiting - queued.count, 0)
             self._tell(queued.senders[0][0], incoming)
 
     def waiting(self, queued: Queued) -> int:
@@ -178,12 +245,12 @@ class Senders:
         incoming = self._first(queued)
         return 0 if incoming is None else incoming.waiting
 
-    def _first(self, queued: Queued) -> Incoming | None:
+    def _first(self, queued: Queued) -> _Incoming | None:
         return self._incoming.get(queued.senders[0][0]) if queued.senders else None
 
-    def _tell(self, sender: str, incoming: Incoming) -> None:
+    def _tell(self, sender: Hop, incoming: _Incoming) -> None:
         if incoming.waiting > MAX_WAITING_PER_SENDER:
             return
         if 2 * (incoming.count - incoming.taken) >= self._window_of(sender):
             incoming.taken = incoming.count
-            self._port.send(sender.removeprefix(CLIENT), Taken(incoming.count))
+            self._port.send(name_of(sender), Taken(incoming.count))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from tidings.model.errors import WireError
 from tidings.model.event import Publication
 from tidings.model.predicates import Scalar
-from tidings.model.run import Run, Stretch
+from tidings.model.run import Run, Stretch, look
 from tidings.model.subscription import Interest
 from tidings.structures.interest_index import InterestIndex
 
@@ -74,6 +74,20 @@ class Matcher:
             publication.selection_token = self.token
         selection: Selection = publication.selection
         return selection
+
+    def parts(self, stretch: Stretch, complain: Callable[[WireError], None]) -> list[Stretch]:
+        """Publications in stretches of one selection each, which they remember.
+
+        One whose attributes are needed and do not decode is left out, and `complain` told.
+        """
+        if isinstance(stretch, Run):
+            return self.cut(stretch, complain)
+        try:
+            self.select(stretch)
+        except WireError as error:
+            complain(error)
+            return []
+        return [stretch]
 
     def cut(self, run: Run, complain: Callable[[WireError], None]) -> list[Stretch]:
         """The run in stretches of one selection each, which they remember.
@@ -143,3 +157,16 @@ class Matcher:
         self.token = object()
         self._selections.clear()
         self._by_topic.clear()
+
+
+def selected(stretch: Stretch, interest: Interest) -> list[tuple[int, int]]:
+    """The sequences of what it selects, as ranges; none of what does not decode."""
+    ranges: list[tuple[int, int]] = []
+    try:
+        for sequence, event in enumerate(look(stretch), stretch.first):
+            if interest.matches(event):
+                begin = ranges.pop()[0] if ranges and ranges[-1][1] == sequence - 1 else sequence
+                ranges.append((begin, sequence))
+    except WireError:
+        return []
+    return ranges

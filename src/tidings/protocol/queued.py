@@ -1,21 +1,46 @@
-"""What a guaranteed broker knows of publications on their way (protocol/delivery.py)."""
+"""What a guaranteed broker keeps because somebody has not confirmed it (protocol/delivery.py)."""
 
 from __future__ import annotations
 
-from collections import deque
+from typing import NamedTuple
 
 from tidings.model.messages import Forward, ForwardGap
 from tidings.protocol.labels import Label
+from tidings.structures.range_map import RangeMap
 
-CLIENT = "@"
-"""In front of a client's name where brokers and clients are hops alike."""
 
+class LocalClient(NamedTuple):
+    """One of the broker's own clients, where clients and other brokers are hops alike."""
+
+    name: str
+
+
+Hop = str | LocalClient
+"""The next broker on the way, or a client."""
 Flow = tuple[str, str, int]
 """The publisher's broker, the source, its incarnation."""
 
 
+def name_of(hop: Hop) -> str:
+    return hop.name if isinstance(hop, LocalClient) else hop
+
+
+class Row:
+    """A row of the spill on disk, and what of it somebody still waits for."""
+
+    __slots__ = ("key", "pieces")
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.pieces: dict[int, Queued] = {}
+
+
 class Queued:
-    """A publication, or a gap in the place of some, that somebody has not confirmed."""
+    """Consecutive publications of a flow that wait for the same, or a gap in the place of some.
+
+    All that is said of it holds for each of its publications; where that ends, it is split. It has consecutive numbers
+    with every hop and every sender, one for each publication; a gap has one.
+    """
 
     __slots__ = (
         "excluded",
@@ -23,72 +48,168 @@ class Queued:
         "flow",
         "hops",
         "label",
+        "last",
         "local",
         "mark",
         "message",
-        "on_disk",
         "parked",
+        "parked_beyond",
         "pending",
+        "row",
         "senders",
-        "sequence",
         "serial",
         "size_bytes",
         "taken_at",
     )
 
-    def __init__(self, serial: int, flow: Flow, label: Label, sequence: int, taken_at: int) -> None:
+    def __init__(self, serial: int, flow: Flow, label: Label, first: int, last: int, taken_at: int) -> None:
         self.serial = serial
+        """In the order in which publications were taken."""
         self.flow = flow
         self.label = label
-        self.first = self.sequence = sequence
-        """`first` differs from `sequence` in a gap only."""
+        self.first = first
+        self.last = last
         self.taken_at = taken_at
         self.message: Forward | ForwardGap | None = None
-        """None while it is on disk only."""
+        """With these publications, and maybe others around them; None while it is on disk only."""
         self.size_bytes = 0
         self.mark = 0
         """Records of the log beyond this position do not get it, and never will."""
         self.excluded: tuple[str, ...] = ()
-        self.pending: dict[str, str | None] = {}
+        self.pending: dict[Hop, Hop | None] = {}
         """Who has to confirm it, with the hop that it was handed to."""
-        self.hops: dict[str, int] = {}
-        """Hops that have it or will get it, with its count there; 0: not sent yet."""
+        self.hops: dict[Hop, int] = {}
+        """Hops that have it or will get it, with its first number there; 0: not sent yet."""
+        self.parked_beyond: set[Hop] = set()
+        """Hops that said that it waits only for somebody who cannot be reached from there."""
         self.local: dict[str, tuple[str, ...]] = {}
         """Clients with the subscriptions that it is for."""
-        self.senders: list[tuple[str, int]] = []
-        """Who sent it, with its count on their connection, or its sequence if that is a client."""
+        self.senders: list[tuple[Hop, int]] = []
+        """Who sent it, with its first number there; a client's numbers are its sequences."""
         self.parked = False
-        self.on_disk = False
+        self.row: Row | None = None
+        """Where it is on disk."""
+
+    @property
+    def is_gap(self) -> bool:
+        return self.message.__class__ is ForwardGap
+
+    @property
+    def count(self) -> int:
+        """How many numbers it takes."""
+        return 1 if self.message.__class__ is ForwardGap else self.last - self.first + 1
+
+    def keep_in(self, row: Row) -> None:
+        self.row = row
+        row.pieces[self.serial] = self
+
+    def split_off(self, at: int) -> Queued:
+        """What is from that sequence on; this ends before it."""
+        offset = at - self.first
+        part = Queued(self.serial + offset, self.flow, self.label, at, self.last, self.taken_at)
+        part.size_bytes = self.size_bytes * part.count // self.count
+        self.size_bytes -= part.size_bytes
+        self.last = at - 1
+        part.message, part.mark, part.excluded = self.message, self.mark, self.excluded
+        part.pending = dict(self.pending)
+        part.hops = {hop: number and number + offset for hop, number in self.hops.items()}
+        part.parked_beyond = set(self.parked_beyond)
+        part.local = dict(self.local)
+        part.senders = [(sender, number + offset) for sender, number in self.senders]
+        part.parked = self.parked
+        if self.row is not None:
+            part.keep_in(self.row)
+        return part
 
 
-class Outgoing:
-    """What is on its way over one session, or to one client."""
+class Queue:
+    """All that is queued, in the order in which it was taken, and by flow and sequence.
 
-    __slots__ = ("count", "parked", "sent", "taken", "waiting")
+    A gap has its last sequence alone: some of the others may be queued as well, for whom they are not missing.
+    """
 
     def __init__(self) -> None:
-        self.count = 0
-        """Sent since the connection stands."""
-        self.taken = 0
-        """Of these the peer has taken so many."""
-        self.sent: dict[int, Queued] = {}
-        self.parked: set[int] = set()
-        self.waiting: deque[Queued] = deque()
+        self._entries: dict[int, Queued] = {}
+        self._unparked: dict[int, Queued] = {}
+        self._flows: dict[Flow, RangeMap[Queued]] = {}
+        self._in_order = True
+        self.parked_count = 0
+        """Entries that are parked."""
 
-    def forget(self) -> None:
-        self.sent.clear()
-        self.parked.clear()
-        self.waiting.clear()
+    def __len__(self) -> int:
+        return len(self._entries)
 
+    def __contains__(self, serial: object) -> bool:
+        return serial in self._entries
 
-class Incoming:
-    """What comes over one session, or from one client."""
+    def entries(self) -> list[Queued]:
+        self._sort()
+        return list(self._entries.values())
 
-    __slots__ = ("count", "taken", "waiting")
+    def unparked(self) -> list[Queued]:
+        self._sort()
+        return list(self._unparked.values())
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.taken = 0
-        """What the sender was told last."""
-        self.waiting = 0
-        """Publications first taken from there that wait here and are not parked."""
+    @property
+    def unparked_count(self) -> int:
+        return len(self._unparked)
+
+    def of_flow(self, flow: Flow, first: int, last: int) -> list[tuple[int, int, Queued]]:
+        """What is queued of these sequences, ascending; parts of entries, where they go beyond."""
+        ranges = self._flows.get(flow)
+        return [] if ranges is None else ranges.overlapping(first, last)
+
+    def add(self, queued: Queued) -> None:
+        self._in_order = self._in_order and queued.serial > next(reversed(self._entries), 0)
+        self._entries[queued.serial] = queued
+        if queued.parked:
+            self.parked_count += 1
+        else:
+            self._unparked[queued.serial] = queued
+        self._index(queued)
+
+    def remove(self, queued: Queued) -> bool:
+        """False if it was not there."""
+        if self._entries.pop(queued.serial, None) is None:
+            return False
+        if queued.parked:
+            self.parked_count -= 1
+        else:
+            del self._unparked[queued.serial]
+        ranges = self._flows[queued.flow]
+        ranges.take(queued.last if queued.is_gap else queued.first, queued.last)
+        if not ranges:
+            del self._flows[queued.flow]
+        return True
+
+    def park(self, queued: Queued) -> None:
+        queued.parked = True
+        self.parked_count += 1
+        del self._unparked[queued.serial]
+
+    def split(self, queued: Queued, at: int) -> Queued:
+        """What is from that sequence on becomes an entry of its own."""
+        ranges = self._flows[queued.flow]
+        part = queued.split_off(at)
+        ranges.take(at, part.last)
+        self.add(part)
+        return part
+
+    def make_gap(self, queued: Queued, message: ForwardGap) -> None:
+        """It is a gap from now on, or another one."""
+        ranges = self._flows[queued.flow]
+        ranges.take(queued.last if queued.is_gap else queued.first, queued.last)
+        queued.message, queued.last = message, message.last
+        self._index(queued)
+
+    def _index(self, queued: Queued) -> None:
+        ranges = self._flows.get(queued.flow)
+        if ranges is None:
+            ranges = self._flows[queued.flow] = RangeMap()
+        ranges.add(queued.last if queued.is_gap else queued.first, queued.last, queued)
+
+    def _sort(self) -> None:
+        if not self._in_order:
+            self._in_order = True
+            self._entries = dict(sorted(self._entries.items()))
+            self._unparked = dict(sorted(self._unparked.items()))

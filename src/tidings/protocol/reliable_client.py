@@ -19,11 +19,11 @@ that goes on, the sequences that may have been among it are reported as missed, 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tidings.model.event import Publication, decode_publication
+from tidings.model.errors import WireError
+from tidings.model.event import decode_publication
 from tidings.model.messages import (
     Attach,
     Attached,
@@ -33,31 +33,34 @@ from tidings.model.messages import (
     Missed,
     Notified,
     Notify,
+    NotifyRun,
     PublishFailed,
     Stamp,
-    Stamped,
     StampTaken,
     Taken,
     Unsubscribed,
 )
-from tidings.model.run import Stretch, singles
+from tidings.model.run import Run, Stretch, singles
 from tidings.model.subscription import Subscription
 from tidings.protocol.arrivals import Arrivals, Notice, Ticket
-from tidings.protocol.client import CANCELLING, MAX_TRACKED_SOURCES, Held, Session, State
+from tidings.protocol.client import CANCELLING, Held, Session, State
 from tidings.protocol.facts import (
     BrokerChanged,
     Delivered,
     EventsMissed,
+    Misbehaviour,
     PublicationConfirmed,
     PublicationFailed,
+    RunDelivered,
     SubscriptionProgress,
 )
 from tidings.protocol.kernel import Node, Port, TimerName
+from tidings.protocol.matching import selected
+from tidings.protocol.unconfirmed import Unconfirmed
+from tidings.structures.range_map import RangeMap
 
 EARLY_NS = 5_000_000_000
 """So long, from its first connection on, a client keeps what comes for subscriptions that it has not made (again)."""
-MAX_KEPT = 10_000
-"""Publications that are on the broker's disk only and kept here as well; the oldest are forgotten first."""
 
 
 Marks = dict[str, dict[tuple[str, int], int]]
@@ -68,8 +71,11 @@ class Early(NamedTuple):
     """A notification for a subscription of an earlier life of this client; it is held until that is made again."""
 
     notice: Notice
-    message: Notify | Missed
+    what: Stretch | Missed
     waits_for: set[str]
+
+    def release(self) -> None:
+        self.notice.release(self.notice.first, self.notice.last)
 
 
 class ReliableSession(Session):
@@ -108,13 +114,7 @@ class ReliableSession(Session):
         self._publishes = False
         self.generation = 0
         self._position = 0
-        self._window = 1
-        self._unsent: deque[Publication] = deque()
-        self._unconfirmed: dict[int, Stamped] = {}
-        self._kept: dict[int, Stamped] = {}
-        self._sent = self._taken = 0
-        """Publications on this connection, and how many of these the broker has taken."""
-        self._kept_all = True
+        self._outgoing = Unconfirmed()
         self._moved: dict[str, dict[tuple[str, int], int]] = {}
         """Of the subscriptions that came from an earlier broker: the first sequence of each source that may have
         waited there, until it is reported. Sources that are in no list and were never heard of: all before."""
@@ -126,18 +126,18 @@ class ReliableSession(Session):
         """Subscriptions that were made while it is early: these are known, also when they have ended."""
         self._arrivals = Arrivals(self._on_news)
         """Of this connection."""
-        self._undone: dict[tuple[str, str, int, int], Ticket] = {}
-        """(subscription, source, incarnation, sequence) -> what the application holds."""
+        self._undone: dict[tuple[str, str, int], RangeMap[Ticket]] = {}
+        """(subscription, source, incarnation) -> what the application holds, by sequence."""
         self._handling = self._gathering = self._stopped = False
 
     @property
     def unconfirmed(self) -> int:
-        return len(self._unsent) + len(self._unconfirmed)
+        return len(self._outgoing)
 
     # --- Publishing
 
     def _publish(self, stretch: Stretch) -> None:
-        self._unsent.extend(singles(stretch))
+        self._outgoing.add(stretch)
         if not self._publishes:
             self._publishes = True
             self._attached = False
@@ -146,20 +146,12 @@ class ReliableSession(Session):
         self._pump()
 
     def _pump(self) -> None:
-        if not self._attached or not self._publishes:
-            return
-        while self._unsent and self._sent - self._taken < self._window:
-            publication = self._unsent.popleft()
-            stamped = Stamped(self.generation, self._position, publication)
-            self._unconfirmed[publication.sequence] = stamped
-            self._send(stamped)
-
-    def _send(self, stamped: Stamped) -> None:
-        self._sent += 1
-        self.port.send(self.broker, stamped)
+        if self._attached and self._publishes:
+            for stamped in self._outgoing.due(self.generation, self._position):
+                self.port.send(self.broker, stamped)
 
     def on_taken(self, sender: str, message: Taken) -> None:
-        self._taken = min(max(self._taken, message.count), self._sent)
+        self._outgoing.taken(message.count)
         self._pump()
 
     def _attach(self) -> None:
@@ -173,12 +165,8 @@ class ReliableSession(Session):
         self._attached = True
         lost_its_disk = self.generation != 0 and message.generation != self.generation
         self.generation, self._position = message.generation, message.position
-        self._window = max(message.window, 1)
-        again = dict(self._unconfirmed)
-        if lost_its_disk:
-            again |= self._kept
-        for sequence in sorted(again):
-            self._send(again[sequence])
+        for stamped in self._outgoing.attached(message.window, lost_its_disk=lost_its_disk):
+            self.port.send(self.broker, stamped)
         self._pump()
 
     def on_stamp(self, sender: str, message: Stamp) -> None:
@@ -189,24 +177,12 @@ class ReliableSession(Session):
     def on_confirm(self, sender: str, message: Confirm) -> None:
         if message.incarnation != self.incarnation:
             return
-        for sequence in range(message.first, message.last + 1):
-            stamped = self._unconfirmed.pop(sequence, None)
-            if stamped is not None:
-                if message.kept:
-                    self._keep(stamped)
-                self.port.emit(PublicationConfirmed(sequence, sequence))
-            elif not message.kept:
-                self._kept.pop(sequence, None)
+        for first, last in self._outgoing.confirm(message.first, message.last, kept=message.kept):
+            self.port.emit(PublicationConfirmed(first, last))
         self._pump()
 
-    def _keep(self, stamped: Stamped) -> None:
-        self._kept[stamped.publication.sequence] = stamped
-        if len(self._kept) > MAX_KEPT:
-            del self._kept[next(iter(self._kept))]
-            self._kept_all = False
-
     def on_publish_failed(self, sender: str, message: PublishFailed) -> None:
-        if self._unconfirmed.pop(message.sequence, None) is not None:
+        if self._outgoing.fail(message.sequence):
             self.port.emit(PublicationFailed(message.sequence, message.reason))
             self._pump()
 
@@ -223,7 +199,8 @@ class ReliableSession(Session):
         """What its application holds is of no use to it any more."""
         super().unsubscribe(subscription_id)
         for key in [key for key in self._undone if key[0] == subscription_id]:
-            self._undone[key].done()
+            for _, _, ticket in self._undone[key]:
+                ticket.done()
 
     def end_earlier(self, subscription_id: str) -> None:
         super().end_earlier(subscription_id)
@@ -238,47 +215,98 @@ class ReliableSession(Session):
             self._marks.pop(message.subscription, None)
 
     def on_notify(self, sender: str, message: Notify) -> None:
-        self._handle(message, lambda held, notice: self._deliver(held, message.publication, notice))
+        self._on_stretch(sender, message.subscriptions, message.publication)
+
+    def on_notify_run(self, sender: str, message: NotifyRun) -> None:
+        self._on_stretch(sender, message.subscriptions, message.run)
+
+    def _on_stretch(self, sender: str, subscriptions: tuple[str, ...], stretch: Stretch) -> None:
+        def deliver(held: Held, notice: Notice) -> None:
+            try:
+                self._deliver(held, stretch, notice, notice.first)
+            except WireError as error:
+                self.port.emit(Misbehaviour(sender, str(error)))
+
+        self._handle(subscriptions, stretch, stretch.count, deliver)
 
     def on_missed(self, sender: str, message: Missed) -> None:
-        self._handle(message, lambda held, notice: self._miss(held, message, notice))
+        self._handle(
+            message.subscriptions, message, 1, lambda held, notice: self._miss(held, message, notice)
+        )
 
-    def _handle(self, message: Notify | Missed, show: Callable[[Held, Notice], None]) -> None:
+    def _handle(
+        self,
+        subscriptions: tuple[str, ...],
+        what: Stretch | Missed,
+        count: int,
+        show: Callable[[Held, Notice], None],
+    ) -> None:
         """Whatever is done with inside is told to the broker at once, unless that is gathered."""
         self._handling = True
-        notice = self._arrivals.arrive()
-        for subscription_id in message.subscriptions:
+        notice = self._arrivals.arrive(count)
+        for subscription_id in subscriptions:
             held = self._held.get(subscription_id)
             if held is not None and held.state is not CANCELLING:
                 show(held, notice)
         if self._is_early:
-            self._keep_early(message, notice)
-        notice.release()
+            self._keep_early(subscriptions, what, notice)
+        notice.close()
         self._handling = False
         self._on_news()
 
-    def _deliver(self, held: Held, publication: Publication, notice: Notice) -> None:
-        subscription_id = held.subscription.id
-        source, incarnation, sequence = publication.source, publication.incarnation, publication.sequence
-        highest = held.highest.get((source, incarnation), 0)
-        key = (subscription_id, source, incarnation, sequence)
-        if self._is_new(held, source, incarnation, sequence):
-            if self._moved:
-                self._report_missed(subscription_id, publication, highest)
-            ticket = self._undone[key] = Ticket(notice, lambda: self._undone.pop(key, None))
-            self.port.emit(Delivered(subscription_id, publication, ticket=ticket))
-            if self.acknowledges:
-                ticket.done()
-        elif key in self._undone:
-            self._undone[key].move(notice)
+    def _deliver(self, held: Held, stretch: Stretch, notice: Notice, number: int) -> None:
+        """Show what is new of it; what the application holds already is the same, under this number now."""
+        source, incarnation = stretch.source, stretch.incarnation
+        key = (held.subscription.id, source, incarnation)
+        highest = self._shown_before(held, source, incarnation, stretch.last)
+        if stretch.first <= highest and key in self._undone:
+            for low, high, ticket in self._undone[key].overlapping(stretch.first, min(stretch.last, highest)):
+                ticket.move(notice, number + low - stretch.first, low, high)
+        if stretch.last <= highest:
+            return
+        fresh = stretch
+        if stretch.first <= highest:
+            assert isinstance(stretch, Run)
+            fresh = stretch.cut(highest + 1, stretch.last)
+        if self._moved:
+            self._report_missed(held.subscription.id, fresh, highest)
+        self._show_fresh(held.subscription.id, fresh, notice, number + fresh.first - stretch.first)
 
-    def _report_missed(self, subscription_id: str, publication: Publication, highest: int) -> None:
+    def _show_fresh(self, subscription_id: str, stretch: Stretch, notice: Notice, number: int) -> None:
+        if isinstance(stretch, Run) and not self.takes_runs:
+            for offset, publication in enumerate(singles(stretch)):
+                self._show_fresh(subscription_id, publication, notice, number + offset)
+            return
+        ticket = self._make_ticket(subscription_id, stretch, notice, number)
+        if isinstance(stretch, Run):
+            self.port.emit(RunDelivered(subscription_id, stretch, ticket=ticket))
+        else:
+            self.port.emit(Delivered(subscription_id, stretch, ticket=ticket))
+        if self.acknowledges:
+            ticket.done()
+
+    def _make_ticket(self, subscription_id: str, stretch: Stretch, notice: Notice, number: int) -> Ticket:
+        key = (subscription_id, stretch.source, stretch.incarnation)
+        undone = self._undone.get(key)
+        if undone is None:
+            undone = self._undone[key] = RangeMap()
+
+        def forget(first: int, last: int) -> None:
+            undone.take(first, last)
+            if not undone and self._undone.get(key) is undone:
+                del self._undone[key]
+
+        ticket = Ticket(notice, number, stretch.first, stretch.last, forget)
+        undone.add(stretch.first, stretch.last, ticket)
+        return ticket
+
+    def _report_missed(self, subscription_id: str, fresh: Stretch, highest: int) -> None:
         """The first event of a source since we moved: those in between may have waited at the old broker."""
         if subscription_id not in self._moved:
             return
-        source = (publication.source, publication.incarnation)
+        source = (fresh.source, fresh.incarnation)
         first = self._moved[subscription_id].pop(source, 0 if highest else 1)
-        last = highest if highest >= first else publication.sequence - 1  # what is behind a baseline comes
+        last = highest if highest >= first else fresh.first - 1  # what is behind a baseline comes
         if 0 < first <= last:
             self._may_have_missed(subscription_id, source, first, last)
 
@@ -286,22 +314,20 @@ class ReliableSession(Session):
         self.port.emit(EventsMissed(subscription_id, *source, first, last, certain=False))
 
     def _miss(self, held: Held, message: Missed, notice: Notice) -> None:
-        self._is_new(held, message.source, message.incarnation, message.last)
+        self._shown_before(held, message.source, message.incarnation, message.last)
         missed = (message.source, message.incarnation, message.first, message.last)
-        ticket = Ticket(notice)
+        ticket = Ticket(notice, notice.first, message.last, message.last, lambda first, last: None)
         self.port.emit(EventsMissed(held.subscription.id, *missed, ticket=ticket))
         if self.acknowledges:
             ticket.done()
 
     # --- What an earlier life of this client had asked for, and this one may ask for again
 
-    def _keep_early(self, message: Notify | Missed, notice: Notice) -> None:
-        unknown = {name for name in message.subscriptions if name not in self._asked}
+    def _keep_early(self, subscriptions: tuple[str, ...], what: Stretch | Missed, notice: Notice) -> None:
+        unknown = {name for name in subscriptions if name not in self._asked}
         if unknown:
-            if isinstance(message, Notify):  # it outlives the read that brought it
-                message = Notify(message.subscriptions, decode_publication(message.publication.raw.copy()))
-            notice.hold()
-            self._early.append(Early(notice, message, unknown))
+            notice.hold(notice.first, notice.last)
+            self._early.append(Early(notice, _kept(what), unknown))
 
     def _show_early(self, subscription: Subscription) -> None:
         """What came for it before it was made; an earlier life may have asked for something else by that name."""
@@ -310,17 +336,20 @@ class ReliableSession(Session):
             if subscription.id not in early.waits_for:
                 continue
             early.waits_for.discard(subscription.id)
-            if isinstance(early.message, Missed):
-                self._miss(held, early.message, early.notice)
-            elif interest.matches(early.message.publication):
-                self._deliver(held, early.message.publication, early.notice)
+            what, notice = early.what, early.notice
+            if isinstance(what, Missed):
+                self._miss(held, what, notice)
+                continue
+            for first, last in selected(what, interest):
+                part = what.cut(first, last) if isinstance(what, Run) else what
+                self._deliver(held, part, notice, notice.first + first - what.first)
         self._forget_early([early for early in self._early if early.waits_for])
 
     def _forget_early(self, left: list[Early]) -> None:
         before, self._early = self._early, left
         for early in before:
             if early not in left:
-                early.notice.release()
+                early.release()
 
     def on_timer(self, name: TimerName) -> None:
         match name[1]:
@@ -354,23 +383,14 @@ class ReliableSession(Session):
         if news is not None:
             self.port.send(self.broker, Notified(*news))
 
-    @staticmethod
-    def _is_new(held: Held, source: str, incarnation: int, sequence: int) -> bool:
-        key = (source, incarnation)
-        highest = held.highest.pop(key, 0)  # popped and set again: the least recent source comes first
-        held.highest[key] = max(highest, sequence)
-        if len(held.highest) > MAX_TRACKED_SOURCES:
-            del held.highest[next(iter(held.highest))]
-        return sequence > highest
-
     def on_baseline(self, sender: str, message: Baseline) -> None:
         held = self._held.get(message.subscription)
         if held is not None and held.state is State.REQUESTED:
             moved = self._moved.get(message.subscription)
             for source, incarnation, sequence in message.marks:
                 key = (source, incarnation)
-                highest = held.highest.get(key, 0)
-                passed_by = self._is_new(held, source, incarnation, sequence)
+                highest = self._shown_before(held, source, incarnation, sequence)
+                passed_by = sequence > highest
                 if moved is not None and highest:
                     moved.pop(key, None)
                     if passed_by:
@@ -388,7 +408,7 @@ class ReliableSession(Session):
     @property
     def can_move(self) -> bool:
         """False while something that this client published is on its broker's disk only."""
-        return self._kept_all or not self._kept
+        return self._outgoing.kept_all or not self._outgoing.has_kept
 
     def moved(self, broker: str) -> None:
         """From now on that one is our broker; its `link_up` follows."""
@@ -408,13 +428,20 @@ class ReliableSession(Session):
         self._early = []  # what was not done with comes again
         self._arrivals.end()
         self._arrivals = Arrivals(self._on_news)
-        self._sent = self._taken = 0
+        self._outgoing.connected()
         self._attaching = 0
         self._attach()
         super().on_link_up(peer)
 
     def on_link_down(self, peer: str) -> None:
         self._connected = self._attached = False
+
+
+def _kept(what: Stretch | Missed) -> Stretch | Missed:
+    """The same for long: it outlives the read that brought it."""
+    if isinstance(what, Missed):
+        return what
+    return what.kept() if isinstance(what, Run) else decode_publication(what.raw.copy())
 
 
 class ReliableClient(Node):

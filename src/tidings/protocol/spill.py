@@ -1,20 +1,21 @@
-"""Publications on disk: those that wait for somebody who cannot be reached (protocol/delivery.py)."""
+"""Publications on disk: those that wait for somebody who cannot be reached (protocol/parking.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from tidings.model.errors import StoreCorrupt, StoreError, StoreFull, WireError
-from tidings.model.event import Publication, decode_publication
 from tidings.model.messages import Forward, ForwardGap
-from tidings.protocol.queued import Queued
+from tidings.model.run import Run, Stretch, decode_stretch
+from tidings.protocol.queued import Queued, Row
 from tidings.protocol.store import Change, Store
 
 
 class SpillLimits:
-    """How much may wait for those who cannot be reached."""
+    """How much may wait for those who cannot be reached: entries in memory, each of some consecutive publications,
+    and bytes on disk."""
 
     __slots__ = ("entries", "size_bytes")
 
@@ -24,7 +25,7 @@ class SpillLimits:
 
 
 class Spilled(msgspec.Struct, array_like=True, frozen=True):
-    """A publication on disk."""
+    """Some consecutive publications on disk."""
 
     serial: int
     origin: str
@@ -34,8 +35,11 @@ class Spilled(msgspec.Struct, array_like=True, frozen=True):
     mark: int
     excluded: tuple[str, ...]
     own: bool
-    """Of one of this broker's own clients, who has been told that it is safe."""
+    """Of one of this broker's own clients, who has been told that they are safe."""
     raw: bytes
+
+    def stretch(self) -> Stretch:
+        return decode_stretch(msgspec.Raw(self.raw))
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -50,20 +54,21 @@ class Spill:
         self._store = store
         self._complain = complain
         self._full = False
-        self._doomed: list[Change] = []
+        self._outdated: dict[bytes, Row] = {}
+        """Rows of which something is delivered, or all."""
 
     @property
     def size_bytes(self) -> int:
         return self._store.size_bytes("spill")
 
     @property
-    def has_doomed(self) -> bool:
-        return bool(self._doomed)
+    def is_outdated(self) -> bool:
+        return bool(self._outdated)
 
-    def keep(self, batch: list[Queued]) -> bool:
+    def keep(self, batch: Sequence[Queued]) -> bool:
         """Write them, and let go of them in memory; False if the disk is full: then nothing has changed."""
         try:
-            self._store.write([("spill", _key(queued.serial), self._row(queued)) for queued in batch])
+            self._store.write([("spill", _key(queued.serial), self._value(queued)) for queued in batch])
         except StoreFull as error:
             if not self._full:
                 self._full = True
@@ -71,12 +76,12 @@ class Spill:
             return False
         self._full = False
         for queued in batch:
-            queued.on_disk = True
+            queued.keep_in(Row(_key(queued.serial)))
             queued.message = None
         return True
 
-    def _row(self, queued: Queued) -> bytes:
-        message = queued.message
+    def _value(self, queued: Queued) -> bytes:
+        message = self.body(queued)
         assert isinstance(message, Forward)
         return _encode(
             Spilled(
@@ -88,53 +93,73 @@ class Spill:
                 queued.mark,
                 queued.excluded,
                 queued.flow[0] == self._broker,
-                bytes(message.publication.raw),
+                bytes(message.stretch.raw),
             )
         )
 
     def body(self, queued: Queued) -> Forward | ForwardGap:
-        """The publication, from memory or from disk."""
-        if queued.message is not None:
-            return queued.message
-        row = self._store.get("spill", _key(queued.serial))
-        if row is None:
-            raise StoreError(
-                f"publication {queued.flow[1]}:{queued.sequence} is missing from the spill on disk"
-            )
-        spilled = _decode_spilled(row)
-        publication = decode_publication(msgspec.Raw(spilled.raw))
-        return Forward(
-            spilled.origin, spilled.label, spilled.generation, spilled.stamp, queued.excluded, publication
-        )
+        """The publications, from memory or from disk."""
+        message = queued.message
+        if message is None:
+            return self._read(queued)
+        if isinstance(message, Forward):
+            message = queued.message = _narrowed(message, queued)
+        return message
+
+    def _read(self, queued: Queued) -> Forward:
+        value = None if queued.row is None else self._store.get("spill", queued.row.key)
+        if value is None:
+            raise StoreError(f"publication {queued.flow[1]}:{queued.first} is missing from the spill on disk")
+        spilled = _decode_spilled(value)
+        shared = (spilled.origin, spilled.label, spilled.generation, spilled.stamp)
+        return _narrowed(Forward(*shared, queued.excluded, spilled.stretch()), queued)
 
     def forget(self, queued: Queued) -> None:
-        """It is delivered: its row goes with the next `sweep`. A crash before only sends it again."""
-        if queued.on_disk:
-            queued.on_disk = False
-            self._doomed.append(("spill", _key(queued.serial), None))
+        """It is delivered: the next `sweep` removes it. A crash before only sends it again."""
+        row, queued.row = queued.row, None
+        if row is not None:
+            del row.pieces[queued.serial]
+            self._outdated[row.key] = row
 
     def sweep(self) -> None:
-        if not self._doomed:
+        """Remove what is delivered; what is left of a row gets rows of its own."""
+        if not self._outdated:
             return
-        doomed, self._doomed = self._doomed, []
+        outdated, self._outdated = self._outdated, {}
         try:
-            self._store.write(doomed)
+            left = [queued for row in outdated.values() for queued in row.pieces.values()]
+            changes: list[Change] = [("spill", key, None) for key in outdated]
+            changes += [("spill", _key(queued.serial), self._value(queued)) for queued in left]
+            self._store.write(changes)
         except StoreError as error:
-            self._doomed = doomed + self._doomed
+            self._outdated = outdated | self._outdated
             self._complain(str(error))
+            return
+        for queued in left:
+            queued.keep_in(Row(_key(queued.serial)))
 
-    def reload(self) -> Iterator[tuple[Spilled, Publication]]:
+    def reload(self) -> Iterator[tuple[Row, Spilled, Stretch]]:
         """After a restart: what our own clients were told is safe. Of others, their brokers have it still."""
         for key, value in self._store.read("spill"):
             try:
                 spilled = _decode_spilled(value)
-                publication = decode_publication(msgspec.Raw(spilled.raw))
+                stretch = spilled.stretch()
             except (msgspec.MsgspecError, WireError) as error:
                 raise StoreCorrupt(f"a publication in the spill does not decode: {error}") from None
+            row = Row(key)
             if spilled.own:
-                yield spilled, publication
-            else:
-                self._doomed.append(("spill", key, None))
+                yield row, spilled, stretch
+            if not row.pieces:
+                self._outdated[key] = row
+
+
+def _narrowed(message: Forward, queued: Queued) -> Forward:
+    """With the publications of the entry alone."""
+    stretch = message.stretch
+    if not isinstance(stretch, Run) or (stretch.first, stretch.last) == (queued.first, queued.last):
+        return message
+    shared = (message.origin, message.label, message.generation, message.stamp, message.excluded)
+    return Forward(*shared, stretch.cut(queued.first, queued.last))
 
 
 def _key(serial: int) -> bytes:

@@ -10,13 +10,13 @@ was still on its way is known for what it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from tidings.model.errors import FilterError, StoreCorrupt, TopicError
-from tidings.model.event import Publication
+from tidings.model.errors import FilterError, StoreCorrupt, TopicError, WireError
 from tidings.model.messages import Record
+from tidings.model.run import Stretch
 from tidings.model.subscription import Interest, make_interest
 from tidings.protocol.labels import Label, on_path
 from tidings.protocol.matching import Matcher, Selection
@@ -216,19 +216,35 @@ class SubscriptionLog:
             del self._table[entry.interest]
             self._matcher.release(entry.interest)
 
-    def route(self, publication: Publication, origin: Label) -> Route:
-        """Who behind this broker, as seen from the publisher's, wants it; WireError if it does not decode."""
-        key = (self._matcher.select(publication), origin)
-        route = self._routes.get(key)
+    def routes(
+        self, stretch: Stretch, origin: Label, complain: Callable[[WireError], None]
+    ) -> list[tuple[Stretch, Route]]:
+        """Who behind this broker, as seen from the publisher's, wants these publications, cut where that changes.
+
+        One that does not decode is left out, and `complain` told.
+        """
+        parts = self._matcher.parts(stretch, complain)
+        return [(part, self._route(part.selection, origin)) for part in parts]
+
+    def route(self, stretch: Stretch, origin: Label) -> Route:
+        """Who wants any of these publications, which all had one route when they were taken."""
+        selections = {part.selection: None for part in self._matcher.parts(stretch, lambda error: None)}
+        if len(selections) == 1:
+            return self._route(next(iter(selections)), origin)
+        interests = dict.fromkeys(interest for selection in selections for interest in selection.interests)
+        return self._compute(tuple(interests), origin)
+
+    def _route(self, selection: Selection, origin: Label) -> Route:
+        route = self._routes.get((selection, origin))
         if route is None:
             if len(self._routes) >= MAX_CACHED_ROUTES:
                 self._routes.clear()
-            route = self._routes[key] = self._compute(key[0], origin)
+            route = self._routes[selection, origin] = self._compute(selection.interests, origin)
         return route
 
-    def _compute(self, selection: Selection, origin: Label) -> Route:
+    def _compute(self, interests: Sequence[Interest], origin: Label) -> Route:
         wanted: dict[str, list[Entry]] = {}
-        for interest in selection.interests:
+        for interest in interests:
             for broker, entries in self._table.get(interest, {}).items():
                 if on_path(self._label, origin, next(iter(entries.values())).record.label):
                     wanted.setdefault(broker, []).extend(entries.values())

@@ -17,7 +17,7 @@ from tidings.model.run import Run
 from tidings.model.subscription import Subscription
 from tidings.net.sequencing import SequencersRefused
 from tidings.protocol.application.application import NO_SEQUENCERS, ORDERED, Application
-from tidings.protocol.application.beneath import NOTHING, Beneath, Taking
+from tidings.protocol.application.beneath import NOTHING, Beneath, PartOfTicket, Taking
 from tidings.protocol.application.ordered import check_order
 from tidings.protocol.facts import (
     ChangeFailed,
@@ -61,8 +61,8 @@ class _Shown:
         self.subscription = subscription
         self.notify = notify
         self.paced = paced
-        self.tickets: deque[Taking] = deque()
-        """Of what its reader has not said to be done with."""
+        self.tickets: deque[tuple[Taking, int, int]] = deque()
+        """Of what its reader has not said to be done with: a ticket, and for which of its sequences."""
         self.uncovered: tuple[str, ...] = ()
         self.complete = asyncio.Event()
 
@@ -214,8 +214,8 @@ class ApplicationHost(EventService):
         shown = self._shown.pop(subscription_id, None)
         if shown is not None:
             shown.complete.set()
-            for ticket in shown.tickets:
-                ticket.done()
+            for ticket, first, last in shown.tickets:
+                ticket.done(first, last)
 
     async def _ask(self, subscription_id: str, ask: Callable[[], None]) -> None:
         answered = self._pending[subscription_id] = asyncio.get_running_loop().create_future()
@@ -240,9 +240,14 @@ class ApplicationHost(EventService):
 
     def taken(self, subscription_id: str, count: int = 1) -> None:
         shown = self._shown.get(subscription_id)
-        if shown is not None:
-            for _ in range(min(count, len(shown.tickets))):
-                shown.tickets.popleft().done()
+        tickets = None if shown is None else shown.tickets
+        while tickets and count:
+            ticket, first, last = tickets.popleft()
+            if last - first >= count:
+                tickets.appendleft((ticket, first + count, last))
+                last = first + count - 1
+            ticket.done(first, last)
+            count -= last - first + 1
 
     def uncovered(self, subscription_id: str) -> tuple[str, ...]:
         shown = self._shown.get(subscription_id)
@@ -328,7 +333,7 @@ class ApplicationHost(EventService):
             return
         self._mark(event, fact)
         if shown.paced:
-            shown.tickets.append(ticket)
+            shown.tickets.append((ticket, event.sequence, event.sequence))
         shown.notify(event)
         if not shown.paced:
             ticket.done()
@@ -344,12 +349,21 @@ class ApplicationHost(EventService):
 
     def _on_run(self, fact: RunDelivered) -> None:
         """A stream takes it whole, and decodes its events when they are taken."""
-        shown, run = self._shown.get(fact.subscription), fact.run
+        shown, run, ticket = self._shown.get(fact.subscription), fact.run, fact.ticket or NOTHING
         if shown is not None and isinstance(shown.notify, stream.Stream) and not run.may_hide():
+            if shown.paced:
+                shown.tickets.append((ticket, run.first, run.last))
             shown.notify.push_run(run, late=fact.out_of_order)
+            if not shown.paced:
+                ticket.done()
             return
+        begin = run.first
         for publication in _publications(run):
-            self._on_delivered(Delivered(fact.subscription, publication, fact.out_of_order))
+            ticket.done(begin, publication.sequence - 1)
+            begin = publication.sequence + 1
+            part = PartOfTicket(ticket, publication.sequence, publication.sequence)
+            self._on_delivered(Delivered(fact.subscription, publication, fact.out_of_order, ticket=part))
+        ticket.done(begin, run.last)
 
     def _on_missed(self, fact: EventsMissed) -> None:
         ticket = fact.ticket or NOTHING

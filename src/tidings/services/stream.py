@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -42,12 +42,16 @@ class _Unread(NamedTuple):
     stretch: Stretch
     late: bool
 
-    def events(self) -> list[Event]:
+    def events(self) -> Sequence[Event | None]:
+        """None in the place of one that does not decode."""
         stretch = self.stretch
         events = stretch.events(leave_out) if isinstance(stretch, Run) else [stretch.event()]
         for event in events if self.late else ():
             event.__dict__["out_of_order"] = True
-        return events
+        if len(events) == stretch.count:
+            return events
+        found = {event.sequence: event for event in events}
+        return [found.get(sequence) for sequence in range(stretch.first, stretch.last + 1)]
 
 
 class EventsMissed(NamedTuple):
@@ -84,14 +88,16 @@ class Stream:
         self._service = service
         self._limit = buffer_events
         self._lossless = service.lossless
-        self._events: deque[Event] = deque()
-        """The next ones, decoded."""
+        self._events: deque[Event | None] = deque()
+        """The next ones, decoded; None for one that does not decode."""
         self._later: deque[Event | _Unread] = deque()
         """What came after them."""
         self._waiting = 0
         """Events in both."""
         self._taken = 0
         """Events that the application has and is not known to be done with."""
+        self._finished = 0
+        """Events that it is done with, and the service does not know."""
         self._waiters: deque[asyncio.Future[None]] = deque()
         """Whoever waits for an event, first come, first served."""
         self._changing = asyncio.Lock()
@@ -240,29 +246,37 @@ class Stream:
     def _next(self) -> Event | None:
         """The application takes an event, if there is one."""
         events = self._events
-        while not events:
-            if not self._later:
-                return None
-            self._decode_next()
-        self._waiting -= 1
-        self._taken += 1
-        return events.popleft()
+        event = None
+        while event is None:
+            while not events:
+                if not self._later:
+                    return None
+                self._decode_next()
+            self._waiting -= 1
+            self._taken += 1
+            event = events.popleft()
+        return event
 
     def _finish(self) -> None:
         """Whoever asks for the next event is done with those before."""
-        if self._taken:
-            taken, self._taken = self._taken, 0
-            if self._lossless:
-                self._service.taken(self.subscription.id, taken)
+        if self._lossless and self._taken:
+            if not self._finished:  # said once in a turn of the loop, for that is when it leaves
+                asyncio.get_running_loop().call_soon(self._report)
+            self._finished += self._taken
+        self._taken = 0
+
+    def _report(self) -> None:
+        """Tell the service what the application is done with."""
+        if self._finished:
+            finished, self._finished = self._finished, 0
+            self._service.taken(self.subscription.id, finished)
 
     def _decode_next(self) -> None:
         unread = self._later.popleft()
         if isinstance(unread, Event):
             self._events.append(unread)
             return
-        events = unread.events()
-        self._waiting -= unread.stretch.count - len(events)
-        self._events.extend(events)
+        self._events.extend(unread.events())
 
     # --- Changes
 
@@ -323,6 +337,7 @@ class Stream:
     ) -> None:
         self._closed = True
         self._wake_all()
+        self._report()
         self._service.streams.pop(self.subscription.id, None)
         await self._service.remove_subscription(self.subscription.id)
 

@@ -26,16 +26,18 @@ from tidings.model.messages import (
     Forward,
     Message,
     Notify,
+    NotifyRun,
     Records,
     Stamped,
     StampTaken,
     Subscribe,
     Sync,
 )
+from tidings.model.run import Stretch, singles
 from tidings.protocol.guaranteed import GuaranteedBroker
 from tidings.protocol.kernel import Handler, Node, Part
 from tidings.protocol.labels import Label, on_path
-from tidings.protocol.queued import CLIENT, Flow, Queued
+from tidings.protocol.queued import Flow, Hop, LocalClient, Queued, name_of
 from tidings.protocol.regions import Region
 from tidings.protocol.reliable_client import ReliableClient
 from tidings.protocol.subscription_log import Entry
@@ -191,7 +193,8 @@ class OverlayMonitor:
             self._at_client.discard(key)
             self._open.pop(key, None)
         client.handlers[Confirm] = self._around_confirm(name, client.handlers[Confirm])
-        client.handlers[Notify] = self._around_notify(name, client.handlers[Notify])
+        for kind in (Notify, NotifyRun):
+            client.handlers[kind] = self._around_notify(name, client.handlers[kind])
 
     # --- Messages
 
@@ -212,14 +215,15 @@ class OverlayMonitor:
             if not broker.sessions.established(sender):
                 handler(sender, message)
                 return
-            publication = message.publication
-            key = ((message.origin, publication.source, publication.incarnation), publication.sequence)
+            stretch = message.stretch
+            flow = (message.origin, stretch.source, stretch.incarnation)
             if sender not in watch.synchronised:
+                key = (flow, stretch.first)
                 raise self._fail(
                     1, f"{broker.name} got {_text(key)} from {sender}, which never got a SYNC for it"
                 )
-            if self._is_taken(watch, key, lambda: handler(sender, message)):
-                self._check_copy(watch, self._judged[key], f"from {sender}")
+            for publication in self._taken(watch, flow, stretch, lambda: handler(sender, message)):
+                self._check_copy(watch, self._judged[flow, publication.sequence], f"from {sender}")
 
         return on_forward
 
@@ -228,29 +232,31 @@ class OverlayMonitor:
 
         def on_stamped(sender: str, message: Message) -> None:
             assert isinstance(message, Stamped)
-            publication = message.publication
-            key = ((broker.name, publication.source, publication.incarnation), publication.sequence)
-            if self._is_taken(watch, key, lambda: handler(sender, message)):
-                judged = self._judge(watch, key, message)
+            stretch = message.stretch
+            flow = (broker.name, stretch.source, stretch.incarnation)
+            for publication in self._taken(watch, flow, stretch, lambda: handler(sender, message)):
+                judged = self._judge(watch, (flow, publication.sequence), message, publication)
                 self._check_copy(watch, judged, f"from client {sender}")
 
         return on_stamped
 
-    def _is_taken(self, watch: Watch, key: Key, handle: Callable[[], None]) -> bool:
-        """Let the broker handle a copy; True if it took it for the first one. Such come in order."""
-        flow, sequence = key
+    def _taken(
+        self, watch: Watch, flow: Flow, stretch: Stretch, handle: Callable[[], None]
+    ) -> list[Publication]:
+        """Let the broker handle copies; those that it took for the first ones, the last so many. Such come in order."""
         delivery = watch.broker.delivery
         duplicates = delivery.duplicates
         handle()
-        if delivery.duplicates > duplicates:
-            return False
-        highest = watch.highest.get(flow, 0)
-        if sequence <= highest:
-            raise self._fail(
-                2, f"{watch.broker.name} took {_text(key)} as a first copy, and {highest} before it"
-            )
-        watch.highest[flow] = sequence
-        return True
+        publications = singles(stretch)[delivery.duplicates - duplicates :]
+        for publication in publications:
+            highest = watch.highest.get(flow, 0)
+            if publication.sequence <= highest:
+                key = (flow, publication.sequence)
+                raise self._fail(
+                    2, f"{watch.broker.name} took {_text(key)} as a first copy, and {highest} before it"
+                )
+            watch.highest[flow] = publication.sequence
+        return publications
 
     def _around_covered(self, watch: Watch, handler: Handler) -> Handler:
         def on_covered(sender: str, message: Message) -> None:
@@ -293,18 +299,18 @@ class OverlayMonitor:
 
     def _around_notify(self, client: str, handler: Handler) -> Handler:
         def on_notify(sender: str, message: Message) -> None:
-            assert isinstance(message, Notify)
+            assert isinstance(message, Notify | NotifyRun)
             handler(sender, message)
-            publication = message.publication
+            stretch = message.publication if isinstance(message, Notify) else message.run
             for subscription in message.subscriptions:
-                key = (client, subscription, publication.source, publication.incarnation)
-                self._notified[key] = max(self._notified.get(key, 0), publication.sequence)
+                key = (client, subscription, stretch.source, stretch.incarnation)
+                self._notified[key] = max(self._notified.get(key, 0), stretch.last)
 
         return on_notify
 
     # --- Verdicts
 
-    def _judge(self, watch: Watch, key: Key, message: Stamped) -> Judged:
+    def _judge(self, watch: Watch, key: Key, message: Stamped, publication: Publication) -> Judged:
         """The verdict by the rule: certified is what the publisher's broker had at the stamped position."""
         judged = self._judged.get(key)
         if judged is not None:
@@ -314,11 +320,11 @@ class OverlayMonitor:
         stamp = message.stamp if message.generation == broker.generation else position
         records = {
             entry.id: Certified(to.broker, to.label)
-            for to in broker.log.route(message.publication, watch.label)
+            for to in broker.log.route(publication, watch.label)
             for entry in to.entries
             if entry.position <= stamp
         }
-        judged = self._judged[key] = Judged(key, watch.label, message.publication, records, self._now)
+        judged = self._judged[key] = Judged(key, watch.label, publication, records, self._now)
         self._check_claims(watch, judged)
         if records:
             self._open[key] = judged
@@ -360,7 +366,7 @@ class OverlayMonitor:
         }
         wanted = {record_id for record_id in live if record_id in judged.records}
         brokers = {live[record_id].record.broker for record_id in wanted} - {broker.name}
-        queued = _newest(broker, judged.key)
+        queued = _kept(broker, judged.key)
         if queued is None:
             if brokers:
                 raise self._fail(
@@ -372,7 +378,7 @@ class OverlayMonitor:
             for entry in live.values()
             if entry.position <= queued.mark and entry.id not in queued.excluded
         }
-        pending = {name for name in queued.pending if not name.startswith(CLIENT)}
+        pending = {name for name in queued.pending if not isinstance(name, LocalClient)}
         if given != wanted or pending != brokers:
             raise self._fail(
                 4,
@@ -439,8 +445,8 @@ class OverlayMonitor:
         holders: dict[Key, list[tuple[str, Queued]]] = {}
         for name, watch in self._watches.items():
             if self._network.nodes[name].up:
-                for queued in watch.broker.delivery.entries.values():
-                    for sequence in range(queued.first, queued.sequence + 1):
+                for queued in watch.broker.delivery.queue.entries():
+                    for sequence in range(queued.first, queued.last + 1):
                         holders.setdefault((queued.flow, sequence), []).append((name, queued))
         return holders
 
@@ -467,7 +473,7 @@ class OverlayMonitor:
                     continue
                 waited_for = True
                 if not any(
-                    (CLIENT + client if name == record.broker else record.broker) in queued.pending
+                    (LocalClient(client) if name == record.broker else record.broker) in queued.pending
                     for name, queued in holders.get(judged.key, ())
                 ):
                     raise self._fail(
@@ -520,8 +526,8 @@ def _busy(brokers: Iterable[GuaranteedBroker]) -> str | None:
     for broker in brokers:
         if broker.subscriptions.recovering:
             return f"{broker.name} is still recovering its log"
-        for queued in broker.delivery.entries.values():
-            return f"{broker.name} keeps {_text((queued.flow, queued.sequence))} for {_names(queued.pending)}"
+        for queued in broker.delivery.queue.entries():
+            return f"{broker.name} keeps {_text((queued.flow, queued.first))} for {_names(queued.pending)}"
     return None
 
 
@@ -545,10 +551,10 @@ def _uncovered(brokers: Iterable[GuaranteedBroker]) -> str | None:
     return None
 
 
-def _newest(broker: GuaranteedBroker, key: Key) -> Queued | None:
-    """The publication, if it is the last one in the queue."""
-    queued = next(reversed(broker.delivery.entries.values()), None)
-    return queued if queued is not None and (queued.flow, queued.sequence) == key else None
+def _kept(broker: GuaranteedBroker, key: Key) -> Queued | None:
+    """The publication, if it is in the queue."""
+    flow, sequence = key
+    return next((queued for _, _, queued in broker.delivery.queue.of_flow(flow, sequence, sequence)), None)
 
 
 def _text(key: Key) -> str:
@@ -556,5 +562,5 @@ def _text(key: Key) -> str:
     return f"publication {source}/{incarnation}:{sequence} (of {origin})"
 
 
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "nobody"
+def _names(names: Iterable[Hop]) -> str:
+    return ", ".join(sorted(map(name_of, names))) or "nobody"

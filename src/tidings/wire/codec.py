@@ -132,7 +132,7 @@ def encode(message: Message) -> bytes:
     if isinstance(message, NotifyRun):
         return encode_notifications(message.subscriptions, [message.run.raw])
     if isinstance(message, Forward | Stamped):
-        return _encode(batch_of(message, [message.publication.raw]))
+        return _encode(batch_of(message, [message.stretch.raw]))
     if isinstance(message, Carried):
         header = (message.origin, message.numbers, message.route, message.by)
         return _encode(CarriedEvent(*header, message.publication.raw))
@@ -178,21 +178,21 @@ def decode(body: bytes | bytearray | memoryview) -> Sequence[Message]:
         return _stretches(message.events, len(body))
     if kind is ForwardBatch:
         shared = (message.origin, message.label, message.generation, message.stamp, message.excluded)
-        return [Forward(*shared, publication) for publication in _kept(message.events, len(body))]
+        return [Forward(*shared, stretch) for stretch in _kept(message.events, len(body))]
     if kind is StampedBatch:
         generation, stamp = message.generation, message.stamp
-        return [Stamped(generation, stamp, publication) for publication in _kept(message.events, len(body))]
+        return [Stamped(generation, stamp, stretch) for stretch in _kept(message.events, len(body))]
     if kind is CarriedEvent:
         header = (message.origin, message.numbers, message.route, message.by)
-        return [Carried(*header, _kept([message.event], len(body))[0])]
+        return [Carried(*header, _publication(message.event.copy(), len(body)))]
     if kind is RelayedBody:
         return [Relayed(message.peer, message.serial, inner) for inner in _relayed(message.body)]
     return (message,)
 
 
-def _kept(raws: list[Raw], body_bytes: int) -> list[Publication]:
-    """Publications that a broker may queue for long: they must not pin the buffer of a whole read."""
-    return _publications([raw.copy() for raw in raws], body_bytes)
+def _kept(raws: list[Raw], body_bytes: int) -> Sequence[Stretch]:
+    """What a broker may queue for long: it must not pin the buffer of a whole read."""
+    return _stretches([raw.copy() for raw in raws], body_bytes)
 
 
 def _relayed(body: bytes) -> Sequence[Message]:
@@ -203,23 +203,24 @@ def _relayed(body: bytes) -> Sequence[Message]:
 
 
 def _stretches(raws: list[Raw], body_bytes: int) -> Sequence[Stretch]:
-    return _checked([decode_stretch(raw) for raw in raws], body_bytes)
+    stretches = [decode_stretch(raw) for raw in raws]
+    _check_sizes(stretches, body_bytes)
+    return stretches
 
 
-def _publications(raws: list[Raw], body_bytes: int) -> list[Publication]:
-    return _checked([decode_publication(raw) for raw in raws], body_bytes)
+def _publication(raw: Raw, body_bytes: int) -> Publication:
+    publication = decode_publication(raw)
+    _check_sizes([publication], body_bytes)
+    return publication
 
 
-def _checked(publications: list[Any], body_bytes: int) -> list[Any]:
-    """WireError if one is too large."""
+def _check_sizes(stretches: Sequence[Stretch], body_bytes: int) -> None:
+    """WireError if an event is too large; a run is small."""
     if body_bytes > MAX_EVENT_BYTES:  # else none of them can be too large
-        for publication in publications:
-            if publication.size_bytes > MAX_EVENT_BYTES:
-                size_bytes = publication.size_bytes
-                raise WireError(
-                    f"event {publication.id} has {size_bytes} bytes, the limit is {MAX_EVENT_BYTES}"
-                )
-    return publications
+        for stretch in stretches:
+            if isinstance(stretch, Publication) and stretch.size_bytes > MAX_EVENT_BYTES:
+                size_bytes = stretch.size_bytes
+                raise WireError(f"event {stretch.id} has {size_bytes} bytes, the limit is {MAX_EVENT_BYTES}")
 
 
 def encoded_size(message: Message) -> int:
@@ -232,9 +233,9 @@ def encoded_size(message: Message) -> int:
         return message.run.size_bytes + BATCH_OVERHEAD_BYTES
     if isinstance(message, Forward):
         excluded = sum(len(name) + 2 for name in message.excluded)
-        return message.publication.size_bytes + excluded + BATCH_OVERHEAD_BYTES
+        return message.stretch.size_bytes + excluded + BATCH_OVERHEAD_BYTES
     if isinstance(message, Stamped):
-        return message.publication.size_bytes + BATCH_OVERHEAD_BYTES
+        return message.stretch.size_bytes + BATCH_OVERHEAD_BYTES
     if isinstance(message, Carried):
         return message.publication.size_bytes + _header_bytes(message)
     if isinstance(message, Fragment):

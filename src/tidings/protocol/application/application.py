@@ -192,6 +192,8 @@ class Application:
             case RunDelivered(subscription=name):
                 if name in self._holders:
                     self._holders[name].on_run(fact)
+                elif fact.ticket is not None:
+                    fact.ticket.done()
             case SubscriptionAccepted(subscription=name) if name in self._holders:
                 self._holders[name].on_accepted(fact)
             case SubscriptionProgress(subscription=name) if name in self._holders:

@@ -12,6 +12,9 @@ from typing import Protocol
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Subscription
 
+END = 2**63
+"""Beyond all sequences."""
+
 
 class Beneath(Protocol):
     def reserve(self) -> int:
@@ -27,21 +30,39 @@ class Beneath(Protocol):
 
 
 class Taking(Protocol):
-    """A ticket: what came is kept beneath until it is done with."""
+    """A ticket for some consecutive events of a source: they are kept beneath until they are done with."""
 
-    def grant(self) -> None:
-        """It is buffered here, within bounds: more may come."""
+    def grant(self, first: int = 0, last: int = END) -> None:
+        """These sequences, or all, are buffered here, within bounds: more may come."""
 
-    def done(self) -> None: ...
+    def done(self, first: int = 0, last: int = END) -> None:
+        """The application is done with these sequences, or with all."""
+
+
+class PartOfTicket:
+    """A ticket for some of the events of another."""
+
+    __slots__ = ("_first", "_last", "_whole")
+
+    def __init__(self, whole: Taking, first: int, last: int) -> None:
+        self._whole = whole
+        self._first = first
+        self._last = last
+
+    def grant(self, first: int = 0, last: int = END) -> None:
+        self._whole.grant(max(first, self._first), min(last, self._last))
+
+    def done(self, first: int = 0, last: int = END) -> None:
+        self._whole.done(max(first, self._first), min(last, self._last))
 
 
 class _Nothing:
     """For a service that keeps nothing."""
 
-    def grant(self) -> None:
+    def grant(self, first: int = 0, last: int = END) -> None:
         pass
 
-    def done(self) -> None:
+    def done(self, first: int = 0, last: int = END) -> None:
         pass
 
 

@@ -18,7 +18,7 @@ from tidings.model.errors import OrderError, SubscriptionRefused, WireError
 from tidings.model.event import Event, Publication, is_header, order_stamp
 from tidings.model.subscription import Interest, Order, Subscription, make_interest
 from tidings.model.topics import TopicPattern
-from tidings.protocol.application.beneath import NOTHING, Taking
+from tidings.protocol.application.beneath import END, NOTHING, PartOfTicket, Taking
 from tidings.protocol.application.owner import Owner
 from tidings.protocol.facts import (
     Delivered,
@@ -88,10 +88,10 @@ class _Turn:
         self.stamp = stamp
         self.waits = waits
 
-    def grant(self) -> None:
+    def grant(self, first: int = 0, last: int = END) -> None:
         pass
 
-    def done(self) -> None:
+    def done(self, first: int = 0, last: int = END) -> None:
         if self.waits:
             self.waits = False
             self._owner.on_done()
@@ -316,13 +316,16 @@ class OrderedSubscription:
             self._module.receive(self.key, carried, held)
 
     def on_run(self, fact: RunDelivered) -> None:
+        ticket = fact.ticket or NOTHING
         try:
             publications = fact.run.publications()
         except WireError as error:
+            ticket.done()
             self._owner.emit(Misbehaviour(fact.run.source, f"a run of events was left out: {error}"))
             return
         for publication in publications:
-            self.on_delivered(Delivered(fact.subscription, publication, fact.out_of_order))
+            part = PartOfTicket(ticket, publication.sequence, publication.sequence)
+            self.on_delivered(Delivered(fact.subscription, publication, fact.out_of_order, ticket=part))
 
     def drop(self, event: object) -> None:
         """By the module: it will not be shown."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from tidings.model.errors import SubscriptionRefused
 from tidings.model.run import Run
 from tidings.model.subscription import Subscription
+from tidings.protocol.application.beneath import NOTHING, PartOfTicket
 from tidings.protocol.application.owner import Owner
 from tidings.protocol.facts import (
     ChangeFailed,
@@ -99,13 +100,17 @@ class PlainSubscription:
         if self._recent is None:
             self._owner.emit(fact)
             return
-        run = fact.run
+        run, ticket = fact.run, fact.ticket or NOTHING
+        begin = run.first
         for first, last in self._recent.fresh(run.source, run.incarnation, run.first, run.last):
-            stretch = run.cut(first, last)
+            ticket.done(begin, first - 1)
+            begin = last + 1
+            stretch, part = run.cut(first, last), PartOfTicket(ticket, first, last)
             if isinstance(stretch, Run):
-                self._owner.emit(RunDelivered(self.id, stretch, fact.out_of_order))
+                self._owner.emit(RunDelivered(self.id, stretch, fact.out_of_order, part))
             else:
-                self._owner.emit(Delivered(self.id, stretch, fact.out_of_order))
+                self._owner.emit(Delivered(self.id, stretch, fact.out_of_order, ticket=part))
+        ticket.done(begin, run.last)
 
     def on_missed(self, fact: EventsMissed) -> None:
         self._owner.emit(

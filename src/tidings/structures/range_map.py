@@ -1,0 +1,133 @@
+"""Values by disjoint ranges of integers: who has which sequences, what was sent under which counts.
+
+Ranges are added at the end and taken from the front, mostly, and looked up by where they begin; all that is quick.
+Anything else costs a binary search, and taking from the middle moves what is behind.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+Value = TypeVar("Value")
+Piece = tuple[int, int, Value]
+"""First, last, value."""
+
+COMPACT_FROM = 64
+
+
+class RangeMap(Generic[Value]):
+    """Ranges `first` to `last`, both included, none overlapping another."""
+
+    __slots__ = ("_head", "_ranges", "_starts")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        """Ascending from `_head` on; what is before that is gone."""
+        self._head = 0
+        self._ranges: dict[int, tuple[int, Value]] = {}
+        """First -> last, value."""
+
+    def __len__(self) -> int:
+        """How many ranges there are."""
+        return len(self._ranges)
+
+    def __iter__(self) -> Iterator[Piece[Value]]:
+        """The ranges, ascending."""
+        return iter([(first, *self._ranges[first]) for first in self._starts[self._head :]])
+
+    @property
+    def first(self) -> Piece[Value] | None:
+        """The lowest range."""
+        if not self._ranges:
+            return None
+        first = self._starts[self._head]
+        return (first, *self._ranges[first])
+
+    def add(self, first: int, last: int, value: Value) -> None:
+        """A range that overlaps no other."""
+        starts = self._starts
+        if not self._ranges or first > starts[-1]:
+            starts.append(first)
+        else:
+            insort(starts, first, lo=self._head)
+        self._ranges[first] = (last, value)
+
+    def get(self, number: int) -> Value | None:
+        """The value of the range that has the number; None: none has it."""
+        found = self._ranges.get(number)
+        if found is None:
+            place = self._place(number)
+            if place == len(self._starts) or self._starts[place] > number:
+                return None
+            found = self._ranges[self._starts[place]]
+        return found[1]
+
+    def overlapping(self, first: int, last: int) -> list[Piece[Value]]:
+        """What there is within `first` to `last`, ascending: parts of ranges, where they go beyond."""
+        if last < first:
+            return []
+        found = self._ranges.get(first)
+        if found is not None and found[0] >= last:
+            return [(first, last, found[1])]
+        pieces: list[Piece[Value]] = []
+        for place in range(self._place(first), len(self._starts)):
+            start = self._starts[place]
+            if start > last:
+                break
+            end, value = self._ranges[start]
+            pieces.append((max(start, first), min(end, last), value))
+        return pieces
+
+    def take(self, first: int, last: int) -> list[Piece[Value]]:
+        """The same, and it is there no more; what is left of a range keeps its value."""
+        found = self._ranges.get(first)
+        if found is not None and found[0] == last:
+            self._remove(first)
+            return [(first, last, found[1])]
+        pieces = self.overlapping(first, last)
+        if pieces:
+            self.cut(pieces[0][0])
+            self.cut(last + 1)
+            for start, _, _ in pieces:
+                self._remove(start)
+        return pieces
+
+    def cut(self, at: int) -> None:
+        """No range goes across: what has both `at` and the number before it becomes two."""
+        place = self._place(at)
+        if place == len(self._starts) or self._starts[place] >= at:
+            return
+        start = self._starts[place]
+        last, value = self._ranges[start]
+        self._ranges[start] = (at - 1, value)
+        self._ranges[at] = (last, value)
+        self._starts.insert(place + 1, at)
+
+    def replace(self, first: int, value: Value) -> None:
+        """Of the range that begins there."""
+        self._ranges[first] = (self._ranges[first][0], value)
+
+    def clear(self) -> None:
+        self._starts.clear()
+        self._ranges.clear()
+        self._head = 0
+
+    def _place(self, number: int) -> int:
+        """Where the range is that has the number, or else the next one."""
+        place = bisect_right(self._starts, number, lo=self._head) - 1
+        if place >= self._head and self._ranges[self._starts[place]][0] >= number:
+            return place
+        return place + 1
+
+    def _remove(self, first: int) -> None:
+        starts = self._starts
+        del self._ranges[first]
+        if starts[self._head] != first:
+            del starts[bisect_left(starts, first, lo=self._head)]
+            return
+        self._head += 1
+        if self._head > COMPACT_FROM and 2 * self._head > len(starts):
+            del starts[: self._head]
+            self._head = 0
