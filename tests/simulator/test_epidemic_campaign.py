@@ -33,7 +33,7 @@ from tidings.simulator.memory_trace import MemoryWriter
 from tidings.simulator.run import Simulation
 from tidings.simulator.seeds import CampaignResult, blocks
 
-SEEDS = range(156)
+SEEDS = range(182)
 SEEDS_PER_TEST = 26
 SEEDS_FOR_A_BUG = range(200_000, 200_020)
 """Chosen among a few blocks: two of the planted bugs, first_seen and same_epoch, show in few of them."""
