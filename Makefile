@@ -46,7 +46,7 @@ $(BENCH_STAMP): $(STAMP) benchmarks/requirements.txt
 	@touch $(BENCH_STAMP)
 
 bench: $(BENCH_STAMP) ## the benchmarks behind benchmarks/README.md
-	@for b in matching simulator live overlay_graph overlay coding recovery ordering ordering_live spark audit; do $(BIN)/python benchmarks/$$b.py || exit 1; done
+	@for b in matching simulator live overlay_graph overlay coding recovery ordering ordering_live archive spark audit; do $(BIN)/python benchmarks/$$b.py || exit 1; done
 
 SEEDS ?= 0:1000000
 campaign: setup ## the breadth that `test` leaves out, then the guaranteed overlay on Spark: SEEDS=A:B, a million by default

@@ -17,6 +17,9 @@ from live.system import Arrived, Send, Served
 from tidings.cli.processes import is_free
 
 SEQUENCERS = 3
+SUBSCRIBED_TOGETHER = 1_000
+WINDOW = 1024
+"""Of guaranteed brokers, as `tidings broker` has it; a topology file has that of scenarios, unless it says so."""
 
 
 class Tidings:
@@ -29,7 +32,8 @@ class Tidings:
         """Brokers in a row: publishers are at the first, readers at the last."""
         topology = directory / "row.toml"
         topology.write_text(
-            f'[overlay]\nmode = "{self._mode}"\nshape = {{ kind = "chain", brokers = {brokers} }}\n'
+            f'[overlay]\nmode = "{self._mode}"\nwindow = {WINDOW}\n'
+            f'shape = {{ kind = "chain", brokers = {brokers} }}\n'
         )
         command = [sys.executable, "-m", "tidings.cli.main", "up", str(topology), "--json"]
         command += ["--base-port", str(ports_in_a_row(brokers + SEQUENCERS))]
@@ -82,9 +86,14 @@ async def hold_open(job: Job, stack: AsyncExitStack) -> None:
         await stack.enter_async_context(tidings.connect(job.url, timeout_s=60.0))
         for _ in range(job.connections)
     ]
-    for number in range(job.subscriptions):
+
+    async def subscribe(number: int) -> None:
         topic = f"{job.topic}/{number}" if number else job.topic
         await stack.enter_async_context(buses[number % len(buses)].subscribe(topic))
+
+    for first in range(0, job.subscriptions, SUBSCRIBED_TOGETHER):
+        numbers = range(first, min(first + SUBSCRIBED_TOGETHER, job.subscriptions))
+        await asyncio.gather(*map(subscribe, numbers))
 
 
 def ports_in_a_row(count: int) -> int:

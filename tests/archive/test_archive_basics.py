@@ -165,7 +165,7 @@ def _sealed_archive(directory: Path) -> None:
 def _newer(directory: Path) -> None:
     _sealed_archive(directory)
     with sqlite3.connect(directory / "archive.sqlite") as connection:
-        connection.execute("PRAGMA user_version = 3")
+        connection.execute("PRAGMA user_version = 4")
     connection.close()
 
 
@@ -212,7 +212,7 @@ def _foreign_files(directory: Path) -> None:
 BAD_DIRECTORIES: dict[str, tuple[Callable[[Path], object], type[ArchiveError], str]] = {
     "a file": (Path.touch, ArchiveError, "File exists|not a directory|Not a directory"),
     "other files": (_foreign_files, ArchiveError, "is no archive"),
-    "a newer archive": (_newer, ArchiveError, "has format 3, this version reads format 2"),
+    "a newer archive": (_newer, ArchiveError, "has format 4, this version reads format 3"),
     "another database": (_spoil(68, b"\0\0\0\1"), ArchiveCorrupt, "is not the file of an archive"),
     "no database at all": (_spoil(0, b"hello"), ArchiveCorrupt, "is not the file of an archive"),
     "an empty database": (_truncate(0), ArchiveCorrupt, "cut off after 0 bytes"),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import re
 import shutil
 import sqlite3
+import zlib
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +22,7 @@ from tidings.archive import Archive, ArchiveReader, ArchiveSettings, Segment
 from tidings.archive.files import segment_path
 from tidings.archive.segment_file import SegmentFile
 from tidings.model.errors import ArchiveCorrupt, ArchiveError
+from tidings.model.event import Event
 
 ROWS, SEALED, SEGMENT = 45, 40, 10
 SETTINGS = ArchiveSettings(segment_rows=SEGMENT)
@@ -28,7 +31,8 @@ SETTINGS = ArchiveSettings(segment_rows=SEGMENT)
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     with Archive.open(tmp_path / "archive", SETTINGS) as archive:
-        archive.append(make_events(0, ROWS), 1)
+        for event in make_events(0, ROWS):  # each in a row of its own
+            archive.append([event], 1)
     return tmp_path / "archive"
 
 
@@ -168,6 +172,53 @@ def test_a_damaged_tail_is_told_with_the_offset(name: str, directory: Path) -> N
         (problem,) = reader.verify()
         assert str(offset) in problem and "archive.sqlite" in problem
     with pytest.raises(ArchiveCorrupt, match=f"archive.sqlite is damaged: offsets? {offset} "):
+        Archive.open(directory)
+
+
+def append_many(directory: Path) -> None:
+    """Three rows of ten events each, from offset 45 on."""
+    with Archive.open(directory, ArchiveSettings(segment_rows=1_000)) as archive:
+        for first in (45, 55, 65):
+            archive.append(
+                [Event("s", 0, number, "/t", 1, {}, b"") for number in range(first, first + 10)], 1
+            )
+
+
+def misplaced(offset: int, to: int) -> str:
+    """The row as it would be at another offset, with the checksum that belongs there."""
+    return f"INSERT INTO tail SELECT {to}, crc(value, {to}), value FROM tail WHERE offset = {offset}"
+
+
+ROW_DAMAGES = {
+    "a row less": ("DELETE FROM tail WHERE offset = 55", "offsets? 55 "),
+    "a row elsewhere": ("UPDATE tail SET offset = 56 WHERE offset = 55", "offsets? 5[56] "),
+    "an event in two rows": (misplaced(55, 50), "offsets? 5[05] "),
+    "a row behind the end": (misplaced(65, 75), "offset 75 "),
+    "the first row again": (misplaced(45, 30), "offset 30 "),
+    "another number of events": (
+        "UPDATE tail SET value = CAST(x'9509' || SUBSTR(value, 3) AS BLOB) WHERE offset = 55", "offset 55 ",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROW_DAMAGES)
+def test_damage_to_rows_of_many_events_is_told(name: str, directory: Path) -> None:
+    statement, message = ROW_DAMAGES[name]
+    append_many(directory)
+    with closing(sqlite3.connect(directory / "archive.sqlite")) as connection, connection:
+        connection.create_function("crc", 2, lambda value, offset: zlib.crc32(value, offset))
+        connection.execute(statement)
+    with ArchiveReader(directory) as reader:
+        problems = reader.verify()
+        assert problems and all("archive.sqlite is damaged" in problem for problem in problems)
+        assert any(re.search(message, problem) for problem in problems)
+        end = reader.bounds().end
+        if name in ("a row behind the end", "the first row again"):  # that is where nobody reads
+            assert [event.sequence for event in kept_events(reader, 45, end)] == list(range(45, end))
+        else:
+            with pytest.raises(ArchiveCorrupt, match=message):
+                list(reader.read(45, end))
+    with pytest.raises(ArchiveCorrupt, match=r"archive\.sqlite is damaged"):
         Archive.open(directory)
 
 

@@ -498,7 +498,7 @@ def test_failed_last_hop_link(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def ask_nobody(self: Relays) -> None: ...
 
-    monkeypatch.setattr(Relays, "consider", ask_nobody)
+    monkeypatch.setattr(Relays, "beat", ask_nobody)
     network = play_during_the_failure()
     assert network.shown("s") == network.shown("t") == []
     play_on(network)

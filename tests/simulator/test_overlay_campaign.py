@@ -13,7 +13,6 @@ import pytest
 from breadth import few
 from tidings.model.messages import Forward, Message, Record
 from tidings.model.subscription import Interest
-from tidings.protocol.attachments import Attachments
 from tidings.protocol.delivery import Delivery
 from tidings.protocol.hops import _Outgoing
 from tidings.protocol.queued import Flow, Hop, LocalClient, Queued
@@ -21,7 +20,7 @@ from tidings.protocol.regions import Region
 from tidings.protocol.reliable_client import ReliableSession
 from tidings.protocol.sessions import Sessions
 from tidings.protocol.subscription_log import Entry, SubscriptionLog
-from tidings.protocol.subscriptions import Subscriptions
+from tidings.protocol.subscriptions import PublisherStamps, Subscriptions
 from tidings.scenario.expand import expand
 from tidings.scenario.load import parse_scenario
 from tidings.scenario.schema import CrashFault
@@ -204,7 +203,7 @@ def ready_without_sync(patch: pytest.MonkeyPatch) -> None:
     def hasty(self: Subscriptions, peer: str) -> None:
         activated(self, peer)
         self._exchange(peer).ready = True
-        self.on_ready(peer)
+        self._tell_ready(peer)
 
     patch.setattr(Subscriptions, "activated", hasty)
 
@@ -264,7 +263,7 @@ def ignore_the_stamp(patch: pytest.MonkeyPatch) -> None:
 
 
 def claim_before_publishers_stamp(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Attachments, "stamped", lambda self: self._log.position)
+    patch.setattr(PublisherStamps, "lowest", lambda self, position: position)
 
 
 def claim_for_everybody(patch: pytest.MonkeyPatch) -> None:

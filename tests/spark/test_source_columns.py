@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidings.archive.rows import batch_of, pack_row, unpack_row
+from archive_events import as_batch
 from tidings.model.errors import ArchiveCorrupt
 from tidings.model.event import Event
 from tidings.model.filter import Filter
@@ -42,7 +42,7 @@ def random_event(random: Random, number: int) -> Event:
 
 
 def archived(events: list[Event]) -> pa.RecordBatch:
-    return batch_of(5, [unpack_row(pack_row(event, 1)) for event in events])
+    return as_batch(5, events, 1)
 
 
 def raw(value: Any) -> bytes | None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+
 from tidings.archive import ArchiveReader, events_of
+from tidings.archive.packing import LeaveOut, pack, refuse, unpack_row
+from tidings.archive.rows import Rows, batch_of
 from tidings.model.event import Event
+from tidings.model.run import Arrival
 
 SECOND_NS = 1_000_000_000
 START_NS = 1_700_000_000 * SECOND_NS
@@ -33,6 +39,14 @@ def make_event(number: int, payload_bytes: int = 8) -> Event:
 
 def make_events(first: int, count: int, payload_bytes: int = 8) -> list[Event]:
     return [make_event(number, payload_bytes) for number in range(first, first + count)]
+
+
+def as_batch(
+    first: int, came: Iterable[Event | Arrival], notified_ns: int, leave_out: LeaveOut = refuse
+) -> pa.RecordBatch:
+    """What an archive with these events alone would give."""
+    parts = [unpack_row(row.value) for row in pack(came, notified_ns, leave_out)]
+    return batch_of(first, Rows(parts, 0, sum(part.count for part in parts)))
 
 
 def facts(event: Event) -> tuple[Any, ...]:

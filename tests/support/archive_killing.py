@@ -17,6 +17,7 @@ from typing import Any
 from apart import context
 from archive_events import kept_numbers, make_events
 from tidings.archive import Archive, ArchiveReader, ArchiveSettings, archive
+from tidings.archive.packing import Packed
 from tidings.storage import database, files
 
 WAIT_S = 60
@@ -66,7 +67,7 @@ class Killed(Archive):
 class Halving(Killed):
     """Planted: half of a batch is there before the other half."""
 
-    def _insert(self, packed: Sequence[bytes], marks: Any) -> int:
+    def _insert(self, packed: Sequence[Packed], marks: Any) -> int:
         first = super()._insert(packed[: len(packed) // 2], {})
         time.sleep(0.01)
         super()._insert(packed[len(packed) // 2 :], marks)

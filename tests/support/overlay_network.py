@@ -386,7 +386,7 @@ def use_before_synchronising(monkeypatch: pytest.MonkeyPatch) -> None:
     def ready_at_once(self: Subscriptions, peer: str) -> None:
         activated(self, peer)
         self._exchange(peer).ready = True
-        self.on_ready(peer)
+        self._tell_ready(peer)
 
     monkeypatch.setattr(Subscriptions, "activated", ready_at_once)
 

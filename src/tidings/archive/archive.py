@@ -1,7 +1,7 @@
 """The archive's writer: events come in, are numbered, and are on disk when `append` returns.
 
-New rows go to the tail, a table of the database, one transaction per batch. When the tail is large enough its
-oldest rows become a Parquet file (upkeep.py).
+New events go to the tail, a table of the database with many of them in each row, one transaction per batch. When the
+tail is large enough the oldest become a Parquet file (upkeep.py).
 
 Sealing and retention never fail an `append`: its events are on disk already, and a caller who got an error would
 append them again. They are tried again later, and `trouble` says why they failed. Only when the tail has grown to
@@ -11,8 +11,9 @@ append them again. They are tried again later, and `trouble` says why they faile
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -35,10 +36,11 @@ from tidings.archive.listing import (
 )
 from tidings.archive.notes import add_gap, read_marks, write_marks
 from tidings.archive.opened import Opened
-from tidings.archive.rows import pack_row, row_checksum
+from tidings.archive.packing import LeaveOut, Packed, pack, refuse, row_checksum
 from tidings.archive.upkeep import Upkeep
 from tidings.model.errors import ArchiveError, ArchiveFull
 from tidings.model.event import INT_MAX, INT_MIN, Event
+from tidings.model.run import Arrival
 from tidings.storage.files import sync_directory
 
 RETRY_S = 5.0
@@ -90,6 +92,7 @@ class Archive(Opened):
         self._upkeep = Upkeep(self._database, directory, settings, clock, self._reached)
         try:
             check_and_clean(self._database, directory)
+            self._database.renew_format()
             with self._database.transaction():
                 self.id = read_id(self._database)
         except BaseException:
@@ -106,20 +109,27 @@ class Archive(Opened):
             return read_marks(self._database)
 
     def append(
-        self, events: Sequence[Event], notified_ns: int, *, marks: Mapping[str, int | None] | None = None
+        self,
+        events: Iterable[Event | Arrival],
+        notified_ns: int,
+        *,
+        marks: Mapping[str, int | None] | None = None,
+        leave_out: LeaveOut = refuse,
     ) -> int:
         """The offset of the first of the events, which are on disk then; if it raises, none of them is kept.
 
-        A mark of None is removed. ArchiveFull: there is no room, and the same call may be made again later.
+        A mark of None is removed. An event that could not be read back is left out, and `leave_out` told of it; without
+        that it is an ArchiveError. ArchiveFull: there is no room, and the same call may be made again later.
         """
-        packed = [pack_row(event, notified_ns) for event in events]
+        packed = pack(events, notified_ns, leave_out)
         _check_marks(marks or {})
-        size_bytes = sum(map(len, packed))
-        self._make_room(len(packed), size_bytes)
+        count = sum(row.count for row in packed)
+        size_bytes = sum(len(row.value) for row in packed)
+        self._make_room(count, size_bytes)
         tail = self._upkeep.tail()
         self._upkeep.set_tail(None)  # unknown, should this be interrupted
         first = self._insert(packed, marks or {})
-        self._upkeep.set_tail(TailSize(tail.rows + len(packed), tail.size_bytes + size_bytes))
+        self._upkeep.set_tail(TailSize(tail.events + count, tail.size_bytes + size_bytes))
         if self._upkeep.tail_is_large() and not (self.trouble and time.monotonic() < self._retry_at):
             with suppress(ArchiveError):  # `trouble` tells
                 self.maintain()
@@ -136,7 +146,7 @@ class Archive(Opened):
 
     def seal(self) -> None:
         """Seal all of the tail."""
-        while self._upkeep.tail().rows:
+        while self._upkeep.tail().events:
             self._upkeep.seal_one()
 
     def maintain(self) -> None:
@@ -150,36 +160,39 @@ class Archive(Opened):
         self._database.sync_mark()
         self.trouble = ""
 
-    def _insert(self, packed: Sequence[bytes], marks: Mapping[str, int | None]) -> int:
+    def _insert(self, packed: Sequence[Packed], marks: Mapping[str, int | None]) -> int:
         with self._database.transaction(write=True):
             kept = read_bounds(self._database)
-            first = kept.end
+            *offsets, end = accumulate((row.count for row in packed), initial=kept.end)
             self._database.insert(
                 "INSERT INTO tail VALUES (?, ?, ?)",
-                ((offset, row_checksum(offset, row), row) for offset, row in enumerate(packed, first)),
+                (
+                    (offset, row_checksum(offset, row.value), row.value)
+                    for offset, row in zip(offsets, packed, strict=True)
+                ),
             )
-            write_bounds(self._database, Bounds(kept.first, first + len(packed)))
+            write_bounds(self._database, Bounds(kept.first, end))
             write_marks(self._database, marks)
             self._reached("inserted")
         self._reached("appended")
-        return first
+        return kept.end
 
-    def _make_room(self, rows: int, size_bytes: int) -> None:
+    def _make_room(self, events: int, size_bytes: int) -> None:
         """ArchiveFull where the tail is at its bounds and cannot be sealed."""
-        while self._overflows(rows, size_bytes):
+        while self._overflows(events, size_bytes):
             try:
                 self._upkeep.seal_one()
             except ArchiveError as error:
                 raise ArchiveFull(
-                    f"archive {self.directory}: {self._upkeep.tail().rows} events wait to be sealed, "
+                    f"archive {self.directory}: {self._upkeep.tail().events} events wait to be sealed, "
                     f"which is not possible: {error}"
                 ) from error
 
-    def _overflows(self, rows: int, size_bytes: int) -> bool:
+    def _overflows(self, events: int, size_bytes: int) -> bool:
         """A batch that is larger than the bounds is taken into an empty tail."""
         tail = self._upkeep.tail()
-        return tail.rows > 0 and (
-            tail.rows + rows > self.settings.max_tail_rows
+        return tail.events > 0 and (
+            tail.events + events > self.settings.max_tail_rows
             or tail.size_bytes + size_bytes > self.settings.max_tail_bytes
         )
 

@@ -44,7 +44,8 @@ def fields_checksum(fields: Iterable[object]) -> int:
 KIND = storage.Kind(
     what="an archive",
     application_id=0x74696461,  # "tida"
-    format=2,
+    format=3,
+    older=(2,),
     tables=_TABLES,
     counter="about",
     first_row=_about_nothing,

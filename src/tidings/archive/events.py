@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import msgspec
 import pyarrow as pa
 
-from tidings.archive.rows import Order, decode_attributes
+from tidings.archive.packing import Order
+from tidings.archive.rows import decode_attributes
 from tidings.model.errors import ArchiveCorrupt
 from tidings.model.event import Event
 

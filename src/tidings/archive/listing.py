@@ -12,18 +12,23 @@ import msgspec
 from tidings.archive.database import fields_checksum
 from tidings.archive.facts import Bounds, Segment
 from tidings.archive.files import segment_path
-from tidings.archive.rows import BATCH_BYTES, Row, row_checksum, unpack_row
+from tidings.archive.packing import TailRow, row_checksum, unpack_row
+from tidings.archive.rows import BATCH_BYTES, Rows
 from tidings.model.errors import ArchiveCorrupt
 from tidings.storage.database import Database
 
 _SEGMENT_COLUMNS = (
     "first, last, size_bytes, first_notified_ns, last_notified_ns, max_published_ns, sha256, checksum"
 )
-FETCH_ROWS = 16
+_ROWS_FROM = (
+    "SELECT offset, checksum, value FROM tail"
+    " WHERE offset >= COALESCE((SELECT MAX(offset) FROM tail WHERE offset <= ?), ?) AND offset < ? ORDER BY offset"
+)
+"""From the row that has an offset on."""
 
 
 class TailSize(NamedTuple):
-    rows: int
+    events: int
     size_bytes: int
 
 
@@ -73,7 +78,8 @@ def sealed_end(database: Database) -> int:
 
 
 def tail_size(database: Database) -> TailSize:
-    return TailSize(*database.execute("SELECT COUNT(*), COALESCE(SUM(LENGTH(value)), 0) FROM tail")[0])
+    ((size_bytes,),) = database.execute("SELECT COALESCE(SUM(LENGTH(value)), 0) FROM tail")
+    return TailSize(read_bounds(database).end - sealed_end(database), size_bytes)
 
 
 def sealed_bytes(database: Database) -> int:
@@ -107,22 +113,35 @@ def insert_segment(database: Database, segment: Segment) -> None:
     )
 
 
-def read_tail(database: Database, start: int, stop: int, max_rows: int) -> list[Row]:
+def read_tail(database: Database, start: int, stop: int, max_rows: int) -> Rows:
     """Rows of the tail from offset `start`, fewer than asked for where they are large, at least one."""
-    rows: list[Row] = []
-    size_bytes = 0
-    for packed in _packed_rows(database, start, min(stop, start + max_rows)):
-        try:
-            rows.extend(map(unpack_row, packed))
-        except msgspec.MsgspecError as error:
-            offset = start + len(rows)
-            raise ArchiveCorrupt(
-                f"{database.path} is damaged: offset {offset} does not decode: {error}"
-            ) from None
-        size_bytes += sum(map(len, packed))
+    parts: list[TailRow] = []
+    size_bytes, end = 0, start
+    stop = min(stop, start + max_rows)
+    for offset, part in _tail_rows(database, start, stop):
+        if not parts:
+            skip = start - offset
+        parts.append(part)
+        end = offset + part.count
+        size_bytes += len(part.events)
         if size_bytes >= BATCH_BYTES:
             break
-    return rows
+    try:
+        return Rows(parts, skip, min(stop, end) - start)
+    except _NONSENSE as error:
+        raise ArchiveCorrupt(
+            f"{database.path} is damaged: offsets {start} to {end - 1} do not decode: {error}"
+        ) from None
+
+
+def drop_sealed(database: Database, end: int) -> None:
+    """Rows of the tail that have no offset from `end` on. The one that has others before it stays as it is."""
+    if end == read_bounds(database).end:
+        database.execute("DELETE FROM tail")
+    else:
+        database.execute(
+            "DELETE FROM tail WHERE offset < (SELECT MAX(offset) FROM tail WHERE offset <= ?)", end
+        )
 
 
 def check_contiguous(path: Path, bounds: Bounds, segments: Iterable[Segment]) -> int:
@@ -144,45 +163,63 @@ def check_tail(database: Database, first: int, end: int) -> None:
 
 
 def tail_problems(database: Database, first: int, end: int) -> Iterator[str]:
-    """All that is wrong with a tail that should hold offsets [first, end)."""
+    """All that is wrong with a tail that should hold offsets [first, end); its first row may have some before."""
     expected = first
     with closing(database.iterate("SELECT offset, checksum, value FROM tail ORDER BY offset")) as cursor:
-        for offset, checksum, packed in cursor:
-            if not first <= offset < end:
+        for offset, checksum, value in cursor:
+            is_whole, count = _is_whole(offset, checksum, value), _count(value)
+            if not first < offset + count <= end:
                 yield f"{database.path} is damaged: it has offset {offset} and should have {first} to {end - 1}"
                 continue
             if offset > expected:
                 yield f"{database.path} is damaged: offsets {expected} to {offset - 1} are missing"
-            if not _is_whole(offset, checksum, packed):
+            elif offset < expected and expected > first:
+                yield f"{database.path} is damaged: offsets {offset} to {expected - 1} are there twice"
+            if not is_whole:
                 yield f"{database.path} is damaged: offset {offset} has a wrong checksum"
-            expected = offset + 1
+            expected = offset + count
     if expected < end:
         yield f"{database.path} is damaged: offsets {expected} to {end - 1} are missing"
 
 
-def _packed_rows(database: Database, start: int, stop: int) -> Iterator[list[bytes]]:
-    """A few rows at a time, checked: they may be large."""
-    sql = "SELECT offset, checksum, value FROM tail WHERE offset >= ? AND offset < ? ORDER BY offset"
-    with closing(database.iterate(sql, start, stop)) as cursor:
-        while start < stop:
-            rows = cursor.fetchmany(FETCH_ROWS)
-            for expected, (offset, checksum, packed) in enumerate(rows, start):
-                if offset != expected:
-                    raise _lost(database.path, expected)
-                if not _is_whole(offset, checksum, packed):
-                    raise ArchiveCorrupt(f"{database.path} is damaged: offset {offset} has a wrong checksum")
-            if not rows:
-                raise _lost(database.path, start)
-            yield [packed for _, _, packed in rows]
-            start += len(rows)
+def _tail_rows(database: Database, start: int, stop: int) -> Iterator[tuple[int, TailRow]]:
+    """The rows that have offsets [start, stop), checked, one at a time: they may be large."""
+    expected = start
+    with closing(database.iterate(_ROWS_FROM, start, start, stop)) as cursor:
+        for offset, checksum, value in cursor:
+            if offset > expected:
+                break
+            if not _is_whole(offset, checksum, value):
+                raise ArchiveCorrupt(f"{database.path} is damaged: offset {offset} has a wrong checksum")
+            part = _unpacked(database.path, offset, value)
+            if offset != expected > start or offset + part.count <= expected:
+                break
+            yield offset, part
+            expected = offset + part.count
+    if expected < stop:
+        raise ArchiveCorrupt(f"{database.path} is damaged: offset {expected} is missing")
 
 
-def _is_whole(offset: int, checksum: object, packed: object) -> bool:
-    return type(packed) is bytes and row_checksum(offset, packed) == checksum
+def _unpacked(path: Path, offset: int, value: bytes) -> TailRow:
+    try:
+        return unpack_row(value)
+    except _NONSENSE as error:
+        raise ArchiveCorrupt(f"{path} is damaged: offset {offset} does not decode: {error}") from None
 
 
-def _lost(path: Path, offset: int) -> ArchiveCorrupt:
-    return ArchiveCorrupt(f"{path} is damaged: offset {offset} is missing")
+def _is_whole(offset: int, checksum: object, value: object) -> bool:
+    return type(value) is bytes and row_checksum(offset, value) == checksum
+
+
+def _count(value: object) -> int:
+    """How many events a row has, as far as that can be told of a damaged one."""
+    try:
+        return unpack_row(value).count if type(value) is bytes else 1
+    except _NONSENSE:
+        return 1
+
+
+_NONSENSE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
 def _segment(path: Path, row: tuple[int, int, int, int, int, int, str, int]) -> Segment:

@@ -26,7 +26,7 @@ from tidings.archive.listing import (
 )
 from tidings.archive.notes import read_consumers, write_consumer
 from tidings.archive.opened import Opened
-from tidings.archive.rows import Row, batch_of, projected
+from tidings.archive.rows import Rows, batch_of, projected
 from tidings.archive.segment_file import SegmentFile
 from tidings.archive.verify import find_problems
 from tidings.model.errors import ArchiveAhead, ArchiveCorrupt, ArchiveError, ArchiveTrimmed
@@ -85,11 +85,11 @@ class ArchiveReader(Opened):
                 ]
                 if not segments:
                     position = max(position, sealed_end(self._database))
-                    rows = read_tail(self._database, position, end, BATCH_ROWS) if position < end else []
+                    rows = read_tail(self._database, position, end, BATCH_ROWS) if position < end else None
             if segments:
                 found = self._find_in_segment(segments[0], published_ns)
                 position = segments[0].last + 1
-            elif rows:
+            elif rows is not None:
                 found = _find_in_rows(rows, position, published_ns)
                 position += len(rows)
             else:
@@ -125,9 +125,9 @@ class ArchiveReader(Opened):
             with self._database.transaction():
                 self._check_kept(start, stop)
                 segments = read_segments(self._database, start - 1, 1)
-                rows = [] if segments else read_tail(self._database, start, stop, batch_rows)
-            if rows:
-                yield batch_of(start, rows).select(schema.names)
+                rows = None if segments else read_tail(self._database, start, stop, batch_rows)
+            if rows is not None:
+                yield batch_of(start, rows, schema)
                 start += len(rows)
             else:
                 yield from self._segment_batches(segments[0], start, stop, batch_rows, schema)
@@ -170,6 +170,6 @@ class ArchiveReader(Opened):
             )
 
 
-def _find_in_rows(rows: Sequence[Row], first: int, published_ns: int) -> int | None:
-    late = (offset for offset, row in enumerate(rows, first) if row.published_ns >= published_ns)
+def _find_in_rows(rows: Rows, first: int, published_ns: int) -> int | None:
+    late = (offset for offset, event in enumerate(rows.events, first) if event.published_ns >= published_ns)
     return next(late, None)

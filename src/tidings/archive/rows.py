@@ -1,32 +1,22 @@
-"""Rows of an archive: how an event is kept in the tail, and the one way from there to Arrow.
+"""Rows of an archive, in Arrow: the one way there from the tail.
 
-The tail and the sealed segments give the same rows because both come from `batch_of`: a segment holds what
-the tail would have given.
+The tail and the sealed segments give the same rows because both come from `batch_of`: a segment holds what the tail
+would have given. Many events are decoded at once, and only what a column asks for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated
-from zlib import crc32
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from itertools import accumulate, chain
 
 import msgspec
 import pyarrow as pa
-from msgspec import Meta, Struct
 
-from tidings.model.errors import ArchiveError, AttributeValueError
-from tidings.model.event import (
-    INT_MAX,
-    INT_MIN,
-    INTERNAL_PREFIX,
-    AttributeMap,
-    Counter,
-    Event,
-    Name,
-    check_attributes,
-    source_text,
-)
-from tidings.model.text import attribute_text
+from tidings.archive.packing import Order, TailRow, unpack_events, without_internal
+from tidings.model.errors import ArchiveError
+from tidings.model.event import INTERNAL_PREFIX, AttributeMap, source_text
+from tidings.model.text import attribute_texts
 
 ATTRIBUTES_TYPE = pa.map_(pa.string(), pa.string())
 AFTER_TYPE = pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))
@@ -58,139 +48,102 @@ OFFSET = "offset"
 BATCH_BYTES = 8 * 1024 * 1024
 """Batches and row groups end early at this size of their rows, so that large payloads stay within memory."""
 
-_Int64 = Annotated[int, Meta(ge=INT_MIN, le=INT_MAX)]
-
-
-class Order(Struct, array_like=True, frozen=True):
-    """An event's place in its order, as it was archived."""
-
-    topic: str
-    number: _Int64
-    after: dict[str, _Int64]
-
-
-class Row(Struct, array_like=True, gc=False):
-    """What the tail keeps of an event beside its offset."""
-
-    published_ns: Counter
-    notified_ns: _Int64
-    source: Name
-    incarnation: Counter
-    sequence: Counter
-    topic: str
-    packed: bytes
-    payload: bytes
-    out_of_order: bool
-    order: Order | None
-
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_row = msgspec.msgpack.Decoder(Row).decode
 decode_attributes = msgspec.msgpack.Decoder(AttributeMap).decode
 
 
-def pack_row(event: Event, notified_ns: int) -> bytes:
-    """The event for the tail; ArchiveError for one that could not be read back."""
-    try:
-        attributes = _without_internal(event.attributes)
-        check_attributes(attributes)
-        order = event.order
-        packed = _encode(
-            (
-                event.published_at,
-                notified_ns,
-                event.source,
-                event.incarnation,
-                event.sequence,
-                event.topic,
-                _encode(attributes),
-                event.payload,
-                event.out_of_order,
-                None if order is None else (order.topic, order.number, order.after),
-            )
-        )
-        _decode_row(packed)
-    except (AttributeValueError, msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
-        raise ArchiveError(f"event {event.id} cannot be archived: {error}") from None
-    return packed
+class Rows:
+    """Events of the tail: those of `parts` but for the first `skip`, at most `limit`. msgspec.MsgspecError."""
+
+    def __init__(self, parts: Sequence[TailRow], skip: int, limit: int) -> None:
+        kept = slice(skip, skip + limit)
+        self.events = unpack_events(parts)[kept]
+        self.notified_ns = _spread(((part.notified_ns, part.count) for part in parts), kept)
+        self.out_of_order = _spread(((part.out_of_order, part.count) for part in parts), kept)
+        self.orders = list(chain.from_iterable(part.orders() for part in parts))[kept]
+        self.size_bytes = sum(len(part.events) for part in parts)
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    @cached_property
+    def attributes(self) -> list[AttributeMap]:
+        """Without the internal ones, which leave what is packed as well."""
+        found = [decode_attributes(event.packed) for event in self.events]
+        if any(name >= INTERNAL_PREFIX for name in set(chain.from_iterable(found))):
+            found = list(map(without_internal, found))
+            for event, attributes in zip(self.events, found, strict=True):
+                event.packed = msgspec.Raw(_encode(attributes))
+        return found
+
+    def packed(self) -> list[bytes]:
+        assert self.attributes is not None
+        return [bytes(event.packed) for event in self.events]
+
+    def sources(self) -> list[str]:
+        pairs = [(event.source, event.incarnation) for event in self.events]
+        texts = {pair: source_text(*pair) for pair in set(pairs)}
+        return list(map(texts.__getitem__, pairs))
 
 
-def unpack_row(packed: bytes) -> Row:
-    """msgspec.MsgspecError if it is none."""
-    return _decode_row(packed)
+def _spread(values: Iterable[tuple[int, int]], kept: slice) -> list[int]:
+    return list(chain.from_iterable([value] * count for value, count in values))[kept]
 
 
-def row_checksum(offset: int, packed: bytes) -> int:
-    """It starts from the offset: a row under another's offset is as wrong as a damaged one."""
-    return crc32(packed, offset & 0xFFFFFFFF)
-
-
-def batch_of(first: int, rows: Sequence[Row]) -> pa.RecordBatch:
-    """The rows in SCHEMA, with offsets from `first`."""
+def batch_of(first: int, rows: Rows, schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
+    """The rows in these columns of SCHEMA, with offsets from `first`."""
     columns = [
-        pa.array(range(first, first + len(rows)), pa.int64()),
-        pa.array(
-            [source_text(row.source, row.incarnation) if row.incarnation else row.source for row in rows],
-            pa.string(),
-        ),
-        pa.array([row.incarnation for row in rows], pa.int64()),
-        pa.array([row.sequence for row in rows], pa.int64()),
-        pa.array([row.topic for row in rows], pa.string()),
-        _attributes_column(rows),
-        pa.array([row.packed for row in rows], pa.binary()),
-        pa.array([row.payload for row in rows], pa.binary()),
-        pa.array([row.published_ns for row in rows], pa.int64()),
-        pa.array([row.notified_ns for row in rows], pa.int64()),
-        pa.array([row.out_of_order for row in rows], pa.bool_()),
-        _order_column(rows),
+        pa.array(range(first, first + len(rows)), pa.int64())
+        if field.name == OFFSET
+        else _COLUMNS[field.name](rows)
+        for field in schema
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _without_internal(attributes: AttributeMap) -> AttributeMap:
-    for name in attributes:
-        if name >= INTERNAL_PREFIX:  # few names sort behind it
-            return {name: value for name, value in attributes.items() if not name.startswith(INTERNAL_PREFIX)}
-    return attributes
-
-
-def _attributes_column(rows: Iterable[Row]) -> pa.Array:
-    names: list[str] = []
-    texts: list[str | None] = []
-    ends = [0]
-    for row in rows:
-        for name, value in decode_attributes(row.packed).items():
-            names.append(name)
-            texts.append(attribute_text(value))
-        ends.append(len(names))
+def _attributes_column(rows: Rows) -> pa.Array:
+    maps = rows.attributes
+    ends = list(accumulate(map(len, maps), initial=0))
+    names = list(chain.from_iterable(maps))
+    texts = attribute_texts(chain.from_iterable(map(dict.values, maps)))
     return pa.MapArray.from_arrays(
         pa.array(ends, pa.int32()), pa.array(names, pa.string()), pa.array(texts, pa.string())
     )
 
 
-def _order_column(rows: Sequence[Row]) -> pa.Array:
-    orders = [row.order or _NO_ORDER for row in rows]
-    names: list[str] = []
-    numbers: list[int] = []
-    ends = [0]
-    for order in orders:
-        names.extend(order.after)
-        numbers.extend(order.after.values())
-        ends.append(len(names))
+def _order_column(rows: Rows) -> pa.Array:
+    orders = [order or _NO_ORDER for order in rows.orders]
+    maps = [order.after for order in orders]
     after = pa.MapArray.from_arrays(
-        pa.array(ends, pa.int32()), pa.array(names, pa.string()), pa.array(numbers, pa.int64()), AFTER_TYPE
+        pa.array(list(accumulate(map(len, maps), initial=0)), pa.int32()),
+        pa.array(list(chain.from_iterable(maps)), pa.string()),
+        pa.array([number for numbers in maps for number in numbers.values()], pa.int64()),
+        AFTER_TYPE,
     )
     parts = [
         pa.array([order.topic for order in orders], pa.string()),
         pa.array([order.number for order in orders], pa.int64()),
         after,
     ]
-    return pa.StructArray.from_arrays(
-        parts, fields=list(ORDER_TYPE), mask=pa.array([row.order is None for row in rows], pa.bool_())
-    )
+    none = pa.array([order is None for order in rows.orders], pa.bool_())
+    return pa.StructArray.from_arrays(parts, fields=list(ORDER_TYPE), mask=none)
 
 
 _NO_ORDER = Order("", 0, {})
+_COLUMNS: dict[str, Callable[[Rows], pa.Array]] = {
+    "source": lambda rows: pa.array(rows.sources(), pa.string()),
+    "incarnation": lambda rows: pa.array([event.incarnation for event in rows.events], pa.int64()),
+    "sequence": lambda rows: pa.array([event.sequence for event in rows.events], pa.int64()),
+    "topic": lambda rows: pa.array([event.topic for event in rows.events], pa.string()),
+    "attributes": _attributes_column,
+    "packed": lambda rows: pa.array(rows.packed(), pa.binary()),
+    "payload": lambda rows: pa.array([event.payload for event in rows.events], pa.binary()),
+    "published_ns": lambda rows: pa.array([event.published_ns for event in rows.events], pa.int64()),
+    "notified_ns": lambda rows: pa.array(rows.notified_ns, pa.int64()),
+    "out_of_order": lambda rows: pa.array(rows.out_of_order, pa.bool_()),
+    "order": _order_column,
+}
 
 
 def projected(columns: Sequence[str] | None) -> pa.Schema:

@@ -21,6 +21,7 @@ from tidings.archive.facts import ArchiveSettings, Bounds, Segment
 from tidings.archive.files import SEALING_NAME, SEGMENTS_NAME, segment_path
 from tidings.archive.listing import (
     TailSize,
+    drop_sealed,
     insert_segment,
     read_bounds,
     read_segments,
@@ -73,7 +74,7 @@ class Upkeep:
 
     def tail_is_large(self) -> bool:
         tail = self.tail()
-        return tail.rows >= self._settings.segment_rows or tail.size_bytes >= self._settings.segment_bytes
+        return tail.events >= self._settings.segment_rows or tail.size_bytes >= self._settings.segment_bytes
 
     def run(self) -> None:
         while self.tail_is_large() or self._tail_is_old():
@@ -87,7 +88,7 @@ class Upkeep:
         try:
             with self._database.transaction(write=True):
                 insert_segment(self._database, segment)
-                self._database.execute("DELETE FROM tail WHERE offset <= ?", segment.last)
+                drop_sealed(self._database, segment.last + 1)
                 self._reached("listed")
         except ArchiveFull:
             # Its room is needed. After other errors the file stays: a crash could show the transaction as done.
@@ -98,11 +99,11 @@ class Upkeep:
 
     def _tail_is_old(self) -> bool:
         """A slow archive's tail would never be sealed, and what is in it never trimmed."""
-        if self._settings.retain_s is None or not self.tail().rows:
+        if self._settings.retain_s is None or not self.tail().events:
             return False
         with self._database.transaction():
-            (row,) = read_tail(self._database, sealed_end(self._database), read_bounds(self._database).end, 1)
-        return row.notified_ns < expired_before_ns(self._clock(), self._settings.retain_s)
+            rows = read_tail(self._database, sealed_end(self._database), read_bounds(self._database).end, 1)
+        return rows.notified_ns[0] < expired_before_ns(self._clock(), self._settings.retain_s)
 
     def _written_segment(self) -> Segment:
         with self._database.transaction():
@@ -135,7 +136,7 @@ class Upkeep:
             yield batch_of(first, rows)
             self._reached("writing")
             first += len(rows)
-            size_bytes += sum(len(row.packed) + len(row.payload) for row in rows)
+            size_bytes += rows.size_bytes
 
     def _trim(self) -> None:
         tail_bytes = self.tail().size_bytes

@@ -126,6 +126,7 @@ class Publication(Struct, array_like=True, eq=False, gc=False):
 class Event(Struct, array_like=True, dict=True):
     """What an application gets."""
 
+    count: ClassVar[int] = 1
     source: Name
     incarnation: Counter
     sequence: Counter
@@ -134,6 +135,10 @@ class Event(Struct, array_like=True, dict=True):
     attributes: _MostlyPlain
     """Without the internal ones, once `decode_event` is done."""
     payload: bytes
+
+    @property
+    def last(self) -> int:
+        return self.sequence
 
     @property
     def id(self) -> EventId:

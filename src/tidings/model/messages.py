@@ -303,6 +303,10 @@ class Forward(WireMessage, frozen=True, gc=False, tag=49):
     excluded: Ids
     stretch: Stretch
 
+    @property
+    def count(self) -> int:
+        return self.stretch.count
+
 
 class ForwardGap(WireMessage, frozen=True, gc=False, tag=50):
     """In the place of publications that were given up: for these subscriptions they are missing."""
@@ -406,6 +410,10 @@ class Stamped(WireMessage, frozen=True, gc=False, tag=74):
     generation: Counter
     stamp: Counter
     stretch: Stretch
+
+    @property
+    def count(self) -> int:
+        return self.stretch.count
 
 
 class Notified(WireMessage, frozen=True, gc=False, tag=75):

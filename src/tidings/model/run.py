@@ -267,6 +267,42 @@ class Run(Struct, array_like=True, eq=False, gc=False):
 Stretch = Run | Publication
 """Some consecutive events of a source, at least one."""
 
+
+class Arrival(Struct, frozen=True, eq=False, gc=False):
+    """Events that came together, not decoded yet, and how they came."""
+
+    stretch: Stretch
+    late: bool = False
+    """Later events of their source came before."""
+    places: Any = None
+    """Those of the events in their order, where it has one: `places.of(sequence)`, in consecutive numbers."""
+
+    @property
+    def count(self) -> int:
+        return self.stretch.count
+
+    def split(self, count: int) -> tuple[Arrival, Arrival]:
+        """The first `count` of several events, and the others."""
+        run = self.stretch
+        assert isinstance(run, Run)
+        middle = run.first + count
+        first, rest = run.cut(run.first, middle - 1), run.cut(middle, run.last)
+        return Arrival(first, self.late, self.places), Arrival(rest, self.late, self.places)
+
+    def events(self, complain: Callable[[WireError], None]) -> Sequence[Event | None]:
+        """None in the place of one that does not decode."""
+        stretch = self.stretch
+        events = stretch.events(complain) if isinstance(stretch, Run) else [stretch.event()]
+        for event in events if self.late else ():
+            event.__dict__["out_of_order"] = True
+        for event in events if self.places is not None else ():
+            event.__dict__["order"] = self.places.of(event.sequence)
+        if len(events) == stretch.count:
+            return events
+        found = {event.sequence: event for event in events}
+        return [found.get(sequence) for sequence in range(stretch.first, stretch.last + 1)]
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _encode_into = msgspec.msgpack.Encoder().encode_into
 _decode_run = msgspec.msgpack.Decoder(Run).decode

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from tidings.model.errors import AttributeValueError, TraceError
 from tidings.model.predicates import Scalar
@@ -29,19 +31,13 @@ _SUSPECT_STARTS = frozenset('0123456789+-.X"' + "".join(word[0] for word in _WOR
 
 def attribute_text(value: Scalar) -> str | None:
     """`value` as text; None stays None. `attribute_value` is the inverse."""
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return _string_text(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return _integer_text(value)
-    if isinstance(value, float):
-        return _float_text(value)
-    if isinstance(value, bytes):
-        return f"X'{value.hex().upper()}'"
-    raise AttributeValueError(f"an attribute cannot hold a {type(value).__name__}")
+    return (_WRITERS.get(type(value)) or _find_writer(value))(value)
+
+
+def attribute_texts(values: Iterable[Scalar]) -> list[str | None]:
+    """`attribute_text` of each."""
+    known = _WRITERS
+    return [(known.get(type(value)) or _find_writer(value))(value) for value in values]
 
 
 def attribute_value(text: str | None) -> Scalar:
@@ -69,7 +65,8 @@ def _is_plain(text: str) -> bool:
 
 def _string_text(value: str) -> str:
     try:
-        value.encode()
+        if not value.isascii():
+            value.encode()
     except UnicodeEncodeError:
         raise AttributeValueError(
             f"the string {value!r} has a lone surrogate and is no Unicode text"
@@ -85,11 +82,27 @@ def _integer_text(value: int) -> str:
 
 
 def _float_text(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return repr(float(value))
+    text = float.__repr__(value)
+    return _ODD_FLOATS.get(text, text)
+
+
+_ODD_FLOATS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+_WRITERS: dict[type, Callable[[Any], str | None]] = {
+    type(None): lambda _: None,
+    str: _string_text,
+    bool: lambda value: "true" if value else "false",
+    int: _integer_text,
+    float: _float_text,
+    bytes: lambda value: f"X'{value.hex().upper()}'",
+}
+
+
+def _find_writer(value: object) -> Callable[[Any], str | None]:
+    """Of a type that is derived from one of ours."""
+    for kind, write in _WRITERS.items():
+        if isinstance(value, kind):
+            return write
+    raise AttributeValueError(f"an attribute cannot hold a {type(value).__name__}")
 
 
 def _integer(text: str) -> int:

@@ -11,7 +11,7 @@ a record as known here only when all its publishers stamp accordingly (protocol/
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -43,7 +43,7 @@ from tidings.protocol.local_subscriptions import UNKNOWN_CLIENT, Held, LocalSubs
 from tidings.protocol.sessions import Sessions
 from tidings.protocol.store import Change, Store
 from tidings.protocol.subscription_log import Entry
-from tidings.protocol.subscriptions import Subscriptions
+from tidings.protocol.subscriptions import PublisherStamps, SubscriptionListener, Subscriptions
 from tidings.structures.cover_index import CoverIndex
 
 ORPHAN_NS = 15_000_000_000
@@ -97,7 +97,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_stored = msgspec.msgpack.Decoder(StoredSubscription).decode
 
 
-class Attachments(Part):
+class Attachments(Part, SubscriptionListener):
     name = "attachments"
     handles = {
         Attach: "on_attach",
@@ -115,12 +115,18 @@ class Attachments(Part):
         sessions: Sessions,
         subscriptions: Subscriptions,
         local: LocalSubscriptions,
+        stamps: PublisherStamps,
         delivery: Delivery,
         store: Store,
+        *,
+        describe: Callable[[], dict[str, object]],
     ) -> None:
+        """`describe` says the broker's state."""
         super().__init__(port)
         self.clients: dict[str, Attachment] = {}
-        self.describe: Callable[[], dict[str, object]] = dict
+        self._describe = describe
+        self._stamps = stamps
+        subscriptions.listeners.append(self)
         self._sessions = sessions
         self._subscriptions = subscriptions
         self._log = subscriptions.log
@@ -196,10 +202,19 @@ class Attachments(Part):
         client.publishes = message.publishes
         client.lasting = message.lasting
         client.stamp_sent = client.stamp_taken = self._log.position
+        if client.publishes:
+            self._stamps.set(sender, client.stamp_taken)
+        else:
+            self._stamps.remove(sender)
         self.port.send(sender, Attached(self._delivery.generation, self._log.position, self._delivery.window))
         if not client.attached:
             client.attached = True
             self._delivery.client_ready(sender)
+
+    @property
+    def recovering(self) -> bool:
+        """This broker has no complete log to give to others."""
+        return self._subscriptions.recovering
 
     def recovered(self) -> None:
         """The log is complete again: now clients can be served."""
@@ -220,6 +235,7 @@ class Attachments(Part):
             return
         if client.attached:
             client.attached = client.publishes = False
+            self._stamps.remove(peer)
             client.away_since = self.port.now
             self._delivery.client_gone(peer)
             self._subscriptions.claim()
@@ -241,14 +257,7 @@ class Attachments(Part):
 
     # --- Stamps
 
-    def stamped(self) -> int:
-        """The position that all publishers here stamp with, or a later one."""
-        positions = [
-            client.stamp_taken for client in self.clients.values() if client.attached and client.publishes
-        ]
-        return min(positions, default=self._log.position)
-
-    def records_changed(self) -> None:
+    def records_changed(self, entries: Sequence[Entry]) -> None:
         for name, client in self.clients.items():
             if client.attached and client.publishes and client.stamp_sent == client.stamp_taken:
                 self._send_stamp(name, client)
@@ -264,6 +273,8 @@ class Attachments(Part):
         if client is None or message.position > client.stamp_sent:
             return
         client.stamp_taken = max(client.stamp_taken, message.position)
+        if client.attached and client.publishes:
+            self._stamps.set(sender, client.stamp_taken)
         if client.stamp_taken == client.stamp_sent:
             self._send_stamp(sender, client)
         self._subscriptions.claim()
@@ -453,7 +464,7 @@ class Attachments(Part):
         self._end_orphans()
 
     def on_status_request(self, sender: str, message: StatusRequest) -> None:
-        self.port.send(sender, Status(msgspec.json.encode(self.describe()).decode()))
+        self.port.send(sender, Status(msgspec.json.encode(self._describe()).decode()))
 
 
 def _key(client: str, subscription: str) -> bytes:

@@ -45,11 +45,11 @@ from tidings.protocol.local_subscriptions import LocalSubscriptions
 from tidings.protocol.matching import selected
 from tidings.protocol.parking import Parking
 from tidings.protocol.queued import Flow, Hop, LocalClient, Queue, Queued, Row, name_of
-from tidings.protocol.sessions import Sessions
+from tidings.protocol.sessions import SessionListener, Sessions
 from tidings.protocol.spill import Spill, Spilled, SpillLimits
 from tidings.protocol.store import Store
 from tidings.protocol.subscription_log import Destination, Entry, Route
-from tidings.protocol.subscriptions import Subscriptions
+from tidings.protocol.subscriptions import SubscriptionListener, Subscriptions
 
 MAX_FLOWS = 262_144
 """Flows that are remembered; the least recent ones are forgotten first."""
@@ -68,7 +68,7 @@ class _Verdict(NamedTuple):
         return next((_admitted(to, self.mark, self.excluded) for to in route if to.broker == name), ())
 
 
-class Delivery(Part):
+class Delivery(Part, SessionListener, SubscriptionListener):
     name = "delivery"
     handles = {
         Forward: "on_forward",
@@ -118,6 +118,13 @@ class Delivery(Part):
             limits=limits,
         )
         self._serial = 0
+        sessions.listeners.append(self)
+        subscriptions.listeners.append(self)
+
+    @property
+    def is_drained(self) -> bool:
+        """Nothing waits here, and nobody of ours wants anything."""
+        return not self.queue and not any(entry.record.broker == self._name for entry in self._log)
 
     def start(self) -> None:
         for row, spilled, stretch in self._spill.reload():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -21,8 +21,8 @@ from tidings.protocol.relays import RelayingPort, Relays
 from tidings.protocol.sessions import Sessions
 from tidings.protocol.spill import SpillLimits
 from tidings.protocol.store import Change, Store
-from tidings.protocol.subscription_log import Entry, SubscriptionLog
-from tidings.protocol.subscriptions import Subscriptions
+from tidings.protocol.subscription_log import SubscriptionLog
+from tidings.protocol.subscriptions import PublisherStamps, SubscriptionListener, Subscriptions
 
 DEFAULT_WINDOW = 64
 MAX_STATUS_ROWS = 100
@@ -55,7 +55,7 @@ def read_identity(store: Store) -> Identity | None:
         raise StoreCorrupt(f"the identity of the broker does not decode: {error}") from None
 
 
-class GuaranteedBroker(Node):
+class GuaranteedBroker(Node, SubscriptionListener):
     """`neighbours` has the label of every broker within delta + 1 links, and where it listens.
 
     `incarnation` grows with every start. `new` says that the network is new: a broker without anything on its
@@ -89,11 +89,19 @@ class GuaranteedBroker(Node):
         self.neighbourhood = self._make_neighbourhood(identity, neighbours, news)
         self.log = SubscriptionLog(label, store, Matcher() if matcher is None else matcher)
         self.sessions = Sessions(
-            port, self.neighbourhood, delta=delta, incarnation=incarnation, window=window, address=address
+            port,
+            self.neighbourhood,
+            news,
+            delta=delta,
+            incarnation=incarnation,
+            window=window,
+            address=address,
         )
+        stamps = PublisherStamps()
         self.subscriptions = Subscriptions(
-            port, self.sessions, self.log, incarnation=incarnation, recovering=recovering
+            port, self.sessions, self.log, stamps, incarnation=incarnation, recovering=recovering
         )
+        self.subscriptions.listeners.append(self)
         local = LocalSubscriptions()
         self.delivery = Delivery(
             port,
@@ -105,10 +113,11 @@ class GuaranteedBroker(Node):
             window=window,
             limits=SpillLimits() if limits is None else limits,
         )
-        self.attachments = Attachments(port, self.sessions, self.subscriptions, local, self.delivery, store)
-        self.membership = Membership(port, self.sessions, store, news)
-        self.relays = Relays(port, self.sessions, incarnation=incarnation)
-        self._connect_parts()
+        self.attachments = Attachments(
+            port, self.sessions, self.subscriptions, local, stamps, self.delivery, store, describe=self.status
+        )
+        self.membership = Membership(port, self.sessions, self.delivery, self.attachments, store, news)
+        self.relays = Relays(port, self.sessions, self.delivery, self.receive, incarnation=incarnation)
         # Relays first: a direct connection ends a circuit before the sessions hear of it.
         parts = (
             self.relays,
@@ -163,58 +172,13 @@ class GuaranteedBroker(Node):
                 around.add(told.name, tuple(told.label), told.address)
         return around
 
-    def _connect_parts(self) -> None:
-        sessions, subscriptions = self.sessions, self.subscriptions
-        delivery, attachments = self.delivery, self.attachments
-        sessions.on_activated = subscriptions.activated
-        sessions.on_deactivated = self._deactivated
-        sessions.on_lost = self._lost
-        sessions.on_changed = subscriptions.changed
-        sessions.on_established = self.membership.established
-        sessions.on_neighbours_changed = subscriptions.neighbours_changed
-        self.membership.may_take = lambda: not subscriptions.recovering
-        self.membership.is_drained = self._is_drained
-        self.membership.end_subscriptions = attachments.end_all
-        sessions.on_beat = self.relays.consider
-        sessions.on_ended = self.relays.session_ended
-        self.relays.receive = self.receive
-        self.relays.is_needed = self._is_needed
-        subscriptions.on_ready = delivery.ready
-        subscriptions.on_progress = attachments.progressed
-        subscriptions.on_records_changed = self._records_changed
-        subscriptions.on_recovered = self._recovered
-        subscriptions.stamped = attachments.stamped
-        attachments.describe = self.status
-
-    def _is_needed(self, peer: str) -> bool:
-        """Is that unreachable peer worth a circuit: does anything wait for it, or is nobody reached behind it?"""
-        around = self.neighbourhood
-        if not any(self.sessions.established(other) for other in around.behind(peer)):
-            return True
-        return self.delivery.waits_behind(peer)
-
-    def _deactivated(self, peer: str) -> None:
-        self.subscriptions.deactivated(peer)
-        self.delivery.deactivated(peer)
-
-    def _lost(self, peer: str) -> None:
-        self.subscriptions.lost(peer)
-        self.delivery.lost(peer)
-
-    def _records_changed(self, entries: Sequence[Entry]) -> None:
-        self.delivery.records_changed(entries)
-        self.attachments.records_changed()
-
-    def _recovered(self) -> None:
+    def recovered(self) -> None:
+        """The log is complete again."""
         self.store.write([("identity", b"recovering", None)])
-        self.attachments.recovered()
 
     def leave(self) -> None:
         """Leave the network for good; LeftNetwork is emitted when nothing waits for this broker any more."""
         self.membership.leave()
-
-    def _is_drained(self) -> bool:
-        return not self.delivery.queue and not any(entry.record.broker == self.name for entry in self.log)
 
     def discard(self) -> None:
         self.log.discard()

@@ -9,17 +9,17 @@ Brokers in the middle of the tree cannot leave: to the others they would count a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from tidings.model.errors import StoreCorrupt
 from tidings.model.messages import Join, Joined, Neighbour, Refused
+from tidings.protocol.attachments import Attachments
+from tidings.protocol.delivery import Delivery
 from tidings.protocol.facts import JoinAnswered, JoinRefused, LeftNetwork, Misbehaviour, SessionWanted
 from tidings.protocol.kernel import Node, Part, Port, TimerName
 from tidings.protocol.labels import Label, distance, label_text
 from tidings.protocol.neighbourhood import Neighbourhood
-from tidings.protocol.sessions import Sessions
+from tidings.protocol.sessions import SessionListener, Sessions, has_left
 from tidings.protocol.store import Store
 
 JOIN_RETRY_NS = 1_000_000_000
@@ -43,26 +43,28 @@ def read_news(store: Store) -> dict[str, Neighbour]:
     return news
 
 
-class Membership(Part):
+class Membership(Part, SessionListener):
     name = "membership"
     handles = {Join: "on_join", Neighbour: "on_neighbour"}
 
-    def __init__(self, port: Port, sessions: Sessions, store: Store, news: dict[str, Neighbour]) -> None:
+    def __init__(
+        self,
+        port: Port,
+        sessions: Sessions,
+        delivery: Delivery,
+        attachments: Attachments,
+        store: Store,
+        news: dict[str, Neighbour],
+    ) -> None:
         super().__init__(port)
-        self.may_take: Callable[[], bool] = lambda: True
-        """False while this broker has no complete log to give to others."""
-        self.is_drained: Callable[[], bool] = lambda: True
-        self.end_subscriptions: Callable[[], None] = lambda: None
         self.leaving = False
         self._sessions = sessions
+        self._delivery = delivery
+        self._attachments = attachments
+        sessions.listeners.append(self)
         self._around: Neighbourhood = sessions.neighbourhood
         self._store = store
         self._news = news
-        sessions.has_left = self._has_left
-
-    def _has_left(self, peer: str) -> bool:
-        told = self._news.get(peer)
-        return told is not None and told.gone
 
     # --- Joining
 
@@ -85,11 +87,11 @@ class Membership(Part):
         self.port.send(sender, Joined(label, self._sessions.delta, (own, *around)))
 
     def _refusal(self, name: str) -> str | None:
-        if not self.may_take():
+        if self._attachments.recovering:
             return f"{self._around.name} is fetching its own state; ask again"
         if self.leaving:
             return f"{self._around.name} is leaving"
-        if self._has_left(name):
+        if has_left(self._news, name):
             return f"a broker named {name} has left this network; names are not used again"
         if name in self._around and self._around.label_of(name)[:-1] != self._around.label:
             return f"there is a broker named {name} at {label_text(self._around.label_of(name))}"
@@ -155,12 +157,12 @@ class Membership(Part):
             )
         if not self.leaving:
             self.leaving = True
-            self.end_subscriptions()
+            self._attachments.end_all()
             self._set_check()
 
     def on_timer(self, name: TimerName) -> None:
         reached = [peer for peer in self._around.primary if self._sessions.established(peer)]
-        if not self.is_drained() or (self._around.primary and not reached):
+        if not self._delivery.is_drained or (self._around.primary and not reached):
             self._set_check()
             return
         gone = Neighbour(self._around.name, self._around.label, "", True)

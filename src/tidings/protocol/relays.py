@@ -18,9 +18,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tidings.model.messages import Message, Relay, Relayed
+from tidings.protocol.delivery import Delivery
 from tidings.protocol.kernel import Part, Port, RandomSource, Send, TimerName
 from tidings.protocol.labels import distance
-from tidings.protocol.sessions import Sessions
+from tidings.protocol.sessions import SessionListener, Sessions
 
 FIRST_ASK_NS = 1_000_000_000
 LAST_ASK_NS = 16_000_000_000
@@ -74,15 +75,24 @@ class RelayingPort:
         self._port.send(to, message)
 
 
-class Relays(Part):
+class Relays(Part, SessionListener):
     name = "relays"
     handles = {Relay: "on_relay", Relayed: "on_relayed"}
 
-    def __init__(self, port: RelayingPort, sessions: Sessions, *, incarnation: int) -> None:
+    def __init__(
+        self,
+        port: RelayingPort,
+        sessions: Sessions,
+        delivery: Delivery,
+        receive: Callable[[str, Message], None],
+        *,
+        incarnation: int,
+    ) -> None:
+        """`receive` takes what comes over a circuit as if it came directly."""
         super().__init__(port)
-        self.receive: Callable[[str, Message], None] = lambda sender, message: None
-        """Takes what comes over a circuit as if it came directly."""
-        self.is_needed: Callable[[str], bool] = lambda peer: True
+        self._delivery = delivery
+        self._receive = receive
+        sessions.listeners.append(self)
         self.carried: dict[tuple[str, str], int] = {}
         """As a relay: (asker, target) -> serial, of open circuits."""
         self._relaying = port
@@ -96,16 +106,23 @@ class Relays(Part):
         """Unreachable peer -> when to ask next, and how often we have."""
         self._direct: dict[str, None] = {}
 
+    def _is_needed(self, peer: str) -> bool:
+        """Is that unreachable peer worth a circuit: does anything wait for it, or is nobody reached behind it?"""
+        behind = self._sessions.neighbourhood.behind(peer)
+        if not any(self._sessions.established(other) for other in behind):
+            return True
+        return self._delivery.waits_behind(peer)
+
     # --- Asking
 
-    def consider(self) -> None:
+    def beat(self) -> None:
         """Called now and then: ask for circuits to those who can be reached in no other way."""
         now = self.port.now
         unreachable = self._sessions.unreachable()
         self._attempts = {peer: self._attempts[peer] for peer in unreachable if peer in self._attempts}
         for peer in unreachable:
             due, count = self._attempts.get(peer, (self._sessions.unreachable_since(peer) + FIRST_ASK_NS, 0))
-            if now < due or peer in self._direct or not self.is_needed(peer):
+            if now < due or peer in self._direct or not self._is_needed(peer):
                 continue
             relay = self._choose_relay(peer, count)
             wait_ns = min(FIRST_ASK_NS << min(count + 1, 6), LAST_ASK_NS)
@@ -237,7 +254,7 @@ class Relays(Part):
         circuit = self._circuits.get(peer)
         if circuit is not None and circuit[:2] == (sender, serial):
             if circuit.up:
-                self.receive(peer, message.message)
+                self._receive(peer, message.message)
             return
         if serial in (self.carried.get((sender, peer)), self.carried.get((peer, sender))):
             self._relaying.send_directly(peer, Relayed(sender, serial, message.message))
@@ -262,7 +279,7 @@ class Relays(Part):
                 if other in self._direct:
                     self._relaying.send_directly(other, Relay(peer, "closed", serial))
 
-    def session_ended(self, peer: str) -> None:
+    def ended(self, peer: str) -> None:
         """The sessions gave the peer up: a circuit to it ends, too."""
         self._end(peer, tell=True)
 

@@ -12,9 +12,9 @@ between. The driver opens and closes connections; silence is found here, by hear
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 
-from tidings.model.messages import Greeting, Heartbeat, Refused
+from tidings.model.messages import Greeting, Heartbeat, Neighbour, Refused
 from tidings.protocol.facts import Misbehaviour, SessionUnwanted, SessionWanted
 from tidings.protocol.kernel import Part, Port, TimerName
 from tidings.protocol.labels import Label, distance, label_text
@@ -58,6 +58,34 @@ class Session:
         self.probed = False
 
 
+class SessionListener:
+    """What parts above the sessions hear of them; each does nothing unless a part says otherwise."""
+
+    def activated(self, peer: str) -> None: ...
+    def deactivated(self, peer: str) -> None: ...
+
+    def lost(self, peer: str) -> None:
+        """The connection is gone: nothing that was sent on it counts."""
+
+    def changed(self) -> None:
+        """Others are established, or active."""
+
+    def beat(self) -> None:
+        """With each heartbeat."""
+
+    def established(self, peer: str) -> None: ...
+    def neighbours_changed(self) -> None: ...
+
+    def ended(self, peer: str) -> None:
+        """We closed the connection, or stopped wanting one."""
+
+
+def has_left(news: Mapping[str, Neighbour], peer: str) -> bool:
+    """Has the peer left the network for good?"""
+    told = news.get(peer)
+    return told is not None and told.gone
+
+
 class Sessions(Part):
     name = "sessions"
     handles = {Greeting: "on_greeting", Heartbeat: "on_heartbeat", Refused: "on_refused"}
@@ -66,6 +94,7 @@ class Sessions(Part):
         self,
         port: Port,
         neighbourhood: Neighbourhood,
+        news: Mapping[str, Neighbour],
         *,
         delta: int,
         incarnation: int,
@@ -78,17 +107,9 @@ class Sessions(Part):
         self.incarnation = incarnation
         self.active: dict[str, None] = {}
         self.suspicions = self.refutations = 0
-        self.on_activated: Callable[[str], None] = lambda peer: None
-        self.on_deactivated: Callable[[str], None] = lambda peer: None
-        self.on_lost: Callable[[str], None] = lambda peer: None
-        """The connection is gone: nothing that was sent on it counts."""
-        self.on_changed: Callable[[], None] = lambda: None
-        self.on_beat: Callable[[], None] = lambda: None
-        self.on_established: Callable[[str], None] = lambda peer: None
-        self.on_neighbours_changed: Callable[[], None] = lambda: None
-        self.has_left: Callable[[str], bool] = lambda peer: False
-        self.on_ended: Callable[[str], None] = lambda peer: None
-        """We closed the connection, or stopped wanting one."""
+        self.listeners: list[SessionListener] = []
+        """Told in their order."""
+        self._news = news
         self._window = window
         self.address = address
         self._sessions: dict[str, Session] = {}
@@ -105,6 +126,14 @@ class Sessions(Part):
         self._started = False
         self._unreported_loss = False
         self._stale = self._refreshing = False
+
+    def _tell_ended(self, peer: str) -> None:
+        for listener in self.listeners:
+            listener.ended(peer)
+
+    def _tell_deactivated(self, peer: str) -> None:
+        for listener in self.listeners:
+            listener.deactivated(peer)
 
     # --- What others ask
 
@@ -184,7 +213,8 @@ class Sessions(Part):
                 self._end(peer)
         if self._started:
             self.refresh()
-        self.on_neighbours_changed()
+        for listener in self.listeners:
+            listener.neighbours_changed()
 
     def on_link_up(self, peer: str) -> None:
         if peer not in self.neighbourhood:
@@ -229,7 +259,8 @@ class Sessions(Part):
         session.incarnation = message.incarnation
         session.window = message.window
         session.needed_there = True
-        self.on_established(sender)
+        for listener in self.listeners:
+            listener.established(sender)
         self.refresh()
 
     def _refusal(self, peer: str, greeting: Greeting) -> str | None:
@@ -240,7 +271,7 @@ class Sessions(Part):
                 f"{peer} has delta = {greeting.delta}, {own.name} has delta = {self.delta}: they must agree"
             )
         label = label_text(greeting.label)
-        if self.has_left(peer):
+        if has_left(self._news, peer):
             return f"{peer} has left this network"
         try:
             own.add(peer, greeting.label, greeting.address)
@@ -257,7 +288,7 @@ class Sessions(Part):
         self.port.emit(SessionUnwanted(peer))
         if session.connected:
             self._gone(peer, session)
-        self.on_ended(peer)
+        self._tell_ended(peer)
         if peer in self._wanted:
             if peer in self.neighbourhood:
                 self.port.emit(SessionWanted(peer, self.neighbourhood.address_of(peer)))
@@ -273,11 +304,12 @@ class Sessions(Part):
         if peer in self.active:
             del self.active[peer]
             self._frontiers.clear()
-            self.on_deactivated(peer)
+            self._tell_deactivated(peer)
         self._unreported_loss = True
         self._losses += 1
         session.losses = self._losses
-        self.on_lost(peer)
+        for listener in self.listeners:
+            listener.lost(peer)
 
     def _session(self, peer: str) -> Session:
         session = self._sessions.get(peer)
@@ -306,19 +338,21 @@ class Sessions(Part):
     def _refresh(self) -> None:
         self._frontiers.clear()
         for peer in self._refresh_wanted():
-            self.on_ended(peer)
+            self._tell_ended(peer)
         active = dict.fromkeys(self._nearest(self.neighbourhood.primary))
         stopped = [peer for peer in self.active if peer not in active]
         for peer in stopped:
             del self.active[peer]
-            self.on_deactivated(peer)
+            self._tell_deactivated(peer)
         started = [peer for peer in active if peer not in self.active]
         self.active = active
         for peer in started:
-            self.on_activated(peer)
+            for listener in self.listeners:
+                listener.activated(peer)
         if started or stopped or self._unreported_loss:
             self._unreported_loss = False
-            self.on_changed()
+            for listener in self.listeners:
+                listener.changed()
 
     def _nearest(self, peers: tuple[str, ...]) -> Iterator[str]:
         """The established ones among these, and, behind each other one, the nearest established."""
@@ -391,7 +425,8 @@ class Sessions(Part):
                 self._beat(peer, session, now)
         self._set_beat()
         self.refresh()
-        self.on_beat()
+        for listener in self.listeners:
+            listener.beat()
 
     def _beat(self, peer: str, session: Session, now: int) -> None:
         silent_ns = now - session.heard_at

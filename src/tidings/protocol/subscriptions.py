@@ -12,7 +12,7 @@ A broker reports when it waits for no live session any more, and again whenever 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from tidings.model.messages import Activate, Collect, Covered, Record, Records, RecordsTaken, Sync
@@ -21,7 +21,7 @@ from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.kernel import Part, Port, TimerName
 from tidings.protocol.labels import Label, label_text, on_path, step
 from tidings.protocol.regions import Region, RegionWire
-from tidings.protocol.sessions import Sessions
+from tidings.protocol.sessions import SessionListener, Sessions
 from tidings.protocol.subscription_log import Entry, SubscriptionLog, readable_interest
 
 IDS_PER_MESSAGE = 1_024
@@ -51,7 +51,39 @@ class Exchange:
         return self.offered or self.lacking is not None
 
 
-class Subscriptions(Part):
+class SubscriptionListener:
+    """What parts above the subscriptions hear of them; each does nothing unless a part says otherwise."""
+
+    def ready(self, peer: str) -> None:
+        """The session is synchronised."""
+
+    def progressed(self, entry: Entry) -> None:
+        """One of our own records is known to more brokers, and nobody alive is waited for."""
+
+    def records_changed(self, entries: Sequence[Entry]) -> None: ...
+
+    def recovered(self) -> None:
+        """The log is complete again."""
+
+
+class PublisherStamps:
+    """Up to which position of the log each publisher of this broker stamps what it publishes, as far as is known."""
+
+    def __init__(self) -> None:
+        self._positions: dict[str, int] = {}
+
+    def set(self, publisher: str, position: int) -> None:
+        self._positions[publisher] = position
+
+    def remove(self, publisher: str) -> None:
+        self._positions.pop(publisher, None)
+
+    def lowest(self, position: int) -> int:
+        """The position that all stamp with, or a later one; the log's own if nobody publishes."""
+        return min(self._positions.values(), default=position)
+
+
+class Subscriptions(Part, SessionListener):
     name = "subscriptions"
     handles = {
         Activate: "on_activate",
@@ -63,19 +95,23 @@ class Subscriptions(Part):
     }
 
     def __init__(
-        self, port: Port, sessions: Sessions, log: SubscriptionLog, *, incarnation: int, recovering: bool
+        self,
+        port: Port,
+        sessions: Sessions,
+        log: SubscriptionLog,
+        stamps: PublisherStamps,
+        *,
+        incarnation: int,
+        recovering: bool,
     ) -> None:
         super().__init__(port)
         self.log = log
         self.recovering = recovering
-        self.on_ready: Callable[[str], None] = lambda peer: None
-        self.on_progress: Callable[[Entry], None] = lambda entry: None
-        """One of our own records is known to more brokers, and nobody alive is waited for."""
-        self.on_records_changed: Callable[[Sequence[Entry]], None] = lambda entries: None
-        self.on_recovered: Callable[[], None] = lambda: None
-        self.stamped: Callable[[], int] = lambda: self.log.position
-        """Up to which position all publishers of this broker stamp what they publish."""
+        self.listeners: list[SubscriptionListener] = []
+        """Told in their order."""
+        self._stamps = stamps
         self._sessions = sessions
+        sessions.listeners.append(self)
         self._incarnation = incarnation
         self._own_number = 0
         self._exchanges: dict[str, Exchange] = {}
@@ -84,6 +120,14 @@ class Subscriptions(Part):
         for entry in log:
             self._unclaimed.append(entry)
             self._open[entry.id] = entry
+
+    def _tell_ready(self, peer: str) -> None:
+        for listener in self.listeners:
+            listener.ready(peer)
+
+    def _tell_progress(self, entry: Entry) -> None:
+        for listener in self.listeners:
+            listener.progressed(entry)
 
     def start(self) -> None:
         self.port.set_timer((self.name, "recovery"), self.port.now + RECOVERY_PATIENCE_NS)
@@ -173,7 +217,7 @@ class Subscriptions(Part):
         """Our own place includes that of neighbours who left."""
         if self.recovering:
             return
-        own, stamped = self._own_region(), self.stamped()
+        own, stamped = self._own_region(), self._stamps.lowest(self.log.position)
         for entry in list(self.log):
             if entry.dead or entry.position <= stamped:
                 self._add_cover(entry, own)
@@ -226,7 +270,7 @@ class Subscriptions(Part):
             self._recovered()
         if sender in self._sessions.active and not exchange.ready:
             exchange.ready = True
-            self.on_ready(sender)
+            self._tell_ready(sender)
         self._report_all(sender)
 
     def _recovered(self) -> None:
@@ -234,7 +278,8 @@ class Subscriptions(Part):
         for peer, exchange in self._exchanges.items():
             if exchange.lacking is not None:
                 self.port.send(peer, Sync((), True, False))
-        self.on_recovered()
+        for listener in self.listeners:
+            listener.recovered()
         self.claim()
 
     # --- Records
@@ -288,7 +333,8 @@ class Subscriptions(Part):
         """New records: on to everybody else, and into the accounts of who has what."""
         if not news:
             return
-        self.on_records_changed(news)
+        for listener in self.listeners:
+            listener.records_changed(news)
         for peer, exchange in self._exchanges.items():
             if peer == source or not exchange.linked:
                 continue
@@ -319,7 +365,7 @@ class Subscriptions(Part):
         """Claim our own place for the records that our publishers stamp by now."""
         if self.recovering:
             return
-        stamped = self.stamped()
+        stamped = self._stamps.lowest(self.log.position)
         own = self._own_region()
         while self._unclaimed:
             entry = self._unclaimed[0]
@@ -378,7 +424,7 @@ class Subscriptions(Part):
     def _report_own(self, entry: Entry) -> None:
         if not entry.cover.is_everything:
             if entry.cover and not self._waits_for_peers(entry, None):
-                self.on_progress(entry)
+                self._tell_progress(entry)
             return
         self._open.pop(entry.id, None)
         if not entry.closed:
@@ -386,7 +432,7 @@ class Subscriptions(Part):
             if entry.dead:
                 self._collect([entry.id], None)
             else:
-                self.on_progress(entry)
+                self._tell_progress(entry)
 
     def _targets(self, entry: Entry) -> Iterator[str]:
         nearest = self._sessions.frontier(entry.record.label)

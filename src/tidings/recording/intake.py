@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from tidings.model.event import Event
+from tidings.model.run import Arrival
 from tidings.model.subscription import Subscription
 from tidings.services.service import EventService
 from tidings.services.stream import Stream
@@ -34,11 +35,20 @@ class Intake(Stream):
         """Ends a `wait`."""
         self._wake()
 
-    def take(self, limit: int) -> list[Event]:
-        events: list[Event] = []
-        while len(events) < limit and (event := self._next()) is not None:
-            events.append(event)
-        return events
+    def take(self, limit: int) -> list[Event | Arrival]:
+        """At most so many events, as they came: an archive needs none of them decoded."""
+        taken: list[Event | Arrival] = []
+        while limit and self._waiting:
+            came = self._events.popleft() if self._events else self._later.popleft()
+            assert came is not None  # nothing is decoded here
+            if isinstance(came, Arrival) and came.count > limit:
+                came, rest = came.split(limit)
+                self._later.appendleft(rest)
+            taken.append(came)
+            limit -= came.count
+            self._waiting -= came.count
+            self._taken += came.count
+        return taken
 
     def settle(self, count: int) -> None:
         self._taken -= count

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from tidings.model.errors import ArchiveError
 from tidings.model.event import Event
+from tidings.model.run import Arrival
 from tidings.protocol.client import MAX_TRACKED_SOURCES
 
 ALIVE, BROKER, DISK, WHO = OWN_MARKS = ("~alive", "~broker", "~disk", "~who")
@@ -27,12 +28,13 @@ class Marks(OrderedDict[str, int]):
     def own(self) -> Changes:
         return {key: self[key] for key in OWN_MARKS if key in self}
 
-    def advance(self, events: Iterable[Event]) -> Changes:
+    def advance(self, came: Iterable[Event | Arrival]) -> Changes:
         """The last sequence of each source, of the most recent sources alone."""
         changes: Changes = {}
-        for event in events:
-            key = f"{event.incarnation}:{event.source}"
-            changes[key] = self[key] = max(event.sequence, self.pop(key, 0))
+        for one in came:
+            stretch = one if isinstance(one, Event) else one.stretch
+            key = f"{stretch.incarnation}:{stretch.source}"
+            changes[key] = self[key] = max(stretch.last, self.pop(key, 0))
         while len(self) > MAX_TRACKED_SOURCES + len(OWN_MARKS):
             oldest = next(iter(self))
             if oldest in OWN_MARKS:

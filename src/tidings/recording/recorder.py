@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tidings.archive import Archive, ArchiveSettings
-from tidings.model.errors import ArchiveError, ArchiveFull, TidingsError
+from tidings.model.errors import ArchiveError, ArchiveFull, TidingsError, WireError
 from tidings.model.event import Event
+from tidings.model.run import Arrival
 from tidings.model.subscription import Order, Subscription
 from tidings.net.client import Opener
 from tidings.opening import connect_as
@@ -95,7 +96,7 @@ class Recorder:
         self._service: EventService | None = None
         self._intake: Intake | None = None
         self._marks = Marks()
-        self._batch: list[Event] = []
+        self._batch: list[Event | Arrival] = []
         """Taken from the intake, and not on disk yet."""
         self._gaps = PendingGaps()
         self._dropped = self._reconnections = 0
@@ -110,7 +111,7 @@ class Recorder:
     @property
     def _came(self) -> int:
         """Events since the start, on disk or not."""
-        return self.recorded + len(self._batch) + (0 if self._intake is None else len(self._intake))
+        return self.recorded + _count(self._batch) + (0 if self._intake is None else len(self._intake))
 
     # --- Life
 
@@ -184,7 +185,7 @@ class Recorder:
             if not self._gaps:
                 await intake.wait(MAINTAIN_S)
             self._take(BATCH_EVENTS)
-            if self._batch or time.monotonic() - self._maintained_at >= MAINTAIN_S or self._gaps:
+            if self._batch or self._gaps or self._is_maintenance_due():
                 await self._write()
             elif intake.failure is not None and not len(intake):
                 raise intake.failure
@@ -255,15 +256,15 @@ class Recorder:
     async def _append(self) -> None:
         """The batch, which is in hand until it is on disk, and the gaps before it."""
         self._note_losses()
-        events = self._batch
+        batch, unreadable = self._batch, list[WireError]()
         gaps = self._gaps.take(self.recorded)
         now_ns = time.time_ns()
         changes = {**self._marks.own(), ALIVE: now_ns}
         if self._resumes:
-            changes |= self._marks.advance(events)
+            changes |= self._marks.advance(batch)
         to_note = gaps.copy()
         try:
-            await self._in_thread(lambda: self._append_now(events, now_ns, changes, gaps))
+            await self._in_thread(lambda: self._append_now(batch, now_ns, changes, gaps, unreadable.append))
         except ArchiveError:
             self._gaps.give_back(gaps)
             raise
@@ -271,30 +272,36 @@ class Recorder:
             for gap in to_note[: len(to_note) - len(gaps)]:
                 gap.noted()
         self._marks[ALIVE] = now_ns
-        self._maintained_at = time.monotonic()
         self._batch = []
-        if events:
-            self.recorded += len(events)
+        for error in unreadable:
+            log.warning("%s", error)
+            self._gaps.add(str(error), 1)
+        if batch:
+            count = _count(batch)
+            self.recorded += count
             if self._intake is not None:
-                self._intake.settle(len(events))
+                self._intake.settle(count)
             self.on_recorded()
 
     def _append_now(
         self,
-        events: list[Event],
+        batch: list[Event | Arrival],
         now_ns: int,
         marks: Changes,
         gaps: list[Missing],
+        leave_out: Callable[[WireError], None],
     ) -> None:
         archive = self._archive
         assert archive is not None
         while gaps:
             archive.note_gap(gaps[0].reason, gaps[0].missing)
             gaps.pop(0)
-        archive.append(events, now_ns, marks=marks)
-        # The events are on disk: whatever upkeep meets, they must not be appended again.
-        with suppress(ArchiveError):
-            archive.maintain()
+        archive.append(batch, now_ns, marks=marks, leave_out=leave_out)
+        if self._is_maintenance_due():
+            # The events are on disk: whatever upkeep meets, they must not be appended again.
+            with suppress(ArchiveError):
+                archive.maintain()
+            self._maintained_at = time.monotonic()
         if archive.trouble and archive.trouble != self.trouble:
             log.warning("the archive cannot be kept up, and takes events meanwhile: %s", archive.trouble)
         self.trouble = archive.trouble
@@ -346,6 +353,9 @@ class Recorder:
         if self._intake is not None:
             self._intake.nudge()
 
+    def _is_maintenance_due(self) -> bool:
+        return time.monotonic() - self._maintained_at >= MAINTAIN_S
+
     async def _in_thread(self, call: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
@@ -357,6 +367,10 @@ class Recorder:
             "archive_waiting": 0 if self._intake is None else len(self._intake),
             "archive_problem": self.problem or self.trouble,
         }
+
+
+def _count(batch: list[Event | Arrival]) -> int:
+    return sum(came.count for came in batch)
 
 
 async def _finished(work: Coroutine[Any, Any, Result]) -> Result:

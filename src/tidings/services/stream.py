@@ -6,14 +6,14 @@ import asyncio
 import logging
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tidings.model.errors import ConnectionFailed, WireError
 from tidings.model.event import Event
-from tidings.model.run import Run, Stretch
+from tidings.model.run import Arrival, Run, Stretch
 from tidings.model.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -34,24 +34,6 @@ def _note(gap: EventsMissed, certain: bool, noted: Callable[[], None]) -> None:
 
 def leave_out(error: WireError) -> None:
     log.warning("an event was left out: %s", error)
-
-
-class _Unread(NamedTuple):
-    """Events that came together and are not decoded yet."""
-
-    stretch: Stretch
-    late: bool
-
-    def events(self) -> Sequence[Event | None]:
-        """None in the place of one that does not decode."""
-        stretch = self.stretch
-        events = stretch.events(leave_out) if isinstance(stretch, Run) else [stretch.event()]
-        for event in events if self.late else ():
-            event.__dict__["out_of_order"] = True
-        if len(events) == stretch.count:
-            return events
-        found = {event.sequence: event for event in events}
-        return [found.get(sequence) for sequence in range(stretch.first, stretch.last + 1)]
 
 
 class EventsMissed(NamedTuple):
@@ -90,7 +72,7 @@ class Stream:
         self._lossless = service.lossless
         self._events: deque[Event | None] = deque()
         """The next ones, decoded; None for one that does not decode."""
-        self._later: deque[Event | _Unread] = deque()
+        self._later: deque[Event | Arrival] = deque()
         """What came after them."""
         self._waiting = 0
         """Events in both."""
@@ -129,7 +111,7 @@ class Stream:
             if not room:
                 return
             taken = run.cut(run.first, run.first + room - 1)
-        self._later.append(_Unread(taken.kept() if isinstance(taken, Run) else taken, late))
+        self._later.append(Arrival(taken.kept() if isinstance(taken, Run) else taken, late))
         self._waiting += taken.count
         for _ in range(min(taken.count, len(self._waiters))):
             self._wake()
@@ -276,7 +258,7 @@ class Stream:
         if isinstance(unread, Event):
             self._events.append(unread)
             return
-        self._events.extend(unread.events())
+        self._events.extend(unread.events(leave_out))
 
     # --- Changes
 

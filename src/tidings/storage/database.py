@@ -42,6 +42,7 @@ class Kind:
     """As in 'it is not the file of ..'."""
     application_id: int
     format: int
+    """Of files that are made."""
     tables: Mapping[str, str]
     counter: str
     """The table with one row whose id counts the transactions, from 1 on."""
@@ -53,6 +54,8 @@ class Kind:
     """So long one waits for a transaction of another process; it takes milliseconds."""
     troubles: Troubles
     other_format: Callable[[Path, str], TidingsError]
+    older: tuple[int, ...] = ()
+    """Formats that are read as well; `renew_format` makes one of `format` of such a file."""
     exclusive: bool = False
     """Nobody else is ever connected: then the log needs no index."""
 
@@ -147,6 +150,13 @@ class Database:
             ((finding,),) = self.execute("PRAGMA quick_check(1)")
         if finding != "ok":
             raise self.kind.troubles.damaged(self.path, one_line(finding))
+
+    def renew_format(self) -> None:
+        """Before something is written that older versions do not know: they look at the header of the file itself."""
+        with self._lock, self.told():
+            if self.execute("PRAGMA user_version") != [(self.kind.format,)]:
+                self.execute(f"PRAGMA user_version = {self.kind.format}")
+                self._shorten_log()
 
     def sync_mark(self) -> None:
         """From now on a power cut does not hide what is lost of all that was acknowledged so far."""
@@ -337,7 +347,7 @@ def _check_header(path: Path, kind: Kind, *, writable: bool) -> None:
     if not header.startswith(_MAGIC) or header[_APPLICATION] != kind.application_id.to_bytes(4):
         raise kind.troubles.damaged(path, f"it is not the file of {kind.what}")
     version = int.from_bytes(header[_FORMAT])
-    if version != kind.format:
+    if version not in (kind.format, *kind.older):
         raise kind.other_format(path, f"it has format {version}, this version reads format {kind.format}")
     if header[_VERSIONS] != _WITH_LOG:
         raise kind.troubles.damaged(path, "its header is damaged")
