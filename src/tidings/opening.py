@@ -14,7 +14,7 @@ from tidings.net.guaranteed import DEFAULT_DELTA
 from tidings.net.local import LocalNetwork
 from tidings.net.local_ordering import LocalOrdering
 from tidings.net.security import Tls
-from tidings.ordering.no_ops import NoOpOutbox
+from tidings.ordering.no_ops import NoOpPublisher
 from tidings.ordering.service import OrderedService
 from tidings.protocol.recovery.settings import RecoverySettings
 from tidings.protocol.reliable_client import Marks
@@ -150,29 +150,21 @@ class Embedded(Bus):
         self.network = network
         self.ordering = ordering
         self._others: WeakSet[Bus] = WeakSet()
-        self._no_ops: NoOpOutbox | None = None
-        self._speaker: Bus
-        """Publishes the no-ops."""
+        self._no_ops: NoOpPublisher | None = None
 
     async def open(self) -> None:
         self.network.start()
         await self.network.linked()
         if self.ordering is not None:
             self.ordering.start()
-            # A client of their own: they must not wait behind what waits for a number.
-            speaker = attach_locally(Bus(), self.network, self.network.brokers[0], client_name())
-            await speaker.open()
-            self._speaker = speaker
-            self._no_ops = NoOpOutbox(speaker, self.ordering.layout, self._no_ops_published)
+            self._no_ops = NoOpPublisher(self._speaker, self.ordering.layout, self._no_ops_published)
         await super().open()
 
     async def close(self) -> None:
         for other in list(self._others):  # or they would wait for answers that never come
             await other.close()
         if self._no_ops is not None:
-            no_ops, self._no_ops = self._no_ops, None
-            await no_ops.close()
-            await self._speaker.close()
+            await self._no_ops.close()
         await super().close()
         if self.ordering is not None:
             self.ordering.stop()
@@ -186,14 +178,18 @@ class Embedded(Bus):
         self._others.add(other)
         return other
 
+    def _speaker(self) -> Bus:
+        """For no-ops, which must not wait behind what waits for a number."""
+        return attach_locally(Bus(), self.network, self.network.brokers[0], client_name())
+
     def publish_no_ops(self, fact: PublishNoOps) -> None:
         """The numbers of a client that is gone."""
         if self._no_ops is not None:
             self._no_ops.add(fact)
 
-    def _no_ops_published(self, fact: PublishNoOps) -> None:
+    def _no_ops_published(self, server: str, number: int) -> None:
         assert self.ordering is not None
-        self.ordering.sequencer(SEQUENCER).sequencer.no_ops_published(fact.server, fact.number)
+        self.ordering.sequencer(SEQUENCER).sequencer.no_ops_published(server, number)
 
 
 def _local_sequencing(ordering: LocalOrdering | None, name: str) -> Callable[[], Sequencing | None]:

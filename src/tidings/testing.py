@@ -26,7 +26,7 @@ from typing import TypeVar
 from tidings.model.errors import ConnectionFailed
 from tidings.model.messages import PublishFailed
 from tidings.model.run import Stretch
-from tidings.ordering.simulated import LateBus, SimulatedOrdering, SimulatedSequencing, simulated_layout
+from tidings.ordering.simulated import SimulatedOrdering, simulated_layout
 from tidings.protocol.broker import Broker
 from tidings.protocol.client import Client
 from tidings.protocol.epidemic import EpidemicBroker
@@ -53,12 +53,12 @@ from tidings.scenario.schema import (
 from tidings.scenario.topology import build_topology, labels, neighbourhoods, neighbours
 from tidings.services.bus import Bus
 from tidings.services.overlay import AUTO, check_loss, recovery_of
+from tidings.services.sequencing import LocalSequencing
 from tidings.simulator.network import SimulatedNetwork
 from tidings.simulator.node import SimulatedNode
 from tidings.simulator.schedule import Schedule
 
 Result = TypeVar("Result")
-AnyBus = TypeVar("AnyBus", bound=Bus)
 
 NS_PER_S = 1_000_000_000
 LONGEST_WAIT_NS = 3_600 * NS_PER_S
@@ -124,7 +124,7 @@ class TestNetwork:
         )
         self._network = SimulatedNetwork(seed, self._spec, streams=self.guaranteed)
         layout = simulated_layout(tuple(self._around), tuple(order_topics), causal=causal)
-        self._ordering = SimulatedOrdering(self._network, layout, self._late_bus)
+        self._ordering = SimulatedOrdering(self._network, layout, self._plain_bus)
         self._order_patience = order_patience
         self._clients = 0
         self._cuts: dict[tuple[str, str], Callable[[str, str], bool]] = {}
@@ -162,13 +162,15 @@ class TestNetwork:
             raise ConnectionFailed(f"there is no broker {at!r}; there are {', '.join(self._around)}")
         self._clients += 1
         who = name or f"client-{self._clients}"
-        sequencing = SimulatedSequencing(self._ordering, who, at)
-        return self._link(Bus(lambda: sequencing, patience=self._order_patience), at, who)
+        self._ordering.place(who, at)
+        return self._link(
+            Bus(lambda: LocalSequencing(self._ordering, who), patience=self._order_patience), at, who
+        )
 
-    def _late_bus(self, at: str, name: str) -> LateBus:
-        return self._link(LateBus(), at, name)
+    def _plain_bus(self, at: str, name: str) -> Bus:
+        return self._link(Bus(), at, name)
 
-    def _link(self, bus: AnyBus, at: str, name: str) -> AnyBus:
+    def _link(self, bus: Bus, at: str, name: str) -> Bus:
         connection = _ReliableConnection if self.guaranteed else _SimulatedConnection
         bus.connection = connection(self._network, at, name, bus)
         return bus

@@ -24,9 +24,9 @@ from breadth import examples
 from command import process_of_tidings, tidings
 from live_network import until
 from live_ordering import OrderedUser, Service, played
-from tidings.cli.no_ops import NoOpPublisher
 from tidings.cli.options import LayoutOrder
 from tidings.cli.processes import free_addresses
+from tidings.cli.sequencer import tell_no_service
 from tidings.cli.sequencer_processes import three_nodes
 from tidings.cli.sequencer_settings import SequencerFlags, layout_text, sequencer_settings
 from tidings.cli.settings import Flags, broker_settings
@@ -35,6 +35,7 @@ from tidings.model.errors import OrderError, ScenarioError, TidingsError
 from tidings.net.address import Address, parse_address
 from tidings.net.broker import BrokerServer
 from tidings.opening import connect
+from tidings.ordering.no_ops import NoOpPublisher
 from tidings.protocol.sequencing.client import PublishNow
 from tidings.protocol.sequencing.layout import Layout, Place, single
 from tidings.protocol.sequencing.machine import PublishNoOps
@@ -262,15 +263,13 @@ async def test_no_ops_wait_for_a_service_that_is_not_there_yet() -> None:
         await broker.stop()
 
 
-@played
-async def test_no_ops_without_a_service_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    publisher = NoOpPublisher(None, single("s0"), lambda *what: None)
-    for number in (1, 2):
-        publisher.add(PublishNoOps("s0", number, Timestamp(0, number), 1))
+def test_no_ops_without_a_service_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    tell_no_service.cache_clear()
+    for _ in range(2):
+        tell_no_service()
     assert [record.getMessage() for record in caplog.records] == [
         "a publisher died, and subscribers may wait for its events: --service is missing"
     ]
-    await publisher.close()
 
 
 # --- Processes

@@ -95,8 +95,10 @@ def test_a_publisher_and_a_subscriber_of_one_name_are_one_client(tmp_path: Path)
         make_ordering(plan, tmp_path).work,
     )
     assert words.decode_work(words.line_of(work)) == work
-    roles = {link.name: [type(role).__name__ for role in link.roles] for link in make_links(work)}
-    assert roles == {"s": ["OrderedLiveSubscriber", "OrderedLivePublisher"], "t": ["OrderedLiveSubscriber"]}
+    links = {link.name: link for link in make_links(work)}
+    roles = {name: [type(role).__name__ for role in link.roles] for name, link in links.items()}
+    assert roles == {"s": ["LiveSubscriber", "LivePublisher"], "t": ["LiveSubscriber"]}
+    assert all(link.sequencers is not None for link in links.values())
 
 
 def test_sequencers_are_ready_when_each_server_has_a_standby_in_step(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ import pytest
 from command import tidings
 from tidings.cli import scenario_facts as words
 from tidings.cli.scenario_cast import MAX_CLIENT_PROCESSES, client_groups
-from tidings.cli.scenario_client import arrivals
 from tidings.cli.scenario_ledger import Ledger
 from tidings.cli.scenario_run import check_wall_time
 from tidings.model.errors import ScenarioError
 from tidings.model.text import attribute_text
+from tidings.scenario.arrivals import arrivals
 from tidings.scenario.expand import Plan, expand
 from tidings.scenario.load import parse_scenario
 from tidings.simulator.run import run_scenario
@@ -71,9 +71,7 @@ def test_publishers_publish_what_they_do_in_the_simulator(tmp_path: Path, arriva
         for row in Trace.read(tmp_path).published.to_pylist()
     ]
     drawn = []
-    for arrived in arrivals(scenario.publishers[0], scenario.seed):
-        if arrived.due_ns >= 5_000_000_000:
-            break
+    for arrived in arrivals(scenario.publishers[0], scenario.seed, 5_000_000_000):
         texts = {name: attribute_text(value) for name, value in arrived.attributes.items()}
         drawn.append((arrived.due_ns, arrived.topic, texts))
     assert drawn == simulated
@@ -82,7 +80,7 @@ def test_publishers_publish_what_they_do_in_the_simulator(tmp_path: Path, arriva
 
 def test_a_count_ends_the_arrivals() -> None:
     (publisher,) = plan_of(BEST_EFFORT + CLIENTS.replace("rate_hz", "count = 3\nrate_hz")).publishers
-    assert len(list(arrivals(publisher, 1))) == 3
+    assert len(list(arrivals(publisher, 1, 10**18))) == 3
 
 
 @pytest.mark.parametrize(

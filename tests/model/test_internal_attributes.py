@@ -42,7 +42,8 @@ from tidings.protocol.facts import Delivered
 from tidings.scenario.expand import PlannedSubscriber
 from tidings.scenario.links import LOCAL
 from tidings.scenario.timeline import Step
-from tidings.simulator.clients import SimulatedSubscriber
+from tidings.simulator.actor import Window
+from tidings.simulator.make_clients import ClientMaker
 from tidings.simulator.memory_trace import MemoryWriter
 from tidings.simulator.network import SimulatedNetwork
 from tidings.simulator.tally import Tally
@@ -262,7 +263,7 @@ def test_a_simulated_subscriber_is_not_shown_what_is_hidden() -> None:
     network.add("b", lambda node: Broker(node, (), incarnation=1))
     plan = PlannedSubscriber("s", "b", None, "none", (Step(0.0, ("/t",)),))
     tally = Tally()
-    subscriber = SimulatedSubscriber(network, plan, writer, tally, reliable=False)
+    ClientMaker(network, writer, tally, NS_PER_S, reliable=False).subscriber(plan)
     network.add("p", lambda node: Client(node, "b"))
     network.attach("p", "b")
     network.start()
@@ -274,7 +275,6 @@ def test_a_simulated_subscriber_is_not_shown_what_is_hidden() -> None:
     network.run(2 * NS_PER_S)
     rows = [(row[2], row[3]) for row in writer._rows["delivered"]]
     assert rows == [(0, "p:1"), (1, "p:3"), (2, "p:5")]
-    subscriber.count()
     assert tally.delivered == 3
 
 
@@ -283,8 +283,7 @@ def test_a_live_subscriber_is_not_shown_what_is_hidden(monkeypatch: pytest.Monke
     monkeypatch.setattr(scenario_client, "report", reports.append)
     live = LiveSubscriber(SubscriberWork("s", "b", None, "none", ()), LiveLink("s", Address(port=1), 0))
     live.go = Go(0, 0)
-    window = scenario_client.Window(Subscription("s#0", ("/t",)), 0)
-    live._windows["s#0"] = window
+    live.actor.restore(Window(Subscription("s#0", ("/t",)), 0))
     for sequence, attributes in enumerate(hidden_and_not(), 1):
         made = make_publication("p", 0, sequence, "/t", attributes, b"", 1)
         live.on_fact(Delivered("s#0", decode_publication(made.raw)))

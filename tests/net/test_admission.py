@@ -74,7 +74,7 @@ def test_brokers_that_do_not_belong_together_stay_apart(field: str, value: str) 
             options["name"] = "a7"
         b1 = BrokerServer(options.pop("name"), neighbours={"b2": b2.address}, **options)  # type: ignore[arg-type]
         await b1.start()
-        await until(lambda: b2.refusals >= 2)  # it goes on trying
+        await until(lambda: b2.host.refusals >= 2)  # it goes on trying
         assert sessions(b1) == sessions(b2) == []
         await b1.stop()
         await b2.stop()

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from breadth import examples
+from breadth import examples, few
 from tidings.model.errors import StoreCorrupt, StoreError, StoreFull
 from tidings.net import disk_store
 from tidings.net.disk_store import BROKER_KIND, LOG_PAGES, RECOVERY, DiskStore, set_aside
@@ -426,19 +426,20 @@ def whole(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Content
     return tmp_path / "whole", twin.content
 
 
-def test_damage_is_noticed_or_does_not_matter(whole: tuple[Path, Content]) -> None:
+@pytest.mark.parametrize("seed", few([4, 5, 6], 1))
+def test_damage_is_noticed_or_does_not_matter(whole: tuple[Path, Content], seed: int) -> None:
     path, content = whole
-    draw, size = random.Random(4), path.stat().st_size
+    draw, size = random.Random(seed), path.stat().st_size
     header = [flip(offset, draw.randrange(8)) for offset in range(100)]
-    flips = [flip(draw.randrange(size), draw.randrange(8)) for _ in range(400)]
+    flips = [flip(draw.randrange(size), draw.randrange(8)) for _ in range(150)]
     sectors = [
-        overwrite(512 * draw.randrange(size // 512), filled) for filled in (bytes(512), b"\xff" * 512) * 20
+        overwrite(512 * draw.randrange(size // 512), filled) for filled in (bytes(512), b"\xff" * 512) * 10
     ]
     pages = [
         overwrite(PAGE_BYTES * draw.randrange(size // PAGE_BYTES), draw.randbytes(PAGE_BYTES))
-        for _ in range(20)
+        for _ in range(10)
     ]
-    cuts = [cut(draw.randrange(size)) for _ in range(40)]
+    cuts = [cut(draw.randrange(size)) for _ in range(15)]
     cuts += [cut(length) for length in (0, 1, 99, 100, PAGE_BYTES, size - PAGE_BYTES, size - 1)]
     noticed = 0
     for change in itertools.chain(header, flips, sectors, pages, cuts):
@@ -446,7 +447,7 @@ def test_damage_is_noticed_or_does_not_matter(whole: tuple[Path, Content]) -> No
             found = outcome(copy)
             assert found is None or found == content
             noticed += found is None
-    assert noticed > 100
+    assert noticed > 50
 
 
 def test_a_page_from_before_is_noticed(tmp_path: Path) -> None:

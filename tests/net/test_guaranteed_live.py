@@ -281,7 +281,7 @@ def test_the_data_of_another_broker_are_refused(tmp_path: Path) -> None:
         network = Network(chain(2), tmp_path)
         await network.start("b0")
         other = network.make("b0")
-        other.address = Address(port=0)
+        other.host.address = Address(port=0)
         with pytest.raises(StoreError, match="in use by another broker"):
             await other.start()
         await network.stop("b0")
@@ -353,7 +353,7 @@ def test_brokers_of_different_modes_refuse_each_other(caplog: pytest.LogCaptureF
         await network.start("b1")
         plain = BrokerServer("b0", network.addresses["b0"], {"b1": network.addresses["b1"]})
         await plain.start()
-        await until(lambda: plain.refusals > 0 and network["b1"].refusals > 0)
+        await until(lambda: plain.host.refusals > 0 and network["b1"].host.refusals > 0)
         await plain.stop()
         await network.stop("b1")
 
@@ -539,7 +539,7 @@ def test_what_is_cut_off_comes_after_the_healing() -> None:
             await until(lambda: writer.confirmed == 30, 20)  # parked at b0
             assert reader.numbers == [0]
             network["b0"].cut(frozenset())
-            assert not network["b0"]._holes.sessions
+            assert not network["b0"].host.holes.sessions
             await until(lambda: reader.numbers == list(range(30)), 30)
             await until(lambda: sessions(network["b0"]) == ["b1", "writer"])
 
@@ -577,7 +577,7 @@ def test_a_disk_that_is_full_ends_the_session_and_not_the_broker(
 ) -> None:
     async def main() -> None:
         async with Network(chain(2), tmp_path) as network:
-            store = network["b1"]._turns.store
+            store = network["b1"].host.turns.store
             assert store is not None
             await until(lambda: node(network["b1"]).sessions.established("b0"))
             write = store.write
@@ -676,7 +676,7 @@ def test_a_broker_joins_a_running_network_comes_back_to_its_place_and_leaves(tmp
                 for number in range(5, 10):
                     writer.publish(number)
                 server = joiner(network, "b9", tmp_path / "b9", None)
-                server.address = writer.connection._addresses[0]
+                server.host.address = writer.connection._addresses[0]
                 await server.start()
                 assert node(server).neighbourhood.label == (0, 0, 0, 0)
                 await until(lambda: reader.numbers == list(range(10)))

@@ -272,7 +272,7 @@ def test_a_hello_that_comes_before_the_broker_is_ready_is_answered_later(
     async def main() -> None:
         async with EpidemicBrokers((None, 0), recovery()) as brokers:
             await until(lambda: all(server.status()["sessions"] for server in brokers.servers))
-            assert brokers[1].refusals == 0
+            assert brokers[1].host.refusals == 0
 
     monkeypatch.setattr(BrokerServer, "_listen", listen_and_wait)
     play(main)
@@ -420,7 +420,7 @@ def test_garbage_from_a_neighbour_ends_the_session_and_it_comes_back() -> None:
                 endpoint = brokers[0]._endpoint
                 assert endpoint is not None
                 endpoint.write(b"\xc1garbage", tuple(brokers[1].address))
-                await until(lambda: brokers[1].bad_frames == 1)
+                await until(lambda: brokers[1].host.bad_frames == 1)
                 await publish(writer, 10)
                 await arrived([reader], 10)
                 assert sorted(reader.numbers) == list(range(10))  # type: ignore[type-var]
@@ -441,7 +441,7 @@ def test_brokers_of_another_mode_are_refused(epidemic_dials: bool, caplog: pytes
         await b2.start()
         b1 = make("b1", epidemic_dials, {"b2": b2.address})
         await b1.start()
-        await until(lambda: b2.refusals >= 2)  # it goes on trying
+        await until(lambda: b2.host.refusals >= 2)  # it goes on trying
         assert b1.status()["sessions"] == b2.status()["sessions"] == []
         await b1.stop()
         await b2.stop()
@@ -466,7 +466,7 @@ def test_clients_come_by_streams_and_brokers_by_datagrams() -> None:
             for name in ("b0", "b1", "b2"):
                 with pytest.raises(ConnectionFailed, match=f"the name '{name}' is a broker's"):
                     await User(brokers[0].address, name).connection.open()
-            assert brokers[0].refusals == 5
+            assert brokers[0].host.refusals == 5
             assert known_to(brokers[0]) == ["b1", "b2"]
 
     play(main)

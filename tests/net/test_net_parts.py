@@ -20,7 +20,7 @@ from tidings.net.handshake import Identity, hello_refusal, same_token, welcome_r
 from tidings.net.loop import loop_factory
 from tidings.net.port import AsyncPort
 from tidings.net.security import Tls, check_dialling, check_listening, client_context, server_context
-from tidings.net.session import End, State
+from tidings.net.session import End
 from tidings.protocol.kernel import TimerName
 
 US = Identity("b3", "best-effort", ("b1", "b2"), "")
@@ -189,16 +189,17 @@ def test_errors_are_explained(error: OSError, phrase: str) -> None:
     assert explain(error) == phrase
 
 
-def test_a_link_is_opened_again_with_growing_waits_until_it_stood(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_is_opened_again_with_growing_waits_until_it_lasted(monkeypatch: pytest.MonkeyPatch) -> None:
     attempts: list[int] = []
-    monkeypatch.setattr(dialling, "backoff_seconds", lambda attempt, jitter: attempts.append(attempt) or 0.0)
+    monkeypatch.setattr(dialling, "backoff_seconds", lambda attempt, *_: attempts.append(attempt) or 0.0)
 
     class Ended:
-        """A session that is over already."""
+        """A session that is over already and stood for so long."""
 
-        def __init__(self, state: State, end: End) -> None:
-            self.state = state
-            self.ended = asyncio.get_running_loop().create_future()
+        def __init__(self, seconds: float, end: End) -> None:
+            loop = asyncio.get_running_loop()
+            self.up_at = loop.time() - seconds if seconds else 0.0
+            self.ended = loop.create_future()
             self.ended.set_result(end)
 
     async def main() -> None:
@@ -206,12 +207,12 @@ def test_a_link_is_opened_again_with_growing_waits_until_it_stood(monkeypatch: p
         outcomes = [
             OSError(113, "x"),
             OSError(113, "x"),
-            Ended(State.ENDED, lost),
-            Ended(State.UP, lost),
+            Ended(0, lost),
+            Ended(dialling.STABLE_SECONDS / 2, lost),
+            Ended(dialling.STABLE_SECONDS, lost),
             OSError(113, "x"),
-            Ended(State.ENDED, End("go away", refused=True)),
+            Ended(0, End("go away", refused=True)),
         ]
-        reasons: list[str] = []
 
         async def open_session() -> Any:
             outcome = outcomes.pop(0)
@@ -219,10 +220,9 @@ def test_a_link_is_opened_again_with_growing_waits_until_it_stood(monkeypatch: p
                 raise outcome
             return outcome
 
-        end = await keep_open(open_session, random.Random(1), reasons.append, gives_up=True)
+        end = await keep_open(open_session, random.Random(1))
         assert end.reason == "go away"
-        assert attempts == [0, 1, 2, 0, 1]
-        assert reasons == ["x", "x", "lost", "lost", "x", "go away"]
+        assert attempts == [0, 1, 2, 3, 0, 1]
 
     asyncio.run(main())
 

@@ -44,11 +44,11 @@ async def test_who_dials_while_it_is_cut_off_is_not_answered() -> None:
         service = Service()
         user = OrderedUser(hosts["n1"].address, "late", service)
         opening = asyncio.create_task(user.connection.open(15.0))
-        await until(lambda: bool(hosts["n1"]._holes.sessions))
+        await until(lambda: bool(hosts["n1"].host.holes.sessions))
         assert not opening.done()
         assert not linked(hosts["n1"], "late")
         hosts["n1"].cut(["somebody else"])
-        assert not hosts["n1"]._holes.sessions
+        assert not hosts["n1"].host.holes.sessions
         opening.cancel()
         await asyncio.gather(opening, return_exceptions=True)
 

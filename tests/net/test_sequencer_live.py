@@ -238,7 +238,7 @@ async def test_a_server_that_lost_its_state_is_refused_by_its_neighbours() -> No
         await until(lambda: bool(hosts["n1"].status()["nodes"]["n2"]["up"]))  # type: ignore[index]
         await hosts.kill("n2")
         await hosts.start("n2")
-        await until(lambda: hosts["n1"].refusals > 0)
+        await until(lambda: hosts["n1"].host.refusals > 0)
         assert not hosts["n1"].status()["nodes"]["n2"]["up"]  # type: ignore[index]
 
 
@@ -350,7 +350,7 @@ async def test_another_layout_is_refused_with_the_difference() -> None:
         with pytest.raises(ConnectionFailed, match="refused us: the layouts of topics differ") as caught:
             await connection.open(10.0)
         assert "(here: at n1): only here: /b; only there: /c" in str(caught.value)
-        assert hosts["n1"].refusals == 1
+        assert hosts["n1"].host.refusals == 1
 
 
 @played
@@ -474,7 +474,7 @@ async def test_bad_frames_end_one_session_alone() -> None:
                     await _enter(raw, "bad", ORDERED, OrderLayout(""))
                     raw.write.write(junk)
                     assert await raw.refusal()
-                assert hosts["n1"].bad_frames == number
+                assert hosts["n1"].host.bad_frames == number
             x.publish(0, "event")
             await until(lambda: x.shown(key) == ["event"])
 

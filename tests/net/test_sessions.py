@@ -214,7 +214,7 @@ def test_a_bad_frame_is_one_line_in_the_log_and_counted(caplog: pytest.LogCaptur
         bad.writer.write(frame(b"garbage") * 50)
         while await bad.hear() is not None:
             pass
-        assert server.bad_frames == 1
+        assert server.host.bad_frames == 1
         await bad.close()
 
     with caplog.at_level(logging.INFO, "tidings.net"):
@@ -230,7 +230,7 @@ def test_a_truncated_frame_is_counted_when_the_stream_ends() -> None:
         answer = await bad.hear()
         assert isinstance(answer, Refused)
         assert "ended inside a frame" in answer.reason
-        assert server.bad_frames == 1
+        assert server.host.bad_frames == 1
         await bad.close()
 
     against_broker(play)

@@ -17,7 +17,7 @@ from tidings.net.address import Address
 from tidings.net.broker import BrokerServer
 from tidings.net.disk_store import DiskStore
 from tidings.net.guaranteed import GuaranteedSettings
-from tidings.net.sequencer import SequencerHost
+from tidings.net.node_host import NodeHost
 from tidings.net.stream import StreamSession
 from tidings.net.turns import Turns
 from tidings.protocol.facts import SubscriptionAccepted
@@ -56,7 +56,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
         commit(self)
 
     def look(self: StreamSession, chunk: bytes | bytearray) -> None:
-        if isinstance(self.host, BrokerServer | SequencerHost):
+        if isinstance(self.host, NodeHost):
             seen.sent += 1
             seen.too_early += any(store._pending for store in seen.stores)
         leave(self, chunk)
@@ -92,7 +92,7 @@ async def test_a_driver_that_does_not_commit_first_is_seen(
     tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: the turn is committed, but not before something leaves."""
-    monkeypatch.setattr(SequencerHost, "persist", lambda self: True)
+    monkeypatch.setattr(NodeHost, "persist", lambda self: True)
     monkeypatch.setattr(Turns, "open", lambda self: asyncio.get_running_loop().call_later(0.05, self.persist))
     async with Hosts(ONE, tmp_path) as hosts:
         await publish_some(hosts, 5)

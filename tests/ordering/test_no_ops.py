@@ -22,8 +22,8 @@ class Refusing(TroubledService):
     refusals = 3
 
     async def publish(self, *event: Any, internal: bool = False, wait: bool = True) -> Any:  # type: ignore[override]
-        if self.refusals:
-            self.refusals -= 1
+        if Refusing.refusals:
+            Refusing.refusals -= 1
             raise NotConfirmed("not now")
         return await super().publish(*event, internal=internal, wait=wait)
 
@@ -35,7 +35,8 @@ def test_no_ops_that_the_service_refuses_are_published_again(
 
     async def scenario(bus: Embedded) -> None:
         assert bus._no_ops is not None
-        refusing = bus._no_ops._service = Refusing(bus._speaker, Random(0))
+        make_service = bus._no_ops._make_service
+        bus._no_ops._make_service = lambda: Refusing(make_service(), Random(0))
         async with bus.connect("b1") as reader, reader.subscribe("/a", order="total") as stream:
             leaver, service = troubled_client(bus, "b2", "leaver")
             service.hangs = True
@@ -49,7 +50,7 @@ def test_no_ops_that_the_service_refuses_are_published_again(
             async with asyncio.timeout(TIMEOUT_S):
                 while _kept(bus):  # noqa: ASYNC110 - a few turns
                     await asyncio.sleep(0.001)
-        assert not refusing.refusals
+        assert not Refusing.refusals
 
     with caplog.at_level(logging.WARNING, "tidings"):
         run(scenario, mode="guaranteed")

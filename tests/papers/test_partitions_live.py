@@ -29,8 +29,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
 SEEDS = [int(seed) for seed in os.environ.get("LIVE_SEEDS", "1").split()]
 BROKERS = 9
-DURATION_S = 12.0
-FIRST_FAULT_S = 3.0
+DURATION_S = 8.0
+FIRST_FAULT_S = 2.0
 SETTLE_S = 60.0
 TOPICS = ("/a", "/b", "/c")
 
@@ -64,7 +64,7 @@ def scenario(seed: int, kinds: tuple[str, ...] = ("crash", "crash", "pause", "li
         f'shape = {{ kind = "random", brokers = {BROKERS}, degree = 3 }}',
     ]
     for index in range(4):
-        lines.append(f'[[publisher]]\nname = "p{index}"\nat = "b{random.randrange(BROKERS)}"\nrate_hz = 40')
+        lines.append(f'[[publisher]]\nname = "p{index}"\nat = "b{random.randrange(BROKERS)}"\nrate_hz = 30')
         lines.append(f"topics = {random.sample(TOPICS, 2)}\nattributes.x.kind = 'int'")
     for index in range(5):
         lines.append(f'[[subscriber]]\nname = "s{index}"\nat = "b{random.randrange(BROKERS)}"')

@@ -146,7 +146,7 @@ def test_a_subject_that_no_topic_has() -> None:
         (("/a/**", "/*/b/c"), ["t.>"]),
         ((), ["t.>"]),
         (tuple(f"/{n}" for n in range(1_000, 3_000)), [f"t.{n}" for n in range(1_000, 3_000)]),
-        (tuple(f"/{n}/**" for n in range(1_000, 3_000)), ["t.>"]),
+        (tuple(f"/{n}/**" for n in range(1_000, 1_300)), ["t.>"]),  # 180 000 comparisons
     ],
 )
 def test_a_consumer_gets_no_overlapping_subjects(topics: tuple[str, ...], expected: list[str]) -> None:

@@ -12,8 +12,10 @@ import pyarrow as pa
 import pytest
 
 from arrow_types import TEXTS, held_as
+from breadth import few
 from random_traces import random_trace, write_trace
 from tidings.model.errors import PipelineError, TraceError
+from tidings.simulator.seeds import blocks
 from tidings.spark.audit import order as audit_order
 from tidings.spark.audit.auditing import Request, Sizes, audit_trace, buckets
 from tidings.spark.audit.checks import checks_of
@@ -27,16 +29,20 @@ from tidings.trace.metrics import metrics
 from tidings.trace.reader import Trace
 from tidings.trace.tables import TABLES, Delivered, Published, Subscribed
 
-TRACES = 80
+SEEDS = range(80)
+SEEDS_PER_TEST = 40
 
 
 def audited(directory: Path, guarantees: tuple[str, ...], sizes: Sizes):
     return audit_trace(HereStages(), directory, Request(guarantees), sizes)
 
 
-def test_an_audit_says_what_the_checkers_say(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "seeds", few(blocks(SEEDS, SEEDS_PER_TEST), 1), ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}"
+)
+def test_an_audit_says_what_the_checkers_say(seeds: range, tmp_path: Path) -> None:
     broken: Counter[str] = Counter()
-    for seed in range(TRACES):
+    for seed in seeds:
         random = Random(seed)
         trace = random_trace(random, broken=seed % 4 > 0)
         directory = write_trace(trace, tmp_path, rows_per_group=random.choice((1, 3, 50)))

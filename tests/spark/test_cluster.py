@@ -10,12 +10,13 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
 
+import cluster_driver
 from source_archives import event, make_archive
 from spark_cluster import environment, spark_cluster
 from tidings.simulator.run import run_scenario
@@ -23,7 +24,7 @@ from tidings.spark.sweep.grid import load_grid, scenario_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-cluster")]
 
-COMMAND_SECONDS = 250
+END_SECONDS = 60
 GRID = """
 seeds = 2
 [scenario]
@@ -35,39 +36,42 @@ subscriber = [{ name = "s0", at = "b2", order = "fifo" }]
 [grid]
 network.reorder = [0.0, 0.5]
 """
-STREAM = """
-import sys
-from tidings.spark.session import spark_session
-
-master, archive, room = sys.argv[1:]
-with spark_session(master) as spark:
-    events = spark.readStream.format("tidings").options(archive=archive, startingOffsets="earliest").load()
-    query = (
-        events.writeStream.format("parquet").option("checkpointLocation", room + "/checkpoint")
-        .trigger(availableNow=True).start(room + "/sink")
-    )
-    assert query.awaitTermination(200), "the stream does not end"
-    assert query.exception() is None, query.exception()
-"""
 
 
-@dataclass(frozen=True)
+class Done(NamedTuple):
+    code: int
+    told: str
+    complaints: str
+
+
 class Cluster:
-    url: str
-    environment: dict[str, str]
+    """A process that drives one application on the cluster at `url` after the other."""
 
-    def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *map(str, arguments)],
-            capture_output=True,
+    def __init__(self, url: str, environment: dict[str, str]) -> None:
+        self._url = url
+        self._driver = subprocess.Popen(
+            [sys.executable, cluster_driver.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             text=True,
-            timeout=COMMAND_SECONDS,
-            stdin=subprocess.DEVNULL,
-            env=self.environment,
+            env=environment,
         )
 
-    def tidings(self, *arguments: object) -> subprocess.CompletedProcess[str]:
-        return self.run("-m", "tidings.cli.main", *arguments, "--master", self.url)
+    def tidings(self, *arguments: object) -> Done:
+        return self._run(*arguments, "--master", self._url)
+
+    def stream(self, archive: Path, room: Path) -> Done:
+        return self._run("stream", archive, room, self._url)
+
+    def _run(self, *arguments: object) -> Done:
+        assert self._driver.stdin is not None and self._driver.stdout is not None
+        print(json.dumps(list(map(str, arguments))), file=self._driver.stdin, flush=True)
+        told = self._driver.stdout.readline()
+        assert told, f"the driver has ended with {self._driver.wait()}"
+        return Done(*json.loads(told))
+
+    def end(self) -> None:
+        self._driver.communicate(timeout=END_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +85,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     )
     worker_python.chmod(0o755)
     with spark_cluster(directory) as url:
-        yield Cluster(url, {**environment(directory), "PYSPARK_PYTHON": str(worker_python)})
+        cluster = Cluster(url, {**environment(directory), "PYSPARK_PYTHON": str(worker_python)})
+        yield cluster
+        cluster.end()
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +97,8 @@ def swept(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path, out = directory / "grid.toml", directory / "out"
     path.write_text(GRID)
     done = cluster.tidings("sweep", path, "--out", out, "--check", "--keep-traces", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["ran"] == 4
+    assert (done.code, done.complaints) == (0, "")
+    assert json.loads(done.told)["ran"] == 4
     return directory
 
 
@@ -109,15 +115,13 @@ def test_a_sweep_on_a_cluster(swept: Path, tmp_path: Path) -> None:
 def test_an_audit_on_a_cluster(cluster: Cluster, swept: Path) -> None:
     trace = next((swept / "out" / "traces").iterdir())
     done = cluster.tidings("audit", trace, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "exactly_once" in done.stdout
+    assert (done.code, done.complaints) == (0, "")
+    assert "exactly_once" in done.told
 
 
 def test_a_stream_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
     archive = make_archive(tmp_path / "archive", [30, 20, 10])
-    script = tmp_path / "stream.py"
-    script.write_text(STREAM)
-    done = cluster.run(script, cluster.url, archive, tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = cluster.stream(archive, tmp_path)
+    assert done == (0, "", "")
     found = pq.read_table(tmp_path / "sink", columns=["offset", "value"]).sort_by("offset").to_pylist()
     assert found == [{"offset": number, "value": event(number).payload} for number in range(60)]

@@ -21,7 +21,7 @@ from source_archives import event
 from tidings.archive.reader import ArchiveReader
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
-KILLS = int(os.environ.get("TIDINGS_KILLS", "2"))
+KILLS = int(os.environ.get("TIDINGS_KILLS", "1"))
 SEED = int(os.environ.get("TIDINGS_SEED", "0")) or random.randrange(1, 2**31)
 WAIT_S = 120
 MOMENT_S = 0.7

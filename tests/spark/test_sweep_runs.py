@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from scipy import stats
 
 from tidings.model.errors import PipelineError
 from tidings.spark.sweep import run as sweep_run
@@ -233,6 +232,8 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
 
 
 def test_statistics_are_those_of_student() -> None:
+    from scipy import stats  # half a second for who collects tests
+
     generator = np.random.default_rng(3)
     points = [0] * 7 + [2] * 2 + [3]
     values = generator.normal(5.0, 2.0, len(points))

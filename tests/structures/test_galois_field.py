@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-import galois
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,6 +20,8 @@ unhurried = settings(max_examples=examples(60), suppress_health_check=[HealthChe
 
 @pytest.fixture(scope="module")
 def field() -> Oracle:
+    import galois  # half a second for who collects tests
+
     return galois.GF(2**8, irreducible_poly=galois_field.POLYNOMIAL)
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from breadth import examples
 from tidings.model.topics import TopicPattern
+from tidings.structures.highest import Highest
 from tidings.structures.range_set import RangeSet
 from tidings.structures.recent_ids import RecentIds
 from tidings.structures.topic_trie import TopicTrie
@@ -151,3 +152,16 @@ def test_the_trie_finds_what_trying_each_pattern_finds(
     for topic in asked:
         expected = sorted((p for p in twin if p.matches(topic)), key=lambda p: p.text)
         assert trie.matching(topic) == expected
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 9)), max_size=60), st.integers(1, 5))
+def test_the_highest_numbers_are_those_of_a_list(heard: list[tuple[str, int]], most: int) -> None:
+    highest: Highest[str, int] = Highest(most)
+    twin: list[tuple[str, int]] = []
+    for source, number in heard:
+        before = next((known for name, known in twin if name == source), None)
+        assert highest.raise_to(source, number) == before
+        twin = [entry for entry in twin if entry[0] != source]
+        twin.append((source, number if before is None else max(before, number)))
+        twin = twin[-most:]
+        assert list(highest.items()) == twin

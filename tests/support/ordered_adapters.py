@@ -15,7 +15,7 @@ from live_ordering import Hosts
 from tidings.model.event import NOOP_ATTRIBUTE, Event
 from tidings.model.subscription import Subscription
 from tidings.opening import connect
-from tidings.ordering.no_ops import NoOpOutbox
+from tidings.ordering.no_ops import NoOpPublisher
 from tidings.ordering.service import OrderedService
 from tidings.protocol.sequencing.layout import Layout, spread
 from tidings.protocol.sequencing.machine import PublishNoOps
@@ -62,13 +62,13 @@ def make_layout(*, causal: bool = True) -> Layout:
 class _NoOps(list[PublishNoOps]):
     """What sequencers said, and those who publish it."""
 
-    def __init__(self, outbox: NoOpOutbox) -> None:
+    def __init__(self, publisher: NoOpPublisher) -> None:
         super().__init__()
-        self._outbox = outbox
+        self._publisher = publisher
 
     def append(self, fact: PublishNoOps) -> None:
         super().append(fact)
-        self._outbox.add(fact)
+        self._publisher.add(fact)
 
 
 class Sequencers(Hosts):
@@ -76,30 +76,27 @@ class Sequencers(Hosts):
 
     def __init__(self, url: str, data: Path, *, causal: bool = True) -> None:
         super().__init__(make_layout(causal=causal), data, times=TIMES)
-        self._service = connect(url).without_order()
-        self._outbox = NoOpOutbox(self._service, self.layout, self._published)
-        self.no_ops = _NoOps(self._outbox)
+        self._publisher = NoOpPublisher(lambda: connect(url).without_order(), self.layout, self._published)
+        self.no_ops = _NoOps(self._publisher)
 
-    def _published(self, fact: PublishNoOps) -> None:
+    def _published(self, server: str, number: int) -> None:
         for name, host in self.running.items():
-            if fact.server in self.servers(name):
-                host.no_ops_published(fact.server, fact.number)
+            if server in self.servers(name):
+                host.no_ops_published(server, number)
 
     @property
     def texts(self) -> list[str]:
         return [str(self.addresses[node]) for node in NODES]
 
     async def __aenter__(self) -> Sequencers:
-        await self._service.open()
         await super().__aenter__()
         for server in ENTRIES:
             await self.in_step(server)
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await self._outbox.close()
+        await self._publisher.close()
         await super().__aexit__(*error)
-        await self._service.close()
 
 
 class Reader:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from spark_home import make_spark_home, spark_package
+
 START_SECONDS = 120.0
 POLL_SECONDS = 0.1
 END_SECONDS = 30.0
@@ -25,15 +27,9 @@ spark.sql.shuffle.partitions 2
 """
 
 
-def spark_home() -> Path:
-    import pyspark
-
-    return Path(pyspark.__file__).parent
-
-
 def scala_version() -> str:
     """What `bin/spark-class` would tell the workers, which they need to start executors."""
-    (core,) = (spark_home() / "jars").glob("spark-core_*.jar")
+    (core,) = (spark_package() / "jars").glob("spark-core_*.jar")
     return core.name.removeprefix("spark-core_").partition("-")[0]
 
 
@@ -45,7 +41,7 @@ def environment(directory: Path) -> dict[str, str]:
     return {
         **os.environ,
         "JDK_JAVA_OPTIONS": QUICK_JVM,
-        "SPARK_HOME": str(spark_home()),
+        "SPARK_HOME": str(make_spark_home(directory)),
         "SPARK_CONF_DIR": str(configuration),
         "SPARK_SCALA_VERSION": scala_version(),
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -60,7 +56,7 @@ class ClusterProcess:
         java = shutil.which("java")
         assert java is not None, "Spark needs Java"
         self.log = directory / f"{name}.log"
-        class_path = f"{spark_home() / 'jars'}/*"
+        class_path = f"{spark_package() / 'jars'}/*"
         command = [java, "-Xmx256m", "-cp", class_path, f"org.apache.spark.deploy.{main}", *arguments]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(

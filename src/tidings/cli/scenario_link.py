@@ -17,6 +17,7 @@ from tidings.net.address import Address
 from tidings.net.client import ClientConnection
 from tidings.net.sequencing import SequencersRefused, SequencingConnection
 from tidings.protocol.application.application import Application
+from tidings.protocol.client import Session
 from tidings.protocol.sequencing.client import OrderingModule
 from tidings.protocol.sequencing.layout import Layout, parse_layout
 from tidings.protocol.sequencing.subscriber import Patience
@@ -119,15 +120,15 @@ class _Told:
 
     def __init__(self, link: LiveLink) -> None:
         self._link = link
-        self._session = link.connection.client.session
-        self.reserve = self._session.reserve
-        self.publish_as = self._session.publish_as
-        self.unsubscribe = self._session.unsubscribe
+        session = link.session
+        self.reserve = session.reserve
+        self.publish_as = session.publish_as
+        self.unsubscribe = session.unsubscribe
 
     def subscribe(self, subscription: Subscription) -> None:
         for role in self._link.roles:
             role.on_subscribing(subscription.id)
-        self._session.subscribe(subscription)
+        self._link.session.subscribe(subscription)
 
 
 class LiveLink:
@@ -140,15 +141,23 @@ class LiveLink:
         self._was_connected = False
         self._closing = False
         self.application: Application
-        """Between the roles and the network, where there is an order."""
+        """Between the roles and the network."""
         self.connection = ClientConnection(
             address,
             name,
             emit=self._on_session_fact,
             on_connection=self._on_connection,
             incarnation=incarnation,
-            acknowledges=sequencers is None,
+            acknowledges=False,
         )
+
+    @property
+    def session(self) -> Session:
+        return self.connection.client.session
+
+    def numbers(self, topic: str) -> bool:
+        """Events there wait for a number."""
+        return self.sequencers is not None and self.sequencers.layout.rank_of(topic) is not None
 
     async def open(self) -> None:
         """Until its broker takes it, which may be down, or cut off; and a sequencer, where there is an order."""
@@ -172,24 +181,9 @@ class LiveLink:
         if self.sequencers is not None:
             await self.sequencers.close()
 
-    def subscribe(self, subscription: Subscription) -> None:
-        if self.sequencers is None:
-            self.connection.client.subscribe(subscription)
-        else:
-            self.application.start(subscription)
-
-    def unsubscribe(self, subscription_id: str) -> None:
-        if self.sequencers is None:
-            self.connection.client.unsubscribe(subscription_id)
-        else:
-            self.application.end(subscription_id)
-
     def _on_session_fact(self, fact: object) -> None:
         """The broker's, or the sequencers'."""
-        if self.sequencers is None:
-            self.on_fact(fact)
-        else:
-            self.application.on_fact(fact)
+        self.application.on_fact(fact)
 
     def on_fact(self, fact: object) -> None:
         if isinstance(fact, SequencersRefused) and not self._closing:
@@ -200,8 +194,7 @@ class LiveLink:
     def _on_connection(self, up: bool, reason: str) -> None:
         if up and not self._was_connected:
             self._was_connected = True
-            if self.sequencers is not None:
-                self.application = Application(_Told(self), self.on_fact)
+            self.application = Application(_Told(self), self.on_fact)
             for role in self.roles:
                 role.on_first_connection()
         elif not up and self.connection.closed and not self._closing:

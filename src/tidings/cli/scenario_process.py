@@ -13,11 +13,9 @@ from contextlib import suppress
 from tidings.cli import scenario_facts as words
 from tidings.cli.broker_control import wake_when_orphaned
 from tidings.cli.scenario_client import LivePublisher, LiveSubscriber
-from tidings.cli.scenario_facts import Go, PublisherWork, SubscriberWork, Work
+from tidings.cli.scenario_facts import Go, Work
 from tidings.cli.scenario_link import LiveLink, Role, Sequencers, report
-from tidings.cli.scenario_ordered import OrderedLivePublisher, OrderedLiveSubscriber
 from tidings.cli.stdin import stdin_lines
-from tidings.scenario.ordering import ORDERS
 
 
 def make_links(work: Work) -> list[LiveLink]:
@@ -32,22 +30,10 @@ def make_links(work: Work) -> list[LiveLink]:
             sequencers = Sequencers(work.ordering, all_are_there=work.go is None)
         links[name] = LiveLink(name, work.brokers[at], lives.get(name, 0), sequencers)
     for subscriber in work.subscribers:
-        make_subscriber(subscriber, links[subscriber.name])
+        LiveSubscriber(subscriber, links[subscriber.name])
     for publisher in work.publishers:
-        make_publisher(publisher, links[publisher.plan.name], work)
+        LivePublisher(publisher, links[publisher.plan.name], work.seed, work.end_ns)
     return list(links.values())
-
-
-def make_subscriber(one: SubscriberWork, link: LiveLink) -> LiveSubscriber:
-    if link.sequencers is None or one.order not in ORDERS:
-        return LiveSubscriber(one, link)
-    return OrderedLiveSubscriber(one, link, link.sequencers)
-
-
-def make_publisher(one: PublisherWork, link: LiveLink, work: Work) -> LivePublisher:
-    if link.sequencers is None:
-        return LivePublisher(one, link, work.seed, work.end_ns)
-    return OrderedLivePublisher(one, link, work.seed, work.end_ns, link.sequencers)
 
 
 async def lines() -> AsyncIterator[bytes]:

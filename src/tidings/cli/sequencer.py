@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,6 +58,9 @@ NotNew = Annotated[
 ]
 
 
+log = logging.getLogger("tidings.cli")
+
+
 def sequencer(
     name: Name = None,
     listen: Listen = None,
@@ -101,9 +105,9 @@ def sequencer(
 
 async def serve(settings: SequencerSettings, *, as_json: bool, stop_on_eof: bool, first: bool = True) -> None:
     from tidings.cli.broker_control import obey
-    from tidings.cli.no_ops import NoOpPublisher
     from tidings.cli.running import first_of
     from tidings.net.sequencer import SequencerHost
+    from tidings.ordering.no_ops import NoOpPublisher
 
     def make_service() -> EventService:
         from tidings.opening import connect
@@ -121,12 +125,10 @@ async def serve(settings: SequencerSettings, *, as_json: bool, stop_on_eof: bool
         data=settings.data,
         token=settings.token,
         tls=settings.tls,
-        on_no_ops=lambda fact: no_ops.add(fact),
+        on_no_ops=lambda fact: tell_no_service() if settings.service is None else no_ops.add(fact),
         first=first,
     )
-    no_ops = NoOpPublisher(
-        None if settings.service is None else make_service, settings.layout, host.no_ops_published
-    )
+    no_ops = NoOpPublisher(make_service, settings.layout, host.no_ops_published)
     await host.start()
     try:
         announce(host, tls=settings.tls is not None, as_json=as_json)
@@ -134,6 +136,12 @@ async def serve(settings: SequencerSettings, *, as_json: bool, stop_on_eof: bool
     finally:
         await no_ops.close()
         await host.stop()
+
+
+@cache
+def tell_no_service() -> None:
+    """Once; what is to be published stays where it is."""
+    log.warning("a publisher died, and subscribers may wait for its events: --service is missing")
 
 
 def announce(host: SequencerHost, *, tls: bool, as_json: bool) -> None:

@@ -105,8 +105,29 @@ EVERYTHING = TopicPattern("/**")
 def canonical_topics(patterns: Iterable[str | TopicPattern]) -> tuple[TopicPattern, ...]:
     """The smallest equivalent set of patterns, sorted; an empty set means every topic."""
     parsed = {p if isinstance(p, TopicPattern) else TopicPattern(p) for p in patterns} or {EVERYTHING}
-    exact = {p for p in parsed if p.exact}
-    wild = {p for p in parsed if not p.exact}
-    kept = [p for p in wild if not any(q != p and q.covers(p) for q in wild)]
-    kept += [p for p in exact if not any(q.covers(p) for q in wild)]
-    return tuple(sorted(kept, key=lambda p: p.text))
+    covering = _Covering(p for p in parsed if not p.exact)
+    return tuple(sorted((p for p in parsed if not covering.has_another(p)), key=lambda p: p.text))
+
+
+class _Covering:
+    """Patterns by their shape, that is where they have wildcards: one look per shape finds who covers a pattern."""
+
+    def __init__(self, patterns: Iterable[TopicPattern]) -> None:
+        self._shapes: dict[tuple[int, bool, tuple[int, ...]], set[tuple[str, ...]]] = {}
+        for pattern in patterns:
+            fixed = tuple(place for place, level in enumerate(pattern.levels) if level != "*")
+            names = tuple(pattern.levels[place] for place in fixed)
+            self._shapes.setdefault((len(pattern.levels), pattern.subtree, fixed), set()).add(names)
+
+    def has_another(self, pattern: TopicPattern) -> bool:
+        """Does another one cover it?"""
+        levels = pattern.levels
+        count = len(levels)
+        own = (count, pattern.subtree, tuple(place for place in range(count) if levels[place] != "*"))
+        for shape, names in self._shapes.items():
+            length, subtree, fixed = shape
+            if shape == own or (count < length if subtree else pattern.subtree or count != length):
+                continue
+            if tuple(levels[place] for place in fixed) in names:
+                return True
+        return False

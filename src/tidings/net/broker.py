@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from tidings.model.errors import ConnectionFailed, StoreCorrupt, StoreError, WireError
+from tidings.model.errors import ConnectionFailed, StoreCorrupt, StoreError
 from tidings.model.messages import (
     PROTOCOL_VERSION,
     Hello,
@@ -35,15 +34,12 @@ from tidings.net.client_desk import (
     refuse_other,
     stamped_handlers,
 )
-from tidings.net.complaints import Complaints, LinkLog
-from tidings.net.dialling import explain, keep_open, open_stream, settled
+from tidings.net.dialling import settled
 from tidings.net.epidemic import EPIDEMIC, EpidemicSettings, Post, unpinned, within_datagrams
 from tidings.net.guaranteed import (
     GUARANTEED,
     GuaranteedSettings,
-    Keeper,
     check_settings,
-    crosses,
     make_broker,
     settled_settings,
 )
@@ -56,15 +52,13 @@ from tidings.net.handshake import (
     hello_refusal,
     welcome_refusal,
 )
-from tidings.net.holes import Holes
-from tidings.net.listening import Listener
+from tidings.net.keeper import crosses
 from tidings.net.lossy import LossyLinks
+from tidings.net.node_host import EVERYWHERE, NodeHost
 from tidings.net.outbox import DEFAULT_LIMIT_BYTES, Policy
-from tidings.net.port import AsyncPort
-from tidings.net.security import Tls, check_dialling, check_listening, client_context, server_context
+from tidings.net.security import Tls, check_dialling, check_listening
 from tidings.net.session import Dial, End, Handler, Host, Session, State
 from tidings.net.stream import StreamSession
-from tidings.net.turns import Turns
 from tidings.net.udp import DatagramEndpoint, DatagramSession, Peer
 from tidings.protocol.broker import Broker
 from tidings.protocol.epidemic import EpidemicBroker
@@ -83,8 +77,6 @@ if TYPE_CHECKING:
     from tidings.net.archive_desk import ArchiveDesk  # it needs pyarrow, which most brokers do not
 
 BEST_EFFORT = "best-effort"
-EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - listened on only with TLS and a token
-"""No addresses to dial."""
 
 log = logging.getLogger("tidings.net")
 
@@ -126,7 +118,11 @@ class BrokerServer:
             if (mode == its_mode) != (settings is not None):
                 raise ValueError(f"mode {its_mode!r} and its settings go together")
         self.name = name
-        self.address = listen
+        self.host = NodeHost(self, name, listen, tls=tls, seed=seed)
+        self._port = self.host.port
+        self._sessions = self.host.sessions
+        self.failed = self.host.turns.failed
+        """Waits until it had to stop, for its disk failed, and raises why."""
         self.neighbours = dict(neighbours or {})
         self.transport = transport
         self.sequencers = tuple(map(str, sequencers))
@@ -135,21 +131,12 @@ class BrokerServer:
         self.describe_archive: Callable[[], dict[str, object]] | None = None
         """Set by whoever records here: it is told in the status."""
         self.identity = Identity(name, mode, self.neighbours.keys(), token, open=guaranteed is not None)
-        self.bad_frames = 0
-        self.refusals = 0
-        self._tls = tls
         self._emit = emit
-        self._port = AsyncPort(name, on_timer=self._on_timer, emit=self._on_fact, seed=seed)
         self._incarnation = time.time_ns() if incarnation is None else incarnation
         self._guaranteed = guaranteed
         self._epidemic = epidemic
         self._post: Post | None = None
         self._lossy: LossyLinks | None = None
-        self._turns = Turns(self._on_failure)
-        self.failed = self._turns.failed
-        """Waits until it had to stop, for its disk failed, and raises why."""
-        self._stopping: asyncio.Task[None] | None = None
-        self._stopped = False
         self._node: BrokerNode
         lossy = guaranteed is None
         if guaranteed is not None:
@@ -162,44 +149,27 @@ class BrokerServer:
         self._broker_policy = Policy(
             buffer_limit_bytes, drops_publications=lossy, drops_notifications=lossy, reports_drops=False
         )
-        self._sessions: dict[Session, None] = {}
-        self._diallers: list[asyncio.Task[End]] = []
-        self._link_logs: dict[str, LinkLog] = {}
-        self._keeper = Keeper(self._open_session, self._standing, self._port.random, self._on_link_failure)
         self._left: asyncio.Future[None] | None = None
-        self._complain = Complaints(name)
-        self._holes = Holes()
-        self._listener = Listener(
-            self._accepted,
-            lambda: DatagramEndpoint(self, self._policy_for),
-            lambda: None if tls is None else server_context(tls),
-        )
-        self._client_context: ssl.SSLContext | None = None
 
     # --- Life
 
     async def start(self) -> None:
         """ConnectionFailed: it cannot listen. StoreError: what it keeps on disk cannot be used."""
         self._check()
-        if self._tls is not None:
-            self._client_context = client_context(self._tls)
-        try:
-            await self._listen()
-        except OSError as error:
-            raise ConnectionFailed(f"cannot listen on {self.address}: {explain(error)}") from None
+        await self._listen()
         try:
             if self._guaranteed is not None:
                 self._guaranteed, self.neighbours = await settled_settings(
-                    self.identity, self._guaranteed, self.neighbours, self.address, self._client_context
+                    self.identity, self._guaranteed, self.neighbours, self.address, self.host.client_context
                 )
             self._start_node()
-            await self._listener.start_serving()
+            await self.host.listener.start_serving()
         except BaseException:
             await self.stop()
             raise
         if self._guaranteed is None:
             for peer, address in self._dialled().items():
-                self._diallers.append(asyncio.create_task(self._keep_link(peer, address)))
+                self.host.keeper.want(peer, address)
             await self._begin_anew()
 
     async def _begin_anew(self) -> None:
@@ -210,6 +180,10 @@ class BrokerServer:
                     await self._endpoint.begin_anew(address)
 
     @property
+    def address(self) -> Address:
+        return self.host.address
+
+    @property
     def _neighbour_names(self) -> tuple[str, ...]:
         return tuple(sorted(self.neighbours))
 
@@ -217,7 +191,7 @@ class BrokerServer:
         mode = self.identity.mode
         if mode != BEST_EFFORT and self.transport != "tcp":
             raise ConnectionFailed(f"mode {mode!r} needs transport tcp, not {self.transport}")
-        check_listening(self.address, self.transport, self._tls, self.identity.token)
+        check_listening(self.address, self.transport, self.host.tls, self.identity.token)
         if self._epidemic is not None:
             check_listening(self.address, "udp", None, self.identity.token)
         dialled = self._dialled() if self._guaranteed is None else self.neighbours
@@ -226,7 +200,7 @@ class BrokerServer:
 
     def _check_dialling(self, address: Address) -> None:
         if self._epidemic is None:
-            check_dialling(address, self.transport, self._tls)
+            check_dialling(address, self.transport, self.host.tls)
         else:
             check_dialling(address, "udp", None)
 
@@ -243,18 +217,18 @@ class BrokerServer:
             self._port,
             settings,
             self.neighbours,
-            self._turns.open,
+            self.host.turns.open,
             incarnation=self._incarnation,
             address="" if self.address.host in EVERYWHERE else str(self.address),
         )
-        self._node, self._turns.store = make()
+        self._node, self.host.turns.store = make()
         try:
             self._node.start()
         except StoreCorrupt as error:
-            self._release()
+            self.host.release()
             if not settings.recover:
                 raise
-            self._node, self._turns.store = make(damage=error)
+            self._node, self.host.turns.store = make(damage=error)
             self._node.start()
 
     def _start_epidemic(self, settings: EpidemicSettings) -> None:
@@ -271,31 +245,8 @@ class BrokerServer:
         self._port.others = self._post.boxes
         node.start()
 
-    def _release(self) -> None:
-        """The protocol's broker is not driven any more."""
-        self._keeper.forget_all()
-        self._port.close()
-        if self._turns.store is not None:
-            self._turns.store.close()
-            self._turns.store = None
-
     async def stop(self) -> None:
-        self._stopped = True
-        for task in self._diallers:
-            task.cancel()
-        await asyncio.gather(*self._diallers, return_exceptions=True)
-        await self._keeper.stop()
-        self._listener.stop_serving()
-        sessions = list(self._sessions | self._holes.sessions)
-        for session in sessions:
-            session.silent = False
-            session.end(End(f"{self.name} stops", refused=False))
-            session.abort()
-        self._listener.close()
-        if self._archive is not None:
-            await self._archive.close()
-        self._release()
-        await asyncio.gather(*(session.wait_closed() for session in sessions))
+        await self.host.stop(None if self._archive is None else self._archive.close)
 
     async def leave(self) -> None:
         """Leave the network for good; returns when nothing waits for this broker any more. Then `stop` it.
@@ -317,13 +268,13 @@ class BrokerServer:
         return {peer: address for peer, address in sorted(self.neighbours.items()) if self.name < peer}
 
     async def _listen(self) -> None:
-        listen = self._listener.to_streams
+        listener = self.host.listener
+        listen = listener.to_streams
         if self._epidemic is not None:
-            listen = self._listener.to_both
+            listen = listener.to_both
         elif self.transport == "udp":
-            listen = self._listener.to_datagrams
-        bound = await listen(self.address)
-        self.address = Address(self.address.host, bound.port)
+            listen = listener.to_datagrams
+        await self.host.listen(listen)
         if self._epidemic is not None and self._epidemic.loss is not None:
             assert self._endpoint is not None
             self._lossy = LossyLinks(self._epidemic.loss, self._epidemic.seed)
@@ -334,79 +285,52 @@ class BrokerServer:
 
     @property
     def _endpoint(self) -> DatagramEndpoint | None:
-        return self._listener.endpoint
-
-    def _accepted(self) -> StreamSession:
-        """Who it is comes with the Hello; until then it is a client as far as limits go."""
-        session = StreamSession(self, self._client_policy)
-        self._sessions[session] = None
-        return session
+        return self.host.listener.endpoint
 
     async def open_inside(self, host: Host, dial: Dial, policy: Policy) -> Session:
         """A session of a client in this process, whatever guards the port: what a `ClientConnection` opens with."""
-        if self._stopped:
+        if self.host.stopped:
             raise ConnectionRefusedError
         hello = msgspec.structs.replace(dial.hello, token=self.identity.token)
         ours, theirs = socket.socketpair()
         loop = asyncio.get_running_loop()
-        await loop.connect_accepted_socket(self._accepted, ours)
+        await loop.connect_accepted_socket(self.host.accept, ours)
         _, session = await loop.create_connection(
             lambda: StreamSession(host, policy, dial._replace(hello=hello)), sock=theirs
         )
         return await settled(session)
 
-    def _policy_for(self, hello: Hello) -> Policy:
-        return self._broker_policy if hello.role == BROKER else self._client_policy
+    def policy_for(self, hello: Hello | None) -> Policy:
+        """Who it is comes with the Hello; until then it is a client as far as limits go."""
+        return self._broker_policy if hello is not None and hello.role == BROKER else self._client_policy
 
-    async def _keep_link(self, peer: str, address: Address) -> End:
-        link_log = LinkLog(self.name, peer, address)
-        return await keep_open(lambda: self._open_session(peer, address), self._port.random, link_log)
-
-    async def _open_session(self, peer: str, address: Address) -> Session:
-        if peer in self._holes.peers:
-            raise TimeoutError
+    async def dial(self, peer: str, address: Address) -> Session:
         self._check_dialling(address)
         hello = Hello(PROTOCOL_VERSION, self.name, BROKER, self.identity.mode, self.identity.token)
-        dial = Dial(hello, peer)
-        if self._endpoint is not None:
-            session: Session = await self._endpoint.open(address, dial, self._broker_policy)
-        else:
-            session = await open_stream(self, address, dial, self._broker_policy, self._client_context)
-        return session
+        return await self.host.open(address, Dial(hello, peer), self._broker_policy)
 
-    def _standing(self, peer: str) -> Session | None:
-        """The session with that peer that is up."""
+    def standing(self, peer: str) -> Session | None:
         session = self._port.sessions.get(peer)
         assert session is None or isinstance(session, Session)
         return session
-
-    def _on_link_failure(self, peer: str, reason: str) -> None:
-        if reason == CROSSING:
-            return
-        link_log = self._link_logs.get(peer)
-        if link_log is None:
-            link_log = self._link_logs[peer] = LinkLog(self.name, peer, self.neighbours.get(peer))
-        link_log(reason)
 
     # --- Sessions: what they ask of their host
 
     def on_hello(self, session: Session, hello: Hello) -> None:
         if self._epidemic is not None and self._post is None:
             return  # too early: a Hello by datagram is repeated
-        if self._holes.swallows(session, hello.node):
-            return
         reason = hello_refusal(hello, self.identity)
         if reason is None and self._post is not None:
             reason = self._post.refusal(hello, by_datagram=isinstance(session, DatagramSession))
         if reason is not None:
-            self.refusals += 1
+            self.host.refusals += 1
             log.warning("%s refused %s from %s: %s", self.name, hello.node, session.address, reason)
             session.refuse(reason)
             return
         if hello.role == BROKER and self._guaranteed is not None and not self._gives_way(hello.node):
             session.refuse(CROSSING)
             return
-        session.outbox.policy = self._policy_for(hello)
+        session.outbox.policy = self.policy_for(hello)
         self._replace(hello.node, NAME_TAKEN)
         answer = Welcome(PROTOCOL_VERSION, self.name, self.identity.mode, self.sequencers)
         receive = self._receiver(session, hello.node)
@@ -419,20 +343,18 @@ class BrokerServer:
     def _gives_way(self, peer: str) -> bool:
         """Both may dial: is the peer's connection taken? Then a dial of our own ends."""
         now = asyncio.get_running_loop().time()
-        if self._keeper.dials(peer) and self.name < peer:
+        if self.host.keeper.dials(peer) and self.name < peer:
             return False
-        if crosses(self.name, peer, self._standing(peer), now):
+        if crosses(self.name, peer, self.standing(peer), now):
             return False
-        self._keeper.give_way(peer)
+        self.host.keeper.give_way(peer)
         return True
 
     def on_welcome(self, session: Session, welcome: Welcome) -> None:
         assert session.dial is not None
         expected = session.dial.expected
-        if self._holes.swallows(session, expected):
-            return
         reason = welcome_refusal(welcome, self.identity, expected)
-        if reason is None and self._guaranteed is not None and self._standing(expected) is not None:
+        if reason is None and self._guaranteed is not None and self.standing(expected) is not None:
             reason = CROSSING
         if reason is not None:
             session.refuse(reason)
@@ -451,27 +373,12 @@ class BrokerServer:
             try:
                 receive(message)
             except StoreError as error:
-                self._on_store_error(error)
+                self.host.complain("store", str(error))
                 session.end(End(f"{self.name} cannot write to its disk", refused=False))
 
         return take
 
-    def _on_store_error(self, error: StoreError) -> None:
-        self._complain("store", str(error))
-
-    def persist(self) -> bool:
-        return self._turns.persist()
-
-    def _on_failure(self, error: StoreError) -> None:
-        log.error("%s stops: %s", self.name, error)
-        self._stopping = asyncio.get_running_loop().create_task(self.stop())
-
-    def on_bad_frame(self, session: Session, error: WireError) -> None:
-        self.bad_frames += 1
-        log.warning("%s closed %s %s: %s", self.name, session.peer, session.address, error)
-
     def on_ended(self, session: Session, end: End) -> None:
-        self._sessions.pop(session, None)
         if self._archive is not None:
             self._archive.forget(session)
         if session.peer and self._port.sessions.get(session.peer) is session:
@@ -484,12 +391,9 @@ class BrokerServer:
         self._tell_node(self._node.link_up, session.peer)
 
     def _tell_node(self, tell: Callable[[str], None], peer: str) -> None:
-        if self._stopped:
-            return
-        try:
-            tell(peer)
-        except StoreError as error:
-            self._on_store_error(error)
+        if not self.host.stopped:
+            with self.host.store_errors_told():
+                tell(peer)
 
     def _replace(self, peer: str, reason: str) -> None:
         for session in list(self._sessions):
@@ -499,15 +403,10 @@ class BrokerServer:
     # --- Faults, for tests
 
     def cut(self, peers: Collection[str]) -> None:
-        """From now on nothing passes to and from these peers, brokers or clients, and from and to no others.
-
-        Connections with them become black holes: they stand as they did, and what is sent on either side is lost
-        without a word. Connections that they open are not answered, dials to them fail. Those whom an earlier call
-        named and this one does not are healed: what is left of their connections is aborted.
-        """
-        self._holes.cut(peers, self._sessions)
+        """See NodeHost."""
+        self.host.cut(peers)
         if self._post is not None:
-            self._post.cut = self._holes.peers
+            self._post.cut = self.host.holes.peers
 
     # --- What clients send
 
@@ -524,19 +423,16 @@ class BrokerServer:
 
     # --- What the protocol says
 
-    def _on_timer(self, name: TimerName) -> None:
-        try:
-            self._node.timer(name)
-        except StoreError as error:
-            self._on_store_error(error)
+    def on_timer(self, name: TimerName) -> None:
+        self._node.timer(name)
 
-    def _on_fact(self, fact: object) -> None:
+    def on_fact(self, fact: object) -> None:
         match fact:
             case SessionWanted(peer=peer, address=address):
-                self._keeper.want(peer, self._dialling_address(peer, address))
+                self.host.keeper.want(peer, self._dialling_address(peer, address))
             case SessionUnwanted(peer=peer):
-                self._keeper.unwant(peer)
-                session = self._standing(peer)
+                self.host.keeper.unwant(peer)
+                session = self.standing(peer)
                 if session is not None:  # not now: the protocol is in the middle of something
                     asyncio.get_running_loop().call_soon(self._close_unwanted, session)
             case BrokerKnown(broker=broker, address=address) if self._post is not None:
@@ -544,9 +440,9 @@ class BrokerServer:
             case LeftNetwork() if self._left is not None and not self._left.done():
                 self._left.set_result(None)
             case Misbehaviour(peer=peer, what=what):
-                self._complain(peer, what)
+                self.host.complain(peer, what)
             case SpillFailed(reason=reason):
-                self._complain("store", reason)
+                self.host.complain("store", reason)
         if self._emit is not None:
             self._emit(fact)
 
@@ -567,11 +463,8 @@ class BrokerServer:
         """The protocol's status and the sockets'."""
         status = {
             **self._node.status(),
-            "address": str(self.address),
-            "transport": self.transport if self._tls is None else "tls",
-            "bad_frames": self.bad_frames,
-            "refusals": self.refusals,
-            "unsent": self._port.unsent,
+            **self.host.status(),
+            "transport": self.transport if self.host.tls is None else "tls",
             "sessions": [session.status() for session in self._sessions],
         }
         if self.sequencers:

@@ -186,7 +186,7 @@ class ClientConnection:
                 self._turn += 1
             return await self._open_session()
 
-        end = await keep_open(next_session, self._port.random, lambda reason: None, gives_up=True)
+        end = await keep_open(next_session, self._port.random)
         self.closed = True
         self._on_connection(False, end.reason)
 

@@ -26,8 +26,8 @@ class Complaints:
 class LinkLog:
     """Why a link is down, once per reason and outage."""
 
-    def __init__(self, name: str, peer: str, address: object = None) -> None:
-        self._what = f"{name}: link to {peer}" + (f" at {address}" if address else "")
+    def __init__(self, name: str, peer: str, address: object) -> None:
+        self._what = f"{name}: link to {peer} at {address}"
         self._last = ""
 
     def __call__(self, reason: str) -> None:

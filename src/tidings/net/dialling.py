@@ -11,13 +11,15 @@ from typing import TypeVar
 
 from tidings.net.address import Address
 from tidings.net.outbox import Policy
-from tidings.net.session import Dial, End, Host, Session, State
+from tidings.net.session import Dial, End, Host, Session
 from tidings.net.stream import StreamSession
 from tidings.protocol.kernel import RandomSource
 
 FIRST_DELAY_SECONDS = 0.1
 LAST_DELAY_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
+STABLE_SECONDS = 5.0
+"""A session that stood for so long makes up for all earlier failures."""
 
 SessionType = TypeVar("SessionType", bound=Session)
 
@@ -26,6 +28,29 @@ def backoff_seconds(attempt: int, jitter: float, last_seconds: float = LAST_DELA
     """The wait before attempt `attempt` (from 0): doubling, bounded, spread by `jitter` in [0, 1)."""
     longest = min(FIRST_DELAY_SECONDS * 2 ** min(attempt, 16), last_seconds)
     return float(longest * (0.5 + jitter / 2))
+
+
+class Backoff:
+    """The waits between attempts to reach somebody."""
+
+    def __init__(self, random: RandomSource, last_seconds: float = LAST_DELAY_SECONDS) -> None:
+        self._random = random
+        self._last_seconds = last_seconds
+        self._failures = 0
+
+    def failed(self, *, after_seconds: float = 0.0) -> None:
+        """To take us, or to keep us: whoever takes us and drops us again is not to be besieged."""
+        self._failures = 1 if after_seconds >= STABLE_SECONDS else self._failures + 1
+
+    def ended(self, session: Session) -> None:
+        now = asyncio.get_running_loop().time()
+        self.failed(after_seconds=now - session.up_at if session.up_at else 0.0)
+
+    async def wait(self) -> None:
+        """Not before the first attempt."""
+        if self._failures:
+            seconds = backoff_seconds(self._failures - 1, self._random.random(), self._last_seconds)
+            await asyncio.sleep(seconds)
 
 
 def explain(error: BaseException) -> str:
@@ -78,22 +103,17 @@ async def settled(session: SessionType) -> SessionType:
 async def keep_open(
     open_session: Callable[[], Awaitable[Session]],
     random: RandomSource,
-    on_failure: Callable[[str], None],
-    *,
-    gives_up: bool = False,
 ) -> End:
-    """Open a session, and again whenever it ends, for ever; with `gives_up`, until the peer refuses."""
-    attempt = 0
+    """Open a session, and again whenever it ends, until the peer refuses."""
+    backoff = Backoff(random)
     while True:
+        await backoff.wait()
         try:
             session = await open_session()
-            if session.state is State.UP:
-                attempt = 0
-            end = await asyncio.shield(session.ended)
-            on_failure(end.reason)
-            if end.refused and gives_up:
-                return end
-        except OSError as error:
-            on_failure(explain(error))
-        await asyncio.sleep(backoff_seconds(attempt, random.random()))
-        attempt += 1
+        except OSError:
+            backoff.failed()
+            continue
+        end = await asyncio.shield(session.ended)
+        if end.refused:
+            return end
+        backoff.ended(session)

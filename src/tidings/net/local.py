@@ -1,20 +1,16 @@
-"""A network inside one process: brokers and clients on one asyncio loop, their messages on one queue.
-
-The same protocol objects as behind sockets, without encoding. Messages are handed over in batches, so that a
-busy network leaves turns to everybody else on the loop.
-"""
+"""A network inside one process: brokers and clients on one asyncio loop."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from tidings.model.errors import ConnectionFailed
 from tidings.model.messages import Message
 from tidings.net.guaranteed import DEFAULT_WINDOW
+from tidings.net.local_driver import LocalDriver, LocalSink
 from tidings.net.lossy import LossyLinks
 from tidings.net.port import AsyncPort
 from tidings.protocol.broker import Broker
@@ -30,34 +26,15 @@ from tidings.protocol.reliable_client import ReliableClient
 from tidings.protocol.store import MemoryStore
 from tidings.scenario.schema import Loss
 
-MESSAGES_PER_TURN = 1_000
-MAX_QUEUED = 1_000_000
-"""Beyond this many messages on the way, further ones are lost, as on any best-effort link. Guaranteed brokers
-bound what is on its way themselves."""
-
 Around = Mapping[str, Sequence[str]] | Mapping[str, Mapping[str, Label]]
 AnyClient = Client | ReliableClient
-
-
-class LocalSink:
-    """One direction of a link: puts messages on the network's queue."""
-
-    def __init__(self, network: LocalNetwork, sender: str, receiver: str) -> None:
-        self.sender = sender
-        self.receiver = receiver
-        self.is_open = True
-        """Once False, what is on its way arrives no more."""
-        self._network = network
-
-    def send(self, message: Message) -> None:
-        self._network.enqueue(self, message)
 
 
 class LossySink(LocalSink):
     """One direction of a link between brokers that loses messages on purpose."""
 
-    def __init__(self, network: LocalNetwork, sender: str, receiver: str, links: LossyLinks) -> None:
-        super().__init__(network, sender, receiver)
+    def __init__(self, driver: LocalDriver, sender: str, receiver: str, links: LossyLinks) -> None:
+        super().__init__(driver, sender, receiver)
         self._links = links
         self._link = f"{sender}>{receiver}"
 
@@ -92,20 +69,15 @@ class LocalNetwork:
     ) -> None:
         self.brokers = tuple(neighbours)
         self.guaranteed = delta is not None
-        self.lost = 0
+        self._driver = LocalDriver(lossless=self.guaranteed, seed=seed)
         self._epidemic = epidemic
         loss = None if epidemic is None else epidemic.loss
         self._lossy = None if loss is None else LossyLinks(loss, seed)
         self._neighbours = neighbours
         self._delta = delta
-        self._seed = seed
         self._matcher = Matcher()
-        self._nodes: dict[str, Node] = {}
-        self._ports: dict[str, AsyncPort] = {}
-        self._queue: deque[tuple[LocalSink, Message]] = deque()
-        self._enqueued = self._handed_over = 0
+        self._nodes, self._ports = self._driver.nodes, self._driver.ports
         self._lives: dict[str, int] = {}
-        self._scheduled = False
         self._started = False
 
     def start(self) -> None:
@@ -121,7 +93,7 @@ class LocalNetwork:
         around = self._neighbours[name]
         if isinstance(around, Mapping):
             return self._make_guaranteed(name, around)
-        port = self._add_port(name, lambda fact: self._on_known(name, fact))
+        port = self._driver.add_port(name, lambda fact: self._on_known(name, fact))
         for peer in around:
             port.sessions[peer] = self._sink(name, peer)
         if self._epidemic is not None:
@@ -139,7 +111,7 @@ class LocalNetwork:
     def _make_guaranteed(self, name: str, labels: Mapping[str, Label]) -> GuaranteedBroker:
         assert self._delta is not None
         return GuaranteedBroker(
-            self._add_port(name, lambda fact: self._on_wish(name, fact)),
+            self._driver.add_port(name, lambda fact: self._on_wish(name, fact)),
             labels[name],
             {peer: (label, "") for peer, label in labels.items() if peer != name},
             MemoryStore(),
@@ -152,8 +124,8 @@ class LocalNetwork:
 
     def _sink(self, sender: str, receiver: str) -> LocalSink:
         if self._lossy is None:
-            return LocalSink(self, sender, receiver)
-        return LossySink(self, sender, receiver, self._lossy)
+            return LocalSink(self._driver, sender, receiver)
+        return LossySink(self._driver, sender, receiver, self._lossy)
 
     def _on_known(self, name: str, fact: object) -> None:
         """Gossip goes to any broker."""
@@ -169,8 +141,7 @@ class LocalNetwork:
 
     def _link(self, a: str, b: str) -> None:
         if self._started and b not in self._ports[a].sessions:
-            for name, peer in ((a, b), (b, a)):
-                self._ports[name].sessions[peer] = LocalSink(self, name, peer)
+            self._driver.join(a, b)
             for name, peer in ((a, b), (b, a)):
                 self._nodes[name].link_up(peer)
 
@@ -185,13 +156,7 @@ class LocalNetwork:
 
     def stop(self) -> None:
         self._started = False
-        for port in self._ports.values():
-            port.close()
-        for node in self._nodes.values():
-            node.discard()
-        self._queue.clear()
-        self._nodes.clear()
-        self._ports.clear()
+        self._driver.stop()
 
     def status(self, broker: str) -> dict[str, object]:
         node = self._nodes[broker]
@@ -204,9 +169,8 @@ class LocalNetwork:
             raise ConnectionFailed("the embedded network is not open: use it inside 'async with'")
         if name in self._nodes:
             raise ConnectionFailed(f"the name {name!r} is taken")
-        port = self._add_port(name, emit)
-        port.sessions[broker] = LocalSink(self, name, broker)
-        self._ports[broker].sessions[name] = LocalSink(self, broker, name)
+        port = self._driver.add_port(name, emit)
+        self._driver.join(name, broker)
         incarnation = self._incarnation(name)
         client: AnyClient
         if self.guaranteed:
@@ -225,11 +189,8 @@ class LocalNetwork:
         return lives
 
     def detach(self, name: str, broker: str) -> None:
-        if self._nodes.pop(name, None) is None:
-            return
-        self._ports.pop(name).close()
-        self._ports[broker].sessions.pop(name, None)
-        self._nodes[broker].link_down(name)
+        if self._driver.remove(name):
+            self._nodes[broker].link_down(name)
 
     async def linked(self) -> None:
         """Until the brokers have their connections: a subscription need not wait for anybody then."""
@@ -239,40 +200,9 @@ class LocalNetwork:
 
     async def settled(self) -> None:
         """Until all that is on its way now has arrived."""
-        last = self._enqueued
-        while self._handed_over < last and self._started:  # noqa: ASYNC110 - a few turns
+        driver, last = self._driver, self._driver.enqueued
+        while driver.handed_over < last and self._started:  # noqa: ASYNC110 - a few turns
             await asyncio.sleep(0)
-
-    def enqueue(self, sink: LocalSink, message: Message) -> None:
-        if len(self._queue) >= MAX_QUEUED and not self.guaranteed:
-            self.lost += 1
-            return
-        self._enqueued += 1
-        self._queue.append((sink, message))
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._hand_over)
-
-    def _hand_over(self) -> None:
-        self._scheduled = False
-        queue, nodes = self._queue, self._nodes
-        for _ in range(min(len(queue), MESSAGES_PER_TURN)):
-            if not queue:
-                return
-            sink, message = queue.popleft()
-            self._handed_over += 1
-            node = nodes.get(sink.receiver)
-            if node is not None and sink.is_open:
-                node.receive(sink.sender, message)
-        if queue and not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._hand_over)
-
-    def _add_port(self, name: str, emit: Callable[[object], None]) -> AsyncPort:
-        seed = None if self._seed is None else self._seed + len(self._ports)
-        port = AsyncPort(name, on_timer=lambda timer: self._nodes[name].timer(timer), emit=emit, seed=seed)
-        self._ports[name] = port
-        return port
 
 
 class LocalConnection:

@@ -6,22 +6,16 @@ ask for the status (role "client"). A second connection with the same name and r
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import ssl
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 
-from tidings.model.errors import ConnectionFailed, OrderError, StoreError, WireError
+from tidings.model.errors import OrderError
 from tidings.model.messages import PROTOCOL_VERSION, Hello, Message, Status, StatusRequest, Welcome
 from tidings.model.ordering_messages import OrderLayout
 from tidings.net.address import Address
-from tidings.net.complaints import Complaints
-from tidings.net.dialling import explain, keep_open, open_stream
 from tidings.net.handshake import CLIENT, NAME_TAKEN, ORDERED, SEQUENCER, same_token
-from tidings.net.holes import Holes
+from tidings.net.node_host import EVERYWHERE, NodeHost
 from tidings.net.ordering_links import (
     BETWEEN_SEQUENCERS,
     FROM_CLIENTS,
@@ -35,13 +29,11 @@ from tidings.net.ordering_links import (
     only,
     told,
 )
-from tidings.net.port import AsyncPort
-from tidings.net.security import Tls, check_dialling, check_listening, client_context, server_context
+from tidings.net.outbox import Policy
+from tidings.net.security import Tls, check_dialling, check_listening
 from tidings.net.sequencer_store import open_sequencer_store
 from tidings.net.session import Dial, End, Handler, Session, State
 from tidings.net.status_text import status_text
-from tidings.net.stream import StreamSession
-from tidings.net.turns import Turns
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.kernel import TimerName
 from tidings.protocol.sequencing.layout import Layout
@@ -51,10 +43,6 @@ from tidings.protocol.sequencing.replica import Role, RoleChanged, Times
 
 MAX_SUBSCRIPTIONS_TOLD = 1_000
 """In the status, which is also bounded as a text."""
-EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - listened on only with TLS and a token
-"""No addresses to dial."""
-
-log = logging.getLogger("tidings.net")
 
 
 class SequencerHost:
@@ -82,59 +70,46 @@ class SequencerHost:
         first: bool = True,
     ) -> None:
         self.name = name
-        self.address = listen
+        self.host = NodeHost(self, name, listen, tls=tls, seed=seed)
+        self._port = self.host.port
+        self.failed = self.host.turns.failed
+        """Waits until it had to stop, for its disk failed, and raises why."""
         self.layout = layout
         self.addresses = dict(addresses or {})
-        self.bad_frames = 0
-        self.refusals = 0
         self._configured = frozenset(self.addresses)
         self._data = data
         self._token = token
-        self._tls = tls
         self._times = times
         self._first = first
         self._on_no_ops = on_no_ops
         self._emit = emit
-        self._port = AsyncPort(name, on_timer=self._on_timer, emit=self._on_fact, seed=seed)
         self._node: SequencerNode | None = None
-        self._turns = Turns(self._on_failure)
-        self.failed = self._turns.failed
-        """Waits until it had to stop, for its disk failed, and raises why."""
-        self._stopping: asyncio.Task[None] | None = None
         self._links: dict[str, OrderingLink] = {}
         """The sessions that stand, by the peer's name."""
-        self._sessions: dict[Session, None] = {}
         self._lineages: dict[str, int] = {}
         """Of the servers at other nodes."""
-        self._diallers: list[asyncio.Task[End]] = []
-        self._complain = Complaints(name)
-        self._holes = Holes()
-        self._server: asyncio.Server | None = None
-        self._client_context: ssl.SSLContext | None = None
-        self._stopped = False
 
     # --- Life
 
     async def start(self) -> None:
         """ConnectionFailed: it cannot listen. StoreError, OrderError: what it keeps on disk cannot be used."""
         dialled = self._check()
-        if self._tls is not None:
-            self._client_context = client_context(self._tls)
+        turns = self.host.turns
+        await self._listen()
         try:
-            await self._listen()
-        except OSError as error:
-            raise ConnectionFailed(f"cannot listen on {self.address}: {explain(error)}") from None
-        try:
-            assert self._server is not None
-            store = self._turns.store = open_sequencer_store(self._data, self.name, self._turns.open)
+            store = turns.store = open_sequencer_store(self._data, self.name, turns.open)
             self._node = SequencerNode(self._port, self.layout, store, times=self._times, first=self._first)
             self._node.start()
-            await self._server.start_serving()
+            await self.host.listener.start_serving()
         except BaseException:
             await self.stop()
             raise
         for peer in dialled:
-            self._diallers.append(asyncio.create_task(self._keep_link(peer)))
+            self.host.keeper.want(peer, self.addresses[peer])
+
+    @property
+    def address(self) -> Address:
+        return self.host.address
 
     def _check(self) -> list[str]:
         """The nodes to dial."""
@@ -142,69 +117,40 @@ class SequencerHost:
         if self.name not in nodes:
             raise OrderError(f"{self.name!r} is no node of the layout; its nodes are {', '.join(nodes)}")
         check_layout_size(self.layout)
-        check_listening(self.address, "tcp", self._tls, self._token)
+        check_listening(self.address, "tcp", self.host.tls, self._token)
         dialled = sorted(node for node in nodes if self.name < node)
         missing = [node for node in dialled if node not in self.addresses]
         if missing:
             raise OrderError(f"{self.name} has no address for {', '.join(missing)}")
         for peer in dialled:
-            check_dialling(self.addresses[peer], "tcp", self._tls)
+            check_dialling(self.addresses[peer], "tcp", self.host.tls)
         return dialled
 
     async def _listen(self) -> None:
-        host, port = self.address
-        context = None if self._tls is None else server_context(self._tls)
-        self._server = await asyncio.get_running_loop().create_server(
-            self._accepted, host, port, ssl=context, start_serving=False
-        )
-        self.address = Address(host, self._server.sockets[0].getsockname()[1])
+        await self.host.listen(self.host.listener.to_streams)
         own = self.addresses.get(self.name)
         if own is None or not own.port:
             self.addresses[self.name] = self.address
         if self.addresses[self.name].host in EVERYWHERE:
             del self.addresses[self.name]
 
-    def _accepted(self) -> StreamSession:
-        session = StreamSession(self, POLICY)
-        self._sessions[session] = None
-        return session
+    def policy_for(self, hello: Hello | None) -> Policy:
+        return POLICY
 
-    async def _keep_link(self, peer: str) -> End:
-        def on_failure(reason: str) -> None:
-            if not self._stopped:
-                self._complain(f"link to {peer} at {self.addresses[peer]}", reason)
+    def standing(self, peer: str) -> Session | None:
+        link = self._links.get(peer)
+        return None if link is None else link.session
 
-        return await keep_open(lambda: self._dial(peer), self._port.random, on_failure)
-
-    async def _dial(self, peer: str) -> Session:
-        if peer in self._holes.peers:
-            raise TimeoutError
+    async def dial(self, peer: str, address: Address) -> Session:
         hello = Hello(PROTOCOL_VERSION, self.name, SEQUENCER, SEQUENCER_MODE, self._token)
-        return await open_stream(self, self.addresses[peer], Dial(hello, peer), POLICY, self._client_context)
+        return await self.host.open(address, Dial(hello, peer), POLICY)
 
     async def stop(self) -> None:
-        self._stopped = True
-        for task in self._diallers:
-            task.cancel()
-        await asyncio.gather(*self._diallers, return_exceptions=True)
-        if self._server is not None:
-            self._server.close()
-        sessions = list(self._sessions | self._holes.sessions)
-        for session in sessions:
-            session.silent = False
-            session.end(End(f"{self.name} stops", refused=False))
-            session.abort()
-        self._port.close()
-        if self._turns.store is not None:
-            self._turns.store.close()
-            self._turns.store = None
-        await asyncio.gather(*(session.wait_closed() for session in sessions))
+        await self.host.stop()
 
     # --- Sessions: what they ask of their host
 
     def on_hello(self, session: Session, hello: Hello) -> None:
-        if self._holes.swallows(session, hello.node):
-            return
         reason = self._hello_refusal(hello)
         if reason is not None:
             self._refuse(session, hello.node, reason)
@@ -235,14 +181,12 @@ class SequencerHost:
     def on_welcome(self, session: Session, welcome: Welcome) -> None:
         assert session.dial is not None
         expected = session.dial.expected
-        if self._holes.swallows(session, expected):
-            return
         if (welcome.version, welcome.node, welcome.mode) != (PROTOCOL_VERSION, expected, SEQUENCER_MODE):
             session.refuse(
                 f"{welcome.node} ({welcome.mode}) answered where sequencer {expected} was expected"
             )
             return
-        self._sessions[session] = None
+        self.host.sessions[session] = None
         session.set_up(expected, SEQUENCER, *self._meeting_handlers(session, expected, SEQUENCER))
         session.send(self._own_layout())
 
@@ -331,72 +275,48 @@ class SequencerHost:
             for link in list(self._links.values()):
                 link.session.send(self._own_layout(again=True))
 
-    def persist(self) -> bool:
-        return self._turns.persist()
-
-    def _on_failure(self, error: StoreError) -> None:
-        log.error("%s stops: %s", self.name, error)
-        self._stopping = asyncio.get_running_loop().create_task(self.stop())
-
-    def on_bad_frame(self, session: Session, error: WireError) -> None:
-        self.bad_frames += 1
-        log.warning("%s closed %s %s: %s", self.name, session.peer, session.address, error)
-
     def on_ended(self, session: Session, end: End) -> None:
-        self._sessions.pop(session, None)
         link = self._links.get(session.peer)
         if link is not None and link.session is session:
             del self._links[session.peer]
             del self._port.sessions[session.peer]
 
     def _refuse(self, session: Session, peer: str, reason: str) -> None:
-        self.refusals += 1
-        self._complain(f"{peer} from {session.address.rpartition(':')[0]} is refused", reason)
+        self.host.refusals += 1
+        self.host.complain(f"{peer} from {session.address.rpartition(':')[0]} is refused", reason)
         session.refuse(reason)
 
     # --- Faults, for tests
 
     def cut(self, peers: Collection[str]) -> None:
-        """From now on nothing passes to and from these peers, sequencers or clients, and from and to no others.
-
-        As with brokers: connections with them become black holes until a later call does not name them any more.
-        """
-        self._holes.cut(peers, self._sessions)
+        """See NodeHost."""
+        self.host.cut(peers)
 
     # --- The protocol
 
-    @contextmanager
-    def _store_errors_told(self) -> Iterator[None]:
-        """What could not be written was not said either; it is asked for again."""
-        try:
-            yield
-        except StoreError as error:
-            self._complain("store", str(error))
-
     def _take(self, peer: str, message: Message) -> None:
         assert self._node is not None
-        with self._store_errors_told():
+        with self.host.store_errors_told():
             self._node.receive(peer, message)
 
-    def _on_timer(self, name: TimerName) -> None:
+    def on_timer(self, name: TimerName) -> None:
         assert self._node is not None
-        with self._store_errors_told():
-            self._node.timer(name)
+        self._node.timer(name)
 
     def no_ops_published(self, server: str, number: int) -> None:
         """What `on_no_ops` was told is with the event service."""
-        if self._node is not None and not self._stopped:
-            with self._store_errors_told():
+        if self._node is not None and not self.host.stopped:
+            with self.host.store_errors_told():
                 self._node.sequencer.no_ops_published(server, number)
 
-    def _on_fact(self, fact: object) -> None:
+    def on_fact(self, fact: object) -> None:
         match fact:
             case PublishNoOps():
-                self._turns.after(partial(self._on_no_ops, fact))
+                self.host.turns.after(partial(self._on_no_ops, fact))
             case RoleChanged():
                 self._announce()
             case Misbehaviour(peer=peer, what=what):
-                self._complain(peer, what)
+                self.host.complain(peer, what)
         if self._emit is not None:
             self._emit(fact)
 
@@ -411,19 +331,16 @@ class SequencerHost:
             "sequencer": self.name,
             "mode": SEQUENCER_MODE,
             "order": "causal" if self.layout.causal else "total",
-            "address": str(self.address),
-            "transport": "tcp" if self._tls is None else "tls",
+            **self.host.status(),
+            "transport": "tcp" if self.host.tls is None else "tls",
             "data": None if self._data is None else str(self._data),
-            "bad_frames": self.bad_frames,
-            "refusals": self.refusals,
-            "unsent": self._port.unsent,
             "left_out": sum(link.left_out for link in self._links.values()),
             "clients": sum(link.session.role == ORDERED for link in self._links.values()),
             "servers": self._node.sequencer.status(),
             "subscriptions": self._subscriptions_status(),
             "witness_of": [place.name for place in self.layout.servers if place.witness == self.name],
             "nodes": {node: self._node_status(node) for node in self.layout.nodes},
-            "sessions": [session.status() for session in self._sessions if session.state is State.UP],
+            "sessions": [session.status() for session in self.host.sessions if session.state is State.UP],
         }
 
     def _subscriptions_status(self) -> list[dict[str, object]] | int:

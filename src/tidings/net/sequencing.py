@@ -184,7 +184,7 @@ class SequencingConnection:
             return sessions.pop() if sessions else await self._dial(self._next_address(node), node)
 
         while True:
-            end = await keep_open(next_session, self._port.random, lambda reason: None, gives_up=True)
+            end = await keep_open(next_session, self._port.random)
             self._on_refusal(node, end.reason)
             await asyncio.sleep(LAST_DELAY_SECONDS)
 

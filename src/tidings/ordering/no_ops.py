@@ -1,89 +1,85 @@
-"""No-ops in an event service: what takes the number of an event whose publisher died, so that nobody waits for it."""
+"""The no-ops of a sequencer, published through an event service, again and again until it has them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
-from itertools import islice
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from tidings.model.event import NOOP_ATTRIBUTE, ORDER_ATTRIBUTE
-from tidings.model.predicates import Scalar
+from tidings.model.errors import TidingsError
 from tidings.protocol.sequencing.layout import Layout
 from tidings.protocol.sequencing.machine import PublishNoOps
-from tidings.protocol.sequencing.stamps import encode_stamp
-from tidings.services.receipts import Receipt
-from tidings.services.service import EventService
+from tidings.protocol.sequencing.no_ops import NoOpEvent, NoOpOutbox
+
+if TYPE_CHECKING:
+    from tidings.services.service import EventService
 
 RETRY_S = 1.0
-MAX_UNDER_WAY = 256
-"""At once."""
+TIMEOUT_S = 30.0
+"""For as many as are under way at once."""
 
 log = logging.getLogger("tidings")
 
 
-async def begin_no_ops(service: EventService, layout: Layout, fact: PublishNoOps) -> Receipt:
-    """On their way; NotConfirmed and ConnectionFailed as for any event."""
-    order = encode_stamp(layout.fingerprint, fact.stamp, fact.count)
-    attributes: dict[str, Scalar] = {ORDER_ATTRIBUTE: order, NOOP_ATTRIBUTE: True}
-    return await service.publish(layout.no_op_topic(fact.stamp.topic), attributes, internal=True, wait=False)
-
-
-async def publish_no_ops(service: EventService, layout: Layout, fact: PublishNoOps) -> None:
-    """Returns once they are with the service."""
-    await (await begin_no_ops(service, layout, fact))
-
-
-class NoOpOutbox:
-    """Publishes what a sequencer says, some at a time, until the service has it: it is said once.
-
-    What waits here is what the sequencer itself keeps for that long.
-    """
+class NoOpPublisher:
+    """`make_service` gives a service, not open yet: it is opened when first needed, and another one after a failure."""
 
     def __init__(
-        self, service: EventService, layout: Layout, published: Callable[[PublishNoOps], None]
+        self, make_service: Callable[[], EventService], layout: Layout, published: Callable[[str, int], None]
     ) -> None:
-        self._service = service
-        self._layout = layout
-        self._published = published
-        self._waiting: OrderedDict[tuple[str, int], PublishNoOps] = OrderedDict()
-        """They go from the first on; a dict would step over all that went before, each time."""
+        self._make_service = make_service
+        self._outbox = NoOpOutbox(layout, published)
+        self._service: EventService | None = None
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     def add(self, fact: PublishNoOps) -> None:
-        self._waiting[fact.server, fact.number] = fact
-        if self._task is None:
-            self._task = asyncio.create_task(self._publish())
+        self._outbox.add(fact)
+        if self._task is None and not self._closed:
+            self._task = asyncio.create_task(self._publish_all())
 
-    async def _publish(self) -> None:
-        failures = 0
-        while self._waiting:
+    async def _publish_all(self) -> None:
+        told = False
+        while events := self._outbox.take():
             try:
-                await self._publish_some()
-            except Exception as error:
-                failures += 1
-                if failures == 1:
-                    log.warning("no-ops are not published yet: %s", error)
+                async with asyncio.timeout(TIMEOUT_S):
+                    await self._publish(events)
+                told = False
+            except Exception as error:  # whatever it is, they are published later
+                if not told:
+                    log.warning("no-ops are not published yet: %s", error or "no answer in time")
+                told = True
+                for event in reversed(events):
+                    self._outbox.failed(event.fact)
+                await self._close_service()
                 await asyncio.sleep(RETRY_S)
-                continue
-            failures = 0
         self._task = None
 
-    async def _publish_some(self) -> None:
+    async def _publish(self, events: list[NoOpEvent]) -> None:
+        if self._service is None:
+            service = self._make_service()
+            await service.open()
+            self._service = service
         begun = [
-            (key, fact, await begin_no_ops(self._service, self._layout, fact))
-            for key, fact in list(islice(self._waiting.items(), MAX_UNDER_WAY))
+            (fact, await self._service.publish(topic, attributes, internal=True, wait=False))
+            for fact, topic, attributes in events
         ]
-        for key, fact, receipt in begun:
+        for fact, receipt in begun:
             await receipt
-            self._waiting.pop(key, None)
-            self._published(fact)
+            self._outbox.confirmed(fact)
+
+    async def _close_service(self) -> None:
+        service, self._service = self._service, None
+        if service is not None:
+            with suppress(TidingsError, OSError):
+                await service.close()
 
     async def close(self) -> None:
         """What waits is forgotten here; the sequencer has it."""
-        self._waiting.clear()
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._close_service()

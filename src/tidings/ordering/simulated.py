@@ -6,12 +6,11 @@ in which nobody wants one is not troubled by their signs of life.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 from tidings.model.errors import ConnectionFailed
-from tidings.model.predicates import Scalar
-from tidings.ordering.no_ops import NoOpOutbox
+from tidings.ordering.no_ops import NoOpPublisher
 from tidings.protocol.kernel import Node
 from tidings.protocol.sequencing.client import OrderingClient, OrderingModule
 from tidings.protocol.sequencing.layout import Layout, spread
@@ -32,34 +31,18 @@ def simulated_layout(brokers: tuple[str, ...], topics: tuple[str, ...], *, causa
     return spread({nodes[0]: topics}, nodes, causal=causal)
 
 
-class LateBus(Bus):
-    """A bus that opens when it is first needed."""
-
-    async def publish(
-        self,
-        topic: str,
-        attributes: Mapping[str, Scalar] | None = None,
-        payload: bytes = b"",
-        *,
-        internal: bool = False,
-        wait: bool = True,
-    ) -> Any:
-        if not self._open:
-            await self.open()
-        return await super().publish(topic, attributes, payload, internal=internal, wait=wait)
-
-
 class SimulatedOrdering:
     """`make_bus` gives a client of that name at a broker, for no-ops."""
 
     def __init__(
-        self, network: SimulatedNetwork, layout: Layout, make_bus: Callable[[str, str], LateBus]
+        self, network: SimulatedNetwork, layout: Layout, make_bus: Callable[[str, str], Bus]
     ) -> None:
         self.layout = layout
         self.wanted = False
         self._network = network
         self._make_bus = make_bus
-        self._outboxes: dict[str, NoOpOutbox] = {}
+        self._no_ops: dict[str, NoOpPublisher] = {}
+        self._speakers = 0
         self._seats: dict[str, str] = {}
         self._lived: set[str] = set()
 
@@ -101,30 +84,32 @@ class SimulatedOrdering:
     def _listener(self, name: str) -> Callable[[object], None]:
         def on_fact(fact: object) -> None:
             if isinstance(fact, PublishNoOps):
-                self._outbox(name).add(fact)
+                if name not in self._no_ops:
+                    published = partial(self._no_ops_published, name)
+                    self._no_ops[name] = NoOpPublisher(partial(self._speaker, name), self.layout, published)
+                self._no_ops[name].add(fact)
 
         return on_fact
 
-    def _outbox(self, name: str) -> NoOpOutbox:
-        outbox = self._outboxes.get(name)
-        if outbox is None:
-            bus = self._make_bus(host_of(name), f"{name}~no-ops")
-            outbox = NoOpOutbox(bus, self.layout, lambda fact: self._no_ops_published(name, fact))
-            self._outboxes[name] = outbox
-        return outbox
+    def _speaker(self, name: str) -> Bus:
+        self._speakers += 1  # a name is used once
+        return self._make_bus(host_of(name), f"{name}~no-ops-{self._speakers}")
 
-    def _no_ops_published(self, name: str, fact: PublishNoOps) -> None:
+    def _no_ops_published(self, name: str, server: str, number: int) -> None:
         node = self._network.nodes[name]
         if node.up and isinstance(node.protocol, SequencerNode):
-            node.protocol.sequencer.no_ops_published(fact.server, fact.number)
+            node.protocol.sequencer.no_ops_published(server, number)
 
     # --- Clients
 
-    def attach(self, client: str, broker: str, emit: Callable[[object], None]) -> OrderingModule:
+    def place(self, client: str, broker: str) -> None:
+        """Its ordering module will be beside that broker."""
+        self._seats[_module_node(client)] = broker
+
+    def attach(self, client: str, emit: Callable[[object], None]) -> OrderingModule:
         name = _module_node(client)
         if name in self._network.nodes:
             raise ConnectionFailed(f"the name {client!r} is taken")
-        self._seats[name] = broker
         made: list[OrderingModule] = []
 
         def make(node: SimulatedNode) -> Node:
@@ -152,35 +137,3 @@ class SimulatedOrdering:
 
 def _module_node(client: str) -> str:
     return f"{client}~order"
-
-
-class SimulatedSequencing:
-    """Of a client of a simulated network."""
-
-    def __init__(self, ordering: SimulatedOrdering, client: str, broker: str) -> None:
-        self.layout = ordering.layout
-        self._ordering = ordering
-        self._client = client
-        self._broker = broker
-        self._module: OrderingModule | None = None
-
-    @property
-    def module(self) -> OrderingModule:
-        assert self._module is not None, "it is not open"
-        return self._module
-
-    @property
-    def wanted(self) -> bool:
-        return self._ordering.wanted
-
-    async def open(self, emit: Callable[[object], None]) -> None:
-        self._module = self._ordering.attach(self._client, self._broker, emit)
-
-    def want(self) -> None:
-        self._ordering.want()
-
-    async def close(self) -> None:
-        self._ordering.detach(self._client)
-
-    async def status(self) -> dict[str, Any]:
-        return dict(self._ordering.status())

@@ -50,6 +50,7 @@ from tidings.protocol.facts import (
 )
 from tidings.protocol.kernel import Node, Part, Port, TimerName
 from tidings.protocol.links import retry_delay_ns
+from tidings.structures.highest import Highest
 from tidings.structures.recent_ids import RecentIds
 
 MAX_TRACKED_SOURCES = 65_536
@@ -75,8 +76,8 @@ class Held:
         self.subscription = subscription
         self.fifo = subscription.order is Order.FIFO
         self.state = State.REQUESTED
-        self.highest: dict[tuple[str, int], int] = {}
-        """order fifo: the highest sequence shown, by source and incarnation."""
+        self.highest: Highest[tuple[str, int], int] = Highest(MAX_TRACKED_SOURCES)
+        """order fifo: of what was shown, by source and incarnation."""
 
 
 class Session(Part):
@@ -324,12 +325,7 @@ class Session(Part):
     @staticmethod
     def _shown_before(held: Held, source: str, incarnation: int, last: int) -> int:
         """The highest sequence of the source that was shown before; from now on it is at least `last`."""
-        key = (source, incarnation)
-        highest = held.highest.pop(key, 0)  # popped and set again: the least recent source comes first
-        held.highest[key] = max(highest, last)
-        if len(held.highest) > MAX_TRACKED_SOURCES:
-            del held.highest[next(iter(held.highest))]
-        return highest
+        return held.highest.raise_to((source, incarnation), last) or 0
 
 
 def parted(stretch: Stretch, before: int) -> list[tuple[Stretch, bool]]:

@@ -19,7 +19,7 @@ that goes on, the sequences that may have been among it are reported as missed, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tidings.model.errors import WireError
@@ -66,7 +66,7 @@ EARLY_NS = 5_000_000_000
 """So long, from its first connection on, a client keeps what comes for subscriptions that it has not made (again)."""
 
 
-Marks = dict[str, dict[tuple[str, int], int]]
+Marks = dict[str, Mapping[tuple[str, int], int]]
 """Subscription -> the last sequence shown, by source and incarnation."""
 
 
@@ -135,7 +135,8 @@ class ReliableSession(Session):
         """(subscription, source, incarnation) -> what the application holds, by sequence."""
         self._handling = self._gathering = self._stopped = False
         if lasting:
-            self.bookmarks = LeftBookmarks(self._send_bookmark, port.emit, self.end_earlier)
+            # The port's `emit` of the moment: a host may set another once it has made its application.
+            self.bookmarks = LeftBookmarks(self._send_bookmark, lambda fact: port.emit(fact), self.end_earlier)
 
     @property
     def unconfirmed(self) -> int:
@@ -199,7 +200,9 @@ class ReliableSession(Session):
 
     def subscribe(self, subscription: Subscription) -> None:
         super().subscribe(subscription)
-        self._held[subscription.id].highest = self._marks.setdefault(subscription.id, {})
+        highest = self._held[subscription.id].highest
+        highest.update(self._marks.get(subscription.id, {}))
+        self._marks[subscription.id] = highest
         if self._is_early:
             self._asked.add(subscription.id)
             self._show_early(subscription)

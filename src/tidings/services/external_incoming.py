@@ -14,6 +14,7 @@ from tidings.model.event import Event, Publication
 from tidings.model.subscription import Order, Subscription
 from tidings.protocol.client import MAX_TRACKED_SOURCES, RECENT_EVENTS
 from tidings.services.service import Notify
+from tidings.structures.highest import Highest
 from tidings.structures.recent_ids import RecentIds
 
 MAX_HELD_EVENTS = 1_024
@@ -85,7 +86,7 @@ class Incoming:
         self._notify = notify
         self._recent = RecentIds(RECENT_EVENTS)
         self._fifo = subscription.order is Order.FIFO
-        self._highest: dict[tuple[str, int], int] = {}
+        self._highest: Highest[tuple[str, int], int] = Highest(MAX_TRACKED_SOURCES)
 
     def offer(self, publication: Publication) -> None:
         """Notify of the event if it is for this subscription and new; WireError if it does not decode."""
@@ -113,8 +114,4 @@ class Incoming:
 
     def _is_late(self, publication: Publication) -> bool:
         source = (publication.source, publication.incarnation)
-        highest = self._highest.pop(source, 0)  # popped and set again: the least recent source comes first
-        self._highest[source] = max(highest, publication.sequence)
-        if len(self._highest) > MAX_TRACKED_SOURCES:
-            del self._highest[next(iter(self._highest))]
-        return publication.sequence < highest
+        return publication.sequence < (self._highest.raise_to(source, publication.sequence) or 0)

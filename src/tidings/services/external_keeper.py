@@ -12,13 +12,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from random import Random
 from typing import Any
 
 from tidings.model.errors import ConnectionFailed
+from tidings.net.dialling import Backoff
 from tidings.services.external_session import Loss, Refused, Session, SessionLost
 
-FIRST_DELAY_S, LAST_DELAY_S = 0.05, 2.0
-"""Between attempts to connect; doubled each time. Attempts never end by themselves."""
+LAST_DELAY_S = 2.0
+"""Between attempts to connect, which never end by themselves."""
 
 log = logging.getLogger("tidings")
 
@@ -79,7 +81,7 @@ class Keeper:
     async def _keep(self, session: Session) -> str:
         """Returns why there is no other session."""
         clock = asyncio.get_running_loop().time
-        delay_s = FIRST_DELAY_S
+        backoff = Backoff(Random(), LAST_DELAY_S)
         while True:
             began_at = clock()
             loss = await self._last(session)
@@ -88,11 +90,9 @@ class Keeper:
             await self._drop()
             if loss.final:
                 return loss.reason
-            # A broker that takes us and drops us again is not to be besieged.
-            brief = clock() - began_at < LAST_DELAY_S
-            delay_s = min(2 * delay_s, LAST_DELAY_S) if brief else FIRST_DELAY_S
+            backoff.failed(after_seconds=clock() - began_at)
             try:
-                session = await self._reconnect(delay_s)
+                session = await self._reconnect(backoff)
             except Refused as refused:
                 return str(refused)
 
@@ -105,10 +105,9 @@ class Keeper:
             using.cancel()
             await asyncio.gather(using, return_exceptions=True)
 
-    async def _reconnect(self, delay_s: float) -> Session:
+    async def _reconnect(self, backoff: Backoff) -> Session:
         while True:
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, LAST_DELAY_S)
+            await backoff.wait()
             try:
                 session = self.session = await self._connect()
                 await self._restore(session)
@@ -116,6 +115,7 @@ class Keeper:
                 raise
             except (ConnectionFailed, SessionLost) as error:
                 log.debug("%s: no connection yet: %s", self._server, error)
+                backoff.failed()
                 await self._drop()
             else:
                 self.reconnections += 1

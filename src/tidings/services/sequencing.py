@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from tidings.net.local_ordering import LocalOrdering
 from tidings.protocol.sequencing.client import OrderingModule
 from tidings.protocol.sequencing.layout import Layout
 
@@ -34,10 +33,22 @@ class Sequencing(Protocol):
     async def status(self) -> dict[str, Any]: ...
 
 
+class Sequencers(Protocol):
+    """All of a process, in real or virtual time; they start, at the latest, when an order is wanted."""
+
+    layout: Layout
+    wanted: bool
+
+    def want(self) -> None: ...
+    def attach(self, client: str, emit: Callable[[object], None]) -> OrderingModule: ...
+    def detach(self, client: str) -> None: ...
+    def status(self) -> dict[str, object]: ...
+
+
 class LocalSequencing:
     """Of a client within the process of the sequencers."""
 
-    def __init__(self, ordering: LocalOrdering, name: str) -> None:
+    def __init__(self, ordering: Sequencers, name: str) -> None:
         self.layout = ordering.layout
         self._ordering = ordering
         self._name = name
@@ -56,7 +67,7 @@ class LocalSequencing:
         self._module = self._ordering.attach(self._name, emit)
 
     def want(self) -> None:
-        self._ordering.wanted = True
+        self._ordering.want()
 
     async def close(self) -> None:
         self._ordering.detach(self._name)

@@ -1,10 +1,9 @@
-"""The node of a client: its session with a broker and, where a scenario has an order, its ordering module."""
+"""The node of a client: its session with a broker, the application's client and, with an order, its ordering module."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidings.model.subscription import Subscription
 from tidings.protocol.application.application import Application
 from tidings.protocol.client import Client, Session
 from tidings.protocol.facts import (
@@ -25,13 +24,12 @@ IDENTITIES_PER_LIFE = 2**32
 """An ordering module takes one for each publisher and subscriber that it makes."""
 
 
-def make_client(
-    node: SimulatedNode, at: str, incarnation: int, *, reliable: bool, acknowledges: bool = True
-) -> Client | ReliableClient:
+def make_client(node: SimulatedNode, at: str, incarnation: int, *, reliable: bool) -> Client | ReliableClient:
+    """Its application says what it is done with."""
     if not reliable:
         return Client(node, at, incarnation=incarnation)
     marks = node.disk.setdefault("marks", {})
-    return ReliableClient(node, at, incarnation=incarnation, acknowledges=acknowledges, marks=marks)
+    return ReliableClient(node, at, incarnation=incarnation, acknowledges=False, marks=marks)
 
 
 class WatchedNode(Node):
@@ -46,25 +44,30 @@ class WatchedNode(Node):
 
 
 class SimulatedClient:
-    """What a publisher, a subscriber, or both under one name, have in the network. With an order, their `application`
-    is between them and their session. `on_start` and `on_crash` are told of each life of the node, once its parts are
-    there and before they are gone."""
+    """What a publisher, a subscriber, or both under one name, have in the network.
+
+    `on_start` is told of each life of the node, once its parts are there; with an order, `on_crash` before they are
+    gone.
+    """
 
     def __init__(
         self,
         network: SimulatedNetwork,
         name: str,
         at: str,
-        emit: Emit,
         *,
         reliable: bool,
         publishes: bool,
         layout: Layout | None = None,
         patience: Patience | None = None,
     ) -> None:
+        self.schedule = network.schedule
         self.session: Session
         self.application: Application
         self.lives = 0
+        self.publisher: Emit | None = None
+        """It hears of publications; if it is alone, of everything."""
+        self.subscriber: Emit | None = None
         self.on_start: list[Callable[[], None]] = []
         self.on_crash: list[Callable[[], None]] = []
         self._at = at
@@ -72,62 +75,46 @@ class SimulatedClient:
         self._publishes = publishes
         self._layout = layout
         self._patience = patience
-        self._emit = emit
-        self.node = network.add(name, self._make, emit if layout is None else self._on_fact)
+        self.node = network.add(name, self._make)
         network.attach(name, at)
+
+    @property
+    def resumes(self) -> bool:
+        """An ordered subscription goes on after a crash."""
+        return self._reliable and self._layout is not None and self._patience is None
 
     def _make(self, node: SimulatedNode) -> Node:
         # A publisher that crashed and forgot how far it had counted must not count there again, whether its
         # disk is kept or lost: a real one takes the time of its start.
         incarnation = self.lives if self._publishes or self._layout is not None else 0
-        acknowledges = self._layout is None
         made: Node
-        made = client = make_client(
-            node, self._at, incarnation, reliable=self._reliable, acknowledges=acknowledges
-        )
+        made = client = make_client(node, self._at, incarnation, reliable=self._reliable)
         self.session = client.session
+        self.application = Application(self.session, self._emit(), confirms=self._reliable)
+        node.emit = self.application.on_fact
         if self._layout is not None:
-            made = WatchedNode((self.session, self._make_application(node, self._layout)), self._crashed)
+            module = OrderingModule(node, self._layout, incarnation=self.lives * IDENTITIES_PER_LIFE)
+            self.application.add_order(module, patience=self._patience)
+            made = WatchedNode((self.session, module), self._crashed)
         self.lives += 1
         for told in self.on_start:
             told()
         return made
 
-    def _make_application(self, node: SimulatedNode, layout: Layout) -> OrderingModule:
-        module = OrderingModule(node, layout, incarnation=self.lives * IDENTITIES_PER_LIFE)
-        self.application = Application(self.session, self._emit, confirms=self._reliable)
-        self.application.add_order(module, patience=self._patience)
-        return module
+    def _emit(self) -> Emit:
+        if self.publisher is not None and self.subscriber is not None:
+            return self._tell_both
+        alone = self.publisher or self.subscriber
+        assert alone is not None, "it is somebody's"
+        return alone
 
-    def _on_fact(self, fact: object) -> None:
-        self.application.on_fact(fact)
-
-    def subscribe(self, subscription: Subscription) -> None:
-        if self._layout is None:
-            self.session.subscribe(subscription)
-        else:
-            self.application.start(subscription)
-
-    def unsubscribe(self, subscription_id: str) -> None:
-        if self._layout is None:
-            self.session.unsubscribe(subscription_id)
-        else:
-            self.application.end(subscription_id)
-
-    def _crashed(self) -> None:
-        for told in self.on_crash:
-            told()
-
-
-class SharedFacts:
-    """Where a client is both: its publisher hears of publications, its subscriber of everything else."""
-
-    def __init__(self) -> None:
-        self.publisher: Emit
-        self.subscriber: Emit
-
-    def __call__(self, fact: object) -> None:
+    def _tell_both(self, fact: object) -> None:
+        assert self.publisher is not None and self.subscriber is not None
         if isinstance(fact, PublicationConfirmed | PublicationFailed | PublicationNumbered | PublicationSent):
             self.publisher(fact)
         else:
             self.subscriber(fact)
+
+    def _crashed(self) -> None:
+        for told in self.on_crash:
+            told()

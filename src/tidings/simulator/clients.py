@@ -1,307 +1,266 @@
-"""The applications of a scenario: publishers that publish by a clock, subscribers that follow a timeline.
+"""The applications of a simulated run: publishers that publish by a clock, subscribers that follow a timeline.
 
-What they do and are told goes into the trace and into the running count of the summary.
+What they do and are told goes into the trace and into the running count of the summary. The trace has an event from
+when the service has it, with the time of the call; what never got its number is written when its publisher crashes or
+the run ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from random import Random
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from tidings.model.event import Publication, is_hidden, source_text
-from tidings.model.predicates import Scalar
-from tidings.model.subscription import Order, Subscription
+from tidings.model.errors import OrderError
+from tidings.model.event import Publication, source_text
+from tidings.model.subscription import Order
+from tidings.protocol.application.application import ORDERED, Application
 from tidings.protocol.facts import (
-    Delivered,
+    EventsMissed,
+    Misbehaviour,
     PublicationConfirmed,
-    SubscriptionAccepted,
-    SubscriptionFailed,
+    PublicationNumbered,
+    PublicationSent,
 )
+from tidings.scenario.arrivals import Arrival
 from tidings.scenario.expand import PlannedSubscriber
-from tidings.scenario.schema import (
-    Attribute,
-    BoolAttribute,
-    ChoiceAttribute,
-    FloatAttribute,
-    IntAttribute,
-    Publisher,
-)
+from tidings.scenario.schema import Publisher
+from tidings.simulator.actor import NEVER, OrderedActor, PlainActor, Window
 from tidings.simulator.client_node import SimulatedClient
 from tidings.simulator.faults import nanoseconds
-from tidings.simulator.network import SimulatedNetwork
+from tidings.simulator.resuming_actor import ResumingActor
+from tidings.simulator.sequencers import RunOrdering
 from tidings.simulator.tally import Tally
 from tidings.structures.recent_ids import RecentIds
 from tidings.trace.writer import TraceWriter
 
-DRAIN_NS = 5_000_000_000
-"""How long a cancelled subscription is kept for what was published before."""
-NEVER = 2**63 - 1
-
-
-def attribute_sampler(attribute: Attribute, random: Random) -> Callable[[], Scalar]:
-    match attribute:
-        case IntAttribute(low=low, high=high):
-            return lambda: random.randint(low, high)
-        case FloatAttribute(low=least, high=most):
-            return lambda: random.uniform(least, most)
-        case ChoiceAttribute(values=values):
-            return lambda: random.choice(values)
-        case BoolAttribute():
-            return lambda: random.random() < 0.5
-
 
 class SimulatedPublisher:
+    """What is due while its node is down or paused is not published."""
+
     def __init__(
         self,
-        network: SimulatedNetwork,
+        client: SimulatedClient,
         plan: Publisher,
-        end_ns: int,
+        due: Iterator[Arrival],
         writer: TraceWriter,
         tally: Tally,
-        *,
-        reliable: bool,
-        blocks: int = 1,
-        client: SimulatedClient | None = None,
+        ordering: RunOrdering | None,
+        blocks: int,
     ) -> None:
-        random = Random(f"{network.seed}:publisher:{plan.name}")
-        self._blocks = blocks
-        self._schedule = network.schedule
-        self._plan = plan
-        self._end_ns = end_ns
+        self._client = client
+        self._node = client.node
+        self._schedule = client.schedule
+        self._name = plan.name
+        self._due = due
+        self._payload = bytes(plan.size_bytes)
         self._writer = writer
         self._tally = tally
-        self._random = random
-        self._samplers = {
-            name: attribute_sampler(attribute, random) for name, attribute in sorted(plan.attributes.items())
-        }
-        self._payload = bytes(plan.size_bytes)
-        self._left = plan.count
-        self._due_s = plan.start_s
-        self._reliable = reliable
-        self._client = client or SimulatedClient(
-            network, plan.name, plan.at, self.on_fact, reliable=reliable, publishes=True
-        )
-        self._node = self._client.node
-        self._schedule_next(first=True)
+        self._ordering = ordering
+        self._blocks = blocks
+        self._waiting: dict[int, Arrival] = {}
+        """By sequence: what the service does not have."""
+        self._calling: Arrival
+        """What is being published."""
+        self._sent = 0
+        """The last sequence of this life that the service has."""
+        client.publisher = self.on_fact
+        client.on_crash.append(self._on_crash)
+        self._schedule_next()
 
-    def _schedule_next(self, *, first: bool) -> None:
-        if self._left == 0:
-            return
-        rate_hz = self._plan.rate_hz
-        if self._plan.arrival == "poisson":
-            self._due_s += self._random.expovariate(rate_hz)
-        elif not first:
-            self._due_s += 1.0 / rate_hz
-        at_ns = nanoseconds(self._due_s)
-        if at_ns < self._end_ns:
-            self._schedule.at(at_ns, self._publish)
+    def _schedule_next(self) -> None:
+        arrival = next(self._due, None)
+        if arrival is not None:
+            self._schedule.at(arrival.due_ns, self._publish, arrival)
 
-    def _publish(self, _first: object, _second: object) -> None:
-        attributes = {name: sample() for name, sample in self._samplers.items()}
-        topics = self._plan.topics
-        topic = topics[0] if len(topics) == 1 else self._random.choice(topics)
+    def _publish(self, arrival: Arrival, _second: object) -> None:
         if self._node.up and not self._node.paused:
-            self._publish_event(topic, attributes)
-        if self._left is not None:
-            self._left -= 1
-        self._schedule_next(first=False)
+            self._publish_event(arrival)
+        self._schedule_next()
 
-    def _publish_event(self, topic: str, attributes: dict[str, Scalar]) -> None:
-        now = self._schedule.now
-        self._hand_over(topic, attributes, attributes, now)
+    def _publish_event(self, arrival: Arrival) -> None:
+        now, topic, attributes = arrival
+        self._calling = arrival
+        try:
+            sequence = self._client.application.publish(topic, attributes, self._payload, now)
+        except OrderError:
+            return  # too many wait: the application is told so
+        if sequence > self._sent:
+            self._waiting[sequence] = arrival
         self._tally.publish(topic, attributes, now, self._blocks)
 
-    def _hand_over(
-        self, topic: str, attributes: dict[str, Scalar], with_internal: dict[str, Scalar], called_at: int
-    ) -> int:
-        """Give an event to the service; the trace has it as the application made it."""
-        session = self._client.session
-        source = source_text(self._plan.name, session.incarnation)
-        publication = session.publish(topic, with_internal, self._payload, called_at)
-        sequence = publication.sequence
-        publication.text_id = f"{source}:{sequence}"
-        self._write(source, sequence, topic, attributes, called_at)
-        return sequence
-
-    def _write(
-        self, source: str, sequence: int, topic: str, attributes: dict[str, Scalar], called_at: int
-    ) -> None:
-        self._writer.published(
-            f"{source}:{sequence}", source, sequence, topic, attributes, len(self._payload), called_at
-        )
-
     def on_fact(self, fact: object) -> None:
-        if isinstance(fact, PublicationConfirmed):
-            source = source_text(self._plan.name, self._client.session.incarnation)
-            for sequence in range(fact.first, fact.last + 1):
-                self._writer.confirmed(f"{source}:{sequence}", self._schedule.now)
+        match fact:
+            case PublicationSent(sequence=sequence):
+                self._write(sequence, self._waiting.pop(sequence, self._calling))
+                self._sent = sequence
+            case PublicationConfirmed(first=first, last=last):
+                for sequence in range(first, last + 1):
+                    self._writer.confirmed(f"{self._source}:{sequence}", self._schedule.now)
+            case PublicationNumbered(entries=entries) if self._ordering is not None:
+                self._ordering.stamped(entries)
+            case Misbehaviour() if self._ordering is not None:
+                self._ordering.complain(self._name, fact)
+
+    @property
+    def _source(self) -> str:
+        return source_text(self._name, self._client.session.incarnation)
+
+    def _write(self, sequence: int, arrival: Arrival) -> None:
+        called_at, topic, attributes = arrival
+        source, size_bytes = self._source, len(self._payload)
+        self._writer.published(
+            f"{source}:{sequence}", source, sequence, topic, attributes, size_bytes, called_at
+        )
 
     @property
     def waiting(self) -> str:
-        """In words, what holds up the application's events here; empty: nothing."""
-        return ""
+        """In words, what the service does not have yet; empty: nothing."""
+        unpublished = self._client.application.unpublished
+        return f"{self._name} has {unpublished} events that are not with the service" if unpublished else ""
+
+    def _on_crash(self) -> None:
+        for sequence, arrival in self._waiting.items():
+            self._write(sequence, arrival)
+        self._waiting.clear()
+        self._sent = 0
 
     def close(self) -> None:
         """The run is over: the trace gets what is left."""
-
-
-class Window:
-    """A subscription of a subscriber, and the time in which an event must have been published to be shown for it.
-
-    A subscriber whose topics change sees each event once: for the subscription it had when the event was
-    published. What is on its way when a subscription is cancelled still arrives, for `DRAIN_NS`.
-    """
-
-    __slots__ = (
-        "accepted_at",
-        "cancelled_at",
-        "expected_delivered",
-        "first_time",
-        "requested_at",
-        "subscription",
-    )
-
-    def __init__(self, subscription: Subscription, requested_at: int) -> None:
-        self.subscription = subscription
-        self.requested_at = requested_at
-        self.accepted_at = NEVER
-        self.cancelled_at = NEVER
-        self.expected_delivered = 0
-        self.first_time = RecentIds().first_time
+        if self._node.up:
+            self._on_crash()
 
 
 class SimulatedSubscriber:
+    """Hosts the actor."""
+
     def __init__(
         self,
-        network: SimulatedNetwork,
+        client: SimulatedClient,
         plan: PlannedSubscriber,
         writer: TraceWriter,
         tally: Tally,
-        *,
-        reliable: bool,
-        client: SimulatedClient | None = None,
+        ordering: RunOrdering | None,
     ) -> None:
         self.failure: str | None = None
-        self._schedule = network.schedule
+        self._client = client
+        self._node = client.node
+        self._schedule = client.schedule
         self._plan = plan
-        self._writer = writer
-        self._tally = tally
-        self._position = 0
-        self._windows: dict[str, Window] = {}
-        self._current: Window | None = None
-        self._count = 0
         self._name = plan.name
+        self._writer = writer
         self._write_delivered = writer.delivered
+        self._tally = tally
         self._add_latency = tally.latency_ns.add
-        self._client = client or SimulatedClient(
-            network, plan.name, plan.at, self.on_fact, reliable=reliable, publishes=False
-        )
-        self._client.on_start.append(self._on_start)
-        self._node = self._client.node
+        self._ordering = ordering
+        self._position = 0
+        self._first_time: dict[Window, Callable[[str, int, int], bool]] = {}
+        self._actor = self._make_actor(Order(plan.order))
+        self._lost: tuple[str, ...] = ()
+        """What the service may still know of the life before, if that is of no use."""
+        client.subscriber = self._actor.on_fact
+        client.on_start.append(self._on_start)
+        client.on_crash.append(self._on_crash)
         for step in plan.timeline:
             self._schedule.at(nanoseconds(step.at_s), self._change, step.topics)
 
-    def _on_start(self) -> None:
-        for window in self._windows.values():  # back from a crash: the application asks again
-            self._client.subscribe(window.subscription)
+    def _make_actor(self, order: Order) -> PlainActor:
+        plan, ordering = self._plan, self._ordering
+        if ordering is None or order not in ORDERED:
+            return PlainActor(self, plan.name, plan.filter, order)
+        kind = ResumingActor if self._client.resumes else OrderedActor
+        return kind(self, plan.name, plan.filter, order, ordering.layout)
 
     def _change(self, topics: tuple[str, ...] | None, _second: object) -> None:
-        if self._node.holds(self._change, topics):
-            return
-        if self._current is not None:
-            self._cancel(self._current)
-            self._current = None
-        if topics is not None:
-            self._current = self._subscribe(topics)
+        if not self._node.holds(self._change, topics):
+            self._actor.change(topics)
 
-    def _subscribe(self, topics: tuple[str, ...]) -> Window:
-        window = self._open_window(topics)
-        if self._node.up:
-            self._client.subscribe(window.subscription)
-        return window
+    def _on_start(self) -> None:
+        for name in self._lost:
+            self._client.session.end_earlier(name)
+        self._lost = ()
+        self._actor.back()
 
-    def _open_window(self, topics: tuple[str, ...], at: int | None = None) -> Window:
-        plan, now = self._plan, self._schedule.now if at is None else at
-        subscription = Subscription(f"{plan.name}#{self._count}", topics, plan.filter, Order(plan.order))
-        self._count += 1
-        self._writer.subscribed(plan.name, subscription.id, topics, plan.filter, plan.order, now)
-        window = self._windows[subscription.id] = Window(subscription, now)
-        return window
-
-    def _cancel(self, window: Window) -> None:
-        self._close_window(window)
-        self._schedule.at(window.cancelled_at + DRAIN_NS, self._end, window.subscription.id)
-
-    def _close_window(self, window: Window, at: int | None = None) -> None:
-        window.cancelled_at = self._schedule.now if at is None else at
-        self._writer.cancelled(self._plan.name, window.subscription.id, window.cancelled_at)
-        if window.accepted_at != NEVER:
-            self._tally.cancelled(window.subscription.interest(), window.accepted_at)
-
-    def _end(self, subscription_id: str, _second: object) -> None:
-        self._tally.expected_delivered += self._windows.pop(subscription_id).expected_delivered
-        if self._node.up:
-            self._client.unsubscribe(subscription_id)
-
-    def on_fact(self, fact: object) -> None:
-        if not isinstance(fact, Delivered):
-            self._on_other_fact(fact)
-            return
-        self._on_delivered(fact)
-        if fact.ticket is not None:
-            fact.ticket.done()
-
-    def _on_delivered(self, fact: Delivered) -> None:
-        publication = fact.publication
-        if publication.hidden is not False and is_hidden(publication):
-            return
-        window = self._windows.get(fact.subscription)
-        published_at = publication.published_at
-        if window is None or not window.requested_at <= published_at < window.cancelled_at:
-            return
-        self._show(window, publication, late=fact.out_of_order, by=fact.recovered_by or None)
-
-    def _show(self, window: Window, publication: Publication, *, late: bool, by: str | None) -> None:
-        """The application is notified, for the subscription of the window."""
-        now, position, published_at = self._schedule.now, self._position, publication.published_at
-        self._position = position + 1
-        text_id = publication.text_id or str(publication.id)  # one that was on a broker's disk has lost it
-        self._write_delivered(self._name, window.subscription.id, position, text_id, now, late, by)
-        if by is not None:
-            self._tally.recovered += 1
-        self._add_latency(now - published_at)
-        if late:
-            self._tally.out_of_order += 1
-        if not window.first_time(publication.source, publication.incarnation, publication.sequence):
-            self._tally.duplicates += 1
-        elif published_at >= window.accepted_at:
-            window.expected_delivered += 1
+    def _on_crash(self) -> None:
+        if isinstance(self._actor, OrderedActor) and not self._client.resumes:
+            self._lost = self._client.application.beneath
+        self._actor.crashed()
 
     @property
     def waiting(self) -> str:
-        """In words, what holds up the application's notifications here; empty: nothing."""
-        return ""
+        """In words, what is held back and for want of what; empty: nothing."""
+        status = self._client.application.order_status().get(self._actor.id)
+        if status is None or not status["buffered"]:
+            return ""
+        return f"{self._name} holds back {status['buffered']} events and waits for {status['waits_for']}"
 
-    def count(self) -> None:
-        """Add to the tally, at the end of the run, what is counted here."""
-        self._tally.delivered += self._position
-        for window in self._windows.values():
-            self._tally.expected_delivered += window.expected_delivered
+    # --- What the actor needs and says
 
-    def _on_other_fact(self, fact: object) -> None:
-        if isinstance(fact, SubscriptionAccepted):
-            self._on_accepted(fact.subscription)
-        elif isinstance(fact, SubscriptionFailed):
-            self.failure = f"subscriber {self._plan.name!r}: {fact.reason}"
+    @property
+    def now(self) -> int:
+        return self._schedule.now
 
-    def _on_accepted(self, subscription_id: str) -> None:
-        window = self._windows.get(subscription_id)
-        if window is not None:
-            self._accept(window)
+    @property
+    def disk(self) -> dict[str, Any]:
+        return self._node.disk
 
-    def _accept(self, window: Window) -> None:
-        if window.accepted_at == window.cancelled_at == NEVER:
-            # What was published earlier in this very instant may have been missed.
-            window.accepted_at = self._schedule.now + 1
-            self._writer.accepted(self._plan.name, window.subscription.id, window.accepted_at)
-            self._tally.accepted(window.subscription.interest(), window.accepted_at)
+    def not_resumed(self) -> None:
+        assert self._ordering is not None
+        self._ordering.not_resumed.append(f"{self._name} has not resumed after its crash")
+
+    @property
+    def application(self) -> Application | None:
+        return self._client.application if self._node.up else None
+
+    def later(self, at: int, action: Callable[[Window], None], window: Window) -> None:
+        self._schedule.at(at, lambda window, _: action(window), window)
+
+    def requested(self, window: Window) -> None:
+        subscription, plan = window.subscription, self._plan
+        self._first_time[window] = RecentIds().first_time
+        self._writer.subscribed(
+            plan.name, subscription.id, subscription.topics, plan.filter, plan.order, window.requested_at
+        )
+
+    def accepted(self, window: Window) -> None:
+        self._writer.accepted(self._name, window.subscription.id, window.accepted_at)
+        self._tally.accepted(window.subscription.interest(), window.accepted_at)
+
+    def cancelled(self, window: Window) -> None:
+        self._writer.cancelled(self._name, window.subscription.id, window.cancelled_at)
+        if window.accepted_at != NEVER:
+            self._tally.cancelled(window.subscription.interest(), window.accepted_at)
+
+    def ended(self, window: Window) -> None:
+        """The trace has no such row."""
+
+    def shown(self, window: Window, publication: Publication, late: bool, by: str) -> None:
+        now, position, tally = self._schedule.now, self._position, self._tally
+        self._position = position + 1
+        text_id = publication.text_id
+        if not text_id:  # once for all who are shown it
+            text_id = publication.text_id = str(publication.id)
+        self._write_delivered(self._name, window.subscription.id, position, text_id, now, late, by or None)
+        tally.delivered += 1
+        self._add_latency(now - publication.published_at)
+        if by:
+            tally.recovered += 1
+        if late:
+            tally.out_of_order += 1
+        if not self._first_time[window](publication.source, publication.incarnation, publication.sequence):
+            tally.duplicates += 1
+        elif publication.published_at >= window.accepted_at:
+            tally.expected_delivered += 1
+
+    def missed(self, fact: EventsMissed) -> None:
+        """The checkers see it in the trace."""
+
+    def failed(self, reason: str) -> None:
+        self.failure = reason
+
+    def broken(self, reason: str) -> None:
+        assert self._ordering is not None
+        self._ordering.broken.append(f"{self._name}: {reason}")
+
+    def accused(self, fact: Misbehaviour) -> None:
+        if self._ordering is not None:
+            self._ordering.complain(self._name, fact)

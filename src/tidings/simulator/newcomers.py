@@ -13,8 +13,8 @@ from tidings.protocol.membership import JoiningBroker
 from tidings.scenario.expand import PlannedSubscriber
 from tidings.scenario.schema import CrashFault, Publisher
 from tidings.scenario.timeline import Step
-from tidings.simulator.clients import SimulatedPublisher, SimulatedSubscriber
 from tidings.simulator.faults import NS_PER_S, nanoseconds
+from tidings.simulator.make_clients import ClientMaker
 from tidings.simulator.node import SimulatedNode
 from tidings.simulator.run import Simulation
 
@@ -94,8 +94,9 @@ class Newcomer:
         publisher = Publisher(name=f"{self.name}-p", at=self.name, topics=topics, rate_hz=5.0, start_s=now_s)
         timeline = (Step(now_s + 0.1, topics),)
         subscriber = PlannedSubscriber(f"{self.name}-s", self.name, None, "none", timeline)
-        SimulatedPublisher(network, publisher, simulation.duration_ns, writer, tally, reliable=True)
-        SimulatedSubscriber(network, subscriber, writer, tally, reliable=True)
+        maker = ClientMaker(network, writer, tally, simulation.duration_ns, reliable=True)
+        maker.publisher(publisher)
+        maker.subscriber(subscriber)
         for client in (publisher.name, subscriber.name):
             node = network.nodes[client]
             self._watch(node)

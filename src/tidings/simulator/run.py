@@ -188,8 +188,6 @@ class Simulation:
         """Writes the rest of the trace; returns the summary without the wall time."""
         for publisher in self.publishers:
             publisher.close()
-        for subscriber in self.subscribers:
-            subscriber.count()
         messages, size_bytes, data, gossip = self._write_traffic()
         self.writer.close()
         tally = self.tally

@@ -6,16 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tidings.model.event import NOOP_ATTRIBUTE, ORDER_ATTRIBUTE
-from tidings.model.predicates import Scalar
 from tidings.protocol.client import Session
 from tidings.protocol.facts import Misbehaviour, PublicationConfirmed, PublicationFailed
 from tidings.protocol.kernel import Node
 from tidings.protocol.sequencing.layout import Layout, Place
 from tidings.protocol.sequencing.machine import PublishNoOps
+from tidings.protocol.sequencing.no_ops import NoOpOutbox
 from tidings.protocol.sequencing.node import Sequencer, SequencerNode
 from tidings.protocol.sequencing.replica import Role, RoleChanged
-from tidings.protocol.sequencing.stamps import encode_stamp
 from tidings.protocol.sequencing.subscriber import Patience
 from tidings.scenario.order_nodes import order_node
 from tidings.scenario.ordering import PlannedOrdering
@@ -133,7 +131,9 @@ class SimulatedSequencer:
         self._reliable = reliable
         self._schedule = network.schedule
         self._lives = 0
-        self._unconfirmed: dict[int, PublishNoOps] = {}
+        self._outbox: NoOpOutbox
+        self._under_way: dict[int, PublishNoOps] = {}
+        """By their sequences in the session."""
         self.node = network.add(self.name, self._make, self._on_fact, datagrams=True)
         network.attach(self.name, broker)
 
@@ -143,44 +143,41 @@ class SimulatedSequencer:
         hosted = SequencerNode(node, self._ordering.layout, store, first=first)
         self.sequencer = hosted.sequencer
         self._session = make_client(node, self._broker, self._lives, reliable=self._reliable).session
-        self._unconfirmed.clear()
+        self._outbox = NoOpOutbox(self._ordering.layout, hosted.sequencer.no_ops_published)
+        self._under_way.clear()
         self._lives += 1
         return Node((*hosted.parts, self._session))
 
     def _on_fact(self, fact: object) -> None:
         match fact:
             case PublishNoOps():
-                self._publish(fact)
+                self._ordering.no_ops(fact)
+                self._outbox.add(fact)
+                self._publish()
             case PublicationConfirmed():
                 for sequence in range(fact.first, fact.last + 1):
-                    self._settle(sequence, self._done)
+                    self._settle(sequence, self._outbox.confirmed)
             case PublicationFailed():
-                self._settle(fact.sequence, self._publish)
+                self._settle(fact.sequence, self._outbox.failed)
             case RoleChanged():
                 self._ordering.role_changed()
             case Misbehaviour():
                 self._ordering.complain(self.name, fact)
 
-    def _publish(self, no_ops: PublishNoOps) -> None:
-        self._ordering.no_ops(no_ops)
-        layout, stamp = self._ordering.layout, no_ops.stamp
-        carried = encode_stamp(layout.fingerprint, stamp, no_ops.count)
-        attributes: dict[str, Scalar] = {ORDER_ATTRIBUTE: carried, NOOP_ATTRIBUTE: True}
-        topic = layout.no_op_topic(stamp.topic)
-        publication = self._session.publish(topic, attributes, b"", self._schedule.now)
-        self._unconfirmed[publication.sequence] = no_ops
-        if not self._reliable:  # nobody will say more about them
-            self._settle(publication.sequence, self._done)
+    def _publish(self) -> None:
+        for fact, topic, attributes in self._outbox.take():
+            sequence = self._session.publish(topic, attributes, b"", self._schedule.now).sequence
+            self._under_way[sequence] = fact
+            if not self._reliable:  # nobody will say more about them
+                self._settle(sequence, self._outbox.confirmed)
 
-    def _settle(self, sequence: int, what: Callable[[PublishNoOps], None]) -> None:
+    def _settle(self, sequence: int, say: Callable[[PublishNoOps], None]) -> None:
         """Not now: the sequencer may be in the middle of something."""
-        no_ops = self._unconfirmed.pop(sequence, None)
-        if no_ops is not None:
-            self._schedule.at(self._schedule.now, partial(self._act, what), self._lives, no_ops)
+        fact = self._under_way.pop(sequence, None)
+        if fact is not None:
+            self._schedule.at(self._schedule.now, partial(self._say, say), self._lives, fact)
 
-    def _act(self, what: Callable[[PublishNoOps], None], life: int, no_ops: PublishNoOps) -> None:
+    def _say(self, say: Callable[[PublishNoOps], None], life: int, fact: PublishNoOps) -> None:
         if life == self._lives and self.node.up:
-            what(no_ops)
-
-    def _done(self, no_ops: PublishNoOps) -> None:
-        self.sequencer.no_ops_published(no_ops.server, no_ops.number)
+            say(fact)
+            self._publish()

@@ -191,12 +191,14 @@ class Application:
     # --- What the service beneath says
 
     def on_fact(self, fact: object) -> None:
+        if isinstance(fact, Delivered):  # most are
+            holder = self._holders.get(fact.subscription)
+            if holder is not None:
+                holder.on_delivered(fact)
+            elif fact.ticket is not None:
+                fact.ticket.done()
+            return
         match fact:
-            case Delivered(subscription=name):
-                if name in self._holders:
-                    self._holders[name].on_delivered(fact)
-                elif fact.ticket is not None:
-                    fact.ticket.done()
             case PublicationConfirmed(first=first, last=last):
                 if self._numbering is not None:
                     self._numbering.on_confirmed(first, last)

@@ -8,6 +8,7 @@ nobody asks for those of long ago (recovery, epidemic 7; the paper takes the fir
 from __future__ import annotations
 
 from tidings.model.recovery_messages import PatternNumbers
+from tidings.structures.highest import Highest
 
 MAX_ORIGINS = 512
 """Per pattern; the one that was silent longest is forgotten."""
@@ -18,11 +19,11 @@ Count = tuple[str, int, int]
 
 class Counted:
     def __init__(self) -> None:
-        self._by_pattern: dict[bytes, dict[str, tuple[int, int]]] = {}
+        self._by_pattern: dict[bytes, Highest[str, tuple[int, int]]] = {}
 
     def open(self, pattern: bytes) -> None:
         """The pattern is in our table: keep account of it."""
-        self._by_pattern.setdefault(pattern, {})
+        self._by_pattern.setdefault(pattern, Highest(MAX_ORIGINS))
 
     def close(self, pattern: bytes) -> None:
         self._by_pattern.pop(pattern, None)
@@ -32,14 +33,10 @@ class Counted:
             self._raise(pattern, origin, (epoch, number))
 
     def counts(self, pattern: bytes) -> tuple[Count, ...]:
-        held = self._by_pattern.get(pattern, {})
-        return tuple((origin, *count) for origin, count in held.items())
+        held = self._by_pattern.get(pattern)
+        return () if held is None else tuple((origin, *count) for origin, count in held.items())
 
     def _raise(self, pattern: bytes, origin: str, count: tuple[int, int]) -> None:
         held = self._by_pattern.get(pattern)
-        if held is None:
-            return
-        known = held.pop(origin, None)
-        held[origin] = count if known is None else max(known, count)
-        if len(held) > MAX_ORIGINS:
-            del held[next(iter(held))]
+        if held is not None:
+            held.raise_to(origin, count)

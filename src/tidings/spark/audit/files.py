@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from tidings.model.errors import TraceError
@@ -71,6 +70,8 @@ def trace_files(directory: Path) -> TraceFiles:
 
 
 def _dataset(directory: Path, name: str) -> Any:
+    import pyarrow.dataset as ds  # it brings pandas, which no task of an audit needs
+
     path = directory / f"{name}.parquet"
     if not path.exists():
         raise TraceError(f"the trace in {directory} has no table {name!r} ({path.name})")

@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pyarrow as pa
-from scipy import stats
+from scipy.special import stdtrit
 
 from tidings.spark.reproduce.study import Claim
 
@@ -52,7 +52,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     mean = fmean(values)
     if len(values) == 1:
         return Estimate(mean, -inf, inf)
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * stdev(values) / sqrt(len(values))
+    half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * stdev(values) / sqrt(len(values))
     return Estimate(mean, mean - half, mean + half)
 
 

@@ -14,8 +14,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from tidings.trace.coded import Array, Coded, segment_starts
 from tidings.trace.reader import Trace
@@ -73,6 +71,10 @@ def order_edges(coded: Coded, rows: Array) -> Edges:
 
 def components(edges: Edges | SmallEdges, size: int) -> Array:
     """The component of each of `size` events, named by its lowest; -1 for an event that is alone in its own."""
+    # All checkers are imported together, and this takes longer than all the rest of them.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     graph = coo_array((np.ones(len(edges[0]), dtype=np.int8), edges), shape=(size, size))
     _, label = connected_components(graph, directed=True, connection="strong")
     together = np.flatnonzero((np.bincount(label, minlength=1) > 1)[label])
