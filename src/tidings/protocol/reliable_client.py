@@ -136,7 +136,9 @@ class ReliableSession(Session):
         self._handling = self._gathering = self._stopped = False
         if lasting:
             # The port's `emit` of the moment: a host may set another once it has made its application.
-            self.bookmarks = LeftBookmarks(self._send_bookmark, lambda fact: port.emit(fact), self.end_earlier)
+            self.bookmarks = LeftBookmarks(
+                self._send_bookmark, lambda fact: port.emit(fact), self.end_earlier
+            )
 
     @property
     def unconfirmed(self) -> int:
