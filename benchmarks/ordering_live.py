@@ -85,8 +85,8 @@ class Load:
 
     def _on_fact(self, fact: object) -> None:
         if isinstance(fact, EventStamped):
-            self.stamped += 1
-            self._publisher.published(fact.receipt)
+            self.stamped += fact.count
+            self._publisher.published(fact.receipt, fact.count)
             self._room.set()
         elif isinstance(fact, Joined):
             self._joined.set()
@@ -101,14 +101,13 @@ class Load:
         port = _InnerPort(module, PUBLISHER, self._on_fact)
         self._publisher = OrderedPublisher(port, module.layout.chain, incarnation=1)
         module._publisher = self._publisher
-        events = (None,) * self._batch
         loop = asyncio.get_running_loop()
         began_at, counted = loop.time() + 1, -1
         while loop.time() < began_at + seconds:
             if counted < 0 and loop.time() >= began_at:
                 counted = self.stamped
             while self._asked - self.stamped < OUTSTANDING:
-                self._publisher.publish((self._asked // self._batch) % topics, events)
+                self._publisher.publish((self._asked // self._batch) % topics, None, self._batch)
                 self._asked += self._batch
             self._room.clear()
             await self._room.wait()

@@ -18,9 +18,9 @@ from tidings.archive import SCHEMA, Archive, ArchiveReader, ArchiveSettings, eve
 from tidings.model.errors import ArchiveError
 from tidings.model.event import INT_MAX, INT_MIN, Event
 from tidings.model.text import attribute_text
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.sequencing.layout import Layout
 from tidings.protocol.sequencing.layout import Place as Server
-from tidings.protocol.sequencing.stamps import Timestamp
 from tidings.services.place import Place
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -107,13 +107,6 @@ def test_large_payloads_come_in_small_batches(tmp_path: Path) -> None:
             sizes = [batch.nbytes for batch in reader.read(0, 40)]
             assert max(sizes) < 17_000_000
             assert [facts(event) for event in kept_events(reader, 0, 40)] == [facts(event) for event in many]
-
-
-def test_internal_attributes_stay_out() -> None:
-    event = Event("s", 0, 1, "/t", 1, {"a": 1, "~order": b"x", "ü": 2, "~": 3}, b"")
-    (back,) = events_of(as_batch(0, [event], 1))
-    assert back.attributes == {"a": 1, "ü": 2}
-    assert back.internal == {}
 
 
 def test_the_place_of_an_ordered_event_is_kept() -> None:

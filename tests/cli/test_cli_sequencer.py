@@ -32,6 +32,7 @@ from tidings.cli.sequencer_settings import SequencerFlags, layout_text, sequence
 from tidings.cli.settings import Flags, broker_settings
 from tidings.cli.up import Where, make_network
 from tidings.model.errors import OrderError, ScenarioError, TidingsError
+from tidings.model.timestamp import Timestamp
 from tidings.net.address import Address, parse_address
 from tidings.net.broker import BrokerServer
 from tidings.opening import connect
@@ -39,7 +40,6 @@ from tidings.ordering.no_ops import NoOpPublisher
 from tidings.protocol.sequencing.client import PublishNow
 from tidings.protocol.sequencing.layout import Layout, Place, single
 from tidings.protocol.sequencing.machine import PublishNoOps
-from tidings.protocol.sequencing.stamps import Timestamp
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -11,16 +11,26 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from tidings.model.errors import AttributeValueError, TopicError, WireError
-from tidings.model.event import Publication, make_publication
+from tidings.model.event import BARE, Publication, make_publication, stamp_publication
 from tidings.model.predicates import Scalar
-from tidings.model.run import MAX_RUN_BYTES, Run, RunMaker, Stretch, decode_stretch, singles
+from tidings.model.run import (
+    MAX_RUN_BYTES,
+    Run,
+    RunMaker,
+    Stretch,
+    decode_stretch,
+    singles,
+    stamped,
+    stripped,
+)
+from tidings.model.timestamp import Timestamp
 
 Published = tuple[str, dict[str, Scalar], bytes]
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text("~é", max_size=3)
 SCALARS |= st.binary(max_size=3) | st.floats(allow_nan=False)
 EVENTS = st.tuples(
     st.sampled_from(["/a", "/a", "/b"]),
-    st.dictionaries(st.sampled_from(["x", "y", "~z"]), SCALARS, max_size=3),
+    st.dictionaries(st.sampled_from(["x", "y", "z~"]), SCALARS, max_size=3),
     st.binary(max_size=20),
 )
 
@@ -86,14 +96,95 @@ def test_every_stretch_of_a_run_is_what_its_events_are_one_by_one(
             assert encodings(inner) == [bytes(plain[end].raw)]
 
 
-def test_internal_attributes_of_a_run_are_set_apart() -> None:
-    (run,) = made([("/a", {"x": 1, "~order": b"o"}, b""), ("/a", {"x": "~"}, b"~noop")])
-    assert isinstance(run, Run)
-    first, second = run.events(no_complaint)
-    assert (first.attributes, first.internal) == ({"x": 1}, {"~order": b"o"})
-    assert (second.attributes, second.internal) == ({"x": "~"}, {})
-    assert run.may_hide()  # it might: its events get a closer look
-    assert not run_of(2).may_hide()
+STAMP = Timestamp(2, 11, (0, 3), (5, 0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(EVENTS, min_size=2, max_size=12), st.integers(1, 2**40))
+def test_every_stretch_of_an_ordered_run_is_what_its_events_are_one_by_one(
+    events: list[Published], number: int
+) -> None:
+    """The twin gives each event its own stamp."""
+    (run,) = made(events)
+    stamp = STAMP.at(number)
+    back = decode_stretch(stamped(run, 9, stamp).raw)
+    assert isinstance(back, Run)
+    plain = [
+        stamp_publication(single, 9, STAMP.at(number + place))
+        for place, single in enumerate(one_by_one(events))
+    ]
+    assert back.check() == []
+    assert back.events(no_complaint) == [each.event() for each in plain]
+    for start in range(len(events)):
+        for end in range(start, len(events)):
+            stretch = back.cut(1 + start, 1 + end)
+            assert (stretch.layout, stretch.stamp, stretch.numbers) == (
+                9,
+                stamp.at(number + start),
+                stretch.count,
+            )
+            expected = [bytes(single.raw) for single in plain[start : end + 1]]
+            assert encodings(stretch) == encodings(decode_stretch(stretch.raw)) == expected
+            left = stripped(back).cut(1 + start, 1 + end)  # type: ignore[union-attr]
+            again = decode_stretch(left.raw)
+            assert isinstance(again, Run) and again.kind == left.kind == BARE and not again.body
+            assert (again.first, again.last, again.layout, again.stamp) == (
+                stretch.first,
+                stretch.last,
+                9,
+                stretch.stamp,
+            )
+            kept = again.kept()
+            assert (kept.stamp, kept.kind, bytes(kept.raw)) == (again.stamp, BARE, bytes(again.raw))
+
+
+HEADED: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"kind": BARE}, "is of kind -1"),
+    ({"body": b""}, "is of kind 0"),
+    ({"kind": 3}, "is of kind 3"),
+    ({"count": 1}, "has 1 events"),
+    ({"kind": -2}, "not a run"),
+    ({"stamp": [1]}, "not a run"),
+    ({"layout": -1}, "not a run"),
+    ({"first": 2**63 - 2}, "64 bits"),
+)
+
+
+@pytest.mark.parametrize(("fields", "reason"), HEADED)
+def test_a_header_that_does_not_fit_its_run_does_not_decode(fields: dict[str, Any], reason: str) -> None:
+    run = stamped(run_of(3), 9, STAMP)
+    told = {name: getattr(run, name) for name in Run.__struct_fields__[:9]} | fields
+    with pytest.raises(WireError, match=reason):
+        decode_stretch(Raw(msgspec.msgpack.encode(tuple(told.values()))))
+
+
+def test_a_forged_stamp_refuses_each_event_of_the_run_with_its_number() -> None:
+    for forged in (STAMP.at(0), STAMP.at(2**62 - 1), Timestamp(0, 1, (0,), (1,))):
+        run = stamped(run_of(3), 9, forged)
+        assert isinstance(run, Run)
+        refused = run.check()
+        assert [sequence for sequence, _ in refused] == [1, 2, 3]
+        assert all("a timestamp" in reason for _, reason in refused)
+        assert run.without([1, 2, 3]) == []
+
+
+def test_an_event_in_a_run_has_no_header_of_its_own() -> None:
+    """Else a client could hide stamps there that its broker does not look at."""
+    forged = b"".join(
+        bytes(stamp_publication(single, 9, STAMP).raw) for single in one_by_one([("/a", {}, b"")] * 3)
+    )
+    run = lie(body=b"\xdc\x00\x03" + forged)
+    with pytest.raises(WireError, match="a header of its own"):
+        run.publications()
+    with pytest.raises(WireError, match="a header of its own"):
+        run.cut(2, 2)
+    for longer in (8, 9, 11):
+        items = [
+            ["p", 7, sequence, "/a", 5, {}, b"", *(0, None, 0, 0)[: longer - 7]] for sequence in (1, 2, 3)
+        ]
+        with pytest.raises(WireError, match="a header of its own"):
+            stamped(lie(body=msgspec.msgpack.encode(items)), 9, STAMP).publications()  # type: ignore[union-attr]
+    assert all(event.carrier is None and event.order is None for event in run.events(no_complaint))
 
 
 def test_a_run_is_closed_before_it_is_too_large_and_a_large_event_travels_alone() -> None:
@@ -127,7 +218,7 @@ def test_what_cannot_be_published_leaves_the_run_as_it_was() -> None:
         with pytest.raises(error):
             maker.add(2, topic, attributes, payload, 0)
     with pytest.raises(AttributeValueError, match="reserved"):
-        maker.add(2, "/a", {"~x": 1}, b"", 0, internal=False)
+        maker.add(2, "/a", {"~x": 1}, b"", 0)
     maker.add(2, "/a", {"x": 2}, b"", 0)
     (run,) = maker.take_all()
     assert [single.attributes()["x"] for single in singles(run)] == [1, 2]
@@ -147,7 +238,6 @@ def test_what_cannot_be_published_leaves_the_run_as_it_was() -> None:
         ({"incarnation": 8}, "has an event of 'p' in incarnation 7"),
         ({"topic": "/b"}, "says that all its events are on '/b'; one is on '/a'"),
         ({"body": b"\xc1"}, "its events do not decode"),
-        ({"body": b""}, "its events do not decode"),
         ({"body": bytes(run_of(3).body[:-1])}, "its events do not decode"),
         ({"body": bytes(run_of(3).body) + b"\x00"}, "its events do not decode"),
     ],
@@ -161,7 +251,9 @@ def test_a_run_that_lies_is_told_what_is_wrong(fields: dict[str, Any], reason: s
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"count": 1}, "not a run of events"),
+        ({"count": 0}, "not a run of events"),
+        ({"count": 1}, "has 1 events, 48 bytes of them"),
+        ({"body": b""}, "has 3 events, 0 bytes of them"),
         ({"count": 5_000}, "not a run of events"),
         ({"first": -1}, "not a run of events"),
         ({"first": 2**63 - 2}, "its sequences do not fit into 64 bits"),

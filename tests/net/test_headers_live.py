@@ -10,8 +10,10 @@ import pytest
 
 from live_network import TRANSPORTS, User, until
 from tidings.cli.processes import free_addresses
-from tidings.model.event import HEADER_ATTRIBUTE, ORDER_ATTRIBUTE
+from tidings.model.event import BARE, make_publication
+from tidings.model.run import stamped
 from tidings.model.subscription import Subscription
+from tidings.model.timestamp import Timestamp
 from tidings.net.address import Address, Transport
 from tidings.net.broker import BrokerServer
 from tidings.net.guaranteed import GuaranteedSettings
@@ -45,8 +47,11 @@ def ask_again(user: User, up: bool) -> None:
 
 def publish(user: User, numbers: range) -> None:
     for number in numbers:
-        attributes = {"number": number, ORDER_ATTRIBUTE: b"%d" % number}
-        user.connection.client.publish("/a/b", attributes, b"payload", user.connection.now)
+        session, now = user.connection.client.session, user.connection.now
+        made = make_publication(
+            *session.identity, session.reserve(), "/a/b", {"number": number}, b"payload", now
+        )
+        session.publish_stretch(stamped(made, 9, Timestamp(0, number + 1)))
 
 
 def whole(user: User, subscription: str) -> list[tuple[int, bool]]:
@@ -55,8 +60,9 @@ def whole(user: User, subscription: str) -> list[tuple[int, bool]]:
     for fact in user.facts:
         if isinstance(fact, Delivered) and fact.subscription == subscription:
             event = fact.publication.event()
-            number = int(event.internal[ORDER_ATTRIBUTE])
-            is_header = event.internal == {ORDER_ATTRIBUTE: b"%d" % number, HEADER_ATTRIBUTE: True}
+            assert fact.publication.stamp is not None
+            number = fact.publication.stamp.number - 1
+            is_header = fact.publication.kind == BARE
             assert event.attributes == ({} if is_header else {"number": number})
             assert event.payload == (b"" if is_header else b"payload")
             found.append((number, not is_header))

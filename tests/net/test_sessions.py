@@ -296,7 +296,9 @@ def run_of_three(**lies: object) -> bytes:
         ({"topic": "/b"}, "the run 1 to 3 of c says that all its events are on '/b'"),
         ({"body": bytes(50_000)}, "the run 1 to 3 of c has 50000 bytes of events, the limit is 49152"),
         ({"body": b"\xdc\x00\x03\x97"}, "the run 1 to 3 of c: its events do not decode"),
-        ({"count": 1}, "not a run of events"),
+        ({"count": 1}, "the run 1 to 1 of c has 1 events"),
+        ({"layout": 9, "stamp": [0, 1], "kind": 7}, "the run 1 to 3 of c has 3 events"),
+        ({"layout": 9, "stamp": [0, "1"], "kind": 0}, "not a run of events"),
     ],
 )
 def test_a_run_that_lies_ends_its_session(lies: dict[str, object], reason: str) -> None:
@@ -331,6 +333,36 @@ def test_an_event_of_a_run_that_does_not_decode_fails_by_number_and_the_others_p
         assert answer.sequence == 2
         assert "list" in answer.reason
         assert [await peer.hear(), await peer.hear()] == [Confirm(0, 1, 1), Confirm(0, 3, 4)]
+        assert await peer.hear() == Confirm(0, 1, 3)
+        await peer.close()
+
+    against_broker(play)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "reason"),
+    [
+        ([0, 0], "numbers from 0 on"),
+        ([0, 2**62 - 1], "numbers from"),
+        ([-1, 1], "for topic -1"),
+        ([0, 1, [1], []], "make no sense"),
+        ([0, 1, [0], [1]], "make no sense"),
+        ([0, 1, [2, 1], [1, 1]], "not ascending"),
+    ],
+)
+def test_a_forged_stamp_fails_each_event_by_number_and_the_session_goes_on(
+    stamp: list[object], reason: str
+) -> None:
+    async def play(server: BrokerServer) -> None:
+        peer = await RawPeer.client(server.address, "c")
+        forged = run_of_three(layout=9, stamp=stamp, kind=0)
+        honest = run_of_three(layout=9, stamp=[0, 5, [1], [2]], kind=0)
+        peer.writer.write(frame(encode_publications([msgspec.Raw(forged), msgspec.Raw(honest)])))
+        for sequence in (1, 2, 3):
+            answer = await peer.hear()
+            assert isinstance(answer, PublishFailed)
+            assert answer.sequence == sequence
+            assert reason in answer.reason
         assert await peer.hear() == Confirm(0, 1, 3)
         await peer.close()
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from random import Random
-from typing import Any
 
 import pytest
 
 from ordered_clients import TIMEOUT_S, numbers, run, take
 from tidings.model.errors import NotConfirmed
+from tidings.model.run import Stretch
 from tidings.opening import Embedded
 from tidings.ordering import no_ops
+from tidings.services.receipts import Batch
 from troubled_service import TroubledService, troubled_client
 
 
@@ -21,11 +22,11 @@ class Refusing(TroubledService):
 
     refusals = 3
 
-    async def publish(self, *event: Any, internal: bool = False, wait: bool = True) -> Any:  # type: ignore[override]
+    async def send(self, stretch: Stretch) -> Batch:
         if Refusing.refusals:
             Refusing.refusals -= 1
             raise NotConfirmed("not now")
-        return await super().publish(*event, internal=internal, wait=wait)
+        return await super().send(stretch)
 
 
 def test_no_ops_that_the_service_refuses_are_published_again(

@@ -37,11 +37,12 @@ from ordered_adapters import (
 )
 from tidings.cli.processes import free_addresses
 from tidings.cli.sequencer_settings import layout_text
-from tidings.model.event import ORDER_ATTRIBUTE, Event
+from tidings.model.event import Event, make_publication
+from tidings.model.run import stamped
+from tidings.model.timestamp import Timestamp
 from tidings.net.address import Address
 from tidings.opening import connect
 from tidings.protocol.sequencing.client import PublishNow
-from tidings.protocol.sequencing.stamps import Timestamp, encode_stamp
 from tidings.protocol.sequencing.subscriber import Patience
 from tidings.services.host import ApplicationHost
 
@@ -182,9 +183,9 @@ async def hold(user: OrderedUser, service: Holding) -> None:
 
 
 async def publish_held(bus: Any, sequencers: Sequencers, service: Holding) -> None:
-    order = encode_stamp(sequencers.layout.fingerprint, service.held[0].stamp)
-    attributes = {"who": "slow", "n": 1, ORDER_ATTRIBUTE: order}
-    await bus.inner.publish("/c", attributes, internal=True)
+    made = make_publication(*bus.inner.reserve(), "/c", {"who": "slow", "n": 1}, b"", 0)
+    ordered = stamped(made, sequencers.layout.fingerprint, service.held[0].stamp)
+    await (await bus.inner.send(ordered)).confirmed()
 
 
 @Lossy

@@ -31,9 +31,9 @@ from order_explorer import (
     take_shortcuts,
 )
 from tidings.model.ordering_messages import Create, CreateRelay, EventStamps, Identity, SubscribeWalk
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.sequencing import subscriber as subscriber_module
 from tidings.protocol.sequencing.server import SequencerServer
-from tidings.protocol.sequencing.stamps import Timestamp
 from tidings.protocol.sequencing.subscriber import NOT_SUBSCRIBED, OrderedSubscriber
 
 
@@ -61,9 +61,9 @@ def test_e1_a_clock_is_raised_to_the_new_value(monkeypatch: pytest.MonkeyPatch) 
     played = scenario({"s": (0,)}, p=publish(0, 0))
     show = OrderedSubscriber._show
 
-    def old_value(self: OrderedSubscriber, topic: int, queue: Any, number: int) -> None:
+    def old_value(self: OrderedSubscriber, topic: int, *shown: Any) -> None:
         value = self.clock[topic]
-        show(self, topic, queue, number)
+        show(self, topic, *shown)
         self.clock[topic] = value
 
     def put_back() -> None:
@@ -178,9 +178,9 @@ def test_e10_nothing_of_a_topic_is_shown_after_it_was_left(monkeypatch: pytest.M
     played = scenario({"s": (0, 1), "t": (0, 1)}, p=publish(0), q=publish(1), t=[("unsubscribe", 1)])
     receive = OrderedSubscriber.receive
 
-    def of_its_topics(self: OrderedSubscriber, stamp: Timestamp, event: object) -> None:
+    def of_its_topics(self: OrderedSubscriber, stamp: Timestamp, event: object, count: int) -> None:
         if stamp.topic in self._wanted:  # line 09 asks
-            receive(self, stamp, event)
+            receive(self, stamp, event, count)
 
     def put_back() -> None:
         monkeypatch.setattr(OrderedSubscriber, "_drop", lambda self, topic: None)

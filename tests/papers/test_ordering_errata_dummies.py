@@ -15,8 +15,8 @@ from typing import Any
 
 from order_explorer import LoggedServer, Operation, Scenario, World, explore
 from tidings.model.ordering_messages import SubscribeWalk, WalkDone
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.facts import Fact
-from tidings.protocol.sequencing.stamps import Timestamp
 from tidings.protocol.sequencing.subscriber import OrderedEvent, OrderedSubscriber
 
 UPDATE = "subscriptionUpdate"
@@ -66,9 +66,9 @@ class UpdatingSubscriber(OrderedSubscriber):
             self.port.emit(UpdatePublished(Timestamp(topic, clocks[topic], others, values)))
         self._flush()
 
-    def receive(self, stamp: Timestamp, event: object) -> None:
+    def receive(self, stamp: Timestamp, event: object, count: int = 1) -> None:
         if event is not UPDATE:
-            super().receive(stamp, event)
+            super().receive(stamp, event, count)
         elif self._may_update(stamp):
             self._update(stamp)
         else:
@@ -138,7 +138,7 @@ class UpdatesWorld(World):
     def on_fact(self, node: str, fact: object) -> None:
         if isinstance(fact, UpdatePublished):
             self.no_ops.add((fact.stamp.topic, fact.stamp.number))
-            self._notify(fact.stamp, UPDATE)
+            self._notify(fact.stamp, UPDATE, 1)
         else:
             super().on_fact(node, fact)
 

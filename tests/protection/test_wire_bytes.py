@@ -8,14 +8,16 @@ from itertools import count
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import msgspec
 import pytest
-from msgspec import Meta
+from msgspec import Meta, Raw
 
 import tidings.model
 from golden import check_golden, golden_lines
-from tidings.model.event import Publication, make_publication
+from tidings.model.event import Publication, decode_publication, make_no_ops
 from tidings.model.messages import Hello, Message, Notify, WireMessage
-from tidings.model.run import Run, RunMaker
+from tidings.model.run import Run, RunMaker, stamped, stripped
+from tidings.model.timestamp import Timestamp
 from tidings.wire.codec import decode, encode, encode_notifications, encode_publications
 from tidings.wire.frames import frame
 
@@ -23,11 +25,13 @@ for module in pkgutil.iter_modules(tidings.model.__path__):  # whichever of them
     importlib.import_module(f"tidings.model.{module.name}")
 CLASSES = sorted(WireMessage.__subclasses__(), key=lambda cls: int(cls.__struct_config__.tag or 0))
 FILE = "wire.txt"
+STAMP = Timestamp(2, 7, (0, 3), (5, 0))
 
 
 def event(sequence: int) -> Publication:
     attributes = {"flag": True, "n": -1, "x": 0.5, "text": "é", "raw": b"\x00", "none": None, "~in": 1}
-    return make_publication("source", 7, sequence, "/news/bbc", attributes, b"payload", 1_000)
+    fields = ("source", 7, sequence, "/news/bbc", 1_000, attributes, b"payload")
+    return decode_publication(Raw(msgspec.msgpack.encode(fields)))  # no application may publish such a name
 
 
 def run(first: int) -> Run:
@@ -124,5 +128,10 @@ def test_batches_and_frames_have_their_bytes() -> None:
         "publications": encode_publications(raws),
         "notifications": encode_notifications(("s", "t"), raws, "push"),
         "frame": frame(encode(Notify(("s",), event(1)))),
+        "ordered event": bytes(stamped(event(1), 99, STAMP).raw),
+        "ordered run": bytes(stamped(run(1), 99, STAMP).raw),
+        "event without its body": bytes(stripped(stamped(event(1), 99, STAMP)).raw),
+        "run without its body": bytes(stripped(stamped(run(1), 99, STAMP)).raw),
+        "no-ops": bytes(make_no_ops("source", 7, 1, "/news/bbc", 99, STAMP, 5).raw),
     }
     check_golden("batches.txt", [f"{name} {body.hex()}" for name, body in bodies.items()])

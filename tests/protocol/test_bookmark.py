@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from tidings.model.messages import MAX_BOOKMARK_BYTES
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.application.bookmark import (
     TOO_LARGE,
     Bookmark,
@@ -18,7 +19,6 @@ from tidings.protocol.application.bookmark import (
     encode_bookmark,
 )
 from tidings.protocol.sequencing.resuming import Resumed
-from tidings.protocol.sequencing.stamps import Timestamp
 
 RANKS = 3
 
@@ -75,7 +75,9 @@ def test_what_is_done_is_what_the_twin_says() -> None:
 def test_a_header_that_counts_as_a_no_op_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted bug: its event would be waited for though there is none."""
     pass_by = Progress.pass_by
-    monkeypatch.setattr(Progress, "pass_by", lambda self, stamp, no_op: pass_by(self, stamp, no_op=True))
+    monkeypatch.setattr(
+        Progress, "pass_by", lambda self, stamp, count=1, *, no_op: pass_by(self, stamp, count, no_op=True)
+    )
     assert disagreements(range(20))
 
 

@@ -13,17 +13,19 @@ from epidemic_network import EpidemicNetwork, first_copy
 from overlay_network import OverlayNetwork
 from recording_port import RecordingPort
 from tidings.model.event import (
-    HEADER_ATTRIBUTE,
-    ORDER_ATTRIBUTE,
+    BARE,
+    WHOLE,
     Publication,
     decode_event,
     make_publication,
+    stamp_publication,
 )
 from tidings.model.messages import (
     Attach,
     Message,
     Notified,
     Notify,
+    NotifyRun,
     Stamp,
     Stamped,
     StampTaken,
@@ -34,7 +36,9 @@ from tidings.model.messages import (
 )
 from tidings.model.predicates import Scalar
 from tidings.model.recovery_messages import Carried, Fragment
+from tidings.model.run import Run, RunMaker, stamped
 from tidings.model.subscription import Subscription, make_interest
+from tidings.model.timestamp import Timestamp
 from tidings.protocol import delivery, local_subscriptions, routing
 from tidings.protocol.broker import Broker
 from tidings.protocol.client import Client
@@ -50,6 +54,7 @@ MODES = ("best-effort", "guaranteed", "epidemic")
 WIDE = Subscription("W", ("/t/**",), headers=True)
 NARROW = Subscription("N", ("/t/**",), "size > 10")
 PAYLOAD = b"what only those see who asked for it"
+STAMP = Timestamp(0, 7, (2,), (3,))
 
 
 class Shown(NamedTuple):
@@ -57,13 +62,13 @@ class Shown(NamedTuple):
 
     subscriptions: tuple[str, ...]
     attributes: dict[str, object]
-    internal: dict[str, object]
+    header: tuple[Timestamp | None, int]
     payload: bytes
 
 
 def shown(subscriptions: Iterable[str], publication: Publication) -> Shown:
     event = decode_event(publication.raw)
-    return Shown(tuple(subscriptions), event.attributes, event.internal, event.payload)
+    return Shown(tuple(subscriptions), event.attributes, (publication.stamp, publication.kind), event.payload)
 
 
 # --- One broker, over a port that only records
@@ -111,10 +116,14 @@ class Lone:
         request = Subscribe(wanted.id, wanted.topics, wanted.filter, wanted.order, wanted.headers)
         return self.tell(client, request)
 
-    def publish(self, attributes: dict[str, Scalar], topic: str = "/t/x") -> dict[str, Shown]:
+    def publish(
+        self, attributes: dict[str, Scalar], topic: str = "/t/x", stamp: Timestamp | None = None
+    ) -> dict[str, Shown]:
         """Who is notified of it, and how."""
         self.sequence += 1
         publication = make_publication("p", 1, self.sequence, topic, attributes, PAYLOAD, 7)
+        if stamp is not None:
+            stamp_publication(publication, 9, stamp)
         self.port.sent.clear()
         if isinstance(self.node, GuaranteedBroker):
             self.node.receive("p", Stamped(self.node.generation, self.node.log.position, publication))
@@ -143,20 +152,19 @@ def test_a_client_gets_whole_what_an_ordinary_subscription_selects_and_headers_o
         lone.attach(client)
         for subscription in wanted:
             assert lone.subscribe(client, subscription)[-1] == Subscribed(subscription.id)
-    header = {ORDER_ATTRIBUTE: b"7", HEADER_ATTRIBUTE: True}
     large, small = {"size": 12, "live": True}, {"size": 3, "live": True}
-    assert lone.publish({**large, ORDER_ATTRIBUTE: b"7"}) == {
-        "both": Shown(("N", "W"), large, {ORDER_ATTRIBUTE: b"7"}, PAYLOAD),
-        "wide": Shown(("W",), {}, header, b""),
-        "narrow": Shown(("N",), large, {ORDER_ATTRIBUTE: b"7"}, PAYLOAD),
+    assert lone.publish(large, stamp=STAMP) == {
+        "both": Shown(("N", "W"), large, (STAMP, WHOLE), PAYLOAD),
+        "wide": Shown(("W",), {}, (STAMP, BARE), b""),
+        "narrow": Shown(("N",), large, (STAMP, WHOLE), PAYLOAD),
     }
-    assert lone.publish({**small, ORDER_ATTRIBUTE: b"7"}) == {
-        "both": Shown(("W",), {}, header, b""),
-        "wide": Shown(("W",), {}, header, b""),
+    assert lone.publish(small, stamp=STAMP) == {
+        "both": Shown(("W",), {}, (STAMP, BARE), b""),
+        "wide": Shown(("W",), {}, (STAMP, BARE), b""),
     }
     lone.tell("both", Unsubscribe("W"))
     assert set(lone.publish(small)) == {"wide"}
-    assert lone.publish(large)["both"] == Shown(("N",), large, {}, PAYLOAD)
+    assert lone.publish(large)["both"] == Shown(("N",), large, (None, WHOLE), PAYLOAD)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -178,7 +186,7 @@ def test_a_name_that_is_used_again_starts_anew(mode: str) -> None:
     lone.subscribe("c", WIDE)
     lone.tell("c", Unsubscribe("W"))
     lone.subscribe("c", Subscription("W", WIDE.topics))
-    assert lone.publish({"size": 1})["c"] == Shown(("W",), {"size": 1}, {}, PAYLOAD)
+    assert lone.publish({"size": 1})["c"] == Shown(("W",), {"size": 1}, (None, WHOLE), PAYLOAD)
 
 
 @pytest.mark.parametrize("mode", ["best-effort", "epidemic"])
@@ -200,13 +208,33 @@ def test_an_event_is_stripped_once_however_many_clients_get_its_header() -> None
     assert len(set(map(id, headers))) == 1
 
 
-def test_an_event_that_cannot_be_stripped_is_passed_on_for_its_reader_to_judge() -> None:
-    lone = Lone("best-effort")
-    lone.subscribe("c", WIDE)
-    broken = make_publication("p", 1, 1, "/t/x", {}, b"", 0)
-    broken.packed_attributes = msgspec.Raw(b"\xc1")
-    lone.tell("p", broken)
-    assert [message.publication for _, message in lone.port.sent if isinstance(message, Notify)] == [broken]
+@pytest.mark.parametrize("mode", ["best-effort", "guaranteed"])
+def test_a_run_comes_without_its_body_to_who_needs_headers_only(mode: str) -> None:
+    lone = Lone(mode)
+    for client, wanted in (("wide", WIDE), ("narrow", NARROW)):
+        lone.attach(client)
+        lone.subscribe(client, wanted)
+    maker = RunMaker("p", 1)
+    for sequence in range(1, 7):
+        maker.add(sequence, "/t/x", {"size": 12 if sequence > 2 else 3}, PAYLOAD, 7)
+    (run,) = maker.take_all()
+    assert isinstance(run, Run)
+    stamped(run, 9, STAMP)
+    lone.port.sent.clear()
+    if isinstance(lone.node, GuaranteedBroker):
+        lone.node.receive("p", Stamped(lone.node.generation, lone.node.log.position, run))
+    else:
+        lone.node.receive("p", run)
+    sent = [(to, message.run) for to, message in lone.port.sent if isinstance(message, NotifyRun)]
+    left = [part for to, part in sent if to == "wide"]
+    whole = [part for to, part in sent if to == "narrow"]
+    assert [(part.first, part.last, part.kind, len(part.body)) for part in left] == [
+        (1, 2, BARE, 0),
+        (3, 6, BARE, 0),
+    ]
+    assert [(part.first, part.last, part.kind) for part in whole] == [(3, 6, WHOLE)]
+    for part in (*left, *whole):
+        assert part.stamp == STAMP.at(STAMP.number + part.first - 1)
 
 
 # --- Against a dumb twin
@@ -238,7 +266,7 @@ def differences(mode: str, seed: int) -> list[str]:
         attributes: dict[str, Scalar] = {"size": random.randrange(30), "live": random.random() < 0.3}
         topic = random.choice(("/t/x", "/t/y", "/u"))
         expected = {client: expect(held[client].values(), topic, attributes) for client in clients}
-        notified = lone.publish({**attributes, ORDER_ATTRIBUTE: b"o"}, topic)
+        notified = lone.publish(attributes, topic, STAMP)
         for client in clients:
             if notified.get(client) != expected[client]:
                 found.append(f"{client}: {notified.get(client)} instead of {expected[client]}")
@@ -252,8 +280,8 @@ def expect(wanted: Iterable[Subscription], topic: str, attributes: dict[str, Sca
     if not selecting:
         return None
     if all(one.headers for one in selecting):
-        return Shown(names, {}, {ORDER_ATTRIBUTE: b"o", HEADER_ATTRIBUTE: True}, b"")
-    return Shown(names, attributes, {ORDER_ATTRIBUTE: b"o"}, PAYLOAD)
+        return Shown(names, {}, (STAMP, BARE), b"")
+    return Shown(names, attributes, (STAMP, WHOLE), PAYLOAD)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -268,7 +296,7 @@ def test_a_broker_that_strips_nothing_or_too_much_is_found_out(
     mode: str, flaw: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if flaw == "never":
-        monkeypatch.setattr(routing, "strip_publication", lambda publication: publication)
+        monkeypatch.setattr(routing, "bare_publication", lambda publication: publication)
         monkeypatch.setattr(delivery, "stripped", lambda stretch: stretch)
     else:  # one header subscription is enough
         for module in (routing, local_subscriptions):
@@ -291,7 +319,7 @@ class Watched:
 
         def watch(fact: object) -> None:
             if isinstance(fact, Delivered):
-                whole = HEADER_ATTRIBUTE not in fact.publication.event().internal
+                whole = fact.publication.kind == WHOLE
                 self.shown.append((fact.subscription, fact.publication.sequence, whole))
             emit(fact)
 
@@ -352,7 +380,7 @@ def test_what_waits_on_disk_is_whole_and_stripped_when_it_is_sent() -> None:
     net.at(9.0).restart("s")
     net.at(12.0)
     [fact] = facts
-    assert shown((fact.subscription,), fact.publication) == Shown(("W",), {}, {HEADER_ATTRIBUTE: True}, b"")
+    assert shown((fact.subscription,), fact.publication) == Shown(("W",), {}, (None, BARE), b"")
     assert net.queues() == {}
 
 
@@ -434,10 +462,7 @@ def test_what_gossip_recovers_is_stripped_for_the_client_alone(payload: bytes) -
     carried = [passage.message for passage in network.sent(Carried, Fragment)]
     assert carried
     for message in carried:
-        attributes = (
-            message.attributes if isinstance(message, Fragment) else message.publication.packed_attributes
-        )
-        assert HEADER_ATTRIBUTE not in msgspec.msgpack.decode(attributes)
+        assert message.header == b"" if isinstance(message, Fragment) else message.publication.kind == WHOLE
 
 
 # --- The client's side

@@ -131,9 +131,9 @@ def test_calls_of_one_turn_share_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[int] = []
     push_run = Stream.push_run
 
-    def spy(self: Stream, run: Run, *, late: bool = False) -> None:
+    def spy(self: Stream, run: Run, **how: Any) -> None:
         runs.append(run.count)
-        push_run(self, run, late=late)
+        push_run(self, run, **how)
 
     monkeypatch.setattr(Stream, "push_run", spy)
 

@@ -8,12 +8,12 @@ import pytest
 from msgspec import structs
 
 from breadth import few
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.application import ordered
 from tidings.protocol.application.bookmark import Bookmark, Progress, Reached
 from tidings.protocol.application.ordered import OrderedSubscription
 from tidings.protocol.bookmarks import KeptBookmarks, LeftBookmarks
 from tidings.protocol.sequencing.resuming import Resumed, Resumption
-from tidings.protocol.sequencing.stamps import Timestamp
 from tidings.protocol.sequencing.subscriber import OrderedSubscriber
 from tidings.simulator.order_campaign import run_seed
 
@@ -80,9 +80,9 @@ def the_older_of_the_two(patch: pytest.MonkeyPatch) -> None:
 def numbers_without_events_not_counted(patch: pytest.MonkeyPatch) -> None:
     pass_over = OrderedSubscription.pass_over
 
-    def uncounted(self: OrderedSubscription, stamp: Timestamp, token: object) -> None:
+    def uncounted(self: OrderedSubscription, stamp: Timestamp, token: object, count: int) -> None:
         before = self.progress.copy()
-        pass_over(self, stamp, token)
+        pass_over(self, stamp, token, count)
         if not self._turns:
             self.progress = before
 

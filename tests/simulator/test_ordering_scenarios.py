@@ -526,13 +526,13 @@ def test_random_scenarios_keep_their_order(first: int) -> None:
 
 def test_the_campaign_finds_a_subscriber_that_ignores_the_order() -> None:
     """What the service notifies of is shown at once: the checkers object."""
+    from tidings.model.timestamp import Timestamp
     from tidings.protocol.application.ordered import OrderedSubscription
     from tidings.protocol.facts import Delivered
-    from tidings.protocol.sequencing.stamps import Timestamp
 
     def show_at_once(self: Any, fact: Any) -> None:
         rank = self._rank_of[fact.subscription]
-        if self.key is not None and self._selects(fact.publication):
+        if self.key is not None and self._interest.matches(fact.publication):
             self._owner.emit(Delivered(self.id, fact.publication, stamp=Timestamp(rank, 1)))
         fact.ticket.done()
 

@@ -9,7 +9,9 @@ from tidings.structures.range_map import RangeMap
 
 NUMBERS = st.integers(1, 40)
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["add", "take", "cut", "overlapping", "get"]), NUMBERS, st.integers(-1, 12)),
+    st.tuples(
+        st.sampled_from(["add", "take", "cut", "overlapping", "free", "get"]), NUMBERS, st.integers(-1, 12)
+    ),
     max_size=60,
 )
 
@@ -41,6 +43,9 @@ def test_like_a_dictionary_of_numbers(steps: list[tuple[str, int, int]]) -> None
                     del twin[number]
             case "overlapping":
                 assert spread(ranges.overlapping(first, last)) == within
+            case "free":
+                free = spread([(begin, end, "") for begin, end in ranges.free(first, last)])
+                assert list(free) == [number for number in range(first, last + 1) if number not in within]
             case "cut":
                 ranges.cut(first)
                 assert all(not start < first <= end for start, end, _ in ranges)

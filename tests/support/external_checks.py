@@ -12,8 +12,10 @@ import pytest
 
 import tidings
 from live_network import until
-from tidings.model.event import NOOP_ATTRIBUTE, ORDER_ATTRIBUTE, EventId
+from tidings.model.event import WHOLE, EventId, make_no_ops
+from tidings.model.run import RunMaker, stamped
 from tidings.model.subscription import Order, Subscription
+from tidings.model.timestamp import Timestamp
 from tidings.model.topics import TopicPattern
 from tidings.services.external import ExternalService
 from tidings.services.external_incoming import Incoming
@@ -190,24 +192,25 @@ async def check_large_event(make: Make, payload_bytes: int) -> None:
         assert event.payload == b"x" * payload_bytes
 
 
-async def check_internal_attributes(make: Make) -> None:
-    """What wraps a service gets its own attributes through; applications never see them."""
+async def check_headers(make: Make) -> None:
+    """What wraps a service gets the headers of events through; applications never see them."""
     async with make() as bus, bus.subscribe("/a") as stream:
         wide: list[tidings.Event] = []
         narrow: list[tidings.Event] = []
         await bus.add_subscription(Subscription("w", ("/a",), headers=True), wide.append)
         await bus.add_subscription(Subscription("n", ("/a",), "n > 5"), narrow.append)
-        await bus.publish("/a", {"n": 1, ORDER_ATTRIBUTE: b"stamp"}, b"payload", internal=True)
-        await bus.publish_many(
-            [("/a", {"n": 6, ORDER_ATTRIBUTE: b"s"}, b"payload"), ("/a", {NOOP_ATTRIBUTE: True}, b"")],
-            internal=True,
-        )
+        made = RunMaker(*bus.reserve()[:2])
+        made.add(1, "/a", {"n": 1}, b"payload", 0)
+        made.add(bus.reserve().sequence, "/a", {"n": 6}, b"payload", 0)
+        (run,) = made.take_all()
+        stamp = Timestamp(0, 7, (1,), (3,))
+        await (await bus.send(stamped(run, 99, stamp))).confirmed()
+        await (await bus.send(make_no_ops(*bus.reserve(), "/a", 99, stamp.at(9), 4))).confirmed()
         await until(lambda: len(wide) == 3 and len(narrow) == 1, WAIT_S)
-        assert (wide[0].attributes, wide[0].payload) == ({"n": 1}, b"payload"), "nothing is stripped here"
-        assert wide[0].internal[ORDER_ATTRIBUTE] == b"stamp"
-        assert (wide[1].attributes, wide[1].payload) == ({"n": 6}, b"payload")
-        assert NOOP_ATTRIBUTE in wide[2].internal
-        assert narrow[0].attributes == {"n": 6} and narrow[0].internal == {ORDER_ATTRIBUTE: b"s"}
+        assert (wide[0].attributes, wide[0].payload) == ({"n": 1}, b"payload"), "nothing is left out here"
+        assert [event.carrier.stamp for event in wide] == [stamp, stamp.at(8), stamp.at(9)]
+        assert [event.carrier.kind for event in wide] == [WHOLE, WHOLE, 4]
+        assert narrow[0].attributes == {"n": 6} and narrow[0].carrier.stamp == stamp.at(8)
         assert numbers(await take(stream, 2)) == [1, 6] and not len(stream), "a no-op is shown to nobody else"
 
 
@@ -372,8 +375,8 @@ class EveryService:
     def test_mistakes(self, make: Make) -> None:
         run(lambda: check_mistakes(make))
 
-    def test_internal_attributes(self, make: Make) -> None:
-        run(lambda: check_internal_attributes(make))
+    def test_headers(self, make: Make) -> None:
+        run(lambda: check_headers(make))
 
     def test_a_large_event(self, make: Make) -> None:
         run(lambda: check_large_event(make, 1_000_000))

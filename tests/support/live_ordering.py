@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from live_network import until
+from tidings.model.timestamp import Timestamp
 from tidings.net.address import Address
 from tidings.net.sequencer import SequencerHost
 from tidings.net.sequencing import SequencingConnection
@@ -16,7 +17,6 @@ from tidings.protocol.sequencing.client import Joined, OrderBroken, PublishNow, 
 from tidings.protocol.sequencing.layout import Layout, Place
 from tidings.protocol.sequencing.machine import PublishNoOps
 from tidings.protocol.sequencing.replica import Times
-from tidings.protocol.sequencing.stamps import CarriedStamp
 
 QUICK = Times(sign_ns=20_000_000, lease_ns=500_000_000, publisher_ns=2_000_000_000)
 REPLICATED = Layout([Place("main", ("/a", "/b"), node="n1", standby="n2", witness="n3")])
@@ -106,12 +106,12 @@ class Service:
         stamp = fact.stamp
         self.stamps.append((stamp.topic, stamp.number))
         user.module.published(fact.handle)
-        self.notify(CarriedStamp(0, stamp.topic, stamp.number, stamp.index, stamp.values), fact.event)
+        self.notify(stamp, fact.event)
 
-    def notify(self, carried: CarriedStamp, event: object) -> None:
+    def notify(self, stamp: Timestamp, event: object) -> None:
         for user in self.users:
             for key in user.keys:
-                user.module.receive(key, carried, event)
+                user.module.receive(key, stamp, event)
 
 
 class OrderedUser:
@@ -150,7 +150,7 @@ class OrderedUser:
 
     def publish(self, rank: int, *events: object) -> None:
         for event in events:
-            assert self.module.publish(rank, event)
+            self.module.publish(rank, event)
 
     async def published(self) -> None:
         await until(lambda: not self.module.unpublished, what=lambda: self.module.unpublished)

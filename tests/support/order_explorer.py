@@ -21,15 +21,16 @@ from random import Random
 from typing import Any
 
 import pytest
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from tidings.model.messages import Message
 from tidings.model.ordering_messages import AnswersTaken, Create, CreateRelay, EventStamps, SubscribeWalk
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.kernel import Node, RandomSource, Send, TimerName
 from tidings.protocol.sequencing.groups import Groups
 from tidings.protocol.sequencing.publisher import EventStamped, OrderedPublisher
 from tidings.protocol.sequencing.server import NoOps, SequencerServer
-from tidings.protocol.sequencing.stamps import Chain, Timestamp
+from tidings.protocol.sequencing.stamps import Chain
 from tidings.protocol.sequencing.subscriber import (
     NO_OP,
     OrderedEvent,
@@ -74,6 +75,8 @@ class Scenario:
     """So many notifications at most are lost: the service is unreliable."""
     patience: Patience | None = None
     fifo_chain: bool = True
+    runs: bool = True
+    """Events that were published together come together; False: each by itself."""
     prompt_publishers: bool = False
     """Their requests and answers arrive at once. For small state spaces: nothing is missed by it, an operation may
     be late instead of its request, and a notification instead of the answer before it."""
@@ -216,37 +219,43 @@ class World:
 
     def on_fact(self, node: str, fact: object) -> None:
         if isinstance(fact, EventStamped):
-            self.named[str(fact.event)] = (fact.stamp.topic, fact.stamp.number)
-            if (fact.stamp.topic, fact.stamp.number) in self.stamps:
-                self.problems.append(f"two events have the number {fact.stamp}")
-            self._notify(fact.stamp, fact.event)
+            assert isinstance(fact.event, tuple)
+            for offset, event in enumerate(fact.event):
+                number = (fact.stamp.topic, fact.stamp.number + offset)
+                self.named[event] = number
+                if number in self.stamps:
+                    self.problems.append(f"two events have the number {number}")
+            self._notify(fact.stamp, fact.event, fact.count)
             if node in self.publishers:
-                self.publishers[node].published(fact.receipt)
+                self.publishers[node].published(fact.receipt, fact.count)
         elif isinstance(fact, NoOps):
             for offset in range(fact.count):
-                stamp = structs.replace(fact.stamp, number=fact.stamp.number + offset)
-                self.no_ops.add((stamp.topic, stamp.number))
-                self._notify(stamp, NO_OP)
+                self.no_ops.add((fact.stamp.topic, fact.stamp.number + offset))
+            self._notify(fact.stamp, NO_OP, fact.count)
         elif isinstance(fact, OrderedEvent):
             self._show(node, fact)
         elif isinstance(fact, TopicsJoined):
             for topic, clock in zip(fact.topics, fact.clocks, strict=True):
                 self.windows[node][topic] = Window(topic, clock)
 
-    def _notify(self, stamp: Timestamp, event: object) -> None:
-        self.stamps.setdefault((stamp.topic, stamp.number), stamp)
+    def _notify(self, stamp: Timestamp, event: object, count: int) -> None:
+        """As one run, or event by event, as the scenario says."""
+        for offset in range(count):
+            self.stamps.setdefault((stamp.topic, stamp.number + offset), stamp.at(stamp.number + offset))
+        size = count if self.scenario.runs else 1
         for name, topics in self.in_service.items():
             if stamp.topic in topics:
-                self.bag.append(("event", name, stamp, event))
+                for first in range(stamp.number, stamp.number + count, size):
+                    self.bag.append(("event", name, stamp.at(first), event, size))
 
     def _show(self, subscriber: str, fact: OrderedEvent) -> None:
-        number = (fact.stamp.topic, fact.stamp.number)
-        self.shown[subscriber].append((number, fact.out_of_order))
         window = self.windows[subscriber].get(fact.stamp.topic)
-        if window is None:
-            self.problems.append(f"{subscriber} is shown {number} of a topic that it has not")
-        else:
-            window.seen.append(fact.stamp.number)
+        for number in range(fact.stamp.number, fact.stamp.number + fact.count):
+            self.shown[subscriber].append(((fact.stamp.topic, number), fact.out_of_order))
+            if window is None:
+                self.problems.append(f"{subscriber} is shown {number} of a topic that it has not")
+            else:
+                window.seen.append(number)
 
     # --- What the scheduler may do
 
@@ -305,11 +314,11 @@ class World:
             sender, to, message = rest
             self._receive(to, sender, message)
         elif kind == "event":
-            name, stamp, event = rest
+            name, stamp, event, count = rest
             if stamp.topic in self.windows[name] and event is not NO_OP:
-                self.arrived[name].add((stamp.topic, stamp.number))
+                self.arrived[name].update((stamp.topic, stamp.number + offset) for offset in range(count))
             self._marks.pop(name, None)
-            self.subscribers[name].receive(stamp, event)
+            self.subscribers[name].receive(stamp, event, count)
         else:
             server, publisher = rest
             self._marks.pop(server, None)
@@ -386,7 +395,7 @@ class World:
             for subscriber, windows in self.windows.items():
                 if topic in windows:
                     self.due[subscriber, event] = topic
-        assert self.publishers[name].publish(topic, events)
+        assert self.publishers[name].publish(topic, tuple(events), count)
 
     def _change(self, name: str, add: tuple[int, ...], remove: tuple[int, ...]) -> None:
         self.in_service[name].update(add)

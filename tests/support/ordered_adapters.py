@@ -12,7 +12,7 @@ import tidings
 from external_brokers import ExternalBroker, MosquittoBroker, NatsBroker, RedisBroker
 from live_network import until
 from live_ordering import Hosts
-from tidings.model.event import NOOP_ATTRIBUTE, Event
+from tidings.model.event import WHOLE, Event
 from tidings.model.subscription import Subscription
 from tidings.opening import connect
 from tidings.ordering.no_ops import NoOpPublisher
@@ -194,7 +194,7 @@ class Crowd:
         await service.add_subscription(Subscription("headers", ("/**",), headers=True), self._on_internal)
 
     def _on_internal(self, event: Event) -> None:
-        if NOOP_ATTRIBUTE in event.internal:
+        if event.carrier.kind > WHOLE:
             self.no_ops.append(event)
 
     # --- Publishing

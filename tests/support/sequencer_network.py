@@ -27,6 +27,7 @@ from msgspec import structs
 from tidings.model.errors import StoreFull
 from tidings.model.messages import Message
 from tidings.model.ordering_messages import ChainItem, Claim, EventStamps, WalkDone
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.kernel import Node, RandomSource, Send, TimerName
 from tidings.protocol.sequencing.client import (
@@ -41,7 +42,6 @@ from tidings.protocol.sequencing.layout import Layout, spread
 from tidings.protocol.sequencing.machine import PublishNoOps
 from tidings.protocol.sequencing.node import SequencerNode
 from tidings.protocol.sequencing.replica import Replica, Role, Times
-from tidings.protocol.sequencing.stamps import CarriedStamp, Timestamp
 from tidings.protocol.sequencing.subscriber import OrderedSubscriber
 from tidings.protocol.store import Change, MemoryStore
 
@@ -194,8 +194,16 @@ class Watcher:
             self.problems.append(f"{sender} says {message}; it was {self.answers[what]}")
 
 
-def carried(stamp: Timestamp, count: int = 0) -> CarriedStamp:
-    return CarriedStamp(0, stamp.topic, stamp.number, stamp.index, stamp.values, count)
+@dataclass(eq=False)
+class Batch:
+    """Events that are published together."""
+
+    names: tuple[str, ...]
+    first: int = 0
+    """The number of the first of them, once it has one."""
+
+    def named(self, number: int, count: int) -> tuple[str, ...]:
+        return self.names[number - self.first : number - self.first + count]
 
 
 class Service:
@@ -221,24 +229,39 @@ class Service:
         self.on_the_way -= 1
         if host.life != life and world.random.random() < 0.5:
             return
-        published = world.events[str(fact.event)]
-        if not world.healed and unlucky < world.plan.refusals:
-            published.refused = True
-            world.later(self._answer, host, life, fact.handle, taken=False)
+        batch = fact.event
+        assert isinstance(batch, Batch) and len(batch.names) == fact.count
+        is_refused = not world.healed and unlucky < world.plan.refusals
+        if is_refused:
+            for name in batch.names:
+                world.events[name].refused = True
+            world.later(self._answer, host, life, fact.handle, fact.count, taken=False)
             if unlucky < world.plan.refusals / 2:
                 return  # else it is taken, and nobody knows
-        number = (fact.stamp.topic, fact.stamp.number)
-        if self.events.setdefault(number, str(fact.event)) != fact.event:
-            world.problems.append(f"{number} is in the service as {self.events[number]} and as {fact.event}")
-        published.accepted, published.number = True, number
-        self._notify(carried(fact.stamp), fact.event)
-        if not published.refused:
-            world.later(self._answer, host, life, fact.handle, taken=True)
+        for offset, name in enumerate(batch.names):
+            number = (fact.stamp.topic, fact.stamp.number + offset)
+            if self.events.setdefault(number, name) != name:
+                world.problems.append(f"{number} is in the service as {self.events[number]} and as {name}")
+            world.events[name].accepted, world.events[name].number = True, number
+        self._notify_in_pieces(fact.stamp, batch, fact.count)
+        if not is_refused:
+            for part in self._pieces(fact.count):
+                world.later(self._answer, host, life, fact.handle, part, taken=True)
 
-    def _answer(self, host: Host, life: int, handle: int, *, taken: bool) -> None:
+    def _answer(self, host: Host, life: int, handle: int, count: int, *, taken: bool) -> None:
         if host.life == life:
             module = self._world.client(host).module
-            (module.published if taken else module.failed)(handle)
+            (module.published if taken else module.failed)(handle, count)
+
+    def _notify_in_pieces(self, stamp: Timestamp, event: object, count: int) -> None:
+        """Runs are cut wherever the service likes."""
+        for part in self._pieces(count):
+            self._notify(stamp, event, part)
+            stamp = stamp.at(stamp.number + part)
+
+    def _pieces(self, count: int) -> list[int]:
+        cut = self._world.random.randrange(count)
+        return [cut, count - cut] if cut else [count]
 
     def publish_no_ops(self, host: Host, fact: PublishNoOps) -> None:
         self.on_the_way += 1
@@ -250,30 +273,31 @@ class Service:
             return
         for offset in range(fact.count):
             self.no_ops.add((fact.stamp.topic, fact.stamp.number + offset))
-        self._notify(carried(fact.stamp, fact.count), None)
+        self._notify_in_pieces(fact.stamp, None, fact.count)
         self._world.later(self._no_ops_published, host, life, fact)
 
     def _no_ops_published(self, host: Host, life: int, fact: PublishNoOps) -> None:
         if host.life == life:
             self._world.sequencer(host).sequencer.no_ops_published(fact.server, fact.number)
 
-    def _notify(self, carried: CarriedStamp, event: object) -> None:
+    def _notify(self, stamp: Timestamp, event: object, count: int = 1) -> None:
         world = self._world
         for (client, key), topics in self.topics.items():
-            if carried.topic in topics:
+            if stamp.topic in topics:
                 for _ in range(1 + (world.random.random() < world.plan.repeats)):
                     self.on_the_way += 1
-                    world.later(self._hand_over, client, key, carried, event)
+                    world.later(self._hand_over, client, key, stamp, event, count)
 
-    def _hand_over(self, client: str, key: int, carried: CarriedStamp, event: object) -> None:
+    def _hand_over(self, client: str, key: int, stamp: Timestamp, event: object, count: int) -> None:
         """Reliable: who pauses gets it later, who died does not need it."""
         host = self._world.hosts[client]
         if host.paused_until > self._world.now:
-            self._world.at(host.paused_until, self._hand_over, client, key, carried, event)
+            self._world.at(host.paused_until, self._hand_over, client, key, stamp, event, count)
             return
         self.on_the_way -= 1
         if host.up:
-            self._world.client(host).module.receive(key, carried, event)
+            module = self._world.client(host).module
+            (module.receive_no_ops if event is None else module.receive)(key, stamp, event, count)
 
 
 @dataclass(frozen=True)
@@ -447,9 +471,7 @@ class World:
             print(f"{self.now / SECOND:9.4f} {host.name} {fact}")
         match fact:
             case PublishNow():
-                if self.events[str(fact.event)].number is not None:
-                    self.problems.append(f"{fact.event} is handed over twice")
-                self.events[str(fact.event)].number = (fact.stamp.topic, fact.stamp.number)
+                self._on_publish_now(fact)
                 self.service.publish(host, fact)
             case PublishNoOps():
                 self.watcher.on_no_ops(host.name, fact)
@@ -473,14 +495,28 @@ class World:
             if not watch.joining[topic] and topic in watch.wanted:  # else it was left, or joined again, since
                 watch.joined[topic] = self.step
 
+    def _on_publish_now(self, fact: PublishNow) -> None:
+        batch = fact.event
+        assert isinstance(batch, Batch)
+        batch.first = fact.stamp.number
+        for offset, name in enumerate(batch.names):
+            if self.events[name].number is not None:
+                self.problems.append(f"{name} is handed over twice")
+            self.events[name].number = (fact.stamp.topic, fact.stamp.number + offset)
+
     def _on_shown(self, host: Host, fact: Shown) -> None:
+        batch, number = fact.event, fact.stamp.number
+        assert isinstance(batch, Batch)
+        for offset, name in enumerate(batch.named(number, fact.count)):
+            self._on_each_shown(host, fact, name, number + offset)
+
+    def _on_each_shown(self, host: Host, fact: Shown, event: str, at: int) -> None:
         watch = self.watches[host.name, fact.key]
-        event = str(fact.event)
         if fact.stamp.topic not in watch.wanted or watch.ended or watch.broken:
             self.problems.append(f"{host.name} is shown {event} of {fact.stamp.topic}, which it left")
         if event in [shown for shown, _ in watch.shown]:
             self.problems.append(f"{host.name} is shown {event} twice")
-        number = (fact.stamp.topic, fact.stamp.number)
+        number = (fact.stamp.topic, at)
         if fact.out_of_order and number not in self.service.no_ops:
             self.problems.append(f"{event} comes late to {host.name}, and nobody replaced it")
         watch.shown.append((event, fact.out_of_order))
@@ -517,10 +553,13 @@ class World:
         for _ in range(count):
             if self.random.random() < 0.3:
                 topic = self.random.randrange(self.plan.topics)
-            event = f"e{len(self.events)}"
-            self.events[event] = Published(client, topic, self.step, self.known[client])
-            self.known[client] |= {event}
-            assert self.client(self.hosts[client]).module.publish(topic, event)
+            names = []
+            for _ in range(self.random.choice((1, 1, 2, 5))):
+                event = f"e{len(self.events)}"
+                self.events[event] = Published(client, topic, self.step, self.known[client])
+                self.known[client] |= {event}
+                names.append(event)
+            self.client(self.hosts[client]).module.publish(topic, Batch(tuple(names)), len(names))
 
     def _join(self, client: str) -> None:
         module = self.client(self.hosts[client]).module

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import Any
 
 from tidings.model.errors import NotConfirmed
-from tidings.model.event import NOOP_ATTRIBUTE, Event, EventId
+from tidings.model.event import WHOLE, Event, EventId
 from tidings.model.predicates import Scalar
+from tidings.model.run import Stretch
 from tidings.model.subscription import Subscription
 from tidings.opening import Embedded
 from tidings.ordering.service import OrderedService
 from tidings.services.overlay import local_bus
+from tidings.services.receipts import Batch
 from tidings.services.sequencing import LocalSequencing
 from tidings.services.service import EventService, Notify
 
@@ -63,28 +65,35 @@ class TroubledService(EventService):
         attributes: Mapping[str, Scalar] | None = None,
         payload: bytes = b"",
         *,
-        internal: bool = False,
         wait: bool = True,
     ) -> Any:
+        publish: Any = self.inner.publish
+        return await self._trouble(lambda: publish(topic, attributes, payload, wait=wait))
+
+    async def publish_many(self, events: Any) -> int:
+        published = 0
+        for event in events:
+            await self.publish(*event)
+            published += 1
+        return published
+
+    def reserve(self) -> EventId:
+        return self.inner.reserve()
+
+    async def send(self, stretch: Stretch) -> Batch:
+        batch: Batch = await self._trouble(lambda: self.inner.send(stretch))
+        return batch
+
+    async def _trouble(self, publish: Callable[[], Awaitable[Any]]) -> Any:
         if self.hangs:
             await asyncio.get_running_loop().create_future()
         if self.lingers_s:
             await asyncio.sleep(self._random.random() * self.lingers_s)
         if self._random.random() < self.refuses:
             if self._random.random() < 0.5:
-                await self.inner.publish(topic, attributes, payload, internal=internal)
+                await publish()
             raise NotConfirmed("refused on purpose")
-        publish: Any = self.inner.publish
-        return await publish(topic, attributes, payload, internal=internal, wait=wait)
-
-    async def publish_many(
-        self, events: Iterable[tuple[str, Mapping[str, Scalar], bytes]], *, internal: bool = False
-    ) -> int:
-        published = 0
-        for event in events:
-            await self.publish(*event, internal=internal)
-            published += 1
-        return published
+        return await publish()
 
     async def add_subscription(
         self, subscription: Subscription, notify: Notify, *, paced: bool = False
@@ -95,7 +104,7 @@ class TroubledService(EventService):
                 self.inner.taken(subscription.id)  # what is behind it may come
                 self._paid[subscription.id] += 1
             elif self._random.random() >= self.loses:
-                if NOOP_ATTRIBUTE not in event.internal:
+                if event.carrier.kind <= WHOLE:
                     self.arrived[subscription.id].add(event.id)
                 self._notify(notify, event)
                 if self._random.random() < self.repeats:

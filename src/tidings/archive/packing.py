@@ -17,7 +17,6 @@ from tidings.model.errors import ArchiveError, AttributeValueError, WireError
 from tidings.model.event import (
     INT_MAX,
     INT_MIN,
-    INTERNAL_PREFIX,
     RESERVED_ATTRIBUTE,
     AttributeMap,
     Counter,
@@ -266,7 +265,7 @@ def _check(events: bytes | memoryview, count: int) -> None:
     except _UNREADABLE:
         found = doubtful = _decode_loose(events)
     for event in doubtful:
-        check_attributes(without_internal(event.attributes))
+        check_attributes(event.attributes)
     if len(found) != count:
         raise WireError(f"{len(found)} events instead of {count}")
 
@@ -288,10 +287,3 @@ def unpack_events(rows: Sequence[TailRow]) -> list[KeptEvent]:
 def row_checksum(offset: int, value: bytes) -> int:
     """It starts from the offset: a row under another's offset is as wrong as a damaged one."""
     return crc32(value, offset & 0xFFFFFFFF)
-
-
-def without_internal(attributes: AttributeMap) -> AttributeMap:
-    for name in attributes:
-        if name >= INTERNAL_PREFIX:  # few names sort behind it
-            return {name: value for name, value in attributes.items() if not name.startswith(INTERNAL_PREFIX)}
-    return attributes

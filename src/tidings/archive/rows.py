@@ -13,9 +13,9 @@ from itertools import accumulate, chain
 import msgspec
 import pyarrow as pa
 
-from tidings.archive.packing import Order, TailRow, unpack_events, without_internal
+from tidings.archive.packing import Order, TailRow, unpack_events
 from tidings.model.errors import ArchiveError
-from tidings.model.event import INTERNAL_PREFIX, AttributeMap, source_text
+from tidings.model.event import AttributeMap, source_text
 from tidings.model.text import attribute_texts
 
 ATTRIBUTES_TYPE = pa.map_(pa.string(), pa.string())
@@ -69,16 +69,9 @@ class Rows:
 
     @cached_property
     def attributes(self) -> list[AttributeMap]:
-        """Without the internal ones, which leave what is packed as well."""
-        found = [decode_attributes(event.packed) for event in self.events]
-        if any(name >= INTERNAL_PREFIX for name in set(chain.from_iterable(found))):
-            found = list(map(without_internal, found))
-            for event, attributes in zip(self.events, found, strict=True):
-                event.packed = msgspec.Raw(_encode(attributes))
-        return found
+        return [decode_attributes(event.packed) for event in self.events]
 
     def packed(self) -> list[bytes]:
-        assert self.attributes is not None
         return [bytes(event.packed) for event in self.events]
 
     def sources(self) -> list[str]:

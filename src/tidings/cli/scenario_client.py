@@ -67,8 +67,9 @@ class LivePublisher(Role):
 
     def on_fact(self, fact: object) -> None:
         match fact:
-            case PublicationNumbered(entries=entries):
-                report(words.Stamped(entries))
+            case PublicationNumbered(first=first, last=last, entries=entries):
+                for _ in range(first, last + 1):
+                    report(words.Stamped(entries))
             case PublicationConfirmed(first=first, last=last):
                 self._confirmed = max(self._confirmed, last)
                 report(words.Confirmed(self._source, first, last, self.go.now))

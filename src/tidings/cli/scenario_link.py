@@ -120,10 +120,16 @@ class _Told:
 
     def __init__(self, link: LiveLink) -> None:
         self._link = link
-        session = link.session
+        session = self._session = link.session
+        self.identity = session.identity
         self.reserve = session.reserve
         self.publish_as = session.publish_as
+        self.publish_stretch = session.publish_stretch
         self.unsubscribe = session.unsubscribe
+
+    @property
+    def next_sequence(self) -> int:
+        return self._session.next_sequence
 
     def subscribe(self, subscription: Subscription) -> None:
         for role in self._link.roles:
@@ -194,6 +200,7 @@ class LiveLink:
     def _on_connection(self, up: bool, reason: str) -> None:
         if up and not self._was_connected:
             self._was_connected = True
+            self.session.takes_runs = self.sequencers is not None
             self.application = Application(_Told(self), self.on_fact)
             for role in self.roles:
                 role.on_first_connection()

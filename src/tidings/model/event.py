@@ -4,13 +4,14 @@ One layout serves both. `Publication` is what brokers handle: the header decoded
 as they came, so that an event which is only forwarded is never decoded or encoded again. `Event` is what
 applications see: everything decoded and checked.
 
-Attributes whose names start with `~` are internal: what wraps a service (an order) puts them there. Applications
-neither publish them nor see them among an event's attributes.
+An event may have a header for protocols behind its seven fields: its place in an order (the layout's fingerprint and
+the timestamp) and what kind of thing it is. A header is made by what numbers an event, never by applications. Names of
+attributes that start with `~` are reserved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
@@ -19,26 +20,34 @@ from msgspec import Meta, Raw, Struct
 
 from tidings.model.errors import AttributeValueError, TopicError, WireError
 from tidings.model.predicates import Scalar
+from tidings.model.timestamp import Timestamp
 from tidings.model.topics import check_topic
 
 MAX_ATTRIBUTES = 256
 MAX_NAME_BYTES = 256
 MAX_EVENT_BYTES = 1024 * 1024
+"""Without its header."""
+MAX_HEADER_BYTES = 64 * 1024
+"""More than fit into one: a timestamp has at most 4,096 entries."""
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 RESERVED_ATTRIBUTE = "topic"
-INTERNAL_PREFIX = "~"
-HEADER_ATTRIBUTE = "~header"
-"""True in what is left of an event whose attributes and payload its receiver did not ask for."""
-ORDER_ATTRIBUTE = "~order"
-"""The timestamp of an event in its order."""
-NOOP_ATTRIBUTE = "~noop"
-"""In an event that only stands for a number in an order: no application is shown it."""
+RESERVED_PREFIX = "~"
+MAX_NO_OPS = 1024
+"""Numbers that one event without a body stands for."""
+WHOLE = 0
+"""The kind of an event, or of a run, that has its body."""
+BARE = -1
+"""The kind of what is left of one whose attributes and payload its receiver did not ask for. Kinds above 0: no event,
+but so many numbers of an order that have none (no-ops)."""
 
 Counter = Annotated[int, Meta(ge=0, le=INT_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES)]
+Kind = Annotated[int, Meta(ge=BARE, le=MAX_NO_OPS)]
 AttributeMap = dict[str, Any]
 """The values are Scalars; msgspec has no union of str and bytes, so they are checked after decoding."""
 if TYPE_CHECKING:
+    from tidings.model.run import Stretch
+
     _MostlyPlain = AttributeMap
 else:
     _MostlyPlain = dict[str, bool | int | float | str | None]
@@ -62,7 +71,8 @@ def source_text(source: str, incarnation: int) -> str:
 
 
 class Publication(Struct, array_like=True, eq=False, gc=False):
-    """An event on its way. The fields up to `packed_payload` are the event; the rest stays in the process.
+    """An event on its way. The fields up to `packed_payload` are the event, those up to `kind` its header, if it has
+    one; the rest stays in the process.
 
     Every hop of every event reads these, hence fields and not a dictionary beside them. It is a run of one
     (model/run.py).
@@ -77,6 +87,12 @@ class Publication(Struct, array_like=True, eq=False, gc=False):
     packed_attributes: Raw
     packed_payload: Raw
 
+    layout: Counter = 0
+    """The fingerprint of the layout of the stamp."""
+    stamp: Timestamp | None = None
+    """The event's place in its order; None: it has none."""
+    kind: Kind = WHOLE
+
     raw: Any = None
     """The whole encoding, as it came or was made."""
     size_bytes: int = 0
@@ -87,10 +103,8 @@ class Publication(Struct, array_like=True, eq=False, gc=False):
     selection_token: Any = None
     text_id: str = ""
     """`str(id)`, once a trace asked for it."""
-    stripped: Any = None
-    """What `strip_publication` made of it."""
-    hidden: bool | None = None
-    """Is it for protocols alone? None while nobody has looked: `is_hidden` does, and so does `event`."""
+    bared: Any = None
+    """What `bare_publication` made of it."""
 
     @property
     def id(self) -> EventId:
@@ -103,6 +117,20 @@ class Publication(Struct, array_like=True, eq=False, gc=False):
     @property
     def last(self) -> int:
         return self.sequence
+
+    @property
+    def packed_header(self) -> bytes:
+        """Empty: it has none."""
+        has_none = self.stamp is None and self.kind == WHOLE
+        return b"" if has_none else _encode((self.layout, self.stamp, self.kind))
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers of its order it stands for."""
+        return max(self.kind, 1)
+
+    def __str__(self) -> str:
+        return f"event {self.id}"
 
     def attributes(self) -> Mapping[str, Scalar]:
         """The attributes with the topic among them, as filters see them; WireError if they do not decode."""
@@ -118,9 +146,7 @@ class Publication(Struct, array_like=True, eq=False, gc=False):
 
     def event(self) -> Event:
         """The decoded event for an application."""
-        event, internal = _decode_apart(self.raw)
-        self.hidden = internal is not None and _hides(internal)
-        return event
+        return decode_event(self.raw)
 
 
 class Event(Struct, array_like=True, dict=True):
@@ -133,7 +159,6 @@ class Event(Struct, array_like=True, dict=True):
     topic: str
     published_at: Counter
     attributes: _MostlyPlain
-    """Without the internal ones, once `decode_event` is done."""
     payload: bytes
 
     @property
@@ -145,15 +170,17 @@ class Event(Struct, array_like=True, dict=True):
         return EventId(self.source, self.incarnation, self.sequence)
 
     @property
-    def internal(self) -> AttributeMap:
-        """The attributes whose names start with `~`: for what wraps a service."""
-        internal: AttributeMap = self.__dict__.get("internal", {})
-        return internal
+    def carrier(self) -> Any:
+        """What brought the event, with its header: for what wraps a service, not in streams."""
+        return self.__dict__.get("carrier")
 
     @property
     def order(self) -> Any:
         """The event's place in the order of its subscription, where that has one."""
-        return self.__dict__.get("order")
+        found = self.__dict__.get("order")
+        if found is None and "places" in self.__dict__:  # of the run that it came in
+            found = self.__dict__["order"] = self.__dict__["places"].of(self.sequence)
+        return found
 
     @property
     def out_of_order(self) -> bool:
@@ -180,12 +207,13 @@ class _Loose(Struct, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_attributes = msgspec.msgpack.Decoder(AttributeMap).decode
-_decode_packed_attributes = msgspec.msgpack.Decoder(dict[str, Raw]).decode
 _decode_publication = msgspec.msgpack.Decoder(Publication).decode
 _decode_event = msgspec.msgpack.Decoder(Event).decode
 _decode_loose = msgspec.msgpack.Decoder(_Loose).decode
 _decode_bytes = msgspec.msgpack.Decoder(bytes).decode
-_NO_PAYLOAD = Raw(_encode(b""))
+_NO_BODY = (Raw(_encode({})), Raw(_encode(b"")))
+EVENT_ITEMS, _HEADED_ITEMS = 0x97, b"\x9a"
+"""The first byte of an event: an array of seven, or of ten with a header."""
 
 # What most publications carry, checked by the decoder itself. A union of str and bytes is beyond it, and it
 # counts a name's length in characters: what it refuses gets the full check.
@@ -216,18 +244,14 @@ def make_publication(
     return Publication(*fields, raw=Raw(raw), size_bytes=len(raw))
 
 
-def check_event(
-    topic: str, attributes: Mapping[str, Scalar], payload: bytes, *, internal: bool = True
-) -> None:
-    """TopicError or AttributeValueError for what cannot be published; text is checked by encoding it.
-
-    Not `internal`: names of attributes that are reserved are refused, too.
-    """
+def check_event(topic: str, attributes: Mapping[str, Scalar], payload: bytes) -> None:
+    """TopicError or AttributeValueError for what cannot be published; text is checked by encoding it."""
     try:
         check_topic(topic)
     except TypeError:  # it cannot even be looked up among those that were checked before
         raise TopicError(f"topic {topic!r} is not a string") from None
-    check_attributes(attributes, internal=internal)
+    check_attributes(attributes)
+    check_not_reserved(tuple(attributes))
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise AttributeValueError(f"payload must be bytes, not {type(payload).__name__}")
 
@@ -241,13 +265,13 @@ def not_text(error: UnicodeEncodeError) -> AttributeValueError:
     return AttributeValueError(f"an attribute is not valid Unicode text: {error.object!r}")
 
 
-def check_attributes(attributes: Mapping[str, Scalar], *, internal: bool = True) -> None:
+def check_attributes(attributes: Mapping[str, Scalar]) -> None:
     """AttributeValueError for a name or a value that an event cannot carry; text is checked by encoding it."""
     try:
         values = attributes.values()
     except AttributeError:
         raise _no_mapping(attributes) from None
-    _check_names(tuple(attributes), internal)
+    _check_names(tuple(attributes))
     for value in values:
         kind = type(value)
         if (kind is int and not INT_MIN <= value <= INT_MAX) or kind not in _PLAIN_TYPES:  # type: ignore[operator]
@@ -276,10 +300,8 @@ _PLAIN_TYPES = frozenset((bool, int, float, str, bytes, type(None)))
 
 
 @lru_cache(maxsize=4096)
-def _check_names(names: tuple[str, ...], internal: bool) -> None:
+def _check_names(names: tuple[str, ...]) -> None:
     """Sources publish the same names again and again."""
-    if not internal:
-        check_not_internal(names)
     if len(names) > MAX_ATTRIBUTES:
         raise AttributeValueError(f"{len(names)} attributes; at most {MAX_ATTRIBUTES} are carried")
     for name in names:
@@ -295,16 +317,14 @@ def _check_name(name: str) -> None:
         raise AttributeValueError(f"attribute name {name[:40]!r}... is longer than {MAX_NAME_BYTES} bytes")
 
 
-def check_not_internal(names: Iterable[str]) -> None:
-    """AttributeValueError for the name of an attribute that applications may not publish."""
-    try:
-        for name in names:
-            if isinstance(name, str) and name.startswith(INTERNAL_PREFIX):
-                raise AttributeValueError(
-                    f"attribute name {name!r}: names that start with {INTERNAL_PREFIX!r} are reserved"
-                )
-    except TypeError:
-        raise _no_mapping(names) from None
+@lru_cache(maxsize=4096)
+def check_not_reserved(names: tuple[str, ...]) -> None:
+    """AttributeValueError for the name of an attribute that applications may not publish. Nobody else looks."""
+    for name in names:
+        if name.startswith(RESERVED_PREFIX):
+            raise AttributeValueError(
+                f"attribute name {name!r}: names that start with {RESERVED_PREFIX!r} are reserved"
+            )
 
 
 def decode_publication(raw: Raw | bytes) -> Publication:
@@ -317,7 +337,7 @@ def decode_publication(raw: Raw | bytes) -> Publication:
     publication.size_bytes = len(memoryview(raw))
     # A longer array would have filled what is ours alone.
     publication.decoded = publication.selection = publication.selection_token = None
-    publication.stripped = publication.hidden = None
+    publication.bared = None
     publication.text_id = ""
     return publication
 
@@ -330,9 +350,12 @@ def rebuild_publication(
     published_at: int,
     packed_attributes: bytes,
     payload: bytes,
+    packed_header: bytes = b"",
 ) -> Publication:
     """The publication of an event that came in parts, checked; WireError if no publisher may send it."""
-    fields = (source, incarnation, sequence, topic, published_at, Raw(packed_attributes), payload)
+    fields = [source, incarnation, sequence, topic, published_at, Raw(packed_attributes), payload]
+    if packed_header:
+        fields += _decode_packed_header(packed_header)
     publication = decode_publication(Raw(_encode(fields)))
     if len(memoryview(publication.packed_attributes)) != len(packed_attributes):
         raise WireError(f"event {publication.id}: its attributes are not one map")
@@ -340,92 +363,75 @@ def rebuild_publication(
     return publication
 
 
-def strip_publication(publication: Publication) -> Publication:
-    """The event's header: its internal attributes and HEADER_ATTRIBUTE, and no payload. It is made once.
-
-    What cannot be stripped comes back whole: its reader will say what is wrong with it.
-    """
-    if publication.stripped is None:
-        publication.stripped = _make_stripped(publication)
-    stripped: Publication | None = publication.stripped
-    return publication if stripped is None else stripped
+# --- Headers
 
 
-def _make_stripped(publication: Publication) -> Publication | None:
+def stamp_publication(publication: Publication, layout: int, stamp: Timestamp) -> Publication:
+    """The event at this place in an order."""
+    return _with_header(publication, layout, stamp, WHOLE)
+
+
+def make_no_ops(
+    source: str, incarnation: int, sequence: int, topic: str, layout: int, stamp: Timestamp, count: int
+) -> Publication:
+    """In the place of `count` events, from the stamp's number on, that nobody will publish."""
+    fields = (source, incarnation, sequence, topic, 0, *_NO_BODY)
+    return _with_header(Publication(*fields, raw=Raw(_encode(fields))), layout, stamp, count)
+
+
+def bare_publication(publication: Publication) -> Publication:
+    """What is left of the event for whoever needs its header only. It is made once."""
+    if publication.bared is None:
+        fields = (
+            publication.source,
+            publication.incarnation,
+            publication.sequence,
+            publication.topic,
+            publication.published_at,
+            *_NO_BODY,
+        )
+        whole = Publication(*fields, raw=Raw(_encode(fields)), text_id=publication.text_id)
+        kind = publication.kind or BARE
+        publication.bared = _with_header(whole, publication.layout, publication.stamp, kind)
+    bared: Publication = publication.bared
+    return bared
+
+
+def _decode_packed_header(packed: bytes) -> list[Any]:
     try:
-        attributes = _decode_packed_attributes(publication.packed_attributes)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
-    kept: AttributeMap = {
-        name: packed for name, packed in attributes.items() if name.startswith(INTERNAL_PREFIX)
-    }
-    kept[HEADER_ATTRIBUTE] = True
-    fields = (
-        publication.source,
-        publication.incarnation,
-        publication.sequence,
-        publication.topic,
-        publication.published_at,
-        Raw(_encode(kept)),
-        _NO_PAYLOAD,
-    )
-    raw = _encode(fields)
-    if len(raw) > MAX_EVENT_BYTES:
-        return None
-    return Publication(*fields, raw=Raw(raw), size_bytes=len(raw), text_id=publication.text_id, hidden=True)
+        header: list[Any] = msgspec.msgpack.decode(packed, type=list[Any])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise WireError(f"not the header of an event: {error}") from None
+    return header
 
 
-def order_stamp(carried: Publication | Event) -> object:
-    """The encoded timestamp of an event in its order; None: it has none. WireError if it does not decode."""
-    if isinstance(carried, Event):
-        return carried.internal.get(ORDER_ATTRIBUTE)
-    return carried.attributes().get(ORDER_ATTRIBUTE)
+def _with_header(publication: Publication, layout: int, stamp: Timestamp | None, kind: int) -> Publication:
+    """One without a header, with this one behind what it is."""
+    publication.layout, publication.stamp, publication.kind = layout, stamp, kind
+    event, header = memoryview(publication.raw), memoryview(publication.packed_header)
+    # The items of one array behind those of the other.
+    publication.raw = Raw(b"".join((_HEADED_ITEMS, event[1:], header[1:])))
+    publication.size_bytes = len(memoryview(publication.raw))
+    return publication
 
 
-def is_header(carried: Publication | Event) -> bool:
-    """Is it what is left of an event that was not asked for as a whole, or a no-op?"""
-    return _hides(carried.internal) if isinstance(carried, Event) else is_hidden(carried)
-
-
-def is_hidden(publication: Publication) -> bool:
-    """Is it for protocols alone, a no-op or a header? Looked up once, mostly without decoding anything."""
-    if publication.hidden is None:
-        publication.hidden = _find_hidden(publication)
-    return publication.hidden
-
-
-def _find_hidden(publication: Publication) -> bool:
-    packed = bytes(publication.packed_attributes)
-    if packed.find(_PACKED_NOOP) < 0 and packed.find(_PACKED_HEADER) < 0:  # twice as fast as `in`
-        return False
-    try:
-        return _hides(_decode_attributes(packed))  # the bytes might be of a value
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return False
-
-
-_PACKED_NOOP, _PACKED_HEADER = NOOP_ATTRIBUTE.encode(), HEADER_ATTRIBUTE.encode()
-
-
-def _hides(attributes: AttributeMap) -> bool:
-    return NOOP_ATTRIBUTE in attributes or HEADER_ATTRIBUTE in attributes
+def check_header(stretch: Stretch) -> None:
+    """WireError unless a publisher may send the header of this event or run."""
+    stamp, kind = stretch.stamp, stretch.kind
+    if kind == BARE or (kind and stamp is None):
+        raise WireError(f"{stretch}: nobody publishes an event without its body")
+    if stamp is not None:
+        problem = stamp.problem(stretch.numbers)
+        if problem:
+            raise WireError(f"{stretch} has {problem}")
 
 
 def decode_event(raw: Raw | bytes | memoryview) -> Event:
     """A whole encoded event as applications see it; WireError if it is none."""
-    return _decode_apart(raw)[0]
-
-
-def _decode_apart(raw: Raw | bytes | memoryview) -> tuple[Event, AttributeMap | None]:
-    """The event, and its internal attributes if it has some."""
     try:
-        event = _decode_event(raw)
+        return _decode_event(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        event = _decode_closely(raw)
-    for name in event.attributes:
-        if name >= INTERNAL_PREFIX:  # few names sort behind it: they get a closer look
-            return event, set_internal_apart(event)
-    return event, None
+        return _decode_closely(raw)
 
 
 def _decode_closely(raw: Raw | bytes | memoryview) -> Event:
@@ -441,24 +447,18 @@ def _decode_closely(raw: Raw | bytes | memoryview) -> Event:
     return event
 
 
-def set_internal_apart(event: Event) -> AttributeMap | None:
-    """Move the internal attributes to where applications do not look."""
-    attributes: AttributeMap = {}
-    internal: AttributeMap = {}
-    for name, value in event.attributes.items():
-        (internal if name.startswith(INTERNAL_PREFIX) else attributes)[name] = value
-    if not internal:
-        return None
-    event.attributes = attributes
-    event.__dict__["internal"] = internal
-    return internal
+def check_size(publication: Publication) -> None:
+    """WireError if the event is too large."""
+    most = MAX_EVENT_BYTES if publication.stamp is None else MAX_EVENT_BYTES + MAX_HEADER_BYTES
+    if publication.size_bytes > most:
+        size_bytes = publication.size_bytes
+        raise WireError(f"event {publication.id} has {size_bytes} bytes, the limit is {MAX_EVENT_BYTES}")
 
 
 def check_publication(publication: Publication) -> None:
     """WireError unless everything in the publication is what a publisher may send: what a broker checks once."""
-    if publication.size_bytes > MAX_EVENT_BYTES:
-        size_bytes = publication.size_bytes
-        raise WireError(f"event {publication.id} has {size_bytes} bytes, the limit is {MAX_EVENT_BYTES}")
+    check_size(publication)
+    check_header(publication)
     try:
         attributes = _decode_plain_attributes(publication.packed_attributes)
         _decode_bytes(publication.packed_payload)
@@ -477,6 +477,6 @@ def _check_every_field(publication: Publication) -> None:
     event = decode_event(publication.raw)
     try:
         check_topic(event.topic)
-        check_attributes({**event.attributes, **event.internal})
+        check_attributes(event.attributes)
     except (TopicError, AttributeValueError) as error:
         raise WireError(f"event {event.id}: {error}") from None

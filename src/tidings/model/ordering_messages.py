@@ -13,8 +13,9 @@ from msgspec import Meta
 
 from tidings.model.event import Counter, Name
 from tidings.model.messages import WireMessage
+from tidings.model.timestamp import MAX_ENTRIES
 
-MAX_TOPICS = 4096
+MAX_TOPICS = MAX_ENTRIES
 """Topics of one subscriber, present and past, and entries of one timestamp."""
 MAX_BATCH = 1_024
 

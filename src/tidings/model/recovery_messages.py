@@ -76,6 +76,8 @@ class Fragment(WireMessage, frozen=True, gc=False, tag=81):
     index: Annotated[int, Meta(ge=0, le=MAX_BLOCKS - 1)]
     data: Annotated[bytes, Meta(max_length=DATAGRAM_BYTES)]
     checksum: Annotated[int, Meta(ge=0, le=2**32 - 1)]
+    header: bytes = b""
+    """The event's own (model/event.py), packed; empty: it has none."""
 
 
 class Offer(WireMessage, frozen=True, gc=False, tag=82):

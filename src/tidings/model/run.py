@@ -4,7 +4,11 @@ The body is the array of the events' encodings (model/event.py), one behind the 
 all of it is read in one go. A run whose events share one topic says so: whoever selects by topic alone never looks at
 an event. A run of one event is its `Publication`.
 
-A run travels as the array of its six fields. An event has seven: that tells them apart where either may be.
+Where its events have places in an order, consecutive numbers of one entry that are otherwise equal, the run has the
+stamp of its first event in its header. Whoever needs headers only gets the run without its body.
+
+A run travels as an array of six, or of nine with a header; an event is one of seven, or of ten. That tells them apart
+where either may be.
 """
 
 from __future__ import annotations
@@ -18,25 +22,29 @@ from msgspec import Meta, Raw, Struct
 
 from tidings.model.errors import TopicError, WireError
 from tidings.model.event import (
-    HEADER_ATTRIBUTE,
+    BARE,
+    EVENT_ITEMS,
     INT_MAX,
-    INTERNAL_PREFIX,
-    NOOP_ATTRIBUTE,
     RESERVED_ATTRIBUTE,
+    WHOLE,
     Counter,
     Event,
+    Kind,
     Name,
     PlainMap,
     Publication,
+    bare_publication,
     check_event,
     check_event_size,
+    check_header,
     check_publication,
     decode_event,
     decode_publication,
     not_text,
-    strip_publication,
+    stamp_publication,
 )
 from tidings.model.predicates import Scalar
+from tidings.model.timestamp import Timestamp
 from tidings.model.topics import check_topic
 
 MAX_RUN_BYTES = 48 * 1024
@@ -47,8 +55,8 @@ MAX_RUN_EVENTS = 4096
 RUN_OVERHEAD_BYTES = 32
 """At most what a run adds to its events, beside its names."""
 
-_RUN_ITEMS = 0x96
-"""The first byte of an encoded run: an array of six."""
+_RUN_ITEMS = (0x96, 0x99)
+"""The first byte of an encoded run: an array of six, or of nine."""
 _ARRAY_16 = 0xDC
 _ARRAY_BYTES = 3
 _UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
@@ -72,16 +80,24 @@ class Content(Struct, array_like=True, gc=False):
 
 
 class Run(Struct, array_like=True, eq=False, gc=False):
-    """The events `first` to `last` of a source. The fields up to `body` travel; the rest stays in the process."""
+    """The events `first` to `last` of a source. The fields up to `body` travel, those up to `kind` as its header, if it
+    has one; the rest stays in the process."""
 
     source: Name
     incarnation: Counter
     first: Counter
-    count: Annotated[int, Meta(ge=2, le=MAX_RUN_EVENTS)]
+    count: Annotated[int, Meta(ge=1, le=MAX_RUN_EVENTS)]
+    """At least two, unless it is bare."""
     topic: Annotated[str, Meta(max_length=1024)]
     """Of all its events; empty: they have several."""
     body: memoryview
-    """The events as an array."""
+    """The events as an array; empty if the run is bare."""
+
+    layout: Counter = 0
+    """The fingerprint of the layout of the stamp."""
+    stamp: Timestamp | None = None
+    """The place of its first event in its order; those of the others follow."""
+    kind: Kind = WHOLE
 
     size_bytes: int = 0
     encoded: Any = None
@@ -102,9 +118,16 @@ class Run(Struct, array_like=True, eq=False, gc=False):
         """The whole encoding, as it came or was made."""
         if self.encoded is None:
             fields = (self.source, self.incarnation, self.first, self.count, self.topic, self.body)
-            self.encoded = Raw(_encode(fields))
+            has_header = self.stamp is not None or self.kind
+            header = (self.layout, self.stamp, self.kind) if has_header else ()
+            self.encoded = Raw(_encode((*fields, *header)))
         encoded: Raw = self.encoded
         return encoded
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers of its order it stands for, if it has one."""
+        return self.count
 
     def __str__(self) -> str:
         return f"the run {self.first} to {self.last} of {self.source}"
@@ -116,11 +139,14 @@ class Run(Struct, array_like=True, eq=False, gc=False):
         start, end = first - self.first, last - self.first + 1
         if end - start == self.count:
             return self
+        if self.kind == BARE:
+            return self._bare(first, end - start)
         bounds = self._bounds()
         stretch = self.body[bounds[start] : bounds[end]]
         if end - start == 1:
             return self._single(start, stretch)
         made = _make(self.source, self.incarnation, first, end - start, self.topic, stretch)
+        made.layout, made.stamp = self.layout, self._stamp_at(start)
         if self.contents is not None:
             made.contents = self.contents[start:end]
         shift = bounds[start] - _ARRAY_BYTES
@@ -131,6 +157,18 @@ class Run(Struct, array_like=True, eq=False, gc=False):
         """The stretches between these, which are in order."""
         edges = [self.first - 1, *sequences, self.last + 1]
         return [self.cut(left + 1, right - 1) for left, right in pairwise(edges) if right - left > 1]
+
+    def bare(self) -> Run:
+        """Its header, for whoever needs no more."""
+        return self if self.kind == BARE else self._bare(self.first, self.count)
+
+    def _bare(self, first: int, count: int) -> Run:
+        size_bytes = len(self.source) + len(self.topic) + RUN_OVERHEAD_BYTES
+        fields = (self.source, self.incarnation, first, count, self.topic, memoryview(b""))
+        return Run(*fields, self.layout, self._stamp_at(first - self.first), BARE, size_bytes)
+
+    def _stamp_at(self, place: int) -> Timestamp | None:
+        return None if self.stamp is None else self.stamp.at(self.stamp.number + place)
 
     def pieces(self) -> list[memoryview]:
         """The encoding of each event; WireError if there are more or fewer than it says."""
@@ -150,18 +188,25 @@ class Run(Struct, array_like=True, eq=False, gc=False):
         return bounds
 
     def _single(self, place: int, encoding: memoryview) -> Publication:
-        publication = decode_publication(Raw(encoding))
+        publication = self._stamped(decode_publication(Raw(encoding)), place)
         self._check_ids([publication], self.first + place)
         content = None if self.contents is None else self.contents[place]
         if content is not None:
             publication.decoded = content.attributes()
         return publication
 
+    def _stamped(self, publication: Publication, place: int) -> Publication:
+        if memoryview(publication.raw)[0] != EVENT_ITEMS:
+            raise WireError(f"{self} has an event with a header of its own")
+        stamp = self._stamp_at(place)
+        return publication if stamp is None else stamp_publication(publication, self.layout, stamp)
+
     # --- Looking inside
 
     def publications(self) -> list[Publication]:
-        """Its events one by one; WireError if it is not what it says."""
-        singles = [decode_publication(Raw(piece)) for piece in self.pieces()]
+        """Its events one by one; WireError if it is not what it says, or has no body."""
+        pieces = enumerate(self.pieces())
+        singles = [self._stamped(decode_publication(Raw(piece)), place) for place, piece in pieces]
         self._check_ids(singles, self.first)
         return singles
 
@@ -184,10 +229,7 @@ class Run(Struct, array_like=True, eq=False, gc=False):
             events = _decode_events(self.body)
         except _UNREADABLE:
             return self._events_closely(complain)
-        names = set().union(*[event.attributes for event in events])
-        if len(events) != self.count or any(name >= INTERNAL_PREFIX for name in names):
-            return self._events_closely(complain)
-        return events
+        return events if len(events) == self.count else self._events_closely(complain)
 
     def _events_closely(self, complain: Callable[[WireError], None]) -> list[Event]:
         events: list[Event] = []
@@ -201,17 +243,11 @@ class Run(Struct, array_like=True, eq=False, gc=False):
             complain(error)
         return events
 
-    def may_hide(self) -> bool:
-        """May some of its events be for protocols alone?"""
-        return self._has(NOOP_ATTRIBUTE) or self._has(HEADER_ATTRIBUTE)
-
-    def _has(self, text: str) -> bool:
-        return bytes(self.body).find(text.encode()) >= 0
-
     def kept(self) -> Run:
         """The same for long: it does not hold on to the buffer that it was read from."""
         fields = (self.source, self.incarnation, self.first, self.count, self.topic)
-        return Run(*fields, memoryview(bytes(self.body)), self.size_bytes)
+        header = (self.layout, self.stamp, self.kind)
+        return Run(*fields, memoryview(bytes(self.body)), *header, self.size_bytes)
 
     # --- Checking
 
@@ -236,6 +272,10 @@ class Run(Struct, array_like=True, eq=False, gc=False):
         WireError if the run is not what it says.
         """
         try:
+            check_header(self)
+        except WireError as error:
+            return [(sequence, str(error)) for sequence in range(self.first, self.last + 1)]
+        try:
             contents = _decode_contents(self.body)
             self._check_count(len(contents))
             self._check_ids(contents, self.first)
@@ -243,7 +283,7 @@ class Run(Struct, array_like=True, eq=False, gc=False):
                 check_topic(topic)
         except (*_UNREADABLE, TopicError):
             return self._check_each()
-        if self._has(RESERVED_ATTRIBUTE):
+        if bytes(self.body).find(RESERVED_ATTRIBUTE.encode()) >= 0:
             return self._check_each()
         self.contents = contents
         return []
@@ -296,7 +336,7 @@ class Arrival(Struct, frozen=True, eq=False, gc=False):
         for event in events if self.late else ():
             event.__dict__["out_of_order"] = True
         for event in events if self.places is not None else ():
-            event.__dict__["order"] = self.places.of(event.sequence)
+            event.__dict__["places"] = self.places
         if len(events) == stretch.count:
             return events
         found = {event.sequence: event for event in events}
@@ -316,13 +356,13 @@ def _make(
 ) -> Run:
     body = b"".join((bytes((_ARRAY_16,)), count.to_bytes(2, "big"), events))
     size_bytes = len(body) + len(source) + len(topic) + RUN_OVERHEAD_BYTES
-    return Run(source, incarnation, first, count, topic, memoryview(body), size_bytes)
+    return Run(source, incarnation, first, count, topic, memoryview(body), size_bytes=size_bytes)
 
 
 def decode_stretch(raw: Raw) -> Stretch:
     """The run or the event of an encoding; WireError if it is neither."""
     view = memoryview(raw)
-    if view[0] != _RUN_ITEMS:
+    if not view.nbytes or view[0] not in _RUN_ITEMS:
         return decode_publication(raw)
     try:
         run = _decode_run(raw)
@@ -332,6 +372,10 @@ def decode_stretch(raw: Raw) -> Stretch:
     run.size_bytes = view.nbytes
     if len(run.body) > MAX_RUN_BYTES + _ARRAY_BYTES:
         raise WireError(f"{run} has {len(run.body)} bytes of events, the limit is {MAX_RUN_BYTES}")
+    if run.kind > WHOLE or (run.kind == BARE) != (not run.body) or (run.count == 1 and run.body):
+        raise WireError(
+            f"{run} has {run.count} events, {len(run.body)} bytes of them, and is of kind {run.kind}"
+        )
     if run.last > INT_MAX:
         raise WireError(f"{run}: its sequences do not fit into 64 bits")
     return run
@@ -347,12 +391,25 @@ def look(stretch: Stretch) -> Sequence[Content | Publication]:
     return stretch.look() if isinstance(stretch, Run) else [stretch]
 
 
+def cut(stretch: Stretch, first: int, last: int) -> Stretch:
+    """What of it has sequences from `first` to `last`; some of it has."""
+    if stretch.first >= first and stretch.last <= last:
+        return stretch
+    assert isinstance(stretch, Run)
+    return stretch.cut(max(stretch.first, first), min(stretch.last, last))
+
+
+def stamped(stretch: Stretch, layout: int, stamp: Timestamp) -> Stretch:
+    """The events, which have no places in an order yet, at those from this one on."""
+    if isinstance(stretch, Publication):
+        return stamp_publication(stretch, layout, stamp)
+    stretch.layout, stretch.stamp, stretch.encoded = layout, stamp, None
+    return stretch
+
+
 def stripped(stretch: Stretch) -> Stretch:
-    """The headers of its events."""
-    if not isinstance(stretch, Run):
-        return strip_publication(stretch)
-    events = b"".join([bytes(strip_publication(single).raw) for single in stretch.publications()])
-    return _make(stretch.source, stretch.incarnation, stretch.first, stretch.count, stretch.topic, events)
+    """What is left of it for whoever needs headers only."""
+    return stretch.bare() if isinstance(stretch, Run) else bare_publication(stretch)
 
 
 class RunMaker:
@@ -372,6 +429,13 @@ class RunMaker:
         """Is there anything in the making?"""
         return bool(self._count or self.full)
 
+    @property
+    def first(self) -> int | None:
+        """The lowest sequence in the making."""
+        if self.full:
+            return self.full[0].first
+        return self._first if self._count else None
+
     def add(
         self,
         sequence: int,
@@ -379,14 +443,12 @@ class RunMaker:
         attributes: Mapping[str, Scalar],
         payload: bytes,
         published_at: int,
-        *,
-        internal: bool = True,
     ) -> bool:
         """The event behind the last one; TopicError or AttributeValueError if it cannot be published.
 
         True if a run is full.
         """
-        check_event(topic, attributes, payload, internal=internal)
+        check_event(topic, attributes, payload)
         events, end = self._events, len(self._events)
         fields = (self._source, self._incarnation, sequence, topic, published_at, attributes, payload)
         try:

@@ -36,8 +36,8 @@ class Order(StrEnum):
 class Subscription:
     """`id` is unique within its subscriber. No topics means every topic; `filter` is SQL or None.
 
-    With `headers`, what this subscription selects and no other of its client does comes as a header: without
-    payload, and without attributes but the internal ones (model/event.py). Protocols ask so, not applications.
+    With `headers`, what this subscription selects and no other of its client does comes without its body: its header
+    alone (model/event.py). Protocols ask so, not applications.
     """
 
     id: str
@@ -83,6 +83,9 @@ class Interest:
     def sql(self) -> str | None:
         return None if self.pattern is None else self.pattern.text
 
+    def has_topic(self, topic: str) -> bool:
+        return any(pattern.matches(topic) for pattern in self.topics)
+
     def matches(self, publication: Matchable) -> bool:
         topic = publication.topic
         if not any(pattern.matches(topic) for pattern in self.topics):
@@ -91,7 +94,7 @@ class Interest:
 
     def selects(self, event: Event) -> bool:
         """The same for an event that is decoded."""
-        if not any(pattern.matches(event.topic) for pattern in self.topics):
+        if not self.has_topic(event.topic):
             return False
         return self.pattern is None or self.pattern.matches({**event.attributes, "topic": event.topic})
 

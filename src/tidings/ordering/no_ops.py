@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tidings.model.errors import TidingsError
 from tidings.protocol.sequencing.layout import Layout
 from tidings.protocol.sequencing.machine import PublishNoOps
-from tidings.protocol.sequencing.no_ops import NoOpEvent, NoOpOutbox
+from tidings.protocol.sequencing.no_ops import NoOpOutbox
 
 if TYPE_CHECKING:
     from tidings.services.service import EventService
@@ -42,32 +42,32 @@ class NoOpPublisher:
 
     async def _publish_all(self) -> None:
         told = False
-        while events := self._outbox.take():
+        while facts := self._outbox.take():
             try:
                 async with asyncio.timeout(TIMEOUT_S):
-                    await self._publish(events)
+                    await self._publish(facts)
                 told = False
             except Exception as error:  # whatever it is, they are published later
                 if not told:
                     log.warning("no-ops are not published yet: %s", error or "no answer in time")
                 told = True
-                for event in reversed(events):
-                    self._outbox.failed(event.fact)
+                for fact in reversed(facts):
+                    self._outbox.failed(fact)
                 await self._close_service()
                 await asyncio.sleep(RETRY_S)
         self._task = None
 
-    async def _publish(self, events: list[NoOpEvent]) -> None:
+    async def _publish(self, facts: list[PublishNoOps]) -> None:
         if self._service is None:
             service = self._make_service()
             await service.open()
             self._service = service
         begun = [
-            (fact, await self._service.publish(topic, attributes, internal=True, wait=False))
-            for fact, topic, attributes in events
+            (fact, await self._service.send(self._outbox.event(fact, *self._service.reserve())))
+            for fact in facts
         ]
-        for fact, receipt in begun:
-            await receipt
+        for fact, batch in begun:
+            await batch.confirmed()
             self._outbox.confirmed(fact)
 
     async def _close_service(self) -> None:

@@ -11,14 +11,16 @@ any other service it has `Patience`: after a time it goes on without what did no
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from tidings.model.errors import NotConfirmed, TidingsError
-from tidings.model.event import Event, check_not_internal
+from tidings.model.event import Event, EventId, make_publication
 from tidings.model.predicates import Scalar
+from tidings.model.run import Run, Stretch, singles
 from tidings.model.subscription import Subscription
 from tidings.protocol.application.beneath import END
 from tidings.protocol.facts import (
@@ -27,6 +29,7 @@ from tidings.protocol.facts import (
     PublicationConfirmed,
     PublicationFailed,
     PublicationSent,
+    RunDelivered,
     SubscriptionAccepted,
     SubscriptionFailed,
 )
@@ -63,50 +66,66 @@ class ServiceBeneath:
     bookmarks = None
 
     def __init__(self, service: EventService, on_fact: Callable[[object], None]) -> None:
-        self.receipts: dict[int, Receipt] = {}
-        """By sequence, of those who want to know the id that the service gave."""
         self._service = service
         self._on_fact = on_fact
-        self._sequence = 0
-        self._to_publish: deque[tuple[int, str, Mapping[str, Scalar], bytes]] = deque()
+        self._reserved: EventId | None = None
+        """What the service gave and nobody has taken."""
+        self._to_publish: deque[Stretch] = deque()
         self._publisher: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def next_id(self) -> EventId:
+        if self._reserved is None:
+            self._reserved = self._service.reserve()
+        return self._reserved
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        return self.next_id[:2]
+
+    @property
+    def next_sequence(self) -> int:
+        return self.next_id.sequence
+
     def reserve(self) -> int:
-        self._sequence += 1
-        return self._sequence
+        sequence = self.next_sequence
+        self._reserved = None
+        return sequence
 
     def publish_as(
         self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
     ) -> None:
-        self._to_publish.append((sequence, topic, attributes, payload))
+        source, incarnation = self.identity
+        self.publish_stretch(
+            make_publication(source, incarnation, sequence, topic, attributes, payload, published_at)
+        )
+
+    def publish_stretch(self, stretch: Stretch) -> None:
+        self._to_publish.extend(singles(stretch))  # such a service says of each what became of it
         if self._publisher is None:
             self._publisher = self._start(self._publish())
 
     async def _publish(self) -> None:
         """One after the other into the service's window; what becomes of each is heard of apart."""
         while self._to_publish:
-            sequence, topic, attributes, payload = self._to_publish.popleft()
+            stretch = self._to_publish.popleft()
             try:
-                receipt = await self._service.publish(topic, attributes, payload, internal=True, wait=False)
+                batch = await self._service.send(stretch)
             except TidingsError as error:
-                self.receipts.pop(sequence, None)
-                self._on_fact(PublicationFailed(sequence, str(error)))
+                self._on_fact(PublicationFailed(stretch.first, str(error)))
             else:
-                if receipt.done:
-                    self._settled(sequence, receipt)
+                if batch.done:
+                    self._settled(stretch.first, batch)
                 else:
-                    receipt.on_settled = partial(self._settled, sequence, receipt)
+                    batch.on_settled = partial(self._settled, stretch.first, batch)
         self._publisher = None
 
-    def _settled(self, sequence: int, receipt: Receipt) -> None:
-        asked = self.receipts.pop(sequence, None)
-        if receipt.first_error is not None:
-            self._on_fact(PublicationFailed(sequence, str(receipt.first_error)))
-            return
-        if asked is not None:
-            asked.id = receipt.id
-        self._on_fact(PublicationConfirmed(sequence, sequence))
+    def _settled(self, sequence: int, batch: Batch) -> None:
+        if batch.first_error is not None:
+            self._on_fact(PublicationFailed(sequence, str(batch.first_error)))
+        else:
+            self._on_fact(PublicationConfirmed(sequence, sequence))
 
     def subscribe(self, subscription: Subscription) -> None:
         self._start(self._subscribe(subscription))
@@ -129,8 +148,12 @@ class ServiceBeneath:
             self._on_fact(SubscriptionAccepted(name))
 
     def _notified(self, name: str, event: Event) -> None:
-        late = event.__dict__.pop("out_of_order", False)
-        self._on_fact(Delivered(name, event, late, ticket=_Taken(self._service, name)))
+        ticket, carrier = _Taken(self._service, name), event.carrier
+        if isinstance(carrier, Run):
+            self._on_fact(RunDelivered(name, carrier, event.out_of_order, ticket))
+        else:
+            by = event.recovered_by or ""
+            self._on_fact(Delivered(name, carrier, event.out_of_order, by, ticket))
 
     def _missed(self, name: str, gap: stream.EventsMissed, certain: bool, noted: Callable[[], None]) -> None:
         noted()
@@ -221,37 +244,38 @@ class OrderedService(ApplicationHost):
         attributes: Mapping[str, Scalar] | None = None,
         payload: bytes = b"",
         *,
-        internal: bool = False,
         wait: bool = True,
     ) -> Any:
         self._check_open()
-        if internal or self._order is None:
+        if self._order is None:
             publish: Any = self.inner.publish
-            return await publish(topic, attributes, payload, internal=internal, wait=wait)
-        check_not_internal(attributes or {})
+            return await publish(topic, attributes, payload, wait=wait)
         await self._wait_for_room()
-        receipt = Receipt()
-        sequence = self._application.publish(topic, attributes or {}, payload, 0)
-        self._beneath.receipts[sequence] = receipt
+        receipt = Receipt(self._beneath.next_id)
+        sequence = self._application.publish(topic, attributes or {}, payload, time.time_ns())
         self.ledger.add(sequence, sequence, receipt)
         return await receipt if wait else receipt
 
-    async def publish_many(
-        self, events: Iterable[PublishedEvent] | AsyncIterable[PublishedEvent], *, internal: bool = False
-    ) -> int:
+    def reserve(self) -> EventId:
+        return self.inner.reserve()
+
+    async def send(self, stretch: Stretch) -> Batch:
+        """Past the order of this client: for no-ops, which have a client of their own."""
+        return await self.inner.send(stretch)
+
+    async def publish_many(self, events: Iterable[PublishedEvent] | AsyncIterable[PublishedEvent]) -> int:
         self._check_open()
-        if internal or self._order is None:
-            return await self.inner.publish_many(events, internal=internal)
+        if self._order is None:
+            return await self.inner.publish_many(events)
         batch = Batch()
         async for event in each(events):
             try:
                 topic, attributes, payload = event
             except (TypeError, ValueError):
                 raise no_event(event) from None
-            check_not_internal(attributes)
             await self._wait_for_room()
             self._check_open()
-            sequence = self._application.publish(topic, attributes, payload, 0)
+            sequence = self._application.publish(topic, attributes, payload, time.time_ns())
             batch.published += 1
             self.ledger.add(sequence, sequence, batch)
         return await batch.confirmed()

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from tidings.model.errors import WireError
-from tidings.model.event import Publication, make_publication
+from tidings.model.event import WHOLE, Publication, make_publication
 from tidings.model.messages import (
     Confirm,
     Dropped,
@@ -127,6 +127,16 @@ class Session(Part):
         self.next_sequence += 1
         return self.next_sequence - 1
 
+    @property
+    def identity(self) -> tuple[str, int]:
+        return self.port.node, self.incarnation
+
+    def publish_stretch(self, stretch: Stretch) -> None:
+        """Events that were made here, with sequences that were reserved."""
+        if self._made:
+            self.flush()
+        self._publish(stretch)
+
     def publish_as(
         self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
     ) -> Publication:
@@ -144,11 +154,9 @@ class Session(Part):
         attributes: Mapping[str, Scalar],
         payload: bytes,
         published_at: int,
-        *,
-        internal: bool = True,
     ) -> bool:
         """An event that is published together with others, with the next `flush`; True if a run is full."""
-        full = self._made.add(self.next_sequence, topic, attributes, payload, published_at, internal=internal)
+        full = self._made.add(self.next_sequence, topic, attributes, payload, published_at)
         self.next_sequence += 1
         return full
 
@@ -211,7 +219,7 @@ class Session(Part):
         """As if its events came one by one."""
         run = message.run
         try:
-            if not self.takes_runs:
+            if not self.takes_runs and run.kind == WHOLE:
                 for publication in run.publications():
                     self.on_notify(sender, Notify(message.subscriptions, publication))
                 return

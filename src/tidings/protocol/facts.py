@@ -6,7 +6,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from tidings.model.event import Publication
 from tidings.model.run import Run
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.application.beneath import Taking
 
 
@@ -18,13 +20,12 @@ class Delivered(Fact, frozen=True, gc=False):
     """A client is notified of an event."""
 
     subscription: str
-    publication: Any
-    """A Publication; from an adapter, an Event."""
+    publication: Publication
     out_of_order: bool = False
     recovered_by: str = ""
     ticket: Taking | None = None
     """Of a service that keeps the event until the application says that it is done with it."""
-    stamp: Any = None
+    stamp: Timestamp | None = None
     """The event's timestamp, where the subscription has an order of several topics."""
 
 
@@ -36,6 +37,8 @@ class RunDelivered(Fact, frozen=True, gc=False):
     out_of_order: bool = False
     ticket: Taking | None = None
     """Of a service that keeps the events until the application says that it is done with them."""
+    stamp: Timestamp | None = None
+    """That of its first event, where the subscription has an order of several topics."""
 
 
 class SubscriptionAccepted(Fact, frozen=True, gc=False):
@@ -68,15 +71,17 @@ class PublicationFailed(Fact, frozen=True, gc=False):
 
 
 class PublicationSent(Fact, frozen=True, gc=False):
-    """The service has the publication, in its turn; an order may have held it back."""
+    """The service has the publications `first` to `last`, in their turn; an order may have held them back."""
 
-    sequence: int
+    first: int
+    last: int
 
 
 class PublicationNumbered(Fact, frozen=True, gc=False):
-    """The publication has its timestamp, of so many entries."""
+    """The publications `first` to `last` have their timestamps, of so many entries each."""
 
-    sequence: int
+    first: int
+    last: int
     entries: int
 
 

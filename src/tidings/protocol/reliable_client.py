@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tidings.model.errors import WireError
-from tidings.model.event import decode_publication
+from tidings.model.event import WHOLE, decode_publication
 from tidings.model.messages import (
     Attach,
     Attached,
@@ -289,7 +289,7 @@ class ReliableSession(Session):
         self._show_fresh(held.subscription.id, fresh, notice, number + fresh.first - stretch.first)
 
     def _show_fresh(self, subscription_id: str, stretch: Stretch, notice: Notice, number: int) -> None:
-        if isinstance(stretch, Run) and not self.takes_runs:
+        if isinstance(stretch, Run) and not self.takes_runs and stretch.kind == WHOLE:
             for offset, publication in enumerate(singles(stretch)):
                 self._show_fresh(subscription_id, publication, notice, number + offset)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tidings.model.event import strip_publication
+from tidings.model.event import bare_publication
 from tidings.model.messages import Message, Notify, NotifyRun
 from tidings.model.subscription import Interest
 from tidings.protocol.kernel import Port, Send
@@ -20,7 +20,7 @@ class Route(NamedTuple):
     hops: tuple[tuple[str, Send], ...]
     notices: tuple[tuple[Send, tuple[str, ...]], ...]
     """(how to reach a client, its subscriptions that match); a client that gets the header is reached through
-    what strips the event."""
+    what leaves the body out."""
 
 
 class Entry:
@@ -130,7 +130,7 @@ class RoutingTable:
         """How to reach the client when these subscriptions match."""
         send = self._port.sender(client)
         if self._headers and all((client, name) in self._headers for name in subscriptions):
-            return _stripping(send)
+            return _baring(send)
         return send
 
     def discard(self) -> None:
@@ -155,15 +155,14 @@ class RoutingTable:
             self.on_held(interest, False)
 
 
-def _stripping(send: Send) -> Send:
+def _baring(send: Send) -> Send:
     """Sends what is left of a notification where only the header is wanted."""
 
     def send_header(message: Message) -> None:
         if isinstance(message, NotifyRun):
-            for publication in message.run.publications():
-                send(Notify(message.subscriptions, strip_publication(publication)))
+            send(NotifyRun(message.subscriptions, message.run.bare()))
         else:
             assert isinstance(message, Notify)
-            send(Notify(message.subscriptions, strip_publication(message.publication), message.by))
+            send(Notify(message.subscriptions, bare_publication(message.publication), message.by))
 
     return send_header

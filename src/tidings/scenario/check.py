@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from tidings.model.errors import AttributeValueError, FilterError, ScenarioError, TopicError
-from tidings.model.event import ORDER_ATTRIBUTE, check_attributes, check_not_internal, make_publication
+from tidings.model.event import check_attributes, check_not_reserved, make_publication
 from tidings.model.predicates import Scalar
 from tidings.model.topics import TopicPattern, check_topic
 from tidings.scenario.check_nodes import (
@@ -22,7 +22,7 @@ from tidings.scenario.check_nodes import (
     check_sites,
 )
 from tidings.scenario.decode import join, number
-from tidings.scenario.ordering import check_ordering, plan_ordering
+from tidings.scenario.ordering import check_ordering
 from tidings.scenario.schema import (
     Attribute,
     BoolAttribute,
@@ -61,7 +61,6 @@ def check_scenario(scenario: Scenario) -> None:
         _check_before_close(subscriber, scenario, f"subscriber[{index}].subscribe_at_s")
     check_servers(scenario, nodes)
     check_ordering(scenario, nodes.brokers)
-    _check_stamped_events(scenario, nodes.brokers)
     check_sites(scenario, nodes)
     check_links(scenario, nodes)
     check_faults(scenario, nodes)
@@ -127,23 +126,12 @@ def _check_publisher(publisher: Publisher, duration_s: float, path: str) -> None
     _check_largest_event(publisher, path)
 
 
-def _check_stamped_events(scenario: Scenario, brokers: Sequence[str]) -> None:
-    """With the timestamps of an order, events are larger than the application made them."""
-    planned = plan_ordering(scenario, brokers)
-    if planned is not None:
-        entries = sum(len(server.topics) for server in planned.servers)
-        for index, publisher in enumerate(scenario.publishers):
-            _check_largest_event(publisher, f"publisher[{index}]", stamp_bytes=64 + 12 * entries)
-
-
-def _check_largest_event(publisher: Publisher, path: str, *, stamp_bytes: int = 0) -> None:
+def _check_largest_event(publisher: Publisher, path: str) -> None:
     """An event that is too large or has too many attributes is a mistake of the file, not of the run."""
     topic = max(publisher.topics, key=len)
     attributes: dict[str, Scalar] = {
         name: _largest_value(attribute) for name, attribute in publisher.attributes.items()
     }
-    if stamp_bytes:
-        attributes[ORDER_ATTRIBUTE] = bytes(stamp_bytes)
     try:
         make_publication(publisher.name, 0, 0, topic, attributes, bytes(publisher.size_bytes), 0)
     except AttributeValueError as error:
@@ -167,7 +155,7 @@ def _check_attribute(name: str, attribute: Attribute, path: str) -> None:
     samples = attribute.values if isinstance(attribute, ChoiceAttribute) else (None,)
     try:
         for value in samples:
-            check_not_internal((name,))
+            check_not_reserved((name,))
             check_attributes({name: value})
     except AttributeValueError as error:
         raise ScenarioError(f"{path}: {error}") from None

@@ -12,8 +12,9 @@ from itertools import islice
 from typing import Any, Protocol
 
 from tidings.model.errors import ConnectionFailed
-from tidings.model.event import EventId, check_not_internal
+from tidings.model.event import EventId
 from tidings.model.predicates import Scalar
+from tidings.model.run import Stretch
 from tidings.model.subscription import Subscription
 from tidings.protocol.bookmarks import LeftBookmarks
 from tidings.protocol.client import Client
@@ -58,8 +59,19 @@ class _Beneath:
     def bookmarks(self) -> LeftBookmarks | None:
         return self._session.bookmarks
 
+    @property
+    def identity(self) -> tuple[str, int]:
+        return self._session.identity
+
+    @property
+    def next_sequence(self) -> int:
+        return self._session.next_sequence
+
     def reserve(self) -> int:
         return self._session.reserve()
+
+    def publish_stretch(self, stretch: Stretch) -> None:
+        self._session.publish_stretch(stretch)
 
     def publish_as(
         self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
@@ -157,53 +169,58 @@ class Bus(ApplicationHost):
         attributes: Mapping[str, Scalar] | None = None,
         payload: bytes = b"",
         *,
-        internal: bool = False,
         wait: bool = True,
     ) -> Any:
         self._check_open()
         await self._wait_for_room()
         self._check_open()
-        sequence = self._publish(topic, attributes or {}, payload, internal=internal)
-        receipt = Receipt(EventId(self._session.port.node, self._session.incarnation, sequence))
+        sequence = self._publish(topic, attributes or {}, payload)
+        receipt = Receipt(EventId(*self._session.identity, sequence))
         self.ledger.add(sequence, sequence, receipt)
         return await receipt if wait else receipt
 
-    def _publish(
-        self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, *, internal: bool
-    ) -> int:
+    def _publish(self, topic: str, attributes: Mapping[str, Scalar], payload: bytes) -> int:
         session, now = self._session, self.connection.now
         if self._order is not None:
-            if not internal:
-                check_not_internal(attributes)
-            return self._application.publish(topic, attributes, payload, now, internal=internal)
-        full = session.add(topic, attributes, payload, now, internal=internal)
+            return self._application.publish(topic, attributes, payload, now)
+        full = session.add(topic, attributes, payload, now)
         self.flush_soon(full=full)
         return session.next_sequence - 1
 
-    async def publish_many(
-        self, events: Iterable[PublishedEvent] | AsyncIterable[PublishedEvent], *, internal: bool = False
-    ) -> int:
+    def reserve(self) -> EventId:
+        self._check_open()
+        return EventId(*self._session.identity, self._session.reserve())
+
+    async def send(self, stretch: Stretch) -> Batch:
+        self._check_open()
+        batch = Batch()
+        batch.published = stretch.count
+        self.ledger.add(stretch.first, stretch.last, batch)
+        self._session.publish_stretch(stretch)
+        return batch
+
+    async def publish_many(self, events: Iterable[PublishedEvent] | AsyncIterable[PublishedEvent]) -> int:
         self._check_open()
         batch = Batch()
         if isinstance(events, AsyncIterable):
             async for event in each(events):
-                await self._publish_some(batch, iter((event,)), internal=internal)
+                await self._publish_some(batch, iter((event,)))
                 await self._wait_for_room()
         else:
             left = iterate(events)
             async with self._in_turn:
-                while await self._publish_some(batch, left, internal=internal):
+                while await self._publish_some(batch, left):
                     pass
         return await batch.confirmed()
 
-    async def _publish_some(self, batch: Batch, events: Iterator[PublishedEvent], *, internal: bool) -> bool:
+    async def _publish_some(self, batch: Batch, events: Iterator[PublishedEvent]) -> bool:
         """Publish the next events, as many as fill a run or may be under way; False if there are no more."""
         await self._wait_for_room()
         self._check_open()
         first = self._session.next_sequence
         full = False
         try:
-            full = self._add_some(islice(events, self._room_left()), internal=internal)
+            full = self._add_some(islice(events, self._room_left()))
         finally:
             count = self._session.next_sequence - first
             if count:
@@ -213,7 +230,7 @@ class Bus(ApplicationHost):
             await asyncio.sleep(0)  # it leaves, and what was confirmed is heard of
         return count > 0
 
-    def _add_some(self, events: Iterable[PublishedEvent], *, internal: bool) -> bool:
+    def _add_some(self, events: Iterable[PublishedEvent]) -> bool:
         """True if a run is full, and gone."""
         session, application, connection = self._session, self._application, self.connection
         has_order = self._order is not None
@@ -224,10 +241,8 @@ class Bus(ApplicationHost):
             except (TypeError, ValueError):
                 raise no_event(event) from None
             if has_order:
-                if not internal:
-                    check_not_internal(attributes)
-                application.publish(topic, attributes, payload, connection.now, internal=internal)
-            elif session.add(topic, attributes, payload, connection.now, internal=internal):
+                application.publish(topic, attributes, payload, connection.now)
+            elif session.add(topic, attributes, payload, connection.now):
                 full = True
                 break
         self.flush_soon(full=full)

@@ -15,14 +15,12 @@ from abc import abstractmethod
 from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any
 
+from msgspec import Raw
+
 from tidings.model.errors import ConnectionFailed, SubscriptionRefused, WireError
-from tidings.model.event import (
-    MAX_NAME_BYTES,
-    check_not_internal,
-    check_publication,
-    decode_publication,
-)
+from tidings.model.event import MAX_NAME_BYTES, EventId, check_publication
 from tidings.model.predicates import Scalar
+from tidings.model.run import Stretch, decode_stretch, singles
 from tidings.model.subscription import Order, Subscription
 from tidings.services.external_incoming import Incoming
 from tidings.services.external_keeper import Keeper
@@ -134,21 +132,29 @@ class ExternalService(EventService):
         attributes: Mapping[str, Scalar] | None = None,
         payload: bytes = b"",
         *,
-        internal: bool = False,
         wait: bool = True,
     ) -> Any:
         self._check_open()
-        if attributes and not internal:
-            check_not_internal(attributes)
         receipt = Receipt()
         publication = await self.outgoing.publish(topic, attributes or {}, payload, receipt)
         receipt.id = publication.id
         self._fail_if_ended()
         return await receipt if wait else receipt
 
-    async def publish_many(
-        self, events: Iterable[PublishedEvent] | AsyncIterable[PublishedEvent], *, internal: bool = False
-    ) -> int:
+    def reserve(self) -> EventId:
+        self._check_open()
+        return EventId(self.outgoing.source, self.outgoing.incarnation, self.outgoing.reserve())
+
+    async def send(self, stretch: Stretch) -> Batch:
+        """A message has one event: it goes where its topic says."""
+        self._check_open()
+        batch = Batch()
+        batch.published = stretch.count
+        await self.outgoing.send(singles(stretch), batch)
+        self._fail_if_ended()
+        return batch
+
+    async def publish_many(self, events: Iterable[PublishedEvent] | AsyncIterable[PublishedEvent]) -> int:
         self._check_open()
         batch = Batch()
         async for event in each(events):
@@ -158,8 +164,6 @@ class ExternalService(EventService):
                 topic, attributes, payload = event
             except (TypeError, ValueError):
                 raise no_event(event) from None
-            if not internal:
-                check_not_internal(attributes)
             await self.outgoing.publish(topic, attributes, payload, batch)
             batch.published += 1
         self._fail_if_ended()
@@ -260,10 +264,12 @@ class ExternalService(EventService):
         """A message from the broker. Whoever else writes there does us no harm: what is no event is skipped."""
         self.received += 1
         try:
-            publication = decode_publication(raw)
-            check_publication(publication)
+            publications = singles(decode_stretch(Raw(raw)))
+            for publication in publications:
+                check_publication(publication)
             for incoming in takers:
-                incoming.offer(publication)
+                for publication in publications:
+                    incoming.offer(publication)
         except WireError as error:
             self.skip(str(error))
 

@@ -10,10 +10,11 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from tidings.model.event import Event, Publication
+from tidings.model.event import WHOLE, Event, Publication
 from tidings.model.subscription import Order, Subscription
 from tidings.protocol.client import MAX_TRACKED_SOURCES, RECENT_EVENTS
 from tidings.services.service import Notify
+from tidings.services.stream import Stream
 from tidings.structures.highest import Highest
 from tidings.structures.recent_ids import RecentIds
 
@@ -95,9 +96,11 @@ class Incoming:
         if not self._recent.first_time(publication.source, publication.incarnation, publication.sequence):
             self.duplicates += 1
             return
-        event = publication.event()
-        if publication.hidden and not self.subscription.headers:
+        if publication.kind != WHOLE and not self.subscription.headers:
             return
+        event = publication.event()
+        if not isinstance(self._notify, Stream):
+            event.__dict__["carrier"] = publication
         if self._fifo and self._is_late(publication):
             event.__dict__["out_of_order"] = True
         self.notified += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tidings.model.errors import NotConfirmed
@@ -67,6 +67,22 @@ class Outgoing:
             self.source, self.incarnation, self.published + 1, topic, attributes, payload, time.time_ns()
         )
         self.published += 1
+        self._add(publication, owner)
+        return publication
+
+    def reserve(self) -> int:
+        """The sequence of the next publication, which somebody else makes and will `send`."""
+        self.published += 1
+        return self.published
+
+    async def send(self, publications: Iterable[Publication], owner: Batch) -> None:
+        """The same for what was made with sequences that were reserved."""
+        for publication in publications:
+            while not self._room.is_set():
+                await self._room.wait()
+            self._add(publication, owner)
+
+    def _add(self, publication: Publication, owner: Batch) -> None:
         expires_at = asyncio.get_running_loop().time() + self._retry_s
         self._pending[publication.sequence] = _Pending(publication, owner, expires_at)
         self._pending_bytes += publication.size_bytes
@@ -74,7 +90,6 @@ class Outgoing:
         self._work.set()
         self._update_room()
         self._set_timer()
-        return publication
 
     # --- The connection's side
 

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from tidings.model.errors import ConnectionFailed, NotConfirmed, OrderError, SubscriptionRefused, WireError
-from tidings.model.event import Event, is_header
-from tidings.model.run import Run
+from tidings.model.event import BARE, Event
+from tidings.model.run import Run, Stretch
 from tidings.model.subscription import Subscription
+from tidings.model.timestamp import Timestamp
 from tidings.net.sequencing import SequencersRefused
 from tidings.protocol.application.application import NO_SEQUENCERS, ORDERED, Application
 from tidings.protocol.application.beneath import NOTHING, Beneath, PartOfTicket, Taking
@@ -36,7 +37,7 @@ from tidings.protocol.facts import (
 )
 from tidings.protocol.sequencing.subscriber import MAX_BUFFERED, Patience
 from tidings.services import stream
-from tidings.services.place import Place
+from tidings.services.place import Places
 from tidings.services.receipts import Ledger
 from tidings.services.sequencing import Sequencing
 from tidings.services.service import EventService, Notify
@@ -62,6 +63,7 @@ class _Shown:
         self.subscription = subscription
         self.notify = notify
         self.paced = paced
+        """The reader says what it is done with; else that is what it was notified of."""
         self.tickets: deque[tuple[Taking, int, int]] = deque()
         """Of what its reader has not said to be done with: a ticket, and for which of its sequences."""
         self.uncovered: tuple[str, ...] = ()
@@ -70,6 +72,12 @@ class _Shown:
     @property
     def is_ordered(self) -> bool:
         return self.subscription.order in ORDERED
+
+    def owes(self, ticket: Taking, stretch: Stretch) -> None:
+        if self.paced:
+            self.tickets.append((ticket, stretch.first, stretch.last))
+        else:
+            ticket.done(stretch.first, stretch.last)
 
 
 class ApplicationHost(EventService):
@@ -164,7 +172,7 @@ class ApplicationHost(EventService):
         self._check_order(subscription)
         if self._order is not None and subscription.order in ORDERED:
             self._order.want()
-        shown = self._shown[subscription.id] = _Shown(subscription, notify, paced=paced)
+        shown = self._shown[subscription.id] = _Shown(subscription, notify, paced=paced and self.lossless)
         try:
             reached = self.reached_before.get(subscription.id)
             await self._ask(subscription.id, lambda: self._application.start(subscription, reached))
@@ -329,49 +337,64 @@ class ApplicationHost(EventService):
         if shown is None:
             ticket.done()
             return
-        carried = fact.publication
+        publication = fact.publication
         try:
-            event = carried if isinstance(carried, Event) else carried.event()
+            event = publication.event()
         except WireError as error:
             leave_out(error)
-            ticket.done()
+            ticket.done(publication.first, publication.last)
             return
-        if is_header(carried) and not shown.subscription.headers:
-            ticket.done()
-            return
-        self._mark(event, fact)
-        if shown.paced:
-            shown.tickets.append((ticket, event.sequence, event.sequence))
-        shown.notify(event)
-        if not shown.paced:
-            ticket.done()
-
-    def _mark(self, event: Event, fact: Delivered) -> None:
-        if fact.stamp is not None and self._order is not None:
-            event.__dict__["order"] = Place(fact.stamp, self._order.layout)
-            event.__dict__.pop("out_of_order", None)  # how it came is not how it is shown
         if fact.out_of_order:
             event.__dict__["out_of_order"] = True
         if fact.recovered_by:
             event.__dict__["recovered_by"] = fact.recovered_by
+        places = self._places(publication, fact.stamp)
+        if places is not None:
+            event.__dict__["places"] = places
+        self._show(shown, event, publication, ticket)
+
+    def _show(self, shown: _Shown, event: Event, carrier: Stretch, ticket: Taking) -> None:
+        if not isinstance(shown.notify, stream.Stream):
+            event.__dict__["carrier"] = carrier
+        shown.owes(ticket, carrier)
+        shown.notify(event)
+
+    def _places(self, stretch: Stretch, stamp: Timestamp | None) -> Places | None:
+        """Of the events of a stretch whose first one has this stamp."""
+        if stamp is None or self._order is None:
+            return None
+        return Places(stamp, self._order.layout, stretch.first)
 
     def _on_run(self, fact: RunDelivered) -> None:
         """A stream takes it whole, and decodes its events when they are taken."""
         shown, run, ticket = self._shown.get(fact.subscription), fact.run, fact.ticket or NOTHING
-        if shown is not None and isinstance(shown.notify, stream.Stream) and not run.may_hide():
-            if shown.paced:
-                shown.tickets.append((ticket, run.first, run.last))
-            shown.notify.push_run(run, late=fact.out_of_order)
-            if not shown.paced:
-                ticket.done()
-            return
-        begin = run.first
-        for publication in _publications(run):
-            ticket.done(begin, publication.sequence - 1)
-            begin = publication.sequence + 1
+        if shown is None:
+            ticket.done()
+        elif run.kind == BARE:
+            self._on_bare_run(shown, run, ticket)
+        elif isinstance(shown.notify, stream.Stream):
+            shown.owes(ticket, run)
+            shown.notify.push_run(run, late=fact.out_of_order, places=self._places(run, fact.stamp))
+        else:
+            self._on_each(run, fact)
+
+    def _on_each(self, run: Run, fact: RunDelivered) -> None:
+        stamp, ticket = fact.stamp, fact.ticket or NOTHING
+        publications = _publications(run)
+        if not publications:
+            ticket.done()
+        for place, publication in enumerate(publications):
+            at = None if stamp is None else stamp.at(stamp.number + place)
             part = PartOfTicket(ticket, publication.sequence, publication.sequence)
-            self._on_delivered(Delivered(fact.subscription, publication, fact.out_of_order, ticket=part))
-        ticket.done(begin, run.last)
+            self._on_delivered(
+                Delivered(fact.subscription, publication, fact.out_of_order, ticket=part, stamp=at)
+            )
+
+    def _on_bare_run(self, shown: _Shown, run: Run, ticket: Taking) -> None:
+        """For whoever asked for headers: as many events that only have a carrier."""
+        for sequence in range(run.first, run.last + 1):
+            event = Event(run.source, run.incarnation, sequence, run.topic, 0, {}, b"")
+            self._show(shown, event, run.cut(sequence, sequence), ticket)
 
     def _on_missed(self, fact: EventsMissed) -> None:
         ticket = fact.ticket or NOTHING

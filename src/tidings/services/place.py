@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.sequencing.layout import Layout
-from tidings.protocol.sequencing.stamps import Timestamp
+
+
+class Places(Struct, frozen=True, gc=False):
+    """Of consecutive events of a source: the first has the stamp and this sequence."""
+
+    stamp: Timestamp
+    layout: Layout
+    first: int
+
+    def of(self, sequence: int) -> Place:
+        return Place(self.stamp.at(self.stamp.number + sequence - self.first), self.layout)
 
 
 class Place(Struct, frozen=True, gc=False):

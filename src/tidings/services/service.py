@@ -16,9 +16,10 @@ from typing import Any, Literal, Self, overload
 from tidings.model.errors import SubscriptionRefused, TopicError
 from tidings.model.event import Event, EventId
 from tidings.model.predicates import Scalar
+from tidings.model.run import Stretch
 from tidings.model.subscription import Order, Subscription
 from tidings.protocol.application.bookmark import Reached
-from tidings.services.receipts import Receipt
+from tidings.services.receipts import Batch, Receipt
 from tidings.services.stream import DEFAULT_BUFFER_EVENTS, Stream
 
 PublishedEvent = tuple[str, Mapping[str, Scalar], bytes]
@@ -57,7 +58,6 @@ class EventService(ABC):
         attributes: Mapping[str, Scalar] | None = None,
         payload: bytes = b"",
         *,
-        internal: bool = False,
         wait: Literal[True] = True,
     ) -> EventId: ...
 
@@ -68,7 +68,6 @@ class EventService(ABC):
         attributes: Mapping[str, Scalar] | None = None,
         payload: bytes = b"",
         *,
-        internal: bool = False,
         wait: Literal[False],
     ) -> Receipt: ...
 
@@ -79,30 +78,31 @@ class EventService(ABC):
         attributes: Mapping[str, Scalar] | None = None,
         payload: bytes = b"",
         *,
-        internal: bool = False,
         wait: bool = True,
     ) -> Any:
         """Publish one event; returns once it is confirmed, raises NotConfirmed if that cannot be known.
 
         With `wait=False` it returns a `Receipt` as soon as there is room for the event on its way: await that for the
         event's id, or do not.
-
-        `internal` is for what wraps a service: then names of attributes may start with `~`. Subscribers find those
-        in `Event.internal`, not among the attributes.
         """
 
     @abstractmethod
     async def publish_many(
         self,
         events: Iterable[PublishedEvent] | AsyncIterable[PublishedEvent],
-        *,
-        internal: bool = False,
     ) -> int:
         """Publish (topic, attributes, payload) one after the other; returns how many, once all are confirmed.
 
-        It does not wait between them, but takes no more from `events` while too many are on their way. `internal` as in
-        `publish`.
+        It does not wait between them, but takes no more from `events` while too many are on their way.
         """
+
+    def reserve(self) -> EventId:
+        """For what wraps a service: the id of the next event, which it will make and `send`."""
+        raise NotImplementedError(f"{type(self).__name__} takes events from applications only")
+
+    async def send(self, stretch: Stretch) -> Batch:
+        """For what wraps a service: publish events with ids that were reserved, in their order."""
+        raise NotImplementedError(f"{type(self).__name__} takes events from applications only")
 
     @abstractmethod
     async def add_subscription(
@@ -110,8 +110,8 @@ class EventService(ABC):
     ) -> None:
         """Returns once the subscription is accepted: what is published from then on is for it.
 
-        Events that are for protocols alone (no-ops, headers) are passed on where the subscription asks for
-        `headers`, and nowhere else.
+        What is for protocols alone (no-ops, headers) is passed on where the subscription asks for `headers`, as an
+        event whose `carrier` says what it is, and nowhere else.
 
         `paced`: the caller says `taken` for each event when it is done with it.
         """

@@ -15,6 +15,7 @@ from tidings.model.errors import ConnectionFailed, WireError
 from tidings.model.event import Event
 from tidings.model.run import Arrival, Run, Stretch
 from tidings.model.subscription import Subscription
+from tidings.services.place import Places
 
 if TYPE_CHECKING:
     from tidings.services.service import EventService
@@ -102,7 +103,7 @@ class Stream:
 
     __call__ = push
 
-    def push_run(self, run: Run, *, late: bool = False) -> None:
+    def push_run(self, run: Run, *, late: bool = False, places: Places | None = None) -> None:
         """Called by a service that has runs: the next events."""
         room = self._room()
         taken: Stretch = run
@@ -111,7 +112,7 @@ class Stream:
             if not room:
                 return
             taken = run.cut(run.first, run.first + room - 1)
-        self._later.append(Arrival(taken.kept() if isinstance(taken, Run) else taken, late))
+        self._later.append(Arrival(taken.kept() if isinstance(taken, Run) else taken, late, places))
         self._waiting += taken.count
         for _ in range(min(taken.count, len(self._waiters))):
             self._wake()

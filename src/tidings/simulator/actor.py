@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from tidings.model.event import Publication, is_hidden
+from tidings.model.event import Publication
 from tidings.model.subscription import Order, Subscription
 from tidings.model.topics import TopicPattern
 from tidings.protocol.application.application import Application
@@ -17,6 +17,7 @@ from tidings.protocol.facts import (
     Delivered,
     EventsMissed,
     Misbehaviour,
+    RunDelivered,
     SubscriptionAccepted,
     SubscriptionBroken,
     SubscriptionChanged,
@@ -148,6 +149,8 @@ class PlainActor:
                 fact.ticket.done()
             return
         match fact:
+            case RunDelivered():
+                self._on_run(fact)
             case SubscriptionAccepted() | SubscriptionChanged():
                 self._accept(self._asked_for(fact.subscription))
             case SubscriptionFailed(reason=reason):
@@ -170,10 +173,15 @@ class PlainActor:
             window.accepted_at = self._host.now + 1
             self._host.accepted(window)
 
+    def _on_run(self, fact: RunDelivered) -> None:
+        """Its events one by one."""
+        for publication in fact.run.publications():
+            self._on_delivered(Delivered(fact.subscription, publication, fact.out_of_order, stamp=fact.stamp))
+        if fact.ticket is not None:
+            fact.ticket.done()
+
     def _on_delivered(self, fact: Delivered) -> None:
         publication = fact.publication
-        if publication.hidden is not False and is_hidden(publication):
-            return
         window = self.windows.get(fact.subscription)
         if window is not None and window.has(publication.published_at):
             self._host.shown(window, publication, fact.out_of_order, fact.recovered_by)

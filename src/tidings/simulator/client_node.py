@@ -93,6 +93,7 @@ class SimulatedClient:
         self.application = Application(self.session, self._emit(), confirms=self._reliable)
         node.emit = self.application.on_fact
         if self._layout is not None:
+            self.session.takes_runs = True
             module = OrderingModule(node, self._layout, incarnation=self.lives * IDENTITIES_PER_LIFE)
             self.application.add_order(module, patience=self._patience)
             made = WatchedNode((self.session, module), self._crashed)

@@ -47,6 +47,8 @@ class SimulatedPublisher:
         ordering: RunOrdering | None,
         blocks: int,
     ) -> None:
+        self.together: Callable[[], int] = lambda: 1
+        """How many events are published at each due time: campaigns draw longer runs."""
         self._client = client
         self._node = client.node
         self._schedule = client.schedule
@@ -74,7 +76,8 @@ class SimulatedPublisher:
 
     def _publish(self, arrival: Arrival, _second: object) -> None:
         if self._node.up and not self._node.paused:
-            self._publish_event(arrival)
+            for _ in range(self.together()):
+                self._publish_event(arrival)
         self._schedule_next()
 
     def _publish_event(self, arrival: Arrival) -> None:
@@ -90,14 +93,16 @@ class SimulatedPublisher:
 
     def on_fact(self, fact: object) -> None:
         match fact:
-            case PublicationSent(sequence=sequence):
-                self._write(sequence, self._waiting.pop(sequence, self._calling))
-                self._sent = sequence
+            case PublicationSent(first=first, last=last):
+                for sequence in range(first, last + 1):
+                    self._write(sequence, self._waiting.pop(sequence, self._calling))
+                self._sent = last
             case PublicationConfirmed(first=first, last=last):
                 for sequence in range(first, last + 1):
                     self._writer.confirmed(f"{self._source}:{sequence}", self._schedule.now)
-            case PublicationNumbered(entries=entries) if self._ordering is not None:
-                self._ordering.stamped(entries)
+            case PublicationNumbered(first=first, last=last, entries=entries) if self._ordering is not None:
+                for _ in range(first, last + 1):
+                    self._ordering.stamped(entries)
             case Misbehaviour() if self._ordering is not None:
                 self._ordering.complain(self._name, fact)
 

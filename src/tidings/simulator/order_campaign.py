@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from random import Random
 
 from tidings.scenario.expand import expand
 from tidings.scenario.load import parse_scenario
@@ -33,6 +34,8 @@ FIRST_LOOK_NS = 15 * NS_PER_S
 MODULE = "tidings.simulator.order_campaign"
 CRASH_POINTS_EVERY = 4
 """In one run of so many brokers and sequencers crash before they commit, or before they send."""
+RUNS = (1, 1, 1, 2, 3, 8)
+"""Events that are published together, in every second run."""
 ORDERED = frozenset({"causal", "total"})
 
 
@@ -44,6 +47,9 @@ def run_seed(seed: int) -> CampaignResult:
     """Runs the scenario of that seed, without touching a disk; whatever goes wrong is among the problems."""
     writer = MemoryWriter()
     simulation = Simulation(expand(parse_scenario(order_scenario(seed))), writer)
+    random = Random(f"{seed}:runs")
+    for publisher in simulation.publishers if seed % 2 else ():
+        publisher.together = lambda: random.choice(RUNS)
     if seed % CRASH_POINTS_EVERY == 2:
         CrashPoints(simulation.network, keepers(simulation), simulation.duration_ns)
     problems = problems_of(partial(_run, simulation, writer), AssertionError)

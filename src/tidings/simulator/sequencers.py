@@ -165,9 +165,11 @@ class SimulatedSequencer:
                 self._ordering.complain(self.name, fact)
 
     def _publish(self) -> None:
-        for fact, topic, attributes in self._outbox.take():
-            sequence = self._session.publish(topic, attributes, b"", self._schedule.now).sequence
+        session = self._session
+        for fact in self._outbox.take():
+            sequence = session.reserve()
             self._under_way[sequence] = fact
+            session.publish_stretch(self._outbox.event(fact, *session.identity, sequence))
             if not self._reliable:  # nobody will say more about them
                 self._settle(sequence, self._outbox.confirmed)
 

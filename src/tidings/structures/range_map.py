@@ -80,6 +80,18 @@ class RangeMap(Generic[Value]):
             pieces.append((max(start, first), min(end, last), value))
         return pieces
 
+    def free(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Of `first` to `last`, what no range has, ascending."""
+        found: list[tuple[int, int]] = []
+        start = first
+        for begin, end, _ in self.overlapping(first, last):
+            if start < begin:
+                found.append((start, begin - 1))
+            start = end + 1
+        if start <= last:
+            found.append((start, last))
+        return found
+
     def take(self, first: int, last: int) -> list[Piece[Value]]:
         """The same, and it is there no more; what is left of a range keeps its value."""
         found = self._ranges.get(first)

@@ -24,7 +24,14 @@ from msgspec import Meta, Raw, Struct
 
 from tidings.model import archive_messages, messages, ordering_messages, recovery_messages
 from tidings.model.errors import WireError
-from tidings.model.event import MAX_EVENT_BYTES, Counter, Name, Publication, decode_publication
+from tidings.model.event import (
+    MAX_EVENT_BYTES,
+    Counter,
+    Name,
+    Publication,
+    check_size,
+    decode_publication,
+)
 from tidings.model.messages import (
     Forward,
     Ids,
@@ -218,9 +225,8 @@ def _check_sizes(stretches: Sequence[Stretch], body_bytes: int) -> None:
     """WireError if an event is too large; a run is small."""
     if body_bytes > MAX_EVENT_BYTES:  # else none of them can be too large
         for stretch in stretches:
-            if isinstance(stretch, Publication) and stretch.size_bytes > MAX_EVENT_BYTES:
-                size_bytes = stretch.size_bytes
-                raise WireError(f"event {stretch.id} has {size_bytes} bytes, the limit is {MAX_EVENT_BYTES}")
+            if isinstance(stretch, Publication):
+                check_size(stretch)
 
 
 def encoded_size(message: Message) -> int:
@@ -239,7 +245,7 @@ def encoded_size(message: Message) -> int:
     if isinstance(message, Carried):
         return message.publication.size_bytes + _header_bytes(message)
     if isinstance(message, Fragment):
-        attributes = len(message.attributes) + len(message.topic) + len(message.source)
+        attributes = len(message.attributes) + len(message.topic) + len(message.source) + len(message.header)
         return len(message.data) + len(message.coefficients) + attributes + 48 + _header_bytes(message)
     return len(encode(message))
 

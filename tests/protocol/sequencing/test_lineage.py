@@ -77,10 +77,10 @@ def test_another_lineage_breaks_every_subscription_once(module: OrderingModule) 
 def test_another_lineage_gives_the_publisher_another_identity(module: OrderingModule) -> None:
     port = module.port
     assert isinstance(port, RecordingPort)
-    assert module.publish(1, "event")
-    module.on_timer(("ordering", 0, "ordered-publisher", "", "gather"))
+    module.publish(1, "event")
+    module.on_timer(("ordering", "gather"))
     module.meet("low", 8)
-    module.on_timer(("ordering", 0, "ordered-publisher", "", "gather"))
+    module.on_timer(("ordering", "gather"))
     created = [message for _, message in port.sent if isinstance(message, Create)]
     gone = {message.publisher for _, message in port.sent if isinstance(message, PublisherGone)}
     assert [message.request for message in created] == [1, 1]

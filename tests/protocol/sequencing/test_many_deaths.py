@@ -8,11 +8,12 @@ import pytest
 
 from recording_port import RecordingPort
 from tidings.model.ordering_messages import ChangeSubscription, Create, CreateRelay, Identity
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.sequencing import server as server_module
 from tidings.protocol.sequencing.layout import Layout, Place
 from tidings.protocol.sequencing.machine import SequencerMachine
 from tidings.protocol.sequencing.server import NoOps, SequencerServer
-from tidings.protocol.sequencing.stamps import Chain, Timestamp
+from tidings.protocol.sequencing.stamps import Chain
 
 
 class Name(str):

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidings.protocol.sequencing.no_ops as no_ops
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.sequencing.layout import single
 from tidings.protocol.sequencing.machine import PublishNoOps
-from tidings.protocol.sequencing.stamps import Timestamp
 
 
 @given(st.lists(st.sampled_from(["add", "take", "confirm", "fail"]), max_size=80), st.randoms())
@@ -28,9 +28,12 @@ def test_the_outbox_is_a_list_that_is_worked_off(steps: list[str], random: objec
                 outbox.add(PublishNoOps("s", added, Timestamp(0, added), 1))
                 waiting.append(added)
             elif step == "take":
-                taken = {event.fact.number: event.fact for event in outbox.take()}
+                taken = {fact.number: fact for fact in outbox.take()}
                 expected = waiting[: 3 - len(under_way)]
                 assert list(taken) == expected
+                for number, fact in taken.items():
+                    made = outbox.event(fact, "s", 0, number)
+                    assert (made.stamp, made.kind, made.sequence) == (Timestamp(0, number), 1, number)
                 del waiting[: len(expected)]
                 under_way |= taken
             elif under_way:

@@ -22,6 +22,7 @@ from tidings.model.ordering_messages import (
     SubscriberDisowned,
     WalkDone,
 )
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.sequencing import client as client_module
 from tidings.protocol.sequencing.client import (
@@ -34,13 +35,7 @@ from tidings.protocol.sequencing.client import (
 )
 from tidings.protocol.sequencing.layout import Layout, Place
 from tidings.protocol.sequencing.machine import PublishNoOps, SequencerMachine
-from tidings.protocol.sequencing.stamps import (
-    CarriedStamp,
-    Chain,
-    Timestamp,
-    decode_stamp,
-    encode_stamp,
-)
+from tidings.protocol.sequencing.stamps import Chain, check_stamp
 
 PLACES = (
     Place("high", ("/0",), standby="low", witness="third"),
@@ -95,8 +90,8 @@ class Client:
         index = tuple(sorted({*asked.topics, *asked.ghosts}))
         self.node.receive("high", WalkDone(asked.subscriber, asked.version, index, (values,) * len(index)))
 
-    def show(self, key: int, topic: int, number: int, count: int = 0) -> None:
-        self.module.receive(key, CarriedStamp(0, topic, number, count=count), f"e{number}")
+    def show(self, key: int, topic: int, number: int) -> None:
+        self.module.receive(key, Timestamp(topic, number), f"e{number}")
 
 
 def numbers(facts: list[Any]) -> list[tuple[Any, int, int]]:
@@ -111,7 +106,7 @@ def test_events_are_handed_over_in_the_order_of_publication() -> None:
     sent = []
     for events in ([(1, "a"), (1, "b")], [(0, "c")], [(1, "d")]):
         for topic, event in events:
-            assert client.module.publish(topic, event)
+            client.module.publish(topic, event)
         sent += client.gather()
     requests = {(to, message.request): message for to, message in sent}
     assert {key: request.count for key, request in requests.items()} == {
@@ -207,9 +202,12 @@ def test_who_is_disowned_by_one_server_does_not_acknowledge_what_another_never_a
 def test_no_more_is_taken_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "MAX_PENDING", 3)
     client = Client()
-    assert [client.module.publish(1, event) for event in "abcd"] == [True, True, True, False]
+    client.module.publish(1, "ab", 2)
+    assert not client.module.is_full
+    client.module.publish(1, "c")
+    assert client.module.is_full
     client.stamp(client.gather()[0][1], 0)
-    assert client.module.publish(1, "e")
+    assert not client.module.is_full
 
 
 def test_leaving_tells_all_servers_what_was_published() -> None:
@@ -262,7 +260,7 @@ def test_events_are_shown_in_order_and_no_ops_are_passed_over() -> None:
     client.show(key, 1, 4)
     assert client.module.waits_for(key) == "event 1 of /1"
     assert client.module.buffered(key) == 1
-    client.show(key, 1, 2, count=2)
+    client.module.receive_no_ops(key, Timestamp(1, 2), count=2)
     client.show(key, 1, 1)
     client.show(key, 1, 1)
     assert numbers(client.facts(Shown)) == [("e1", 1, 1), ("e4", 1, 4)]
@@ -286,7 +284,7 @@ def test_who_lives_says_so_where_its_walks_begin_and_what_it_lacks() -> None:
 def test_nothing_is_shown_of_topics_that_were_left() -> None:
     client = Client()
     key = client.join(1, 2)
-    client.module.receive(key, CarriedStamp(0, 2, 1, (1,), (1,)), "waits for topic 1")
+    client.module.receive(key, Timestamp(2, 1, (1,), (1,)), "waits for topic 1")
     client.module.change(key, (), (1, 2))
     assert client.facts(Shown) == []
     client.done()
@@ -419,28 +417,36 @@ def test_answers_to_nobody_and_to_nothing_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("carried", "words"),
+    ("layout", "stamp", "words"),
     [
-        ("text", "bytes, not str"),
-        (b"", "not a timestamp"),
-        (b"\x91" * 2000, "not a timestamp"),
-        (encode_stamp(2, Timestamp(0, 1)), "another layout"),
-        (encode_stamp(1, Timestamp(9, 1)), "topic 9; there are 3"),
-        (encode_stamp(1, Timestamp(0, 0)), "number 0"),
-        (encode_stamp(1, Timestamp(0, 2**62)), "the number"),
-        (encode_stamp(1, Timestamp(0, 1), 70_000), "70000 no-ops"),
-        (encode_stamp(1, Timestamp(0, 1, (1,), ())), "make no sense"),
-        (encode_stamp(1, Timestamp(0, 1, (0,), (1,))), "make no sense"),
-        (encode_stamp(1, Timestamp(0, 1, (2, 1), (1, 1))), "make no sense"),
-        (encode_stamp(1, Timestamp(0, 1, (1,), (-1,))), "impossible clocks"),
+        (2, Timestamp(0, 1), "another layout"),
+        (1, Timestamp(9, 1), "topic 9; there are 3"),
+        (1, Timestamp(-1, 1), "topic -1; there are 3"),
+        (1, Timestamp(0, 0), "numbers from 0 on"),
+        (1, Timestamp(0, 2**62 - 4), "numbers from"),
+        (1, Timestamp(0, 1, (1,), ()), "make no sense"),
+        (1, Timestamp(0, 1, (0,), (1,)), "make no sense"),
+        (1, Timestamp(0, 1, (3,), (1,)), "make no sense"),
+        (1, Timestamp(0, 1, (2, 1), (1, 1)), "not ascending"),
+        (1, Timestamp(0, 1, (1,), (-1,)), "impossible clocks"),
     ],
 )
-def test_what_is_no_stamp_is_refused(carried: object, words: str) -> None:
+def test_what_is_no_stamp_is_refused(layout: int, stamp: Timestamp, words: str) -> None:
     with pytest.raises(OrderError, match=words):
-        decode_stamp(carried, 1, Chain(["n"], [0], 3))
+        check_stamp(stamp, layout, 5, of=1, chain=Chain(["n"], [0], 3))
 
 
-def test_a_stamp_comes_back_from_its_event() -> None:
-    stamp = Timestamp(0, 5, (1, 2), (7, 0))
-    carried = decode_stamp(encode_stamp(1, stamp, 3), 1, Chain(["n"], [0], 3))
-    assert (carried.stamp, carried.count) == (stamp, 3)
+def test_a_batch_is_confirmed_in_pieces_and_its_request_when_all_is() -> None:
+    client = Client()
+    client.module.publish(1, "abc", 3)
+    ((_, create),) = client.gather()
+    client.stamp(create, 0)
+    (fact,) = client.facts(PublishNow)
+    assert (fact.stamp.number, fact.count, client.module.unpublished) == (1, 3, 3)
+    client.module.published(fact.handle, 2)
+    assert client.module.unpublished == 1
+    client.module.publish(1, "d")
+    assert client.gather()[0][1].acknowledged == 0
+    client.module.published(fact.handle)
+    client.module.publish(1, "e")
+    assert client.gather()[0][1].acknowledged == 1

@@ -15,7 +15,7 @@ def test_only_the_first_unanswered_request_says_that_a_server_is_silent() -> Non
     )
     for number in range(5):  # each is repeated by its own clock
         port.now = number * REPEAT_NS // 10
-        publisher.publish(0, (f"event {number}",))
+        publisher.publish(0, f"event {number}")
     while port.timers and len(port.sent) < 60:
         name, at = min(port.timers.items(), key=lambda item: item[1])
         del port.timers[name]

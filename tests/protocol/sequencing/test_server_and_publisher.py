@@ -23,10 +23,11 @@ from tidings.model.ordering_messages import (
     WalkAgain,
     WalkDone,
 )
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.sequencing.publisher import EventStamped, OrderedPublisher
 from tidings.protocol.sequencing.server import MAX_LIVES, MAX_WINDOW, NoOps, SequencerServer
-from tidings.protocol.sequencing.stamps import Chain, Timestamp
+from tidings.protocol.sequencing.stamps import Chain
 from tidings.protocol.sequencing.subscriber import MAX_AHEAD
 
 CHAIN = Chain(["high", "middle", "low"], [0, 1, 2], 4)
@@ -206,27 +207,24 @@ def stamps(request: int, base: int, count: int = 1, topic: int = 2) -> EventStam
 
 def test_a_publisher_numbers_a_batch_and_tells_what_it_has_in_the_next_request() -> None:
     port, part = publisher()
-    part.publish(2, ["a", "b"])
+    part.publish(2, "ab", 2)
     part.on_event_stamps("low", stamps(1, 4, 2))
     part.on_event_stamps("low", stamps(1, 4, 2))
-    assert port.facts == [
-        EventStamped(Timestamp(2, 5, (3,), (8,)), "a", ("low", 1)),
-        EventStamped(Timestamp(2, 6, (3,), (8,)), "b", ("low", 1)),
-    ]
+    assert port.facts == [EventStamped(Timestamp(2, 5, (3,), (8,)), "ab", ("low", 1), 2)]
     assert port.timers == {}
     part.published(("low", 1))
-    part.publish(3, ["too early"])
+    part.publish(3, "too early")
     assert port.sent[-1] == ("low", Create(P, 2, 3, 1, 0)), "one of the two is not with the service yet"
     part.on_event_stamps("low", stamps(2, 0, topic=3))
     part.published(("low", 2))
     part.published(("low", 1))
-    part.publish(3, ["c"])
+    part.publish(3, "c")
     assert port.sent[-1] == ("low", Create(P, 3, 3, 1, 2))
 
 
 def test_a_publisher_repeats_in_order_and_keeps_to_its_window() -> None:
     port, part = publisher(window=2, max_waiting=3)
-    assert [part.publish(2, [name]) for name in "abcd"] == [True, True, True, False]
+    assert [part.publish(2, name) for name in "abcd"] == [True, True, True, False]
     assert [message.request for _, message in port.sent] == [1, 2]
     port.now = port.timers[part.name, "low"]
     part.on_timer((part.name, "low"))
@@ -243,7 +241,7 @@ def test_a_publisher_repeats_in_order_and_keeps_to_its_window() -> None:
 def test_a_serial_publisher_waits_with_another_topic() -> None:
     port, part = publisher(serial=True)
     for topic in (2, 2, 0, 2):
-        part.publish(topic, ["event"])
+        part.publish(topic, "event")
     assert [(to, message.topic) for to, message in port.sent] == [("low", 2), ("low", 2)]
     part.on_event_stamps("low", stamps(1, 0))
     part.on_event_stamps("low", stamps(2, 1))

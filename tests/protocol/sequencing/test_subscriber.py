@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from recording_port import RecordingPort
 from tidings.model.ordering_messages import ChangeSubscription, WalkDone
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.facts import Misbehaviour
-from tidings.protocol.sequencing.stamps import Chain, Timestamp
+from tidings.protocol.sequencing.stamps import Chain
 from tidings.protocol.sequencing.subscriber import OrderedEvent, OrderedSubscriber, Patience, TopicsJoined
 
 TOPICS = 4

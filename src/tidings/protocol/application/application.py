@@ -101,15 +101,13 @@ class Application:
         attributes: Mapping[str, Scalar],
         payload: bytes,
         published_at: int,
-        *,
-        internal: bool = False,
     ) -> int:
-        """The event's sequence. What is `internal` gets no number; it keeps its place among the others."""
+        """The event's sequence."""
         if self._numbering is not None:
-            return self._numbering.publish(topic, attributes, payload, published_at, numbered=not internal)
+            return self._numbering.publish(topic, attributes, payload, published_at)
         sequence = self._beneath.reserve()
         self._beneath.publish_as(sequence, topic, attributes, payload, published_at)
-        self.emit(PublicationSent(sequence))
+        self.emit(PublicationSent(sequence, sequence))
         return sequence
 
     def fail_if_sent(self, sequence: int, reason: str) -> None:

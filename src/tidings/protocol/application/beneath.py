@@ -1,6 +1,6 @@
 """What a client's application needs of the event service beneath it: a session with a broker, or an adapter.
 
-Four operations go down. What comes back are facts (protocol/facts.py): publications confirmed or failed, subscriptions
+A few operations go down. What comes back are facts (protocol/facts.py): publications confirmed or failed, subscriptions
 accepted or refused, events delivered with a ticket, events missed.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from tidings.model.predicates import Scalar
+from tidings.model.run import Stretch
 from tidings.model.subscription import Subscription
 
 if TYPE_CHECKING:  # facts carry tickets, and bookmarks are told of by facts
@@ -24,8 +25,19 @@ class Beneath(Protocol):
     def bookmarks(self) -> LeftBookmarks | None:
         """Where it keeps, for the client's next life, how far this one has come; None: nowhere."""
 
+    @property
+    def identity(self) -> tuple[str, int]:
+        """The source of what is published, and its incarnation."""
+
+    @property
+    def next_sequence(self) -> int:
+        """That `reserve` will give."""
+
     def reserve(self) -> int:
         """The sequence of the next event; events are published in the order of their sequences."""
+
+    def publish_stretch(self, stretch: Stretch) -> object:
+        """Events that have their sequences."""
 
     def publish_as(
         self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int

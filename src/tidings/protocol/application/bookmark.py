@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct, structs
 
 from tidings.model.messages import MAX_BOOKMARK_BYTES
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.sequencing.resuming import Fence, Resumed, Resumption
-from tidings.protocol.sequencing.stamps import Timestamp
 
 MAX_OPEN = 64
 """No-ops of an entry that are remembered, the latest, in case their events come yet."""
@@ -91,9 +91,9 @@ class Progress:
     def has(self, rank: int) -> bool:
         return rank in self._done
 
-    def pass_by(self, stamp: Timestamp, *, no_op: bool) -> None:
-        """Done with the number, and with all before it. A no-op's event, if it comes after all, is shown late."""
-        rank, number = stamp.topic, stamp.number
+    def pass_by(self, stamp: Timestamp, count: int = 1, *, no_op: bool) -> None:
+        """Done with so many numbers, and with all before them. A no-op's event that comes after all is shown late."""
+        rank, number = stamp.topic, stamp.number + count - 1
         if rank not in self._done:
             return
         open_ = self._open[rank]
@@ -101,11 +101,12 @@ class Progress:
             self._done[rank] = number
             self._fences.pop(rank, None)
         if no_op:
-            open_[number] = None
-            if len(open_) > MAX_OPEN:
+            open_ |= dict.fromkeys(range(stamp.number, number + 1))
+            while len(open_) > MAX_OPEN:
                 del open_[next(iter(open_))]
         else:
-            open_.pop(number, None)
+            for passed in [passed for passed in open_ if stamp.number <= passed <= number]:
+                del open_[passed]
 
     def copy(self) -> Progress:
         copy = Progress()

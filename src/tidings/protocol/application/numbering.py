@@ -1,7 +1,9 @@
-"""Publications into an order: each gets its number, then goes to the service, all in the order of the calls.
+"""Publications into an order: runs of them get their numbers, then go to the service, all in the order of the calls.
 
 So the sequence of an event is known when it is published, and is that of its application whatever the sequencers do.
-An event on a topic without an order waits behind those that wait for their numbers, and for no other reason.
+Events of consecutive calls that belong to one entry of the layout are one run, encoded at the call, and ask for their
+numbers together; the answer is the run's header. An event on a topic without an order waits behind those that wait for
+their numbers, and for no other reason.
 """
 
 from __future__ import annotations
@@ -9,39 +11,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from tidings.model.errors import AttributeValueError, OrderError
-from tidings.model.event import (
-    MAX_ATTRIBUTES,
-    MAX_EVENT_BYTES,
-    ORDER_ATTRIBUTE,
-    make_publication,
-)
+from tidings.model.errors import OrderError
+from tidings.model.ordering_messages import MAX_BATCH
 from tidings.model.predicates import Scalar
+from tidings.model.run import RunMaker, Stretch, cut, stamped
 from tidings.protocol.application.beneath import Beneath
 from tidings.protocol.facts import PublicationFailed, PublicationNumbered, PublicationSent
 from tidings.protocol.sequencing.client import OrderingModule, PublishNow
-from tidings.protocol.sequencing.layout import Layout
-from tidings.protocol.sequencing.stamps import encode_stamp
+from tidings.structures.range_map import RangeMap
 
-STAMP_BYTES = 64 + 1024
-"""What a timestamp without entries takes, and the name and numbers of the event's source."""
-ENTRY_BYTES = 12
 FULL = "too many events wait for a number"
 
 
-class _Call:
-    """An event that the application published and the service does not have."""
+class _Part:
+    """Events that the application published and the service does not have."""
 
-    __slots__ = ("attributes", "handle", "payload", "published_at", "ready", "sequence", "topic")
+    __slots__ = ("handle", "ready", "stretch")
 
-    def __init__(
-        self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int, *, ready: bool
-    ) -> None:
-        self.sequence = 0
-        self.topic = topic
-        self.attributes = attributes
-        self.payload = payload
-        self.published_at = published_at
+    def __init__(self, stretch: Stretch, *, ready: bool) -> None:
+        self.stretch = stretch
         self.ready = ready
         """It has its stamp, or needs none."""
         self.handle: int | None = None
@@ -68,102 +56,106 @@ class Numbering:
         self._emit = emit
         self._wanted = wanted
         self._confirms = confirms
-        self._calls: deque[_Call] = deque()
-        """Not with the service, in the order of their sequences."""
-        self._handles: dict[int, int] = {}
-        """Sequence of an event that the service has not confirmed -> its handle in the module."""
+        self._making = RunMaker(*beneath.identity)
+        """The events of the last calls."""
+        self._rank: int | None = None
+        """The entry that they belong to."""
+        self._parts: deque[_Part] = deque()
+        """What came before them and is not with the service."""
+        self._handles: RangeMap[int] = RangeMap()
+        """Sequences that the service has not confirmed -> their handle in the module."""
+        module.on_gather = self._close
 
-    def publish(
-        self,
-        topic: str,
-        attributes: Mapping[str, Scalar],
-        payload: bytes,
-        published_at: int,
-        *,
-        numbered: bool = True,
-    ) -> int:
+    def publish(self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int) -> int:
         """The event's sequence; OrderError if its topic gets no numbers any more. Mistakes show before it has one."""
-        rank = self._layout.rank_of(topic) if numbered and self._wanted() else None
-        if rank is None and not self._calls:
+        rank = self._layout.rank_of(topic) if self._wanted() else None
+        if rank is None and not self._parts and not self._making:
             sequence = self._beneath.reserve()
             self._beneath.publish_as(sequence, topic, attributes, payload, published_at)
-            self._emit(PublicationSent(sequence))
+            self._emit(PublicationSent(sequence, sequence))
             return sequence
-        _check_event(topic, attributes, payload, None if rank is None else self._layout)
-        call = _Call(topic, dict(attributes), bytes(payload), published_at, ready=rank is None)
-        if rank is not None:
-            if self.refusal:
-                raise OrderError(self.refusal)
-            if not self._module.publish(rank, call):
-                raise OrderError(FULL)
-        call.sequence = self._beneath.reserve()
-        self._calls.append(call)
-        return call.sequence
+        if rank is not None and self.refusal:
+            raise OrderError(self.refusal)
+        if rank is not None and self._module.is_full:
+            raise OrderError(FULL)
+        if rank != self._rank:
+            self._close()
+            self._rank = rank
+        sequence = self._beneath.next_sequence
+        is_full = self._making.add(sequence, topic, attributes, payload, published_at)
+        self._beneath.reserve()
+        if is_full:
+            self._ask(self._making.take_full())
+        self._module.gather()
+        return sequence
+
+    def _close(self) -> None:
+        """What was published until now makes a run."""
+        self._ask(self._making.take_all())
+
+    def _ask(self, made: list[Stretch]) -> None:
+        rank = self._rank
+        for stretch in made:
+            for start in range(stretch.first, stretch.last + 1, MAX_BATCH):
+                part = _Part(cut(stretch, start, start + MAX_BATCH - 1), ready=rank is None)
+                self._parts.append(part)
+                if rank is not None:
+                    self._module.publish(rank, part, part.stretch.count)
+        self._hand_over()
 
     def on_publish_now(self, fact: PublishNow) -> None:
-        call = fact.event
-        assert isinstance(call, _Call)
-        carried = encode_stamp(self._layout.fingerprint, fact.stamp)
-        call.attributes = {**call.attributes, ORDER_ATTRIBUTE: carried}
-        call.handle, call.ready = fact.handle, True
-        self._emit(PublicationNumbered(call.sequence, 1 + len(fact.stamp.index)))
+        part = fact.event
+        assert isinstance(part, _Part)
+        part.stretch = stamped(part.stretch, self._layout.fingerprint, fact.stamp)
+        part.handle, part.ready = fact.handle, True
+        entries = 1 + len(fact.stamp.index)
+        self._emit(PublicationNumbered(part.stretch.first, part.stretch.last, entries))
         self._hand_over()
 
     def _hand_over(self) -> None:
-        calls = self._calls
-        while calls and calls[0].ready:
-            call = calls.popleft()
-            sequence = call.sequence
-            if call.handle is not None and self._confirms:
-                self._handles[sequence] = call.handle
-            self._beneath.publish_as(sequence, call.topic, call.attributes, call.payload, call.published_at)
-            self._emit(PublicationSent(sequence))
-            if call.handle is not None and not self._confirms:
-                self._module.published(call.handle)
+        parts = self._parts
+        while parts and parts[0].ready:
+            part = parts.popleft()
+            stretch = part.stretch
+            if part.handle is not None and self._confirms:
+                self._handles.add(stretch.first, stretch.last, part.handle)
+            self._beneath.publish_stretch(stretch)
+            self._emit(PublicationSent(stretch.first, stretch.last))
+            if part.handle is not None and not self._confirms:
+                self._module.published(part.handle, stretch.count)
 
     def is_waiting(self, sequence: int) -> bool:
         """For its number, or behind one that does."""
-        return bool(self._calls) and sequence >= self._calls[0].sequence
+        first = self._parts[0].stretch.first if self._parts else self._making.first
+        return first is not None and sequence >= first
 
     # --- What the service says
 
     def on_confirmed(self, first: int, last: int) -> None:
-        for sequence in range(first, last + 1):
-            handle = self._handles.pop(sequence, None)
-            if handle is not None:
-                self._module.published(handle)
+        for handle, count in self._take(first, last):
+            self._module.published(handle, count)
 
     def on_failed(self, sequence: int) -> None:
-        handle = self._handles.pop(sequence, None)
-        if handle is not None:
-            self._module.failed(handle)
+        for handle, count in self._take(sequence, sequence):
+            self._module.failed(handle, count)
+
+    def _take(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The handles of these sequences, and how many each has."""
+        return [(handle, end - begin + 1) for begin, end, handle in self._handles.take(first, last)]
 
     # --- When it cannot go on
 
     def refuse(self, reason: str) -> None:
         """Nothing gets a number any more: what waits for one, or behind one, fails."""
         self.refusal = reason
-        calls, self._calls = self._calls, deque()
-        for call in calls:
-            self._emit(PublicationFailed(call.sequence, reason, unordered=True))
+        waiting = [part.stretch for part in self._parts] + self._making.take_all()
+        self._parts.clear()
+        for stretch in waiting:
+            for sequence in range(stretch.first, stretch.last + 1):
+                self._emit(PublicationFailed(sequence, reason, unordered=True))
 
     def leave(self) -> None:
         """Nothing more is published; what has no number gets none."""
-        self._calls.clear()
+        self._parts.clear()
+        self._making.take_all()
         self._module.leave()
-
-
-def _check_event(topic: str, attributes: Mapping[str, Scalar], payload: bytes, layout: Layout | None) -> None:
-    """AttributeValueError or TopicError for what cannot be published, or leaves no room for a timestamp."""
-    publication = make_publication("-", 0, 1, topic, attributes, payload, 0)
-    if layout is None:
-        return
-    if len(attributes) >= MAX_ATTRIBUTES:
-        raise AttributeValueError(
-            f"{len(attributes)} attributes; with a place in an order at most {MAX_ATTRIBUTES - 1} are carried"
-        )
-    most = MAX_EVENT_BYTES - STAMP_BYTES - ENTRY_BYTES * len(layout.topics)
-    if publication.size_bytes > most:
-        raise AttributeValueError(
-            f"the event has {publication.size_bytes} bytes; with a place in this order at most {most} are carried"
-        )

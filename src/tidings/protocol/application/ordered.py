@@ -4,6 +4,9 @@ For each entry of the layout that it needs it has a subscription in the service 
 for what it wants as a whole, where that is not everything. The module is asked to join an entry once the whole network
 knows these, and to leave it at once. When the module has joined all that is wanted, the change is complete.
 
+What comes in one piece (an event, or a run of them) goes through the order in one piece: it is cut where something must
+come between, and where the subscription does not select an event.
+
 What the service keeps until it is done with is done with in the order in which it is shown: events when the application
 says so, numbers without an event when all before them are. What is merely buffered here is granted, so that what it
 waits for can come.
@@ -13,13 +16,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, groupby
 
 from tidings.model.errors import OrderError, SubscriptionRefused, WireError
-from tidings.model.event import Event, Publication, is_header, order_stamp
+from tidings.model.event import WHOLE, Publication
+from tidings.model.run import Content, Run, Stretch, cut, look
 from tidings.model.subscription import Interest, Order, Subscription, make_interest
+from tidings.model.timestamp import Timestamp
 from tidings.model.topics import TopicPattern
-from tidings.protocol.application.beneath import END, NOTHING, PartOfTicket, Taking
+from tidings.protocol.application.beneath import END, NOTHING, Taking
 from tidings.protocol.application.bookmark import (
     Bookmark,
     KeptEntry,
@@ -49,8 +54,9 @@ from tidings.protocol.facts import (
 from tidings.protocol.sequencing.client import OrderingModule, Shown
 from tidings.protocol.sequencing.layout import Layout, overlap
 from tidings.protocol.sequencing.resuming import Resumption
-from tidings.protocol.sequencing.stamps import Timestamp, decode_stamp
+from tidings.protocol.sequencing.stamps import check_stamp
 from tidings.protocol.sequencing.subscriber import MAX_BUFFERED, Patience
+from tidings.structures.range_set import RangeSet
 
 SLOW_READER_EVENTS = 1_024
 """What a reader has not taken of a service that loses nothing; beyond, that is told to wait."""
@@ -90,49 +96,88 @@ class _Entry:
 
 
 class _Held:
-    """What the service notified of, for as many numbers as it stands for."""
+    """What the service notified of, with the number of its first event (or no-op)."""
 
-    __slots__ = ("fact", "is_no_op", "numbers", "ticket")
+    __slots__ = ("left", "number", "recovered_by", "stretch", "ticket")
 
-    def __init__(self, fact: Delivered, no_ops: int) -> None:
-        self.fact = fact
-        self.ticket: Taking = fact.ticket or NOTHING
-        self.is_no_op = no_ops > 0
-        self.numbers = max(no_ops, 1)
+    def __init__(self, stretch: Stretch, number: int, ticket: Taking, recovered_by: str) -> None:
+        self.stretch = stretch
+        self.number = number
+        self.left = stretch.numbers
+        """Numbers that are not released."""
+        self.ticket = ticket
+        self.recovered_by = recovered_by
 
-    def release(self) -> None:
-        self.numbers -= 1
-        if not self.numbers:
+    def cut(self, number: int, count: int) -> Stretch:
+        """The events of these numbers."""
+        first = self.stretch.first + number - self.number
+        return cut(self.stretch, first, first + count - 1)
+
+    def release(self, number: int, count: int) -> None:
+        """These numbers are done with; no-ops are one event of the service, done with when all of them are."""
+        self.left -= count
+        if self.stretch.kind <= WHOLE:
+            first = self.stretch.first + number - self.number
+            self.ticket.done(first, first + count - 1)
+        elif not self.left:
             self.ticket.done()
 
 
 class _Turn:
     """What has had its turn in the order; the application's ticket, if it was shown."""
 
-    __slots__ = ("_held", "_owner", "stamp", "waits")
+    __slots__ = ("_held", "_number", "_owner", "_undone", "count", "stamp")
 
-    def __init__(self, owner: OrderedSubscription, held: _Held, stamp: Timestamp, *, waits: bool) -> None:
+    def __init__(
+        self, owner: OrderedSubscription, held: _Held, stamp: Timestamp, count: int, *, waits: bool
+    ) -> None:
         self._owner = owner
         self._held = held
+        self._number = stamp.number
+        """The first that is not released."""
         self.stamp = stamp
-        self.waits = waits
+        self.count = count
+        """Of what is not released."""
+        self._undone: RangeSet | None = None
+        """The sequences that the application is not done with; None: it was not shown."""
+        if waits:
+            first = held.stretch.first + stamp.number - held.number
+            self._undone = RangeSet([(first, first + count)])
 
     @property
     def is_no_op(self) -> bool:
-        return self._held.is_no_op
+        return self._held.stretch.kind > WHOLE
+
+    @property
+    def waits(self) -> bool:
+        """For the application."""
+        return bool(self._undone)
+
+    def ahead(self, progress: Progress, count: int) -> None:
+        """As if so many of its numbers were done with."""
+        progress.pass_by(self.stamp.at(self._number), count, no_op=self.is_no_op)
 
     def grant(self, first: int = 0, last: int = END) -> None:
         pass
 
     def done(self, first: int = 0, last: int = END) -> None:
-        if self.waits:
-            self.waits = False
+        if self._undone:
+            self._undone.remove(first, last + 1)
             self._owner.on_done()
 
-    def release(self) -> None:
-        """First the progress: whoever is told that this is done is told of that, too."""
-        self._owner.progress.pass_by(self.stamp, no_op=self.is_no_op)
-        self._held.release()
+    def release(self) -> int:
+        """Release what can be, in order; how many numbers are left."""
+        count = self.count
+        if self._undone:
+            assert self._undone.first is not None
+            count = self._undone.first - self._held.stretch.first - (self._number - self._held.number)
+        if count:
+            # First the progress: whoever is told that this is done is told of that, too.
+            self._owner.progress.pass_by(self.stamp.at(self._number), count, no_op=self.is_no_op)
+            self._held.release(self._number, count)
+            self._number += count
+            self.count -= count
+        return self.count
 
 
 class OrderedSubscription:
@@ -197,6 +242,7 @@ class OrderedSubscription:
         self._turns: deque[_Turn] = deque()
         """What has had its turn and is not done with, or stands behind something that is not."""
         self._unread = 0
+        """Numbers in them."""
         self._ungranted: list[Taking] = []
 
     # --- What is wanted
@@ -493,10 +539,12 @@ class OrderedSubscription:
         """How far it will have come when the application is done with so many more of the events that it was shown."""
         progress = self.progress.copy()
         for turn in self._turns:
-            count -= turn.waits
-            if count < 0:
+            passed = min(turn.count, count) if turn.waits else turn.count
+            if passed:
+                turn.ahead(progress, passed)
+            if passed < turn.count:
                 break
-            progress.pass_by(turn.stamp, no_op=turn.is_no_op)
+            count -= passed if turn.waits else 0
         return progress.reached(self._incarnation)
 
     def _tell(self) -> None:
@@ -506,84 +554,108 @@ class OrderedSubscription:
     # --- Events
 
     def on_delivered(self, fact: Delivered) -> None:
-        ticket = fact.ticket or NOTHING
+        self._take(fact.publication, fact.ticket or NOTHING, fact.recovered_by)
+
+    def on_run(self, fact: RunDelivered) -> None:
+        self._take(fact.run, fact.ticket or NOTHING, "")
+
+    def _take(self, stretch: Stretch, ticket: Taking, recovered_by: str) -> None:
+        stamp = stretch.stamp
+        if stamp is None or self.key is None:  # published before anybody wanted an order, or before we did
+            ticket.done()
+            return
         try:
-            order = order_stamp(fact.publication)
-            if (
-                order is None or self.key is None
-            ):  # published before anybody wanted an order, or before we did
-                ticket.done()
-                return
-            carried = decode_stamp(order, self._layout.fingerprint, self._layout.chain)
+            self._check(stretch, stamp)
         except (OrderError, WireError) as error:
             ticket.done()
-            self._owner.emit(Misbehaviour(fact.publication.source, f"an event was left out: {error}"))
+            self._owner.emit(Misbehaviour(stretch.source, f"{stretch} was left out: {error}"))
             return
         if self._unread < SLOW_READER_EVENTS and not self._resuming:
             ticket.grant()
         else:
             self._ungranted.append(ticket)
-        held = _Held(fact, carried.count)
-        if carried.count or is_header(fact.publication):
-            self._module.receive_no_ops(self.key, carried, held)
-        else:
-            self._module.receive(self.key, carried, held)
+        held = _Held(stretch, stamp.number, ticket, recovered_by)
+        receive = self._module.receive if stretch.kind == WHOLE else self._module.receive_no_ops
+        receive(self.key, stamp, held, stretch.numbers)
 
-    def on_run(self, fact: RunDelivered) -> None:
-        ticket = fact.ticket or NOTHING
-        try:
-            publications = fact.run.publications()
-        except WireError as error:
-            ticket.done()
-            self._owner.emit(Misbehaviour(fact.run.source, f"a run of events was left out: {error}"))
-            return
-        for publication in publications:
-            part = PartOfTicket(ticket, publication.sequence, publication.sequence)
-            self.on_delivered(Delivered(fact.subscription, publication, fact.out_of_order, ticket=part))
+    def _check(self, stretch: Stretch, stamp: Timestamp) -> None:
+        """OrderError or WireError unless a server could have given this stamp to these events."""
+        layout = self._layout
+        check_stamp(stamp, stretch.layout, stretch.numbers, of=layout.fingerprint, chain=layout.chain)
+        if stretch.kind != WHOLE and not stretch.topic:
+            return  # headers of events on several topics, without them
+        topics = {stretch.topic} if stretch.topic else {content.topic for content in look(stretch)}
+        if any(layout.rank_of(topic) != stamp.topic for topic in topics):
+            raise OrderError(f"a timestamp of {layout.entry(stamp.topic)} for {', '.join(sorted(topics))}")
 
-    def drop(self, event: object) -> None:
+    def drop(self, event: object, number: int, count: int) -> None:
         """By the module: it will not be shown."""
         if isinstance(event, _Held):
-            event.release()
+            event.release(number, count)
 
-    def pass_over(self, stamp: Timestamp, token: object) -> None:
-        """By the module: the turn of a number without an event."""
+    def pass_over(self, stamp: Timestamp, token: object, count: int) -> None:
+        """By the module: the turn of numbers without events."""
         assert isinstance(token, _Held)
-        self._turns.append(_Turn(self, token, stamp, waits=False))
+        self._append(token, stamp, count, waits=False)
         self.on_done()
 
     def on_shown(self, fact: Shown) -> None:
         """By the module. An entry of the layout may have other topics than those of the subscription."""
-        held = fact.event
+        held, stamp = fact.event, fact.stamp
         assert isinstance(held, _Held)
-        delivered = held.fact
-        waits = self._selects(delivered.publication)
-        turn = _Turn(self, held, fact.stamp, waits=waits)
-        self._turns.append(turn)
-        if not waits:
-            self.on_done()
-            return
-        self._unread += 1
-        self._owner.emit(
-            Delivered(
-                self.id, delivered.publication, fact.out_of_order, delivered.recovered_by, turn, fact.stamp
-            )
-        )
+        number = stamp.number
+        for count, is_selected in self._selected(held.cut(number, fact.count)):
+            turn = self._append(held, stamp.at(number), count, waits=is_selected)
+            if is_selected:
+                self._show(held, turn, late=fact.out_of_order)
+            number += count
+        self.on_done()
 
-    def _selects(self, event: Publication | Event) -> bool:
+    def _append(self, held: _Held, stamp: Timestamp, count: int, *, waits: bool) -> _Turn:
+        turn = _Turn(self, held, stamp, count, waits=waits)
+        self._turns.append(turn)
+        self._unread += count
+        return turn
+
+    def _show(self, held: _Held, turn: _Turn, *, late: bool) -> None:
+        stretch = held.cut(turn.stamp.number, turn.count)
+        if isinstance(stretch, Run):
+            self._owner.emit(RunDelivered(self.id, stretch, late, turn, turn.stamp))
+        else:
+            self._owner.emit(Delivered(self.id, stretch, late, held.recovered_by, turn, turn.stamp))
+
+    def _selected(self, stretch: Stretch) -> list[tuple[int, bool]]:
+        """How many of its events in a row are selected, or are not."""
+        interest = self._interest
         try:
-            return (
-                self._interest.selects(event) if isinstance(event, Event) else self._interest.matches(event)
-            )
+            if stretch.topic and interest.pattern is None:
+                return [(stretch.count, interest.has_topic(stretch.topic))]
+            contents = look(stretch)
         except WireError as error:
-            self._owner.emit(Misbehaviour(event.source, f"an event was left out: {error}"))
+            self._leave_out(stretch, error)
+            return [(stretch.count, False)]
+        selected = (self._selects(stretch, content) for content in contents)
+        return [(len(list(group)), is_selected) for is_selected, group in groupby(selected)]
+
+    def _selects(self, stretch: Stretch, content: Content | Publication) -> bool:
+        try:
+            return self._interest.matches(content)
+        except WireError as error:
+            self._leave_out(stretch, error)
             return False
+
+    def _leave_out(self, stretch: Stretch, error: WireError) -> None:
+        self._owner.emit(Misbehaviour(stretch.source, f"an event was left out: {error}"))
 
     def on_done(self) -> None:
         turns = self._turns
-        while turns and not turns[0].waits:
-            turns.popleft().release()
-        self._unread = len(turns)
+        while turns:
+            before = turns[0].count
+            left = turns[0].release()
+            self._unread -= before - left
+            if left:
+                break
+            turns.popleft()
         self._maybe_grant()
 
     def _maybe_grant(self) -> None:

@@ -8,7 +8,8 @@ so nothing that both select is missed. What comes for both is shown once.
 from __future__ import annotations
 
 from tidings.model.errors import SubscriptionRefused
-from tidings.model.run import Run
+from tidings.model.event import WHOLE
+from tidings.model.run import Run, Stretch
 from tidings.model.subscription import Subscription
 from tidings.protocol.application.beneath import NOTHING, PartOfTicket
 from tidings.protocol.application.owner import Owner
@@ -87,6 +88,9 @@ class PlainSubscription:
         self._owner.emit(SubscriptionCancelled(self.id))
 
     def on_delivered(self, fact: Delivered) -> None:
+        if self._hides(fact.publication):
+            (fact.ticket or NOTHING).done()
+            return
         if self._recent is None:
             self._owner.emit(fact)
             return
@@ -97,10 +101,13 @@ class PlainSubscription:
             fact.ticket.done()
 
     def on_run(self, fact: RunDelivered) -> None:
+        run, ticket = fact.run, fact.ticket or NOTHING
+        if self._hides(run):
+            ticket.done()
+            return
         if self._recent is None:
             self._owner.emit(fact)
             return
-        run, ticket = fact.run, fact.ticket or NOTHING
         begin = run.first
         for first, last in self._recent.fresh(run.source, run.incarnation, run.first, run.last):
             ticket.done(begin, first - 1)
@@ -111,6 +118,10 @@ class PlainSubscription:
             else:
                 self._owner.emit(Delivered(self.id, stretch, fact.out_of_order, ticket=part))
         ticket.done(begin, run.last)
+
+    def _hides(self, stretch: Stretch) -> bool:
+        """What has no body is for protocols, which ask for headers."""
+        return stretch.kind != WHOLE and not self._current.headers
 
     def on_missed(self, fact: EventsMissed) -> None:
         self._owner.emit(

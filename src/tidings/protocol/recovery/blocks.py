@@ -58,6 +58,7 @@ class Header(NamedTuple):
     payload_bytes: int
     digest: bytes
     block_bytes: int
+    header: bytes
 
 
 Identity = tuple[str, int, int]
@@ -89,6 +90,7 @@ def cut(carried: Carried, block_bytes: int, datagram_bytes: int = 0) -> Assembly
     if datagram_bytes:
         names = len(carried.origin) + len(publication.source) + len(publication.topic)
         header_bytes = len(memoryview(publication.packed_attributes)) + 24 * len(carried.numbers) + 4 * names
+        header_bytes += len(publication.packed_header)
         room_bytes = datagram_bytes - header_bytes - HEADER_BYTES - MAX_GENERATION_BLOCKS
         block_bytes = max(min(block_bytes, room_bytes), SMALLEST_BLOCK_BYTES)
     if publication.size_bytes <= block_bytes:
@@ -146,7 +148,7 @@ class Assembly:
 
     def __init__(self, header: Header, heard_at: int) -> None:
         self._sizes, self._starts = _sizes_and_starts(header.payload_bytes, header.block_bytes)
-        if len(header.attributes) > MAX_INLINE_ATTRIBUTES_BYTES:
+        if len(header.attributes) + len(header.header) > MAX_INLINE_ATTRIBUTES_BYTES:
             raise WireError(f"{len(header.attributes)} bytes of attributes in a block of an event")
         self.header = header
         self._block_bytes = header.block_bytes
@@ -157,7 +159,7 @@ class Assembly:
         """How many independent blocks are here."""
         self.route: tuple[str, ...] = ()
         """Of the block that came first."""
-        self.held_bytes = ASSEMBLY_OVERHEAD_BYTES + len(header.attributes)
+        self.held_bytes = ASSEMBLY_OVERHEAD_BYTES + len(header.attributes) + len(header.header)
         self.spoiled = False
         """Its blocks do not belong together: it is of no use any more."""
         self._header_checksum = crc32(_encode(tuple(header)))
@@ -194,6 +196,7 @@ class Assembly:
             len(payload),
             _digest(payload),
             block_bytes,
+            publication.packed_header,
         )
         assembly = cls(header, publication.published_at)
         assembly.rank = assembly.blocks
@@ -324,7 +327,7 @@ class Assembly:
         try:
             if _digest(payload) != header.digest:
                 raise WireError(f"the blocks of event {self.id} do not belong together")
-            return rebuild_publication(*header[2:8], payload)
+            return rebuild_publication(*header[2:8], payload, header.header)
         except WireError:
             self.spoiled = True
             raise
@@ -423,10 +426,11 @@ class Assembly:
             header.numbers,
             route,
             by,
-            *header[2:],
+            *header[2:-1],
             generation,
             coefficients,
             index,
             data,
             known,
+            header.header,
         )

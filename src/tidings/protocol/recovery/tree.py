@@ -125,7 +125,8 @@ class EpidemicTree(Part):
             self.port.emit(Misbehaviour(client, reason))
             self.port.send(client, PublishFailed(sequence, reason))
             return
-        if len(memoryview(publication.packed_attributes)) > MAX_INLINE_ATTRIBUTES_BYTES:
+        inline_bytes = len(memoryview(publication.packed_attributes)) + len(publication.packed_header)
+        if inline_bytes > MAX_INLINE_ATTRIBUTES_BYTES:
             reason = f"in this mode an event has at most {MAX_INLINE_ATTRIBUTES_BYTES} bytes of attributes"
             self.port.send(client, PublishFailed(sequence, reason))
             return

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from msgspec import structs
-
 from tidings.model.messages import Message
 from tidings.model.ordering_messages import (
     EventStamps,
@@ -24,13 +22,13 @@ from tidings.model.ordering_messages import (
     SubscriberDisowned,
     WalkDone,
 )
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.facts import Fact, Misbehaviour
 from tidings.protocol.kernel import Node, Part, Port, RandomSource, Send, TimerName
 from tidings.protocol.sequencing.layout import Layout
 from tidings.protocol.sequencing.publisher import EventStamped, OrderedPublisher, Receipt
 from tidings.protocol.sequencing.resuming import Resumed, Resumption
 from tidings.protocol.sequencing.routes import Routes
-from tidings.protocol.sequencing.stamps import CarriedStamp, Timestamp
 from tidings.protocol.sequencing.subscriber import (
     MAX_BUFFERED,
     NO_RELEASES,
@@ -46,7 +44,7 @@ from tidings.protocol.sequencing.subscriber import (
 
 ALIVE_NS = 2_500_000_000
 MAX_PENDING = 65_536
-"""Events that wait for their turn to be published; beyond, `publish` refuses."""
+"""Events that wait for their turn to be published; beyond, the module `is_full`."""
 DOUBT_NS = 15_000_000_000
 """Where the service may have lost something unseen, an event that does not come for so long, or up to twice that, is
 given up, and the order with it."""
@@ -56,20 +54,23 @@ AWAY = "the sequencers gave this subscriber up: it was away for too long"
 
 
 class PublishNow(Fact, frozen=True, gc=False):
-    """Publish the event with this stamp in the service; then say `published(handle)` or `failed(handle)`."""
+    """Publish the `count` events of `event` with the numbers from this stamp on in the service; then say
+    `published(handle)` or `failed(handle)` for each of them."""
 
     event: object
     stamp: Timestamp
     handle: int
+    count: int = 1
 
 
 class Shown(Fact, frozen=True, gc=False):
-    """The application is shown an event."""
+    """The application is shown the events of `event` that have these numbers, `count` from the stamp's on."""
 
     key: int
     stamp: Timestamp
     event: object
     out_of_order: bool
+    count: int = 1
 
 
 class Joined(Fact, frozen=True, gc=False):
@@ -119,14 +120,26 @@ class _Doubt:
 
 
 class _Pending:
-    __slots__ = ("event", "handle", "receipt", "stamp", "topic")
+    __slots__ = ("count", "event", "receipt", "stamp", "topic")
 
-    def __init__(self, topic: int, event: object) -> None:
+    def __init__(self, topic: int, event: object, count: int) -> None:
         self.topic = topic
         self.event = event
+        self.count = count
         self.stamp: Timestamp | None = None
         self.receipt: tuple[int, Receipt] | None = None
         """With the incarnation of the publisher that got it."""
+
+
+class _Open:
+    """Handed over to the service; it has not said what became of all of it."""
+
+    __slots__ = ("incarnation", "left", "receipt")
+
+    def __init__(self, incarnation: int, receipt: Receipt, count: int) -> None:
+        self.incarnation = incarnation
+        self.receipt = receipt
+        self.left = count
 
 
 class _InnerPort:
@@ -182,11 +195,15 @@ class OrderingModule(Part):
         self.routes = Routes(layout)
         self._incarnation = incarnation
         self._publisher: OrderedPublisher | None = None
+        self.on_gather: Callable[[], None] = lambda: None
+        """Called at the end of an instant for which somebody asked with `gather`: the last chance to publish in it."""
+        self._gathering = False
         self._pending: deque[_Pending] = deque()
         """In the order of publication: not all stamped, none handed over."""
-        self._by_event: dict[int, _Pending] = {}
-        self._open: dict[int, tuple[int, Receipt]] = {}
-        """Handed over to the service and not answered yet: handle -> publisher's incarnation and receipt."""
+        self._waiting = 0
+        """Events in them."""
+        self._open: dict[int, _Open] = {}
+        """By handle."""
         self._handles = 0
         self._failed = False
         """The service refused an event: its number must be given back."""
@@ -222,6 +239,8 @@ class OrderingModule(Part):
         if key == "alive":
             self._say_alive()
             self._set_alive()
+        elif key == "gather":
+            self._on_gathered()
         elif key == "doubt":
             (subscriber,) = inner
             assert isinstance(subscriber, int)
@@ -301,19 +320,34 @@ class OrderingModule(Part):
 
     # --- Publishing
 
-    def publish(self, topic: int, event: object) -> bool:
-        """False if too many wait already."""
-        if len(self._pending) >= MAX_PENDING:
-            return False
-        pending = _Pending(topic, event)
+    def publish(self, topic: int, event: object, count: int = 1) -> None:
+        """Get numbers for the events of a batch, so many; not while it `is_full`."""
+        pending = _Pending(topic, event, count)
         self._pending.append(pending)
+        self._waiting += count
         self._request(pending)
-        return True
+
+    def gather(self) -> None:
+        """What is published until the end of this instant is asked for together."""
+        if not self._gathering:
+            self._gathering = True
+            self.port.set_timer((self.name, "gather"), self.port.now)
+
+    def _on_gathered(self) -> None:
+        self.on_gather()
+        self._gathering = False
+        if self._publisher is not None:
+            self._publisher.flush()
+
+    @property
+    def is_full(self) -> bool:
+        """No more may wait for their numbers."""
+        return self._waiting >= MAX_PENDING
 
     @property
     def unpublished(self) -> int:
         """Events that are not with the service yet, as far as is known."""
-        return len(self._pending) + len(self._open)
+        return self._waiting + sum(opened.left for opened in self._open.values())
 
     def _request(self, pending: _Pending) -> None:
         if self._publisher is None:
@@ -326,8 +360,9 @@ class OrderingModule(Part):
                 gathers=True,
                 on_silence=self.routes.suspect,
             )
-        taken = self._publisher.publish(pending.topic, (pending,))
+        taken = self._publisher.publish(pending.topic, pending, pending.count)
         assert taken, "a publisher has room for all that is pending"
+        self.gather()
 
     def _is_sequencer(self, sender: str) -> bool:
         if sender in self._nodes:
@@ -362,31 +397,35 @@ class OrderingModule(Part):
         while self._pending and self._pending[0].stamp is not None and not self._failed:
             pending = self._pending.popleft()
             assert pending.stamp is not None and pending.receipt is not None
+            self._waiting -= pending.count
             self._handles += 1
-            self._open[self._handles] = pending.receipt
-            self.port.emit(PublishNow(pending.event, pending.stamp, self._handles))
+            self._open[self._handles] = _Open(*pending.receipt, pending.count)
+            self.port.emit(PublishNow(pending.event, pending.stamp, self._handles, pending.count))
 
-    def published(self, handle: int) -> None:
-        """The service has the event."""
-        self._settle(handle)
+    def published(self, handle: int, count: int = 1) -> None:
+        """The service has so many of these events."""
+        opened = self._open.get(handle)
+        publisher = self._settle(handle, count)
+        if opened is not None and publisher is not None:
+            publisher.published(opened.receipt, count)
+        self._maybe_give_up()
 
-    def failed(self, handle: int) -> None:
-        """The service does not take the event, or it is not known: its number is to become a no-op."""
-        opened = self._open.pop(handle, None)
-        if opened is None:
-            return
-        if self._publisher is not None and self._publisher.identity[1] == opened[0]:
+    def failed(self, handle: int, count: int = 1) -> None:
+        """The service does not take so many of these events, or it is not known: their numbers are to become no-ops."""
+        if self._settle(handle, count) is not None:
             self._failed = True  # else all that its identity did not publish is replaced already
         self._maybe_give_up()
 
-    def _settle(self, handle: int) -> None:
-        opened = self._open.pop(handle, None)
+    def _settle(self, handle: int, count: int) -> OrderedPublisher | None:
+        """The publisher that got their numbers, if it is still ours."""
+        opened = self._open.get(handle)
         if opened is None:
-            return
-        incarnation, receipt = opened
-        if self._publisher is not None and self._publisher.identity[1] == incarnation:
-            self._publisher.published(receipt)
-        self._maybe_give_up()
+            return None
+        opened.left -= count
+        if not opened.left:
+            del self._open[handle]
+        publisher = self._publisher
+        return publisher if publisher is not None and publisher.identity[1] == opened.incarnation else None
 
     def _maybe_give_up(self) -> None:
         """When all that is with the service is answered: what this identity got and did not publish is replaced."""
@@ -410,6 +449,7 @@ class OrderingModule(Part):
             self._publisher.leave()
             self._publisher = None
         self._pending.clear()
+        self._waiting = 0
 
     # --- Subscribing
 
@@ -483,23 +523,16 @@ class OrderingModule(Part):
             self._leaving[key] -= bool(removes)
             raise
 
-    def receive(self, key: int, carried: CarriedStamp, event: object) -> None:
-        """The service notifies a subscriber."""
-        if carried.count:
-            self.receive_no_ops(key, carried, event)
-        elif key in self._subscribers:
-            self._subscribers[key].receive(carried.stamp, event)
+    def receive(self, key: int, stamp: Timestamp, event: object, count: int = 1) -> None:
+        """The service notifies a subscriber of what stands for `count` numbers from the stamp's on."""
+        if key in self._subscribers:
+            self._subscribers[key].receive(stamp, event, count)
 
-    def receive_no_ops(self, key: int, carried: CarriedStamp, token: object = None) -> None:
-        """Numbers without events: of a publisher that died, or of an event that is not for this subscriber, or comes
-        by itself. The token is released once for each number (`carried.count`, or one)."""
-        first = carried.stamp
-        subscriber = self._subscribers.get(key)
-        if subscriber is None:
-            return
-        subscriber.receive_no_op(first, token)
-        for offset in range(1, carried.count):
-            subscriber.receive_no_op(structs.replace(first, number=first.number + offset), token)
+    def receive_no_ops(self, key: int, stamp: Timestamp, token: object = None, count: int = 1) -> None:
+        """Numbers without events: of a publisher that died, or of events that are not for this subscriber, or come by
+        themselves."""
+        if key in self._subscribers:
+            self._subscribers[key].receive_no_op(stamp, token, count)
 
     def end(self, key: int) -> None:
         """Leave all topics; nothing more is shown, and the subscriber is forgotten once the servers know."""
@@ -583,9 +616,9 @@ class OrderingModule(Part):
         match fact:
             case OrderedEvent():
                 if fact.stamp.topic in self._wanted.get(key, ()):
-                    self.port.emit(Shown(key, fact.stamp, fact.event, fact.out_of_order))
+                    self.port.emit(Shown(key, fact.stamp, fact.event, fact.out_of_order, fact.count))
                 else:  # it was left before it was joined
-                    self._releases[key].drop(fact.event)
+                    self._releases[key].drop(fact.event, fact.stamp.number, fact.count)
             case TopicsJoined():
                 self.port.emit(Joined(key, fact.topics))
             case TopicsLeft():

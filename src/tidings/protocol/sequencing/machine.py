@@ -37,11 +37,11 @@ from tidings.model.ordering_messages import (
     SubscribeWalk,
     WalkAgain,
 )
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.facts import Fact
 from tidings.protocol.kernel import RandomSource, Send, TimerName
 from tidings.protocol.sequencing.layout import Layout
 from tidings.protocol.sequencing.server import NoOps, SequencerServer, ServerState
-from tidings.protocol.sequencing.stamps import Timestamp
 
 Input = (
     Create

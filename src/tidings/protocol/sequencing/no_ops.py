@@ -8,22 +8,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import islice
-from typing import NamedTuple
 
-from tidings.model.event import NOOP_ATTRIBUTE, ORDER_ATTRIBUTE
-from tidings.model.predicates import Scalar
+from tidings.model.event import Publication, make_no_ops
 from tidings.protocol.sequencing.layout import Layout
 from tidings.protocol.sequencing.machine import PublishNoOps
-from tidings.protocol.sequencing.stamps import encode_stamp
 
 MAX_UNDER_WAY = 256
 """With the service at once; the others wait."""
-
-
-class NoOpEvent(NamedTuple):
-    fact: PublishNoOps
-    topic: str
-    attributes: dict[str, Scalar]
 
 
 class NoOpOutbox:
@@ -39,19 +30,20 @@ class NoOpOutbox:
     def add(self, fact: PublishNoOps) -> None:
         self._waiting[fact.server, fact.number] = fact
 
-    def take(self) -> list[NoOpEvent]:
+    def take(self) -> list[PublishNoOps]:
         """What is to be published now; `confirmed` or `failed` follows for each."""
         room = MAX_UNDER_WAY - len(self._under_way)
         taken = dict(islice(self._waiting.items(), room))
         for key in taken:
             del self._waiting[key]
         self._under_way |= taken
-        return [self._event(fact) for fact in taken.values()]
+        return list(taken.values())
 
-    def _event(self, fact: PublishNoOps) -> NoOpEvent:
-        carried = encode_stamp(self._layout.fingerprint, fact.stamp, fact.count)
-        attributes: dict[str, Scalar] = {ORDER_ATTRIBUTE: carried, NOOP_ATTRIBUTE: True}
-        return NoOpEvent(fact, self._layout.no_op_topic(fact.stamp.topic), attributes)
+    def event(self, fact: PublishNoOps, source: str, incarnation: int, sequence: int) -> Publication:
+        """In the place of all of them, under this id."""
+        topic = self._layout.no_op_topic(fact.stamp.topic)
+        fingerprint = self._layout.fingerprint
+        return make_no_ops(source, incarnation, sequence, topic, fingerprint, fact.stamp, fact.count)
 
     def confirmed(self, fact: PublishNoOps) -> None:
         if self._under_way.pop((fact.server, fact.number), None) is not None:

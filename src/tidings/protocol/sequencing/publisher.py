@@ -1,4 +1,4 @@
-"""A publisher of ordered events: asks the servers for numbers, and hands out each event with its stamp.
+"""A publisher of ordered events: asks the servers for numbers, and hands out each batch with its first stamp.
 
 Requests to each server are counted, sent in order and repeated in order until answered; the server stamps each once.
 Nothing is acknowledged on the way of the events: a later request tells which answers have come and whose events are
@@ -11,7 +11,7 @@ number before the one that its publisher made first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tidings.model.ordering_messages import (
     MAX_BATCH,
@@ -21,15 +21,14 @@ from tidings.model.ordering_messages import (
     PublisherAlive,
     PublisherGone,
 )
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.facts import Fact
 from tidings.protocol.kernel import Part, Port, TimerName
-from tidings.protocol.sequencing.stamps import Chain, Timestamp
+from tidings.protocol.sequencing.stamps import Chain
 
 REPEAT_NS = 200_000_000
 WINDOW = 256
 MAX_WAITING = 16_384
-MAX_MERGED = 256
-"""Events of requests for one topic that wait are asked for in one, up to so many."""
 
 MAX_DOUBLINGS = 2
 """A server that does not answer is asked less and less often: it may only be slow."""
@@ -39,22 +38,31 @@ Receipt = tuple[str, int]
 
 
 class EventStamped(Fact, frozen=True, gc=False):
-    """To the driver: publish the event with this stamp; then say `published(receipt)`."""
+    """To the driver: publish the `count` events of `event` with the numbers from this stamp on; then say
+    `published(receipt)` for each of them."""
 
     stamp: Timestamp
     event: object
     receipt: Receipt
+    count: int = 1
 
 
 class _Request:
-    __slots__ = ("events", "repeat_at", "repeats", "topic", "unpublished")
+    __slots__ = ("batches", "count", "repeat_at", "repeats", "topic", "unpublished")
 
-    def __init__(self, topic: int, events: tuple[object, ...]) -> None:
+    def __init__(self, topic: int, event: object, count: int) -> None:
         self.topic = topic
-        self.events = events
-        self.unpublished = len(events)
+        self.batches = [(event, count)]
+        self.count = count
+        self.unpublished = count
         self.repeats = 0
         self.repeat_at = 0
+
+    def add(self, other: _Request) -> None:
+        """The events of another request behind its own."""
+        self.batches += other.batches
+        self.count += other.count
+        self.unpublished += other.count
 
 
 class _Line:
@@ -87,8 +95,8 @@ class _Line:
 class OrderedPublisher(Part):
     """Keeps at most `max_waiting` batches that have no number, and `window` requests to a server unacknowledged.
 
-    One that `gathers` sends at the end of the instant, so that events of a topic share a request. `on_silence` is told
-    of a server that did not answer again and again.
+    One that `gathers` sends when it is told to `flush`, so that batches of a topic share a request. `on_silence` is
+    told of a server that did not answer again and again.
     """
 
     name = "ordered-publisher"
@@ -124,38 +132,39 @@ class OrderedPublisher(Part):
         self._unstamped = 0
         self._asked: dict[int, int] = {}
         """Topic -> its requests that are not answered."""
-        self._gathering = False
 
     @property
     def unstamped(self) -> int:
         """How many batches have no number yet."""
         return self._unstamped
 
-    def publish(self, topic: int, events: Sequence[object]) -> bool:
-        """Number the events one after the other; False if there is no room."""
-        if not 0 <= topic < self._chain.topics or not 0 < len(events) <= MAX_BATCH:
-            raise ValueError(f"{len(events)} events for topic {topic}: no such topic, or no such batch")
+    def publish(self, topic: int, event: object, count: int = 1) -> bool:
+        """Number the events of a batch, so many, one after the other; False if there is no room."""
+        if not 0 <= topic < self._chain.topics or not 0 < count <= MAX_BATCH:
+            raise ValueError(f"{count} events for topic {topic}: no such topic, or no such batch")
         if self._unstamped >= self._max_waiting:
             return False
         self._unstamped += 1
         line = self._line_of.get(topic) or self._line(topic)
         waiting = self._waiting if self._serial else line.waiting
-        waiting.append(_Request(topic, tuple(events)))
+        waiting.append(_Request(topic, event, count))
         if not self._gathers:
             self._send_waiting(line)
-        elif not self._gathering:
-            self._gathering = True
-            self.port.set_timer((self.name, "", "gather"), self.port.now)
         return True
 
-    def published(self, receipt: Receipt) -> None:
-        """One of the events of that request is with the event service."""
+    def flush(self) -> None:
+        """Send what was gathered."""
+        for line in list(self._lines.values())[: 1 if self._serial else None]:
+            self._send_waiting(line)
+
+    def published(self, receipt: Receipt, count: int = 1) -> None:
+        """So many events of that request are with the event service."""
         server, number = receipt
         line = self._lines.get(server)
         request = None if line is None else line.answered.get(number)
         if line is None or request is None:
             return
-        request.unpublished -= 1
+        request.unpublished -= count
         if not request.unpublished:
             line.finish(number)
             self._send_waiting(line)
@@ -189,8 +198,9 @@ class OrderedPublisher(Part):
         waiting = self._waiting if self._serial else line.waiting
         while waiting and self._may_send(waiting[0]):
             request = waiting.popleft()
-            if self._gathers and waiting and waiting[0].topic == request.topic:
-                request = self._merged(request, waiting)
+            while self._gathers and waiting and self._may_merge(request, waiting[0]):
+                request.add(waiting.popleft())
+                self._unstamped -= 1
             self._send_new(request)
 
     def _may_send(self, request: _Request) -> bool:
@@ -199,15 +209,9 @@ class OrderedPublisher(Part):
             return False
         return not self._serial or not self._asked or request.topic in self._asked
 
-    def _merged(self, request: _Request, waiting: deque[_Request]) -> _Request:
-        """One request for it and those behind it, as long as they are for its topic."""
-        events = list(request.events)
-        while waiting and waiting[0].topic == request.topic:
-            if len(events) + len(waiting[0].events) > MAX_MERGED:
-                break
-            events += waiting.popleft().events
-            self._unstamped -= 1
-        return _Request(request.topic, tuple(events))
+    @staticmethod
+    def _may_merge(request: _Request, other: _Request) -> bool:
+        return other.topic == request.topic and request.count + other.count <= MAX_BATCH
 
     def _send_new(self, request: _Request) -> None:
         line = self._line_of[request.topic]
@@ -220,17 +224,12 @@ class OrderedPublisher(Part):
         self._send(line.server, line, line.next - 1, request)
 
     def _send(self, server: str, line: _Line, number: int, request: _Request) -> None:
-        create = Create(self.identity, number, request.topic, len(request.events), line.acknowledged)
+        create = Create(self.identity, number, request.topic, request.count, line.acknowledged)
         self.port.send(server, create)
 
     def on_timer(self, name: TimerName) -> None:
         """In order: a server ignores a request whose predecessor it lacks."""
         server = str(name[1])
-        if not server:
-            self._gathering = False
-            for each in list(self._lines.values())[: 1 if self._serial else None]:
-                self._send_waiting(each)
-            return
         line, now = self._lines[server], self.port.now
         first = next(iter(line.unanswered.values()), None)
         if first is not None and first.repeat_at <= now and first.repeats % 2:  # not at repeats of others
@@ -257,7 +256,7 @@ class OrderedPublisher(Part):
         if line is None or message.publisher != self.identity:
             return
         request = line.unanswered.get(message.request)
-        if request is None or (request.topic, len(request.events)) != (message.topic, message.count):
+        if request is None or (request.topic, request.count) != (message.topic, message.count):
             return  # it was answered before
         del line.unanswered[message.request]
         line.answered[message.request] = request
@@ -266,9 +265,10 @@ class OrderedPublisher(Part):
         if not self._asked[request.topic]:
             del self._asked[request.topic]
         receipt = (message.server, message.request)
-        for offset, event in enumerate(request.events, start=1):
-            stamp = Timestamp(message.topic, message.base + offset, message.index, message.values)
-            self.port.emit(EventStamped(stamp, event, receipt))
+        stamp = Timestamp(message.topic, message.base + 1, message.index, message.values)
+        for event, count in request.batches:
+            self.port.emit(EventStamped(stamp, event, receipt, count))
+            stamp = stamp.at(stamp.number + count)
         if not line.unanswered:
             self.port.cancel_timer((self.name, message.server))
         self._send_waiting(line)

@@ -35,10 +35,11 @@ from tidings.model.ordering_messages import (
     WalkAgain,
     WalkDone,
 )
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.facts import Fact, Misbehaviour
 from tidings.protocol.kernel import Part, Port
 from tidings.protocol.sequencing.groups import Groups
-from tidings.protocol.sequencing.stamps import Chain, Timestamp
+from tidings.protocol.sequencing.stamps import Chain
 
 MAX_WINDOW = 256
 """Requests of one publisher whose answers are remembered at a time."""

@@ -1,4 +1,4 @@
-"""Timestamps of events, and the chain of servers that makes them.
+"""The chain of servers that makes timestamps (model/timestamp.py), and what it could have made.
 
 Topics are ranked 0 to n - 1, 0 being the highest precedence. A server hosts the topic managers of a contiguous range
 of ranks. Servers form a chain in which each sends only to the next higher one (paper ordering, section 3.4): whatever
@@ -11,26 +11,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
-import msgspec
-from msgspec import Struct
-
 from tidings.model.errors import OrderError
-from tidings.model.ordering_messages import MAX_BATCH, MAX_TOPICS
-
-MAX_NUMBER = 2**62
-
-
-class Timestamp(Struct, frozen=True, array_like=True, gc=False):
-    """Event `number` of `topic`; it comes after event `values[i]` of topic `index[i]`, for every i.
-
-    `index` is ascending and without `topic`. All stamps that a server makes for one version of a topic's group share
-    one `index` object.
-    """
-
-    topic: int
-    number: int
-    index: tuple[int, ...] = ()
-    values: tuple[int, ...] = ()
+from tidings.model.timestamp import Timestamp
 
 
 class Chain:
@@ -75,46 +57,14 @@ class Chain:
         return ascending and (not ranks or (ranks[0] >= 0 and ranks[-1] < self.topics))
 
 
-class CarriedStamp(Struct, frozen=True, array_like=True, gc=False):
-    """A stamp as an event carries it; `count` above 0: no event, but so many no-ops from its number on."""
-
-    layout: int
-    topic: int
-    number: int
-    index: tuple[int, ...] = ()
-    values: tuple[int, ...] = ()
-    count: int = 0
-
-    @property
-    def stamp(self) -> Timestamp:
-        return Timestamp(self.topic, self.number, self.index, self.values)
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(CarriedStamp).decode
-
-
-def encode_stamp(layout: int, stamp: Timestamp, count: int = 0) -> bytes:
-    return _encode(CarriedStamp(layout, stamp.topic, stamp.number, stamp.index, stamp.values, count))
-
-
-def decode_stamp(carried: object, layout: int, chain: Chain) -> CarriedStamp:
-    """OrderError, saying what is wrong, unless a server of this layout could have made it."""
-    if not isinstance(carried, bytes):
-        raise OrderError(f"a timestamp is bytes, not {type(carried).__name__}")
-    try:
-        stamp = _decode(carried)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise OrderError(f"not a timestamp: {error}") from None
-    if stamp.layout != layout:
+def check_stamp(stamp: Timestamp, layout: int, numbers: int, *, of: int, chain: Chain) -> None:
+    """OrderError, saying what is wrong, unless a server of the layout with the fingerprint `of` could have made it."""
+    if layout != of:
         raise OrderError("a timestamp of another layout of topics")
     if not 0 <= stamp.topic < chain.topics:
         raise OrderError(f"a timestamp for topic {stamp.topic}; there are {chain.topics}")
-    if not 0 < stamp.number < MAX_NUMBER or not 0 <= stamp.count <= MAX_BATCH:
-        raise OrderError(f"a timestamp with the number {stamp.number} and {stamp.count} no-ops")
-    index, values = stamp.index, stamp.values
-    if len(index) != len(values) or len(index) > MAX_TOPICS or stamp.topic in index or not chain.knows(index):
+    problem = stamp.problem(numbers)
+    if problem:
+        raise OrderError(problem)
+    if not chain.knows(stamp.index):
         raise OrderError("a timestamp whose entries make no sense")
-    if values and not (min(values) >= 0 and max(values) < MAX_NUMBER):
-        raise OrderError("a timestamp with impossible clocks")
-    return stamp

@@ -7,6 +7,9 @@ at changes of subscriptions:
 * fence: the first event of a new topic waits until the topics that were there before have reached the walk's clocks;
 * hold: while a subscription to u is under way, events whose stamp has an entry for u wait.
 
+What comes stands for one number or for several in a row that differ in nothing else (a run): it is compared, kept and
+shown as one, and cut where something must come between.
+
 Only the head of each topic is looked at. The clock of a topic that is not subscribed is infinite, that of one under
 way is below all values, so one comparison per entry says all. A head that cannot be shown registers on the one entry
 that stops it, and its scan goes on from there: an event costs its group once, however many wait.
@@ -21,15 +24,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
 from tidings.model.ordering_messages import MAX_TOPICS, ChangeSubscription, Identity, WalkDone
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.facts import Fact, Misbehaviour
 from tidings.protocol.kernel import Part, Port, TimerName
 from tidings.protocol.sequencing.resuming import Fence, Resumed, Resumption
-from tidings.protocol.sequencing.stamps import Chain, Timestamp
+from tidings.protocol.sequencing.stamps import Chain
+from tidings.structures.range_map import RangeMap
 from tidings.structures.range_set import RangeSet
 
 NOT_SUBSCRIBED = 2**63
@@ -56,11 +61,12 @@ class Patience(Struct, frozen=True):
 
 
 class OrderedEvent(Fact, frozen=True, gc=False):
-    """The application is shown an event."""
+    """The application is shown what has these numbers, `count` from the stamp's on."""
 
     stamp: Timestamp
     event: object
     out_of_order: bool = False
+    count: int = 1
 
 
 class TopicsJoined(Fact, frozen=True, gc=False):
@@ -89,8 +95,8 @@ class OrderStalled(Fact, frozen=True, gc=False):
 
 
 class NoOp:
-    """In the place of an event whose publisher died, or that is not for this subscriber: it takes a number and is never
-    shown. `token` is for whoever must know when the number is passed."""
+    """In the place of events whose publisher died, or that are not for this subscriber: it takes numbers and is never
+    shown. `token` is for whoever must know when they are passed."""
 
     __slots__ = ("token",)
 
@@ -102,24 +108,31 @@ NO_OP = NoOp()
 
 
 class Releases(Protocol):
-    """Told what becomes of all that a subscriber was given and does not show: so nothing is held for ever."""
+    """Told what becomes of all numbers that a subscriber was given and does not show: so nothing is held for ever."""
 
-    def pass_over(self, stamp: Timestamp, token: object) -> None:
-        """The turn of a no-op with this token has come."""
+    def pass_over(self, stamp: Timestamp, token: object, count: int) -> None:
+        """The turn of no-ops with this token has come, `count` from the stamp's number on."""
 
-    def drop(self, event: object) -> None:
-        """The event, or the token, was not needed, or is not any more."""
+    def drop(self, event: object, number: int, count: int) -> None:
+        """The event, or the token, was not needed for these numbers, or is not any more."""
 
 
 class _NoReleases:
-    def pass_over(self, stamp: Timestamp, token: object) -> None:
+    def pass_over(self, stamp: Timestamp, token: object, count: int) -> None:
         pass
 
-    def drop(self, event: object) -> None:
+    def drop(self, event: object, number: int, count: int) -> None:
         pass
 
 
 NO_RELEASES: Releases = _NoReleases()
+
+
+class _Waiting(NamedTuple):
+    """The stamp is that of some number; those of the others are the same but for the number."""
+
+    stamp: Timestamp
+    event: object
 
 
 class _Queue:
@@ -128,7 +141,7 @@ class _Queue:
     __slots__ = ("events", "fence", "index", "position", "scanned", "skipped", "values")
 
     def __init__(self) -> None:
-        self.events: dict[int, tuple[Timestamp, object]] = {}
+        self.events: RangeMap[_Waiting] = RangeMap()
         self.fence: Fence | None = None
         """What the first event waits for, whatever its stamp."""
         self.skipped = RangeSet()
@@ -138,6 +151,11 @@ class _Queue:
         self.index: tuple[int, ...] = ()
         self.values: tuple[int, ...] = ()
         self.position = 0
+
+    @property
+    def count(self) -> int:
+        """How many numbers wait."""
+        return sum(last - first + 1 for first, last, _ in self.events)
 
     def begin(self, number: int, stamp: Timestamp) -> None:
         """A new head."""
@@ -207,8 +225,11 @@ class OrderedSubscriber(Part):
         """Topic -> the number up to which events forced meanwhile have gone past it."""
         self._waiting: dict[int, list[tuple[int, int]]] = {}
         """Topic -> heap of (value, topic of a head that waits for it)."""
-        self._arrivals: dict[tuple[int, int], int] = {}
-        """With patience: (topic, number) of what waits -> when it will be forced, the oldest first."""
+        self._arrivals: deque[tuple[int, int, int, int]] = deque()
+        """With patience: (when it will be forced, topic, first and last number) of what waits, or did, the oldest
+        first."""
+        self._expected = 0
+        """Numbers that wait, of topics that are not under way."""
         self._version = version
         """Of the last change. A later life counts from above all that those before it may have reached."""
         self._resumed: Mapping[int, Resumed] = {}
@@ -226,7 +247,7 @@ class OrderedSubscriber(Part):
     @property
     def buffered(self) -> int:
         """How many events wait."""
-        return sum(len(queue.events) for queue in self._queues.values())
+        return sum(queue.count for queue in self._queues.values())
 
     @property
     def settled(self) -> bool:
@@ -260,10 +281,10 @@ class OrderedSubscriber(Part):
             if topic in self._under_way:
                 return topic, 0
             number = self.clock[topic] + 1
-            held = queue.events.get(number)
-            if held is None:
+            waiting = queue.events.get(number)
+            if waiting is None:
                 return topic, number
-            index, values = held[0].index, held[0].values
+            index, values = waiting.stamp.index, waiting.stamp.values
             if queue.fence is not None:
                 index, values = queue.fence[0] + index, queue.fence[1] + values
             blocked = [rank for rank, value in zip(index, values, strict=True) if self.clock[rank] < value]
@@ -308,21 +329,24 @@ class OrderedSubscriber(Part):
         queue = self._queues.pop(topic, None)
         if queue is not None:
             self.clock[topic] = NOT_SUBSCRIBED
-            for number, (_, event) in queue.events.items():
-                self._arrivals.pop((topic, number), None)
-                self._release_event(event)
+            if topic not in self._under_way:
+                self._expected -= queue.count
+            self._release_all(queue)
             self._look_again()
 
     def drop_all(self) -> None:
         """The subscriber is no more: nothing that waits, or comes, is shown."""
         self._ended = True
         for queue in self._queues.values():
-            events, queue.events = queue.events, {}
-            for _, event in events.values():
-                self._release_event(event)
+            self._release_all(queue)
 
-    def _release_event(self, event: object) -> None:
-        self._releases.drop(event.token if isinstance(event, NoOp) else event)
+    def _release_all(self, queue: _Queue) -> None:
+        events, queue.events = queue.events, RangeMap()
+        for first, last, waiting in events:
+            self._release_event(waiting.event, first, last)
+
+    def _release_event(self, event: object, first: int, last: int) -> None:
+        self._releases.drop(event.token if isinstance(event, NoOp) else event, first, last - first + 1)
 
     def _start_next(self) -> None:
         if self._current is not None or not self._changes:
@@ -411,68 +435,88 @@ class OrderedSubscriber(Part):
         """The topic is no longer under way; what was forced meanwhile came before its turn."""
         forced = self._under_way.pop(topic)
         queue = self._queues[topic]
-        for number in sorted(number for number in queue.events if number <= self.clock[topic]):
-            self._show_late(queue, *queue.events.pop(number))
-        early = sorted(number for number in queue.events if number <= forced)
-        for number in early:
-            self._skip_to(topic, number)
-            self._show_late(queue, *queue.events.pop(number))
+        for first, last, waiting in queue.events.take(0, self.clock[topic]):
+            self._show_late(queue, waiting.stamp, waiting.event, first, last)
+        for first, last, waiting in queue.events.take(0, forced):
+            self._skip_to(topic, last)
+            self._show_late(queue, waiting.stamp, waiting.event, first, last)
         self._skip_to(topic, forced)
-        for number in sorted(queue.events):
-            if number in queue.events:  # and not forced with one before it
-                self._expect(topic, number)
+        self._expected += queue.count
+        for first, last, _ in queue.events:
+            self._expect(topic, first, last)
+        self._make_room(topic)
 
     # --- Events
 
-    def receive(self, stamp: Timestamp, event: object) -> None:
-        """The service notifies of an event."""
-        topic, number = stamp.topic, stamp.number
+    def receive(self, stamp: Timestamp, event: object, count: int = 1) -> None:
+        """The service notifies of what has `count` numbers from the stamp's on."""
+        topic, first, last = stamp.topic, stamp.number, stamp.number + count - 1
         queue = self._queues.get(topic)
-        if queue is None or number < 1 or self._ended:
-            self._release_event(event)
+        if queue is None or first < 1 or self._ended:
+            self._release_event(event, first, last)
             return
         clock = self.clock[topic]
-        if number <= clock:
-            self._show_late(queue, stamp, event)
+        if first <= clock:
+            self._show_late(queue, stamp, event, first, min(last, clock))
+            first = clock + 1
+        elif clock != UNDER_WAY and first > clock + MAX_AHEAD:
+            self.port.emit(Misbehaviour(f"topic {topic}", f"an event has the number {first}, after {clock}"))
+            self._release_event(event, first, last)
             return
-        if clock != UNDER_WAY and number > clock + MAX_AHEAD:
-            self.port.emit(Misbehaviour(f"topic {topic}", f"an event has the number {number}, after {clock}"))
-            self._release_event(event)
-            return
-        held = queue.events.get(number)
-        if held is not None and (isinstance(event, NoOp) or not isinstance(held[1], NoOp)):
-            self._release_event(event)
-            return
-        queue.events[number] = stamp, event
-        if held is not None:
-            self._release_event(held[1])
-            return  # a no-op that waits is replaced by its event
-        if number == clock + 1:
-            self._settle((topic,))
-        elif self._patience is None:
-            self._look_at_room()
-        if self._patience is not None and number in queue.events:
-            self._expect(topic, number)
+        if first <= last:
+            self._keep(queue, _Waiting(stamp, event), first, last)
 
-    def _look_at_room(self) -> None:
+    def _keep(self, queue: _Queue, waiting: _Waiting, first: int, last: int) -> None:
+        """What was not here before, and no-ops that wait are replaced by their events."""
+        topic, is_next = waiting.stamp.topic, first == self.clock[waiting.stamp.topic] + 1
+        fresh = queue.events.free(first, last)
+        for begin, end, held in queue.events.overlapping(first, last):
+            if isinstance(held.event, NoOp) and not isinstance(waiting.event, NoOp):
+                queue.events.take(begin, end)
+                queue.events.add(begin, end, waiting)
+                self._release_event(held.event, begin, end)
+            else:
+                self._release_event(waiting.event, begin, end)
+        for begin, end in fresh:
+            queue.events.add(begin, end, waiting)
+            self._expected += 0 if topic in self._under_way else end - begin + 1
+        if fresh and is_next and fresh[0][0] == first:
+            self._settle((topic,))
+        elif fresh and self._patience is None:
+            self._look_at_room(last - first + 1)
+        if self._patience is not None:
+            for begin, end in fresh:
+                for left_first, left_last, _ in queue.events.overlapping(begin, end):
+                    self._expect(topic, left_first, left_last)
+            self._make_room(topic)
+
+    def _look_at_room(self, count: int) -> None:
         """Now and then: adding up costs as much as the topics."""
-        self._kept_since_look += 1
+        self._kept_since_look += count
         if self._kept_since_look >= LOOK_EVERY:
             self._kept_since_look = 0
             if self.buffered > self._max_buffered:
                 self.port.emit(OrderStalled(self.buffered))
 
-    def receive_no_op(self, stamp: Timestamp, token: object = None) -> None:
-        """The service notifies of a no-op: in its turn it is passed over."""
-        self.receive(stamp, NO_OP if token is None else NoOp(token))
+    def receive_no_op(self, stamp: Timestamp, token: object = None, count: int = 1) -> None:
+        """The service notifies of no-ops: in their turn they are passed over."""
+        self.receive(stamp, NO_OP if token is None else NoOp(token), count)
 
-    def _show_late(self, queue: _Queue, stamp: Timestamp, event: object) -> None:
-        """Its number has been passed. If it was skipped it is shown now; else it was shown, or is not ours."""
-        if stamp.number in queue.skipped and not isinstance(event, NoOp):
-            queue.skipped.remove(stamp.number, stamp.number + 1)
-            self.port.emit(OrderedEvent(stamp, event, out_of_order=True))
-        else:
-            self._release_event(event)
+    def _show_late(self, queue: _Queue, stamp: Timestamp, event: object, first: int, last: int) -> None:
+        """These numbers have been passed. What was skipped is shown now; the rest was shown, or is not ours."""
+        if isinstance(event, NoOp):
+            self._release_event(event, first, last)
+            return
+        skipped = queue.skipped
+        unskipped = skipped.missing(first, last + 1)
+        skipped.remove(first, last + 1)
+        start = first
+        for begin, stop in [*unskipped, (last + 1, last + 1)]:
+            if start < begin:
+                self.port.emit(OrderedEvent(stamp.at(start), event, out_of_order=True, count=begin - start))
+            if begin < stop:
+                self._release_event(event, begin, stop - 1)
+            start = stop
 
     def _look_again(self) -> None:
         """Clocks of topics came or went: nothing that was found out about heads holds any longer."""
@@ -493,16 +537,16 @@ class OrderedSubscriber(Part):
         """Show the heads of a topic as long as they are next; False if none was."""
         queue = self._queues[topic]
         first = number = self.clock[topic] + 1
-        while (held := queue.events.get(number)) is not None:
+        while (head := queue.events.first) is not None and head[0] == number:
             if queue.scanned != number:
-                queue.begin(number, held[0])
+                queue.begin(number, head[2].stamp)
             if not self._is_next(queue):
                 waits_for = queue.index[queue.position]
                 value = queue.values[queue.position]
                 heappush(self._waiting.setdefault(waits_for, []), (value, topic))
                 break
-            self._show(topic, queue, number)
-            number += 1
+            self._show(topic, queue, *head)
+            number = head[1] + 1
         return number > first
 
     def _is_next(self, queue: _Queue) -> bool:
@@ -522,34 +566,54 @@ class OrderedSubscriber(Part):
             woken.append(heappop(heap)[1])
         return woken
 
-    def _show(self, topic: int, queue: _Queue, number: int) -> None:
-        stamp, event = queue.events.pop(number)
-        self._arrivals.pop((topic, number), None)
+    def _show(self, topic: int, queue: _Queue, first: int, last: int, waiting: _Waiting) -> None:
+        stamp, event, count = waiting.stamp.at(first), waiting.event, last - first + 1
+        queue.events.take(first, last)
+        self._expected -= count
         queue.fence = None
-        self.clock[topic] = number
+        self.clock[topic] = last
         if isinstance(event, NoOp):
-            queue.skip(number, number)  # its event may come yet
+            queue.skip(first, last)  # their events may come yet
             if event.token is not None:
-                self._releases.pass_over(stamp, event.token)
+                self._releases.pass_over(stamp, event.token, count)
         else:
-            self.port.emit(OrderedEvent(stamp, event))
+            self.port.emit(OrderedEvent(stamp, event, count=count))
 
     # --- Services that lose events
 
-    def _expect(self, topic: int, number: int) -> None:
-        """The event waits; if there is no room for it the oldest one does not any longer."""
+    def _expect(self, topic: int, first: int, last: int) -> None:
+        """These wait, and not for ever."""
+        if self._patience is None or topic in self._under_way:  # whether it is ours is not known yet
+            return
+        at = self.port.now + self._patience.limit_ns
+        if not self._arrivals:
+            self.port.set_timer((self.name, "patience"), at)
+        self._arrivals.append((at, topic, first, last))
+
+    def _make_room(self, topic: int) -> None:
+        """If there is no room for all that wait, the oldest do not any longer."""
         if self._patience is None:
             return
-        if topic in self._under_way:  # whether it is ours is not known yet
-            events = self._queues[topic].events
-            if len(events) > self._patience.events:
-                self._release_event(events.pop(min(events))[1])
-            return
-        if not self._arrivals:
-            self.port.set_timer((self.name, "patience"), self.port.now + self._patience.limit_ns)
-        self._arrivals[topic, number] = self.port.now + self._patience.limit_ns
-        if len(self._arrivals) > self._patience.events:
-            self._force(*next(iter(self._arrivals)))
+        if topic in self._under_way:
+            queue = self._queues[topic]
+            while (surplus := queue.count - self._patience.events) > 0 and queue.events.first is not None:
+                first, last, waiting = queue.events.first
+                last = min(last, first + surplus - 1)
+                queue.events.take(first, last)
+                self._release_event(waiting.event, first, last)
+        while self._expected > self._patience.events and (oldest := self._oldest()) is not None:
+            self._force(*oldest)
+
+    def _oldest(self) -> tuple[int, int] | None:
+        """The topic and number of what waits longest."""
+        while self._arrivals:
+            _, topic, first, last = self._arrivals[0]
+            queue = self._queues.get(topic)
+            left = [] if queue is None or topic in self._under_way else queue.events.overlapping(first, last)
+            if left:
+                return topic, left[0][0]
+            self._arrivals.popleft()
+        return None
 
     def _force(self, topic: int, number: int) -> None:
         """Show the event, after what is here of all that precedes it; what is not here is skipped."""
@@ -562,16 +626,17 @@ class OrderedSubscriber(Part):
                 stack.pop()
                 continue
             moved[topic] = None
-            head = min((waiting for waiting in queue.events if waiting <= number), default=0)
-            if not head:
+            head = queue.events.first
+            if head is None or head[0] > number:
                 self._skip_to(topic, number)
                 continue
-            unmet = self._unmet(queue.events[head][0], stack)
+            first, last, waiting = head
+            unmet = self._unmet(waiting.stamp, stack)
             if unmet is not None:
                 stack.append(unmet)
                 continue
-            self._skip_to(topic, head - 1)
-            self._show(topic, queue, head)
+            self._skip_to(topic, first - 1)
+            self._show(topic, queue, first, min(last, number), waiting)
         woken = [other for topic in moved for other in self._woken(topic)]
         self._settle(dict.fromkeys((*moved, *woken)))
 
@@ -601,7 +666,7 @@ class OrderedSubscriber(Part):
                     self._on_silence(self._chain.server_of(lowest))
                 self._send_request(self._current[1])
             return
-        while self._arrivals and next(iter(self._arrivals.values())) <= self.port.now:
-            self._force(*next(iter(self._arrivals)))
+        while (oldest := self._oldest()) is not None and self._arrivals[0][0] <= self.port.now:
+            self._force(*oldest)
         if self._arrivals:
-            self.port.set_timer(name, next(iter(self._arrivals.values())))
+            self.port.set_timer(name, self._arrivals[0][0])

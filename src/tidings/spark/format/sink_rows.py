@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tidings.model.errors import PipelineError, TidingsError
-from tidings.model.event import INT_MAX, check_not_internal, make_publication
+from tidings.model.event import INT_MAX, check_not_reserved, make_publication
 from tidings.model.predicates import Scalar
 from tidings.model.text import attribute_text, attribute_value
 from tidings.model.topics import check_topic
@@ -114,7 +114,7 @@ def _attributes(row: dict[str, Any]) -> dict[str, Scalar]:
         _add(found, header["key"], header["value"], "headers")
     if row.get(KEY) is not None:
         _add(found, KEY, row[KEY], "key")
-    check_not_internal(found)
+    check_not_reserved(tuple(found))
     return dict(sorted(found.items()))
 
 

@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import msgspec
+
 from tidings.model.errors import PipelineError
 from tidings.model.messages import Message
 from tidings.model.ordering_messages import ChangeSubscription, Create, CreateRelay, EventStamps, WalkDone
+from tidings.model.timestamp import Timestamp
 from tidings.protocol.kernel import Node, RandomSource, Send, TimerName
 from tidings.protocol.sequencing.publisher import EventStamped, OrderedPublisher
 from tidings.protocol.sequencing.server import SequencerServer
-from tidings.protocol.sequencing.stamps import Chain, Timestamp, encode_stamp
+from tidings.protocol.sequencing.stamps import Chain
 from tidings.simulator.schedule import Schedule
 
 NS_PER_MS = 1_000_000
@@ -175,8 +178,10 @@ class Sites:
 
 
 def stamp_bytes(message: CreateRelay | EventStamps) -> int:
-    """As long as the stamp is in an event."""
-    return len(encode_stamp(0, Timestamp(message.topic, message.base, message.index, message.values)))
+    """As long as the header of a run."""
+    return len(
+        msgspec.msgpack.encode((0, Timestamp(message.topic, message.base, message.index, message.values), 0))
+    )
 
 
 class Client:
@@ -205,7 +210,7 @@ class Client:
             request.asked_at = self._sites.schedule.now
             self._asked += 1
             self._sites.requests.append(request)
-            if not self._publisher.publish(request.rank, [request]):
+            if not self._publisher.publish(request.rank, request):
                 raise PipelineError("a publisher has no room: the load is far above what the servers can do")
 
     def _on_fact(self, fact: object) -> None:
