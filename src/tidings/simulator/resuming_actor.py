@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from tidings.model.subscription import Order, Subscription
 from tidings.protocol.application.application import Application
 from tidings.protocol.application.bookmark import Reached
-from tidings.protocol.facts import Delivered
+from tidings.protocol.facts import Delivered, RunDelivered
 from tidings.protocol.sequencing.layout import Layout
 from tidings.simulator.actor import NEVER, Host, OrderedActor, Window
 
@@ -102,6 +102,10 @@ class ResumingActor(OrderedActor):
         self._look_at_life()
         self._keep_reached(1)
         super()._on_delivered(fact)
+
+    def _on_run(self, fact: RunDelivered) -> None:
+        super()._on_run(fact)
+        self._keep_reached(0)  # a crash is never in the middle of this
 
     def _keep_reached(self, count: int) -> None:
         if self._host.application is not None:
