@@ -293,8 +293,17 @@ def test_a_publisher_that_dies_with_numbers_leaves_no_ops() -> None:
     assert not any(subscriber.waiting for subscriber in run.simulation.subscribers)
 
 
-@pytest.mark.parametrize("state", ["kept", "lost"])
-@pytest.mark.parametrize("mode", MODES)
+def test_a_subscriber_of_a_guaranteed_network_resumes_after_a_crash() -> None:
+    run = Run(network("guaranteed") + EVERYBODY + crash("s", 3.0, 4.0, "kept"))
+    run.check()
+    (subscription,) = run.subscriptions("s")
+    assert subscription["cancelled_ns"] is None
+    assert Counter(run.shown("s")).most_common(1)[0][1] == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "state"), [*((mode, "lost") for mode in MODES), ("best-effort", "kept"), ("epidemic", "kept")]
+)
 def test_a_subscriber_that_crashes_comes_back_as_another(mode: str, state: str) -> None:
     run = Run(network(mode) + EVERYBODY + crash("s", 3.0, 4.0, state))
     run.check()

@@ -112,7 +112,11 @@ class Sequencers:
 
 
 class _Told:
-    """The session with the broker; roles hear of subscriptions before the network does."""
+    """The session with the broker; roles hear of subscriptions before the network does.
+
+    No bookmarks: in a trace the subscription of a client that crashes ends with the crash, and another begins."""
+
+    bookmarks = None
 
     def __init__(self, link: LiveLink) -> None:
         self._link = link

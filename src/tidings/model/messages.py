@@ -448,4 +448,22 @@ class Coverage(WireMessage, frozen=True, gc=False, tag=77):
     uncovered: Annotated[tuple[str, ...], Meta(max_length=4096)]
 
 
+MAX_BOOKMARK_BYTES = 32_768
+
+
+class Bookmark(WireMessage, frozen=True, gc=False, tag=79):
+    """How far an ordered subscription has come, in its client's own words: the broker keeps it, and says it to the
+    client's next life before anything else. Without a state it is forgotten."""
+
+    subscription: SubscriptionId
+    state: Annotated[bytes, Meta(max_length=MAX_BOOKMARK_BYTES)]
+    number: Counter = 0
+    """Other than 0: the client wants to know when the broker has it on disk."""
+
+
+class BookmarkKept(WireMessage, frozen=True, gc=False, tag=63):
+    subscription: SubscriptionId
+    number: Counter
+
+
 Message = Publication | Run | WireMessage

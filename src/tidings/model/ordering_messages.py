@@ -100,6 +100,8 @@ class ChangeSubscription(WireMessage, frozen=True, gc=False, tag=106):
     version: Request
     topics: Ranks
     ghosts: Ranks
+    resumes: bool = False
+    """It goes on where an earlier life ended: it must be known where it has topics."""
 
 
 class SubscribeWalk(WireMessage, frozen=True, gc=False, tag=107):
@@ -111,6 +113,7 @@ class SubscribeWalk(WireMessage, frozen=True, gc=False, tag=107):
     ghosts: Ranks
     index: Ranks
     values: Values
+    resumes: bool = False
 
 
 class WalkDone(WireMessage, frozen=True, gc=False, tag=108):

@@ -9,6 +9,7 @@ from tidings.model.errors import WireError
 from tidings.model.event import Publication, check_publication
 from tidings.model.messages import (
     Attach,
+    Bookmark,
     Message,
     Notified,
     PublishFailed,
@@ -76,7 +77,7 @@ def stamped_handlers(session: Session, receive: Handler) -> Handlers:
         elif _is_sound(session, stretch):
             receive(message)
 
-    return {Stamped: take, Attach: receive, StampTaken: receive, Notified: receive}
+    return {Stamped: take} | dict.fromkeys((Attach, StampTaken, Notified, Bookmark), receive)
 
 
 def refuse_other(session: Session) -> Handler:

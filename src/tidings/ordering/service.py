@@ -63,6 +63,8 @@ class _Taken:
 class ServiceBeneath:
     """An asyncio service as what a client needs beneath it; its answers come as facts, in later turns."""
 
+    bookmarks = None
+
     def __init__(self, service: EventService, on_fact: Callable[[object], None]) -> None:
         self._service = service
         self._on_fact = on_fact

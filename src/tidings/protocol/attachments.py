@@ -35,6 +35,8 @@ from tidings.model.messages import (
     Unsubscribed,
 )
 from tidings.model.subscription import Interest, make_interest
+from tidings.protocol.arrivals import Ranges
+from tidings.protocol.bookmarks import KeptBookmarks
 from tidings.protocol.delivery import Delivery
 from tidings.protocol.edge import MAX_SUBSCRIPTIONS_PER_CLIENT, check_subscription
 from tidings.protocol.facts import Misbehaviour
@@ -72,6 +74,7 @@ class Attachment:
         "stamp_sent",
         "stamp_taken",
         "subscriptions",
+        "unnoted",
     )
 
     def __init__(self, now: int) -> None:
@@ -82,6 +85,8 @@ class Attachment:
         self.publishes = False
         self.stamp_sent = self.stamp_taken = 0
         self.subscriptions: dict[str, Held] = {}
+        self.unnoted: Ranges = ()
+        """What it is done with while there is no room for its bookmark."""
 
 
 class StoredSubscription(msgspec.Struct, array_like=True, frozen=True):
@@ -117,12 +122,14 @@ class Attachments(Part, SubscriptionListener):
         local: LocalSubscriptions,
         stamps: PublisherStamps,
         delivery: Delivery,
+        bookmarks: KeptBookmarks,
         store: Store,
         *,
         describe: Callable[[], dict[str, object]],
     ) -> None:
         """`describe` says the broker's state."""
         super().__init__(port)
+        self._bookmarks = bookmarks
         self.clients: dict[str, Attachment] = {}
         self._describe = describe
         self._stamps = stamps
@@ -149,6 +156,8 @@ class Attachments(Part, SubscriptionListener):
                 raise StoreCorrupt(f"the subscription {key!r} does not decode: {error}") from None
             held = Held(interest, stored.record, headers=stored.headers)
             self._hold(stored.client, stored.subscription, held)
+        for client in self._bookmarks.clients:  # what it once saw counts, though it wanted nothing at last
+            self._client(client)
         self._find_orphans()
 
     def _hold(self, client: str, subscription: str, held: Held) -> None:
@@ -181,6 +190,9 @@ class Attachments(Part, SubscriptionListener):
             if not client.attached and self.port.now - client.away_since > limit_ns:
                 for subscription in list(client.subscriptions):
                     self.on_unsubscribe(name, Unsubscribe(subscription))
+                self._bookmarks.forget(name)
+                if not client.subscriptions:
+                    del self.clients[name]
         self.port.set_timer((self.name, "absent"), self.port.now + ABSENT_CHECK_NS)
 
     def _end_orphans(self) -> None:
@@ -206,6 +218,8 @@ class Attachments(Part, SubscriptionListener):
             self._stamps.set(sender, client.stamp_taken)
         else:
             self._stamps.remove(sender)
+        for bookmark in self._bookmarks.of(sender):
+            self.port.send(sender, bookmark)
         self.port.send(sender, Attached(self._delivery.generation, self._log.position, self._delivery.window))
         if not client.attached:
             client.attached = True
@@ -236,18 +250,30 @@ class Attachments(Part, SubscriptionListener):
         if client.attached:
             client.attached = client.publishes = False
             self._stamps.remove(peer)
+            client.unnoted = ()
             client.away_since = self.port.now
             self._delivery.client_gone(peer)
             self._subscriptions.claim()
         for held in client.subscriptions.values():
             held.shown = None
-        if not client.subscriptions:
+        if not client.subscriptions and not self._bookmarks.has(peer):
             del self.clients[peer]
 
     def on_notified(self, sender: str, message: Notified) -> None:
-        last = max((message.granted, *(last for _, last in message.done)))
-        if not self._delivery.client_took(sender, message.granted, message.done):
+        done = self._noted(sender, message.done)
+        last = max((message.granted, *(last for _, last in done)))
+        if not self._delivery.client_took(sender, message.granted, done):
             self.port.emit(Misbehaviour(sender, f"it acknowledges notification {last}, it never got so many"))
+
+    def _noted(self, sender: str, done: Ranges) -> Ranges:
+        """What is done as far as the disk is concerned: what a bookmark covers that has no room there is not yet."""
+        client = self.clients.get(sender)
+        if client is None:
+            return done
+        done, client.unnoted = (*client.unnoted, *done), ()
+        if not self._bookmarks.write(sender):
+            done, client.unnoted = (), done
+        return done
 
     def _client(self, name: str) -> Attachment:
         client = self.clients.get(name)

@@ -35,6 +35,7 @@ from tidings.model.messages import (
 from tidings.model.predicates import Scalar
 from tidings.model.run import Run, RunMaker, Stretch
 from tidings.model.subscription import Order, Subscription
+from tidings.protocol.bookmarks import LeftBookmarks
 from tidings.protocol.facts import (
     Delivered,
     Misbehaviour,
@@ -100,6 +101,8 @@ class Session(Part):
     def __init__(self, port: Port, broker: str, *, incarnation: int) -> None:
         super().__init__(port)
         self.broker = broker
+        self.bookmarks: LeftBookmarks | None = None
+        """Where the broker keeps them."""
         self.incarnation = incarnation
         self.next_sequence = 1
         self.takes_runs = False

@@ -175,6 +175,17 @@ class BrokerChanged(Fact, frozen=True, gc=False):
     """The client moved; what waited for its subscriptions does not come, be it reported as missed or not yet."""
 
 
+class BookmarksKnown(Fact, frozen=True, gc=False):
+    """The client's broker has said what an earlier life of the client has left there."""
+
+
+class BookmarkIsKept(Fact, frozen=True, gc=False):
+    """What the client said of how far a subscription has come outlives it from now on."""
+
+    subscription: str
+    number: int
+
+
 class JoinAnswered(Fact, frozen=True, gc=False):
     """To the driver of a broker that joins: start it as a guaranteed broker with this label and neighbourhood."""
 

@@ -9,6 +9,7 @@ import msgspec
 from tidings.model.errors import StoreCorrupt
 from tidings.model.messages import Neighbour
 from tidings.protocol.attachments import Attachments
+from tidings.protocol.bookmarks import KeptBookmarks
 from tidings.protocol.delivery import Delivery
 from tidings.protocol.kernel import Node, Port
 from tidings.protocol.labels import Label, label_text
@@ -113,8 +114,17 @@ class GuaranteedBroker(Node, SubscriptionListener):
             window=window,
             limits=SpillLimits() if limits is None else limits,
         )
+        self.bookmarks = KeptBookmarks(port, store)
         self.attachments = Attachments(
-            port, self.sessions, self.subscriptions, local, stamps, self.delivery, store, describe=self.status
+            port,
+            self.sessions,
+            self.subscriptions,
+            local,
+            stamps,
+            self.delivery,
+            self.bookmarks,
+            store,
+            describe=self.status,
         )
         self.membership = Membership(port, self.sessions, self.delivery, self.attachments, store, news)
         self.relays = Relays(port, self.sessions, self.delivery, self.receive, incarnation=incarnation)
@@ -124,6 +134,7 @@ class GuaranteedBroker(Node, SubscriptionListener):
             self.sessions,
             self.subscriptions,
             self.delivery,
+            self.bookmarks,
             self.attachments,
             self.membership,
         )

@@ -28,6 +28,8 @@ from tidings.model.messages import (
     Attach,
     Attached,
     Baseline,
+    Bookmark,
+    BookmarkKept,
     Confirm,
     Coverage,
     Missed,
@@ -43,6 +45,7 @@ from tidings.model.messages import (
 from tidings.model.run import Run, Stretch, singles
 from tidings.model.subscription import Subscription
 from tidings.protocol.arrivals import Arrivals, Notice, Ticket
+from tidings.protocol.bookmarks import LeftBookmarks
 from tidings.protocol.client import CANCELLING, Held, Session, State
 from tidings.protocol.facts import (
     BrokerChanged,
@@ -88,6 +91,8 @@ class ReliableSession(Session):
         Missed: "on_missed",
         Coverage: "on_coverage",
         Baseline: "on_baseline",
+        Bookmark: "on_bookmark",
+        BookmarkKept: "on_bookmark_kept",
     }
 
     def __init__(
@@ -129,6 +134,11 @@ class ReliableSession(Session):
         self._undone: dict[tuple[str, str, int], RangeMap[Ticket]] = {}
         """(subscription, source, incarnation) -> what the application holds, by sequence."""
         self._handling = self._gathering = self._stopped = False
+        if lasting:
+            # The port's `emit` of the moment: a host may set another once it has made its application.
+            self.bookmarks = LeftBookmarks(
+                self._send_bookmark, lambda fact: port.emit(fact), self.end_earlier
+            )
 
     @property
     def unconfirmed(self) -> int:
@@ -163,6 +173,8 @@ class ReliableSession(Session):
         if self._attached or self._attaching:
             return
         self._attached = True
+        if self.bookmarks is not None:
+            self.bookmarks.attached()
         lost_its_disk = self.generation != 0 and message.generation != self.generation
         self.generation, self._position = message.generation, message.position
         for stamped in self._outgoing.attached(message.window, lost_its_disk=lost_its_disk):
@@ -250,6 +262,8 @@ class ReliableSession(Session):
             held = self._held.get(subscription_id)
             if held is not None and held.state is not CANCELLING:
                 show(held, notice)
+            elif held is None and not self._is_early and self.bookmarks is not None:
+                self.bookmarks.discard(subscription_id)
         if self._is_early:
             self._keep_early(subscriptions, what, notice)
         notice.close()
@@ -347,6 +361,12 @@ class ReliableSession(Session):
                 self._deliver(held, part, notice, notice.first + first - what.first)
         self._forget_early([early for early in self._early if early.waits_for])
 
+    def _discard_early(self) -> None:
+        if self.bookmarks is not None:
+            for early in self._early:
+                for name in early.waits_for:
+                    self.bookmarks.discard(name)
+
     def _forget_early(self, left: list[Early]) -> None:
         before, self._early = self._early, left
         for early in before:
@@ -358,6 +378,7 @@ class ReliableSession(Session):
             case "early":
                 self._is_early = False
                 self._asked.clear()
+                self._discard_early()
                 self._forget_early([])
             case "acknowledge":
                 self._gathering = False
@@ -383,7 +404,23 @@ class ReliableSession(Session):
             return
         news = self._arrivals.news()
         if news is not None:
+            if news[1] and self.bookmarks is not None:
+                self.bookmarks.tell()
             self.port.send(self.broker, Notified(*news))
+
+    # --- What outlives this life
+
+    def on_bookmark(self, sender: str, message: Bookmark) -> None:
+        if self.bookmarks is not None:
+            self.bookmarks.on_bookmark(message)
+
+    def on_bookmark_kept(self, sender: str, message: BookmarkKept) -> None:
+        if self.bookmarks is not None:
+            self.bookmarks.on_kept(message)
+
+    def _send_bookmark(self, message: Bookmark) -> None:
+        if self._connected and not self._stopped:
+            self.port.send(self.broker, message)
 
     def on_baseline(self, sender: str, message: Baseline) -> None:
         held = self._held.get(message.subscription)
@@ -433,6 +470,8 @@ class ReliableSession(Session):
         self._outgoing.connected()
         self._attaching = 0
         self._attach()
+        if self.bookmarks is not None:
+            self.bookmarks.link_up()  # before what it speaks of
         super().on_link_up(peer)
 
     def on_link_down(self, peer: str) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tidings.model.errors import StoreError
 
-TABLES = ("identity", "log", "clients", "spill")
+TABLES = ("identity", "log", "clients", "bookmarks", "spill")
 Change = tuple[str, bytes, bytes | None]
 """Table, key, value. None deletes the key; a key that is not there is ignored."""
 

@@ -8,11 +8,16 @@ from collections.abc import Iterable
 from tidings.model.errors import ArchiveError
 from tidings.model.event import Event
 from tidings.model.run import Arrival
+from tidings.protocol.application.bookmark import Reached
 from tidings.protocol.client import MAX_TRACKED_SOURCES
 
 ALIVE, BROKER, DISK, WHO = OWN_MARKS = ("~alive", "~broker", "~disk", "~who")
 """Marks beside those of the sources: when the recorder last ran, at which broker, with which disk of that, and under
 which name for what."""
+
+SUBSCRIBER, DONE, OPEN = "~subscriber", "~done", "~open"
+"""Of a recorder with an order: the incarnation of its subscriber; per entry of the layout the number up to which all is
+in the archive, and the no-ops among these whose events may come yet."""
 
 Changes = dict[str, int | None]
 """What is to be written to the archive; None: the mark is forgotten."""
@@ -27,6 +32,34 @@ class Marks(OrderedDict[str, int]):
 
     def own(self) -> Changes:
         return {key: self[key] for key in OWN_MARKS if key in self}
+
+    @property
+    def reached(self) -> Reached | None:
+        """How far an ordered recorder has come; None: there was none, or it could not resume."""
+        incarnation = self.get(SUBSCRIBER)
+        if incarnation is None:
+            return None
+        done: dict[int, int] = {}
+        open_: dict[int, list[int]] = {}
+        for key, value in self.items():
+            what, _, numbers = key.partition(":")
+            if what == DONE:
+                done[int(numbers)] = value
+            elif what == OPEN:
+                rank, _, number = numbers.partition(":")
+                open_.setdefault(int(rank), []).append(int(number))
+        return Reached(incarnation, done, {rank: tuple(numbers) for rank, numbers in open_.items()})
+
+    def reach(self, reached: Reached) -> Changes:
+        """How far an ordered recorder has come now, in the place of what it had before."""
+        now = {SUBSCRIBER: reached.incarnation}
+        now |= {f"{DONE}:{rank}": number for rank, number in reached.done.items()}
+        now |= {f"{OPEN}:{rank}:{number}": 1 for rank, of_one in reached.open.items() for number in of_one}
+        gone = [key for key in self if key.partition(":")[0] in (DONE, OPEN) and key not in now]
+        for key in gone:
+            del self[key]
+        self.update(now)
+        return {**now, **dict.fromkeys(gone)}
 
     def advance(self, came: Iterable[Event | Arrival]) -> Changes:
         """The last sequence of each source, of the most recent sources alone."""

@@ -2,8 +2,9 @@
 
 An event is acknowledged to the network when it is on disk. On a guaranteed network the broker keeps what is not, also
 while the recorder is away (for a day): a recorder that is killed and started again loses nothing and records nothing
-twice, for it knows from the archive what it has of each source. Elsewhere, and with an order of several topics, a
-recorder that was away has missed what was published meanwhile: the archive then has a gap, and says so.
+twice, for it knows from the archive what it has of each source, or of each entry of the order. Elsewhere a recorder
+that was away has missed what was published meanwhile: the archive then has a gap, and says so. So it does where an
+order could not be resumed.
 
 When the disk is full nothing is acknowledged any more; the recorder tries again until there is room.
 """
@@ -21,10 +22,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tidings.archive import Archive, ArchiveSettings
-from tidings.model.errors import ArchiveError, ArchiveFull, TidingsError, WireError
+from tidings.model.errors import ArchiveError, ArchiveFull, OrderError, TidingsError, WireError
 from tidings.model.event import Event
 from tidings.model.run import Arrival
-from tidings.model.subscription import Order, Subscription
+from tidings.model.subscription import Subscription
 from tidings.net.client import Opener
 from tidings.opening import connect_as
 from tidings.protocol.application.application import ORDERED
@@ -105,8 +106,11 @@ class Recorder:
     @property
     def _resumes(self) -> bool:
         """Its broker keeps events while it is away."""
-        service = self._service
-        return service is not None and service.resumes and self.subscription.order in (Order.NONE, Order.FIFO)
+        return self._service is not None and self._service.resumes
+
+    @property
+    def _is_ordered(self) -> bool:
+        return self.subscription.order in ORDERED
 
     @property
     def _came(self) -> int:
@@ -122,18 +126,29 @@ class Recorder:
             self.archive_id = archive.id
             self.name = self.name or f"archive-{archive.id[:16]}"
             self.first_offset = end = archive.bounds().end
-            self._service = self._make_service()
-            self._service.on_break = self._on_break
-            await self._subscribe(self._service, end)
+            await self._subscribe(end)
             await self._write()
         except BaseException:
             await self.stop()
             raise
 
-    async def _subscribe(self, service: EventService, end: int) -> None:
+    async def _subscribe(self, end: int) -> None:
+        refusal = ""
+        try:
+            await self._open_intake()
+        except OrderError as error:
+            if self._marks.reached is None:
+                raise
+            refusal = str(error)
+            await self._leave()
+            await self._open_intake()  # as a new one: the earlier one is forgotten everywhere
+        self._note_absence(refusal, began_before=ALIVE in self._marks, end=end)
+
+    async def _open_intake(self) -> None:
+        service = self._service = self._make_service()
+        service.on_break = self._on_break
         await service.open()
         service.keeps_subscriptions = self._resumes
-        self._note_absence(began_before=ALIVE in self._marks, end=end)
         self._intake = Intake(service, self.subscription, BUFFER_EVENTS)
         self._intake.on_miss = self._on_miss  # where an order needs every event, that replaces it
         await self._intake.__aenter__()
@@ -152,14 +167,21 @@ class Recorder:
             opener=self._opener,
             **self._credentials,
         )
-        return service if self.subscription.order in ORDERED else service.without_order()
+        if not self._is_ordered:
+            return service.without_order()
+        reached = self._marks.reached
+        if reached is not None:
+            service.reached_before[SUBSCRIPTION] = reached
+        return service
 
-    def _note_absence(self, *, began_before: bool, end: int) -> None:
+    def _note_absence(self, refusal: str, *, began_before: bool, end: int) -> None:
         """What was published while no recorder was there may be missing."""
         broker, who = _broker_number(self._service), self._who()
         if began_before:
             away_ns = time.time_ns() - self._marks[ALIVE]
-            if not self._resumes:
+            if refusal:
+                self._gaps.add(f"no recorder for {away_ns / 1e9:.0f} s: {refusal}")
+            elif not self._resumes:
                 self._gaps.add(f"no recorder for {away_ns / 1e9:.0f} s")
             elif away_ns > ABSENT_NS:
                 self._gaps.add(f"no recorder for {away_ns / 1e9:.0f} s: brokers keep a day")
@@ -168,9 +190,17 @@ class Recorder:
                 self._marks.pop(DISK, None)
             elif who != self._marks.get(WHO, who):
                 self._gaps.add("a recorder of another name, or of other events, before")
+            elif self._is_ordered and not self._has_resumed():
+                self._gaps.add(f"no recorder for {away_ns / 1e9:.0f} s: its broker has kept nothing for it")
         elif end:
             self._gaps.add("another recorder, or none, before")
         self._marks[BROKER], self._marks[WHO] = broker, who
+
+    def _has_resumed(self) -> bool:
+        """It is the subscriber that it was."""
+        assert self._service is not None
+        before, now = self._marks.reached, self._service.reached(SUBSCRIPTION, 0)
+        return before is not None and now is not None and before.incarnation == now.incarnation
 
     def _who(self) -> int:
         """Another name, or another selection: for that the broker has kept nothing."""
@@ -260,8 +290,7 @@ class Recorder:
         gaps = self._gaps.take(self.recorded)
         now_ns = time.time_ns()
         changes = {**self._marks.own(), ALIVE: now_ns}
-        if self._resumes:
-            changes |= self._marks.advance(batch)
+        changes |= self._progress(batch)
         to_note = gaps.copy()
         try:
             await self._in_thread(lambda: self._append_now(batch, now_ns, changes, gaps, unreadable.append))
@@ -282,6 +311,14 @@ class Recorder:
             if self._intake is not None:
                 self._intake.settle(count)
             self.on_recorded()
+
+    def _progress(self, batch: list[Event | Arrival]) -> Changes:
+        """What a later recorder must know to go on behind these."""
+        if not self._resumes:
+            return {}
+        assert self._service is not None
+        reached = self._service.reached(SUBSCRIPTION, _count(batch))
+        return self._marks.advance(batch) if reached is None else self._marks.reach(reached)
 
     def _append_now(
         self,

@@ -16,6 +16,7 @@ from tidings.model.event import EventId
 from tidings.model.predicates import Scalar
 from tidings.model.run import Stretch
 from tidings.model.subscription import Subscription
+from tidings.protocol.bookmarks import LeftBookmarks
 from tidings.protocol.client import Client
 from tidings.protocol.client import Session as ClientSession
 from tidings.protocol.facts import NotificationsDropped, PublicationSent, StatusReceived
@@ -53,6 +54,10 @@ class _Beneath:
     @property
     def _session(self) -> ClientSession:
         return self._bus.connection.client.session
+
+    @property
+    def bookmarks(self) -> LeftBookmarks | None:
+        return self._session.bookmarks
 
     @property
     def identity(self) -> tuple[str, int]:

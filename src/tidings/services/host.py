@@ -19,6 +19,7 @@ from tidings.model.timestamp import Timestamp
 from tidings.net.sequencing import SequencersRefused
 from tidings.protocol.application.application import NO_SEQUENCERS, ORDERED, Application
 from tidings.protocol.application.beneath import NOTHING, Beneath, PartOfTicket, Taking
+from tidings.protocol.application.bookmark import Reached
 from tidings.protocol.application.ordered import check_order
 from tidings.protocol.facts import (
     ChangeFailed,
@@ -173,7 +174,8 @@ class ApplicationHost(EventService):
             self._order.want()
         shown = self._shown[subscription.id] = _Shown(subscription, notify, paced=paced and self.lossless)
         try:
-            await self._ask(subscription.id, lambda: self._application.start(subscription))
+            reached = self.reached_before.get(subscription.id)
+            await self._ask(subscription.id, lambda: self._application.start(subscription, reached))
         except TimeoutError:
             await self._give_up(subscription.id)
             raise SubscriptionRefused(self._late(shown)) from None
@@ -245,6 +247,12 @@ class ApplicationHost(EventService):
             else:
                 answered.set_exception(error)
         return True
+
+    def reached(self, subscription_id: str, count: int) -> Reached | None:
+        shown = self._shown.get(subscription_id)
+        if shown is None or not shown.is_ordered or not self.resumes:
+            return None
+        return self._application.reached(subscription_id, count)
 
     def taken(self, subscription_id: str, count: int = 1) -> None:
         shown = self._shown.get(subscription_id)

@@ -18,6 +18,7 @@ from tidings.model.event import Event, EventId
 from tidings.model.predicates import Scalar
 from tidings.model.run import Stretch
 from tidings.model.subscription import Order, Subscription
+from tidings.protocol.application.bookmark import Reached
 from tidings.services.receipts import Batch, Receipt
 from tidings.services.stream import DEFAULT_BUFFER_EVENTS, Stream
 
@@ -36,6 +37,9 @@ class EventService(ABC):
         """The streams that are open; whoever closes the service fails them, so that no reader waits for ever."""
         self.keeps_subscriptions = False
         """True: where the service `resumes`, it goes on keeping events for this client after `close`."""
+        self.reached_before: dict[str, Reached] = {}
+        """By subscription, where it `resumes` and has an order: how far an earlier life of this client has come, as the
+        application itself knows."""
         self.on_break: Callable[[str], None] = lambda reason: None
         """Told when the connection is lost, for whoever must know that something may be missing."""
         self.dropped = 0
@@ -142,6 +146,11 @@ class EventService(ABC):
     def resumes(self) -> bool:
         """True: what is not taken is kept while this client is away, for a later one of its name."""
         return False
+
+    def reached(self, subscription_id: str, count: int) -> Reached | None:
+        """How far an ordered subscription will have come with the next so many events, where it `resumes`. Another
+        incarnation than before: it began anew."""
+        return None
 
     @property
     def broker(self) -> str:

@@ -6,7 +6,7 @@ subscription of its own: an event is shown for the one that the subscriber had w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from tidings.model.event import Publication
@@ -111,22 +111,25 @@ class PlainActor:
         else:
             self._end_later(window)
 
-    def _open_window(self, topics: tuple[str, ...]) -> Window:
+    def _open_window(self, topics: tuple[str, ...], at: int | None = None) -> Window:
         subscription = Subscription(f"{self._name}#{self._made}", topics, self._condition, self._order)
         self._made += 1
-        window = self.windows[subscription.id] = Window(subscription, self._host.now)
+        window = self.windows[subscription.id] = Window(subscription, self._host.now if at is None else at)
         self._host.requested(window)
         return window
 
     def _close_current(self) -> None:
         window, self.current = self.current, None
         if window is not None:
-            window.cancelled_at = self._host.now
-            self._host.cancelled(window)
-            self._end_later(window)
+            self._close(window, self._host.now)
+
+    def _close(self, window: Window, at: int) -> None:
+        window.cancelled_at = at
+        self._host.cancelled(window)
+        self._end_later(window)
 
     def _end_later(self, window: Window) -> None:
-        self._host.later(window.cancelled_at + DRAIN_NS, self._end, window)
+        self._host.later(max(window.cancelled_at + DRAIN_NS, self._host.now), self._end, window)
 
     def _end(self, window: Window) -> None:
         del self.windows[window.subscription.id]
@@ -210,8 +213,8 @@ class OrderedActor(PlainActor):
         """Tells the subscriptions of its lives apart."""
         self._layout = layout
         self._topics: tuple[str, ...] | None = None
-        self._since: dict[int, int] = {}
-        """Entry of the layout -> since when the application wants it."""
+        self._since: dict[str, int] = {}
+        """Topic -> since when the application wants it."""
         self._eligible: list[Window] = []
         """For which events may be shown: those of this life."""
 
@@ -224,20 +227,25 @@ class OrderedActor(PlainActor):
     def _follow(self, application: Application) -> None:
         """Leave at once what is not wanted any more; join what is once the service has accepted it."""
         topics = self._topics
-        if topics is not None:
+        if topics is not None and self.current is None:
             self.current = self._open_window(topics)
             self._eligible.append(self.current)
         began_at = self._host.now if self.current is None else self.current.requested_at
-        ranks = self._layout.ranks_for([TopicPattern(topic) for topic in topics or ()])
-        self._since = {rank: self._since.get(rank, began_at) for rank in ranks}
+        self._since = {topic: self._since.get(topic, began_at) for topic in topics or ()}
         if topics is None:
-            if self.id:
-                application.rest(self.id)
+            self._rest(application)
         elif self.id:
             application.change(self.id, topics, self._condition)
         else:
-            self.id = f"{self._name}~{self.lives}"
-            application.start(Subscription(self.id, topics, self._condition, self._order))
+            self._start(application, topics)
+
+    def _start(self, application: Application, topics: tuple[str, ...]) -> None:
+        self.id = f"{self._name}~{self.lives}"
+        application.start(Subscription(self.id, topics, self._condition, self._order))
+
+    def _rest(self, application: Application) -> None:
+        if self.id:
+            application.rest(self.id)
 
     def back(self) -> None:
         self.lives += 1
@@ -264,14 +272,17 @@ class OrderedActor(PlainActor):
     def _on_delivered(self, fact: Delivered) -> None:
         publication = fact.publication
         published_at = publication.published_at
-        assert fact.stamp is not None
-        if published_at < self._since.get(fact.stamp.topic, published_at + 1):
+        if not any(published_at >= at for at in self._wanted_since(publication.topic)):
             return
         for window in reversed(self._eligible):
             if window.has(published_at):
                 if window.subscription.interest().matches(publication):
                     self._host.shown(window, publication, fact.out_of_order, fact.recovered_by)
                 return
+
+    def _wanted_since(self, topic: str) -> Iterator[int]:
+        """What was left is not shown any more, though it is wanted again and its entry was never left."""
+        return (at for wanted, at in self._since.items() if TopicPattern(wanted).matches(topic))
 
     def _on_broken(self, reason: str) -> None:
         super()._on_broken(reason)

@@ -78,10 +78,15 @@ class SimulatedClient:
         self.node = network.add(name, self._make)
         network.attach(name, at)
 
+    @property
+    def resumes(self) -> bool:
+        """An ordered subscription goes on after a crash."""
+        return self._reliable and self._layout is not None and self._patience is None
+
     def _make(self, node: SimulatedNode) -> Node:
         # A publisher that crashed and forgot how far it had counted must not count there again, whether its
         # disk is kept or lost: a real one takes the time of its start.
-        incarnation = self.lives if self._publishes else 0
+        incarnation = self.lives if self._publishes or self._layout is not None else 0
         made: Node
         made = client = make_client(node, self._at, incarnation, reliable=self._reliable)
         self.session = client.session

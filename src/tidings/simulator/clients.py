@@ -8,6 +8,7 @@ the run ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from tidings.model.errors import OrderError
 from tidings.model.event import Publication, source_text
@@ -26,6 +27,7 @@ from tidings.scenario.schema import Publisher
 from tidings.simulator.actor import NEVER, OrderedActor, PlainActor, Window
 from tidings.simulator.client_node import SimulatedClient
 from tidings.simulator.faults import nanoseconds
+from tidings.simulator.resuming_actor import ResumingActor
 from tidings.simulator.sequencers import RunOrdering
 from tidings.simulator.tally import Tally
 from tidings.structures.recent_ids import RecentIds
@@ -157,12 +159,7 @@ class SimulatedSubscriber:
         self._ordering = ordering
         self._position = 0
         self._first_time: dict[Window, Callable[[str, int, int], bool]] = {}
-        order = Order(plan.order)
-        self._actor = (
-            PlainActor(self, plan.name, plan.filter, order)
-            if ordering is None or order not in ORDERED
-            else OrderedActor(self, plan.name, plan.filter, order, ordering.layout)
-        )
+        self._actor = self._make_actor(Order(plan.order))
         self._lost: tuple[str, ...] = ()
         """What the service may still know of the life before, if that is of no use."""
         client.subscriber = self._actor.on_fact
@@ -170,6 +167,13 @@ class SimulatedSubscriber:
         client.on_crash.append(self._on_crash)
         for step in plan.timeline:
             self._schedule.at(nanoseconds(step.at_s), self._change, step.topics)
+
+    def _make_actor(self, order: Order) -> PlainActor:
+        plan, ordering = self._plan, self._ordering
+        if ordering is None or order not in ORDERED:
+            return PlainActor(self, plan.name, plan.filter, order)
+        kind = ResumingActor if self._client.resumes else OrderedActor
+        return kind(self, plan.name, plan.filter, order, ordering.layout)
 
     def _change(self, topics: tuple[str, ...] | None, _second: object) -> None:
         if not self._node.holds(self._change, topics):
@@ -182,7 +186,7 @@ class SimulatedSubscriber:
         self._actor.back()
 
     def _on_crash(self) -> None:
-        if isinstance(self._actor, OrderedActor):
+        if isinstance(self._actor, OrderedActor) and not self._client.resumes:
             self._lost = self._client.application.beneath
         self._actor.crashed()
 
@@ -199,6 +203,14 @@ class SimulatedSubscriber:
     @property
     def now(self) -> int:
         return self._schedule.now
+
+    @property
+    def disk(self) -> dict[str, Any]:
+        return self._node.disk
+
+    def not_resumed(self) -> None:
+        assert self._ordering is not None
+        self._ordering.not_resumed.append(f"{self._name} has not resumed after its crash")
 
     @property
     def application(self) -> Application | None:

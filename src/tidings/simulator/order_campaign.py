@@ -2,8 +2,9 @@
 
 Whatever happens, no two subscribers see two events in different orders, none sees one before another that caused it
 (order causal), and nothing comes twice. When all faults are over, and nothing was lost for good, every event that was
-confirmed comes to all that are owed it, every subscription is accepted, and nothing waits any more. A seed replays its
-run exactly.
+confirmed comes to all that are owed it, every subscription is accepted, and nothing waits any more. On a guaranteed
+network that includes subscribers that were killed: they resume, unless a broker lost its disk. A seed replays its run
+exactly.
 
 What may be lost for good: a server that loses its disk when no standby is in step; the order itself, if the witness
 loses its disk as well and a server counts anew; and events, over a service that loses them (`buffer_events` above 0).
@@ -145,6 +146,7 @@ def unfinished(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
         yield unanswered
     if simulation.ordering is not None:
         yield from simulation.ordering.broken
+        yield from () if forgetful(simulation) else simulation.ordering.not_resumed
     waiting = [publisher.waiting for publisher in simulation.publishers]
     waiting += [subscriber.waiting for subscriber in simulation.subscribers]
     yield from filter(None, waiting)

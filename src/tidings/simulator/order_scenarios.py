@@ -63,6 +63,7 @@ def order_scenario(seed: int) -> str:
         *(("[[publisher]]", publisher) for publisher in publishers),
         *(("[[subscriber]]", subscriber) for subscriber in subscribers),
         *(("[[fault]]", fault) for fault in _faults(draw, clients)),
+        *(("[[fault]]", fault) for fault in _deaths(draw, subscribers)),
     ]
     return scenario_text(tables)
 
@@ -173,4 +174,25 @@ def _faults(draw: OrderDraw, clients: Sequence[str]) -> list[Table]:
         length_s = draw.random.choice((0.05, 0.3, 2.0, 5.0, 12.0)) * draw.random.uniform(0.5, 1.0)
         times = {"at_s": begin_s, "until_s": min(draw.duration_s, round(begin_s + length_s, 3))}
         faults.append(random_fault(draw, clients) | times)
+    return faults
+
+
+def _deaths(draw: OrderDraw, subscribers: Sequence[Table]) -> list[Table]:
+    """Subscribers that are killed and come back, again and again; sometimes with their brokers, or just after them."""
+    if draw.mode != "guaranteed" or draw.often(0.4):
+        return []
+    faults: list[Table] = []
+    for subscriber in draw.random.sample(subscribers, draw.random.randint(1, len(subscribers))):
+        at_s = draw.time_s(0.0, 0.6 * draw.duration_s)
+        for _ in range(draw.random.randint(1, 4)):
+            until_s = round(at_s + draw.random.choice((0.01, 0.1, 0.5, 2.0)), 3)
+            if until_s >= draw.duration_s:
+                break
+            nodes = [subscriber["name"]]
+            if draw.often(0.2):
+                nodes.append(subscriber["at"])
+            faults.append(
+                {"kind": "crash", "nodes": nodes, "state": "kept", "at_s": at_s, "until_s": until_s}
+            )
+            at_s = round(until_s + draw.random.choice((0.005, 0.05, 0.3, 1.0)), 3)
     return faults

@@ -52,6 +52,8 @@ class RunOrdering:
             self.patience = Patience(planned.buffer_events, round(planned.ttl_ms * NS_PER_MS))
         self.broken: list[str] = []
         """Subscriptions whose order was given up, and why."""
+        self.not_resumed: list[str] = []
+        """Those that began anew after a crash."""
         self.misbehaviour: list[str] = []
         self._stamped = self._entries = 0
         self._no_ops: dict[str, dict[int, int]] = {}

@@ -13,11 +13,14 @@ from tidings.model.errors import OrderError, SubscriptionRefused
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Order, Subscription
 from tidings.protocol.application.beneath import Beneath
+from tidings.protocol.application.bookmark import Reached
 from tidings.protocol.application.numbering import Numbering
 from tidings.protocol.application.ordered import OrderedSubscription
 from tidings.protocol.application.owner import Holder
 from tidings.protocol.application.plain import PlainSubscription
 from tidings.protocol.facts import (
+    BookmarkIsKept,
+    BookmarksKnown,
     BrokerChanged,
     Delivered,
     EventsMissed,
@@ -114,19 +117,22 @@ class Application:
 
     # --- Subscribing
 
-    def start(self, subscription: Subscription) -> None:
-        """SubscriptionAccepted or SubscriptionFailed follows. SubscriptionRefused, OrderError: there is no order."""
+    def start(self, subscription: Subscription, reached: Reached | None = None) -> None:
+        """SubscriptionAccepted or SubscriptionFailed follows. SubscriptionRefused, OrderError: there is no order.
+
+        An ordered one goes on where that of an earlier life of this client ended, if the service keeps that. `reached`
+        is what the application knows of it."""
         if subscription.id in self._subscriptions:
             raise ValueError(f"subscription {subscription.id!r} exists")
         holder: Holder
         if subscription.order in ORDERED:
-            holder = self._make_ordered(subscription)
+            holder = self._make_ordered(subscription, reached)
         else:
             holder = PlainSubscription(self, subscription)
         self._subscriptions[subscription.id] = holder
         holder.start()
 
-    def _make_ordered(self, subscription: Subscription) -> OrderedSubscription:
+    def _make_ordered(self, subscription: Subscription, reached: Reached | None) -> OrderedSubscription:
         if self._module is None:
             raise SubscriptionRefused(f"order {subscription.order!r} {NO_SEQUENCERS}")
         if self._numbering is not None and self._numbering.refusal:
@@ -140,7 +146,17 @@ class Application:
             max_buffered=self._max_buffered,
             strips=self._strips,
             hides=self._hides,
+            bookmarks=self._beneath.bookmarks,
+            reached=reached,
         )
+
+    def reached(self, subscription_id: str, count: int) -> Reached:
+        """How far an ordered subscription will have come with the next so many events that it was shown: for an
+        application that keeps these, and tells its next life (`start`). Another incarnation than before: it did not
+        resume."""
+        holder = self._subscriptions[subscription_id]
+        assert isinstance(holder, OrderedSubscription)
+        return holder.reached(count)
 
     def change(self, subscription_id: str, topics: tuple[str, ...], condition: str | None) -> None:
         """SubscriptionChanged or ChangeFailed follows."""
@@ -207,6 +223,13 @@ class Application:
                     self._holders[name].on_missed(fact)
                 elif fact.ticket is not None:
                     fact.ticket.done()
+            case BookmarksKnown():
+                for ordered in self._ordered():
+                    ordered.on_bookmarks_known()
+            case BookmarkIsKept(subscription=name, number=number):
+                for ordered in self._ordered():
+                    if ordered.id == name:
+                        ordered.on_bookmark_kept(number)
             case BrokerChanged():
                 for holder in list(self._subscriptions.values()):
                     holder.on_broker_changed()
@@ -229,9 +252,9 @@ class Application:
             case PublishNow():
                 assert self._numbering is not None
                 self._numbering.on_publish_now(fact)
-            case Joined(key=key):
+            case Joined(key=key, topics=ranks):
                 if key in self._by_key:
-                    self._by_key[key].on_joined()
+                    self._by_key[key].on_joined(ranks)
             case OrderBroken(key=key, reason=reason):
                 if key in self._by_key:
                     self._by_key[key].on_broken(reason)

@@ -7,17 +7,24 @@ accepted or refused, events delivered with a ticket, events missed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidings.model.predicates import Scalar
 from tidings.model.run import Stretch
 from tidings.model.subscription import Subscription
+
+if TYPE_CHECKING:  # facts carry tickets, and bookmarks are told of by facts
+    from tidings.protocol.bookmarks import LeftBookmarks
 
 END = 2**63
 """Beyond all sequences."""
 
 
 class Beneath(Protocol):
+    @property
+    def bookmarks(self) -> LeftBookmarks | None:
+        """Where it keeps, for the client's next life, how far this one has come; None: nowhere."""
+
     @property
     def identity(self) -> tuple[str, int]:
         """The source of what is published, and its incarnation."""

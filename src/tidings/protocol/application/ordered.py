@@ -15,8 +15,8 @@ waits for can come.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from itertools import groupby
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby
 
 from tidings.model.errors import OrderError, SubscriptionRefused, WireError
 from tidings.model.event import WHOLE, Publication
@@ -25,7 +25,20 @@ from tidings.model.subscription import Interest, Order, Subscription, make_inter
 from tidings.model.timestamp import Timestamp
 from tidings.model.topics import TopicPattern
 from tidings.protocol.application.beneath import END, NOTHING, Taking
+from tidings.protocol.application.bookmark import (
+    Bookmark,
+    KeptEntry,
+    Progress,
+    Reached,
+    advanced,
+    decode_bookmark,
+    encode_bookmark,
+    entry_names,
+    numbers_name,
+    whole_name,
+)
 from tidings.protocol.application.owner import Owner
+from tidings.protocol.bookmarks import LeftBookmarks
 from tidings.protocol.facts import (
     Delivered,
     EventsMissed,
@@ -40,6 +53,7 @@ from tidings.protocol.facts import (
 )
 from tidings.protocol.sequencing.client import OrderingModule, Shown
 from tidings.protocol.sequencing.layout import Layout, overlap
+from tidings.protocol.sequencing.resuming import Resumption
 from tidings.protocol.sequencing.stamps import check_stamp
 from tidings.protocol.sequencing.subscriber import MAX_BUFFERED, Patience
 from tidings.structures.range_set import RangeSet
@@ -47,20 +61,33 @@ from tidings.structures.range_set import RangeSet
 SLOW_READER_EVENTS = 1_024
 """What a reader has not taken of a service that loses nothing; beyond, that is told to wait."""
 MOVED = "the client moved to another broker"
+NOT_RESUMED = "the subscription of an earlier life cannot be resumed"
 
 
 class _Entry:
     """An entry of the layout and what is held for it in the service."""
 
-    __slots__ = ("following", "made", "numbers", "unaccepted", "whole")
+    __slots__ = ("chosen", "following", "joined", "made", "numbers", "unaccepted", "whole")
 
-    def __init__(self, numbers: Subscription, whole: Subscription | None) -> None:
+    def __init__(
+        self,
+        joined: int,
+        numbers: Subscription,
+        whole: Subscription | None,
+        *,
+        chosen: int = 1,
+        made: int = 1,
+    ) -> None:
+        self.joined = joined
+        """How often the entry was, so far."""
         self.numbers = numbers
         self.whole = whole
         """What is wanted as a whole; None: everything comes so."""
         self.following: Subscription | None = None
         """What will be, once the network knows it."""
-        self.made = 1
+        self.chosen = chosen
+        """Which of the `made` ones `whole` is."""
+        self.made = made
         self.unaccepted = {subscription.id for subscription in self.subscriptions}
 
     @property
@@ -117,6 +144,19 @@ class _Turn:
             first = held.stretch.first + stamp.number - held.number
             self._undone = RangeSet([(first, first + count)])
 
+    @property
+    def is_no_op(self) -> bool:
+        return self._held.stretch.kind > WHOLE
+
+    @property
+    def waits(self) -> bool:
+        """For the application."""
+        return bool(self._undone)
+
+    def ahead(self, progress: Progress, count: int) -> None:
+        """As if so many of its numbers were done with."""
+        progress.pass_by(self.stamp.at(self._number), count, no_op=self.is_no_op)
+
     def grant(self, first: int = 0, last: int = END) -> None:
         pass
 
@@ -132,6 +172,8 @@ class _Turn:
             assert self._undone.first is not None
             count = self._undone.first - self._held.stretch.first - (self._number - self._held.number)
         if count:
+            # First the progress: whoever is told that this is done is told of that, too.
+            self._owner.progress.pass_by(self.stamp.at(self._number), count, no_op=self.is_no_op)
             self._held.release(self._number, count)
             self._number += count
             self.count -= count
@@ -150,8 +192,11 @@ class OrderedSubscription:
         max_buffered: int = MAX_BUFFERED,
         strips: bool,
         hides: bool,
+        bookmarks: LeftBookmarks | None = None,
+        reached: Reached | None = None,
     ) -> None:
         self.id = subscription.id
+        self.progress = Progress()
         self.key: int | None = None
         """Of the module's subscriber, while there is one."""
         self._owner = owner
@@ -169,13 +214,29 @@ class OrderedSubscription:
         self._wanted: frozenset[int] = frozenset()
         self._asked: frozenset[int] = frozenset()
         """What the module was asked for."""
-        self._joining = 0
-        """Changes that the module has not completed."""
+        self._joining: dict[int, int] = {}
+        """Rank -> how many times it is being joined."""
+        self._ever: frozenset[int] = frozenset()
+        """All that were ever asked for, or may be before a next life hears of it."""
+        self._incarnation = 0
+        """Of the module's subscriber."""
+        self._bookmarks = None if patience is not None else bookmarks
+        """Where the service keeps how far this has come."""
+        self._reached = reached
+        self._is_waiting = self._is_resting = False
+        """For what an earlier life may have left; without topics."""
+        self._resuming = False
+        """The servers have not said yet that they know the earlier life."""
+        self._noting = 0
+        """The number of the bookmark whose keeping completes the change."""
+        self._doubt = ""
         self._accepted = False
         """The first time that it was complete is past."""
         self._complete = True
         self._entries: dict[int, _Entry] = {}
         self._rank_of: dict[str, int] = {}
+        self._new: list[Subscription] = []
+        """To be asked for."""
         self._made: dict[int, int] = {}
         """Rank -> how often it was joined."""
         self._turns: deque[_Turn] = deque()
@@ -187,94 +248,125 @@ class OrderedSubscription:
     # --- What is wanted
 
     def start(self) -> None:
-        self._follow(self._interest)
+        self._is_waiting = True
+        if self._bookmarks is None or self._bookmarks.known:
+            self.on_bookmarks_known()
 
     def change(self, topics: tuple[str, ...], condition: str | None) -> None:
         self._interest = make_interest(topics, condition)
-        self._follow(self._interest)
+        self._is_resting = False
+        self._maybe_follow()
 
     def rest(self) -> None:
         """No topics for the time being; `change` goes on. What it saw counts for what it will see."""
-        self._follow(None)
+        self._is_resting = True
+        self._maybe_follow()
+
+    def _maybe_follow(self) -> None:
+        """Once it is known where to begin."""
+        if not self._is_waiting:
+            self._follow(None if self._is_resting else self._interest)
 
     def abandon_change(self) -> None:
         """It is to be what it was; what it has left meanwhile it joins again."""
         if not self._complete:
             self._interest = self._settled
-            self._follow(self._settled)
+            self._maybe_follow()
 
     def end(self) -> None:
         key = self._forget()
         if key is not None:
             self._module.end(key)
-        for rank in sorted(self._entries):
-            self._leave_entry(rank)
+        self._leave_all()
 
     def _follow(self, interest: Interest | None) -> None:
+        """What a next life would find is told before anything that it speaks of changes in the service."""
         topics = () if interest is None else interest.topics
         self._complete = False
         self._wanted = frozenset(self._layout.ranks_for(topics))
+        self._ever |= self._wanted
+        before = frozenset(self._entries)
+        ended = [self._leave_entry(rank) for rank in sorted(before - self._wanted)]
+        for rank in sorted(before & self._wanted):
+            ended.append(self._adjust(self._entries[rank], rank, topics))
+        for rank in sorted(self._wanted - before):
+            self._enter(rank, self._make_entry(rank, topics))
+        self._tell()
         left = self._asked - self._wanted
         if left and self.key is not None:
             self._asked -= left
             self._module.change(self.key, (), left)
-        before = frozenset(self._entries)
-        for rank in sorted(before - self._wanted):
-            self._leave_entry(rank)
-        for rank in sorted(before & self._wanted):
-            self._adjust(self._entries[rank], rank, topics)
-        for rank in sorted(self._wanted - before):
-            self._enter(rank, topics)
+        for subscription in chain.from_iterable(ended):
+            self._owner.unsubscribe(subscription.id)
+        self._subscribe_new()
         self._maybe_join()
 
-    def _enter(self, rank: int, topics: tuple[TopicPattern, ...]) -> None:
-        entry = self._entries[rank] = self._make_entry(rank, topics)
+    def _enter(self, rank: int, entry: _Entry) -> None:
+        self._entries[rank] = entry
         for subscription in entry.subscriptions:
             self._rank_of[subscription.id] = rank
-        for subscription in entry.subscriptions:
+            self._new.append(subscription)
+
+    def _subscribe_new(self) -> None:
+        new, self._new = self._new, []
+        for subscription in new:
             self._owner.subscribe(self, subscription)
 
-    def _adjust(self, entry: _Entry, rank: int, topics: tuple[TopicPattern, ...]) -> None:
-        """Other events of an entry that stays are wanted as a whole: asked for beside those that were."""
+    def _adjust(self, entry: _Entry, rank: int, topics: tuple[TopicPattern, ...]) -> list[Subscription]:
+        """Other events of an entry that stays are wanted as a whole: asked for beside those that were. What was to be
+        asked for before is returned."""
         if entry.whole is None:
-            return
+            return []
+        ended: list[Subscription] = []
         wanted = tuple(_within(topics, TopicPattern(self._layout.entry(rank))))
         if entry.following is not None:
             if (wanted, self._interest.sql) == (entry.following.topics, entry.following.filter):
-                return
+                return []
             self._drop(entry, entry.following)
+            ended.append(entry.following)
             entry.following = None
         if (wanted, self._interest.sql) == (entry.whole.topics, entry.whole.filter):
-            return
+            return ended
         entry.made += 1
-        following = Subscription(f"{entry.numbers.id}?{entry.made}", wanted, self._interest.sql)
+        following = Subscription(whole_name(entry.numbers.id, entry.made), wanted, self._interest.sql)
         entry.following = following
         entry.unaccepted.add(following.id)
         self._rank_of[following.id] = rank
-        self._owner.subscribe(self, following)
+        self._new.append(following)
+        return ended
 
     def _drop(self, entry: _Entry, subscription: Subscription) -> None:
         entry.unaccepted.discard(subscription.id)
         del self._rank_of[subscription.id]
-        self._owner.unsubscribe(subscription.id)
 
     def _make_entry(self, rank: int, topics: tuple[TopicPattern, ...]) -> _Entry:
-        self._made[rank] = self._made.get(rank, 0) + 1
-        name = f"{self.id}@{rank}" + (f".{self._made[rank]}" if self._made[rank] > 1 else "")
-        entry = self._layout.entry(rank)
-        pattern = TopicPattern(entry)
+        joined = self._made[rank] = self._made.get(rank, 0) + 1
+        pattern = TopicPattern(self._layout.entry(rank))
         everything = self._interest.sql is None and any(topic.covers(pattern) for topic in topics)
+        name = numbers_name(self.id, rank, joined)
         if everything and not self._hides:
-            return _Entry(Subscription(name, (entry,)), None)
-        numbers = Subscription(name, (entry,), headers=True)
+            return _Entry(joined, Subscription(name, (pattern.text,)), None)
+        numbers = Subscription(name, (pattern.text,), headers=True)
         if not self._strips:  # everything comes whole, and is looked at here
-            return _Entry(numbers, None)
-        return _Entry(numbers, Subscription(f"{name}?", tuple(_within(topics, pattern)), self._interest.sql))
+            return _Entry(joined, numbers, None)
+        return _Entry(joined, numbers, self._make_whole(whole_name(name, 1), pattern, topics))
 
-    def _leave_entry(self, rank: int) -> None:
+    def _make_whole(self, name: str, entry: TopicPattern, topics: tuple[TopicPattern, ...]) -> Subscription:
+        return Subscription(name, tuple(_within(topics, entry)), self._interest.sql)
+
+    def _leave_entry(self, rank: int) -> list[Subscription]:
+        """Its subscriptions in the service, which are to be ended."""
         entry = self._entries.pop(rank)
-        for subscription in entry.subscriptions:
+        self.progress.end(rank)
+        subscriptions = [*entry.subscriptions]
+        for subscription in subscriptions:
             self._drop(entry, subscription)
+        return subscriptions
+
+    def _leave_all(self) -> None:
+        for rank in sorted(self._entries):
+            for subscription in self._leave_entry(rank):
+                self._owner.unsubscribe(subscription.id)
 
     # --- How far the change is
 
@@ -283,13 +375,23 @@ class OrderedSubscription:
         if any(self._entries[rank].unaccepted for rank in missing):
             return
         if missing:
-            if self.key is None:
-                self.key = self._module.add_subscriber(self._patience, self._max_buffered, self)
-                self._by_key[self.key] = self
-            self._asked |= missing
-            self._joining += 1
-            self._module.change(self.key, missing)
+            key = self._make_subscriber(None) if self.key is None else self.key
+            self._ask_for(missing)
+            self._module.change(key, missing)
         self._maybe_complete()
+
+    def _make_subscriber(self, earlier: Resumption | None) -> int:
+        self.key = self._module.add_subscriber(self._patience, self._max_buffered, self, earlier)
+        self._by_key[self.key] = self
+        self._incarnation = self._module.incarnation_of(self.key)
+        if self._bookmarks is not None:
+            self._bookmarks.keep(self.id, self._bookmark)
+        return self.key
+
+    def _ask_for(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            self._joining[rank] = self._joining.get(rank, 0) + 1
+        self._asked |= {*ranks}
 
     def _maybe_complete(self) -> None:
         if self._complete or any(entry.unaccepted for entry in self._entries.values()):
@@ -297,9 +399,20 @@ class OrderedSubscription:
         if self._asked == self._wanted and not self._joining:
             self._complete = True
             self._settled = self._interest
-            fact = SubscriptionChanged if self._accepted else SubscriptionAccepted
-            self._accepted = True
-            self._owner.emit(fact(self.id))
+            if self._bookmarks is None or self.key is None:
+                self._say_complete()
+            else:  # whoever counts on it from now on must be able to count on the next life
+                self._noting = self._bookmarks.ask(self.id)
+
+    def on_bookmark_kept(self, number: int) -> None:
+        if self._complete and number == self._noting:
+            self._noting = 0
+            self._say_complete()
+
+    def _say_complete(self) -> None:
+        fact = SubscriptionChanged if self._accepted else SubscriptionAccepted
+        self._accepted = True
+        self._owner.emit(fact(self.id))
 
     def on_accepted(self, fact: SubscriptionAccepted) -> None:
         rank = self._rank_of.get(fact.subscription)
@@ -309,8 +422,11 @@ class OrderedSubscription:
         entry.unaccepted.discard(fact.subscription)
         if entry.following is not None and entry.following.id == fact.subscription:
             before, entry.whole, entry.following = entry.whole, entry.following, None
+            entry.chosen = entry.made
             if before is not None:
                 self._drop(entry, before)
+                self._tell()
+                self._owner.unsubscribe(before.id)
         self._maybe_join()
 
     def on_failed(self, fact: SubscriptionFailed) -> None:
@@ -323,10 +439,117 @@ class OrderedSubscription:
     def on_cancelled(self, fact: SubscriptionCancelled) -> None:
         """One of several."""
 
-    def on_joined(self) -> None:
-        """By the module."""
-        self._joining -= 1
+    def on_joined(self, ranks: Iterable[int]) -> None:
+        """By the module. What was left and joined again meanwhile begins with the last time."""
+        self._resuming = False
+        for rank in ranks:
+            left = self._joining.pop(rank) - 1
+            if left:
+                self._joining[rank] = left
+            elif rank in self._asked and not self.progress.has(rank) and self.key is not None:
+                self.progress.begin(rank, self._module.start_of(self.key, rank))
         self._maybe_complete()
+        self._maybe_grant()
+
+    # --- Of one life and the next
+
+    def on_bookmarks_known(self) -> None:
+        if not self._is_waiting:
+            return
+        self._is_waiting = False
+        state = None if self._bookmarks is None else self._bookmarks.take(self.id)
+        if state is None or self._resume(advanced(decode_bookmark(state), self._reached)):
+            self._maybe_follow()
+
+    def _resume(self, kept: Bookmark) -> bool:
+        """Be what the earlier life was; False: that cannot be, and was said."""
+        assert self._bookmarks is not None
+        names = [name for entry in kept.entries for name in entry_names(self.id, entry) if name is not None]
+        earlier = kept.resumption()
+        reason = kept.refusal or self._refusal(kept, names)
+        for name in (*kept.others, *(names if reason else ())):
+            self._bookmarks.end(name)
+        if reason:
+            self._bookmarks.forget(self.id)
+            self._owner.emit(SubscriptionBroken(self.id, f"{NOT_RESUMED}: {reason}"))
+            return False
+        wanted, self._interest = self._interest, make_interest(kept.topics, kept.filter)
+        self._settled = self._interest
+        self._made = dict(kept.joined) | {entry.rank: entry.joined for entry in kept.entries}
+        self._ever = frozenset(kept.ever)
+        for entry in kept.entries:
+            self._enter(entry.rank, self._resumed_entry(entry))
+            self.progress.begin(entry.rank, entry.done)
+        self._wanted = frozenset(earlier.topics)
+        self._resuming = bool(self._wanted)
+        self._ask_for(self._wanted)
+        key = self._make_subscriber(earlier)
+        if kept.doubt:
+            self._doubt = kept.doubt
+            self._module.doubt(key, kept.doubt)
+        self._subscribe_new()
+        self._interest = wanted
+        return True
+
+    def _refusal(self, kept: Bookmark, names: Iterable[str]) -> str:
+        assert self._bookmarks is not None
+        if kept.layout != self._layout.fingerprint:
+            return "the topics that have an order are others now"
+        if self._bookmarks.has_discarded(names):
+            return "it was made again too late, and what came for it meanwhile is gone"
+        stranger = self._module.stranger(kept.resumption())
+        return f"sequencer server {stranger} lost its state" if stranger else ""
+
+    def _resumed_entry(self, kept: KeptEntry) -> _Entry:
+        """As the earlier life asked for it, and the service has it."""
+        pattern = TopicPattern(self._layout.entry(kept.rank))
+        name, whole_one = entry_names(self.id, kept)
+        numbers = Subscription(name, (pattern.text,), headers=whole_one is not None)
+        whole = None if whole_one is None else self._make_whole(whole_one, pattern, self._interest.topics)
+        return _Entry(kept.joined, numbers, whole, chosen=kept.whole, made=kept.made)
+
+    def _bookmark(self) -> bytes:
+        """What is kept for the next life."""
+        entries = tuple(
+            KeptEntry(
+                rank, entry.joined, entry.chosen if entry.whole else 0, entry.made, self.progress.of(rank)
+            )
+            for rank, entry in sorted(self._entries.items())
+            if self.progress.has(rank)
+        )
+        resumed = {name for entry in entries for name in entry_names(self.id, entry)}
+        return encode_bookmark(
+            Bookmark(
+                self._incarnation,
+                self._layout.fingerprint,
+                topics=tuple(topic.text for topic in self._settled.topics),
+                filter=self._settled.sql,
+                entries=entries,
+                others=tuple(name for name in self._rank_of if name not in resumed),
+                joined=tuple(
+                    (rank, made) for rank, made in self._made.items() if not self.progress.has(rank)
+                ),
+                ever=tuple(sorted(self._ever)),
+                lineages=self._module.lineages,
+                doubt=self._doubt,
+            )
+        )
+
+    def reached(self, count: int) -> Reached:
+        """How far it will have come when the application is done with so many more of the events that it was shown."""
+        progress = self.progress.copy()
+        for turn in self._turns:
+            passed = min(turn.count, count) if turn.waits else turn.count
+            if passed:
+                turn.ahead(progress, passed)
+            if passed < turn.count:
+                break
+            count -= passed if turn.waits else 0
+        return progress.reached(self._incarnation)
+
+    def _tell(self) -> None:
+        if self._bookmarks is not None:
+            self._bookmarks.tell()
 
     # --- Events
 
@@ -347,7 +570,7 @@ class OrderedSubscription:
             ticket.done()
             self._owner.emit(Misbehaviour(stretch.source, f"{stretch} was left out: {error}"))
             return
-        if self._unread < SLOW_READER_EVENTS:
+        if self._unread < SLOW_READER_EVENTS and not self._resuming:
             ticket.grant()
         else:
             self._ungranted.append(ticket)
@@ -433,7 +656,11 @@ class OrderedSubscription:
             if left:
                 break
             turns.popleft()
-        if self._unread < SLOW_READER_EVENTS and self._ungranted:
+        self._maybe_grant()
+
+    def _maybe_grant(self) -> None:
+        """While the servers have not answered what comes is not shown: what is on its way is enough."""
+        if self._unread < SLOW_READER_EVENTS and self._ungranted and not self._resuming:
             waiting, self._ungranted = self._ungranted, []
             for ticket in waiting:
                 ticket.grant()
@@ -449,29 +676,34 @@ class OrderedSubscription:
         )
         if fact.certain and self._patience is None:
             lost = f"events {fact.first} to {fact.last} of {fact.source}"
-            if self.key is not None:
-                self._module.end(self.key)
+            key = self.key
             self.on_broken(f"the service could not keep {lost}: the order cannot be continued")
+            if key is not None:
+                self._module.end(key)
 
     def on_broker_changed(self) -> None:
         if self.key is not None and self._patience is None:
+            self._doubt = MOVED
             self._module.doubt(self.key, MOVED)
 
     def on_broken(self, reason: str) -> None:
         """Better an error than another order: nothing more is shown until the topics change."""
         self._forget()
-        for rank in sorted(self._entries):
-            self._leave_entry(rank)
+        self._leave_all()
         self._owner.emit(SubscriptionBroken(self.id, reason))
 
     def _forget(self) -> int | None:
         """The module's subscriber, which is returned, is ours no more."""
         self._wanted = self._asked = frozenset()
-        self._joining = 0
+        self._joining = {}
         self._complete = True
+        self._is_waiting = self._resuming = False
+        self._doubt = ""
         key, self.key = self.key, None
         if key is not None:
             del self._by_key[key]
+            if self._bookmarks is not None:
+                self._bookmarks.forget(self.id)
         return key
 
     @property

@@ -27,6 +27,7 @@ from tidings.protocol.facts import Fact, Misbehaviour
 from tidings.protocol.kernel import Node, Part, Port, RandomSource, Send, TimerName
 from tidings.protocol.sequencing.layout import Layout
 from tidings.protocol.sequencing.publisher import EventStamped, OrderedPublisher, Receipt
+from tidings.protocol.sequencing.resuming import Resumed, Resumption
 from tidings.protocol.sequencing.routes import Routes
 from tidings.protocol.sequencing.subscriber import (
     MAX_BUFFERED,
@@ -36,6 +37,7 @@ from tidings.protocol.sequencing.subscriber import (
     OrderStalled,
     Patience,
     Releases,
+    ResumptionRefused,
     TopicsJoined,
     TopicsLeft,
 )
@@ -312,8 +314,7 @@ class OrderingModule(Part):
     def give_up(self, reason: str) -> None:
         """All subscriptions are broken; what is to be published gets its numbers under another identity."""
         for key in list(self._subscribers):
-            self._forget(key)
-            self.port.emit(OrderBroken(key, reason))
+            self._break(key, reason)
         if self._publisher is not None:
             self._begin_anew()
 
@@ -457,16 +458,20 @@ class OrderingModule(Part):
         patience: Patience | None = None,
         max_buffered: int = MAX_BUFFERED,
         releases: Releases = NO_RELEASES,
+        earlier: Resumption | None = None,
     ) -> int:
-        """A subscriber without topics; its key is named in all facts about it. `releases` hears of all that it was
-        given and will not be shown."""
+        """A subscriber without topics, or one that resumes; its key is named in all facts about it. `releases` hears
+        of all that it was given and will not be shown."""
         self._keys += 1
         key = self._keys
+        incarnation = self._next_incarnation()
+        identity = earlier.incarnation if earlier is not None and earlier.topics else incarnation
         subscriber = OrderedSubscriber(
             _InnerPort(self, key, lambda fact: self._on_subscriber_fact(key, fact)),
             self.layout.chain,
             threshold=self.layout.threshold,
-            incarnation=self._next_incarnation(),
+            incarnation=identity,
+            version=0 if identity == incarnation else incarnation,
             patience=patience,
             max_buffered=max_buffered,
             on_silence=self.routes.suspect,
@@ -477,7 +482,30 @@ class OrderingModule(Part):
         self._wanted[key] = set()
         self._leaving[key] = 0
         self._by_identity[subscriber.identity] = key
+        if earlier is not None:
+            self._wanted[key] |= {*earlier.topics}
+            subscriber.resume(earlier)
         return key
+
+    def stranger(self, earlier: Resumption) -> str:
+        """A server that is not the one whose numbers an earlier life saw; empty: there is none, as far as is known.
+        What is not known yet is compared when that server is met."""
+        for server, lineage in earlier.lineages:
+            if self._lineages.setdefault(server, lineage) != lineage:
+                return server
+        return ""
+
+    def incarnation_of(self, key: int) -> int:
+        return self._subscribers[key].identity[1]
+
+    @property
+    def lineages(self) -> tuple[tuple[str, int], ...]:
+        """Of the servers that were met."""
+        return tuple(sorted(self._lineages.items()))
+
+    def start_of(self, key: int, topic: int) -> Resumed:
+        """Where a topic begins that has just been joined."""
+        return self._subscribers[key].start_of(topic)
 
     def change(self, key: int, add: Iterable[int], remove: Iterable[int] = ()) -> None:
         """Topics to join and to leave; ask the service for those to join before.
@@ -546,8 +574,7 @@ class OrderingModule(Part):
     def on_subscriber_disowned(self, sender: str, message: SubscriberDisowned) -> None:
         key = self._by_identity.get(message.subscriber)
         if key is not None and self._is_sequencer(sender):
-            self._forget(key)
-            self.port.emit(OrderBroken(key, AWAY))
+            self._break(key, AWAY)
 
     def doubt(self, key: int, why: str) -> None:
         """From now on what the subscriber waits for may never come: it does not wait for ever any more."""
@@ -559,9 +586,7 @@ class OrderingModule(Part):
         doubt = self._doubts[key]
         lacks = self.waits_for(key) if self.buffered(key) else ""
         if lacks and lacks == doubt.lacked:
-            self._forget(key)
-            reason = f"{doubt.why}, and {lacks} has not come since: the order cannot be continued"
-            self.port.emit(OrderBroken(key, reason))
+            self._break(key, f"{doubt.why}, and {lacks} has not come since: the order cannot be continued")
             return
         doubt.lacked = lacks
         self.port.set_timer((self.name, "doubt", key), self.port.now + DOUBT_NS)
@@ -569,6 +594,12 @@ class OrderingModule(Part):
     def knows(self, key: int) -> bool:
         """False: the subscriber has ended, or its order is broken."""
         return key in self._subscribers
+
+    def _break(self, key: int, reason: str) -> None:
+        """It is said before what waits is released: nobody may come back to what is then gone."""
+        self.port.emit(OrderBroken(key, reason))
+        if key in self._subscribers:
+            self._forget(key)
 
     def _forget(self, key: int) -> None:
         subscriber = self._subscribers.pop(key)
@@ -594,13 +625,14 @@ class OrderingModule(Part):
                 self._leaving[key] -= 1
                 self.port.emit(Parted(key, fact.topics))
                 self._maybe_forget(key)
+            case ResumptionRefused(topic=topic):
+                self._break(key, f"sequencer server {self.layout.chain.server_of(topic)} lost its state")
             case OrderStalled():
                 reason = (
                     f"{fact.buffered} events wait for {self.waits_for(key) or 'one that does not come'}: "
                     "no more can be kept"
                 )
-                self._forget(key)
-                self.port.emit(OrderBroken(key, reason))
+                self._break(key, reason)
             case Misbehaviour():
                 self.port.emit(fact)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tidings.model.ordering_messages import (
     MAX_TOPICS,
@@ -50,8 +50,9 @@ MAX_DEAD = 65_536
 """Identities of dead publishers that are remembered, the latest; and of subscribers that left every topic."""
 PACK_AFTER = 1024
 """Of these that were forgotten, until what is left is moved together."""
-EXPIRED = 2**40
-"""Versions from here on are of walks that a server made for a subscriber that it gave up."""
+EXPIRED = 2**62
+"""Versions from here on are of walks that a server made for a subscriber that it gave up. Below them there is room for
+the incarnations from which the later lives of a subscriber count."""
 
 Known = TypeVar("Known")
 
@@ -422,9 +423,15 @@ class SequencerServer(Part):
             self._repeat_walk(message, self._last_of(index))
         elif message.version > self._version(message.subscriber):
             walk = SubscribeWalk(
-                message.subscriber, message.version, message.topics, message.ghosts, index, (0,) * len(index)
+                message.subscriber,
+                message.version,
+                message.topics,
+                message.ghosts,
+                index,
+                (0,) * len(index),
+                message.resumes,
             )
-            self._walk(walk)
+            self._maybe_walk(walk)
 
     def _is_walk(self, message: ChangeSubscription, index: tuple[int, ...]) -> bool:
         size = len(message.topics) + len(message.ghosts)
@@ -448,7 +455,16 @@ class SequencerServer(Part):
         if self._version(message.subscriber) >= EXPIRED > message.version:
             self.port.send(message.subscriber[0], SubscriberDisowned(message.subscriber))
         else:
-            self._walk(message)
+            self._maybe_walk(message)
+
+    def _maybe_walk(self, walk: SubscribeWalk) -> None:
+        """Who resumes counts on stamps that had it in mind all the time: not where it was forgotten."""
+        subscriber = walk.subscriber
+        has_topics_here = any(topic in self.own for topic in walk.topics)
+        if walk.resumes and has_topics_here and not self.has_subscriber(subscriber):
+            self.port.send(subscriber[0], SubscriberDisowned(subscriber))
+        else:
+            self._walk(walk)
 
     def _walk(self, walk: SubscribeWalk) -> None:
         """Read the clocks and change the groups, at one moment, without taking a number."""
@@ -461,10 +477,7 @@ class SequencerServer(Part):
             self._walks[walk.subscriber] = done
             self.port.send(walk.subscriber[0], done)
         else:
-            self._climb(
-                SubscribeWalk(walk.subscriber, walk.version, walk.topics, walk.ghosts, walk.index, values),
-                last,
-            )
+            self._climb(structs.replace(walk, values=values), last)
 
     def _record(self, walk: SubscribeWalk) -> None:
         _, old = self._subscriptions.pop(walk.subscriber, (0, frozenset()))

@@ -22,7 +22,7 @@ and shown at once, marked out of order, if it comes after all.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import NamedTuple, Protocol
 
@@ -32,6 +32,7 @@ from tidings.model.ordering_messages import MAX_TOPICS, ChangeSubscription, Iden
 from tidings.model.timestamp import Timestamp
 from tidings.protocol.facts import Fact, Misbehaviour
 from tidings.protocol.kernel import Part, Port, TimerName
+from tidings.protocol.sequencing.resuming import Fence, Resumed, Resumption
 from tidings.protocol.sequencing.stamps import Chain
 from tidings.structures.range_map import RangeMap
 from tidings.structures.range_set import RangeSet
@@ -79,6 +80,12 @@ class TopicsLeft(Fact, frozen=True, gc=False):
     """Nobody counts on the subscriber for these topics any longer."""
 
     topics: tuple[int, ...]
+
+
+class ResumptionRefused(Fact, frozen=True, gc=False):
+    """The servers' numbers are not those that the earlier life saw; nothing is shown."""
+
+    topic: int
 
 
 class OrderStalled(Fact, frozen=True, gc=False):
@@ -135,7 +142,7 @@ class _Queue:
 
     def __init__(self) -> None:
         self.events: RangeMap[_Waiting] = RangeMap()
-        self.fence: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+        self.fence: Fence | None = None
         """What the first event waits for, whatever its stamp."""
         self.skipped = RangeSet()
         """Numbers up to the clock that were not shown."""
@@ -190,6 +197,7 @@ class OrderedSubscriber(Part):
         *,
         threshold: int,
         incarnation: int = 0,
+        version: int = 0,
         patience: Patience | None = None,
         repeat_ns: int = REPEAT_NS,
         max_buffered: int = MAX_BUFFERED,
@@ -222,7 +230,10 @@ class OrderedSubscriber(Part):
         first."""
         self._expected = 0
         """Numbers that wait, of topics that are not under way."""
-        self._version = 0
+        self._version = version
+        """Of the last change. A later life counts from above all that those before it may have reached."""
+        self._resumed: Mapping[int, Resumed] = {}
+        """How far an earlier life came, until the servers have said that they still know it."""
         self._wanted: set[int] = set()
         """The topics after the last change asked for."""
         self._topics: frozenset[int] = frozenset()
@@ -252,6 +263,10 @@ class OrderedSubscriber(Part):
     def lowest(self) -> int | None:
         """The lowest of its topics; None while it has none, or they change."""
         return max(self._topics) if self._topics and self._current is None else None
+
+    def start_of(self, topic: int) -> Resumed:
+        """Where a topic begins that has just been joined."""
+        return Resumed(self.clock[topic], self._queues[topic].fence)
 
     def waits_for(self) -> tuple[int, int] | None:
         """The topic and number of the event for want of which others wait; number 0: its own subscription."""
@@ -287,6 +302,12 @@ class OrderedSubscriber(Part):
     def unsubscribe(self, *topics: int) -> None:
         """At once for the application; the servers are told in the background."""
         self.change((), topics)
+
+    def resume(self, earlier: Resumption) -> None:
+        """Go on as the subscriber that an earlier life was, before anything else; the answer is `TopicsJoined`."""
+        self._ever |= {*earlier.ever}
+        self._resumed = earlier.topics
+        self.change(earlier.topics, ())
 
     def change(self, add: Iterable[int], remove: Iterable[int]) -> None:
         """Join and leave topics in one step, after the changes asked for before."""
@@ -342,7 +363,9 @@ class OrderedSubscriber(Part):
         self._ever |= self._topics
         self._version += 1
         ghosts = tuple(sorted(self._ever - self._topics))
-        request = ChangeSubscription(self.identity, self._version, tuple(sorted(self._topics)), ghosts)
+        topics = tuple(sorted(self._topics))
+        resumes = bool(self._resumed)
+        request = ChangeSubscription(self.identity, self._version, topics, ghosts, resumes)
         self._current = change, request, before
         self._repeats = 0
         self._look_again()
@@ -370,9 +393,14 @@ class OrderedSubscriber(Part):
             return
         self._current = None
         self.port.cancel_timer((self.name, "repeat"))
-        self._complete(change, walk, before)
+        resumed, self._resumed = self._resumed, {}
+        for topic, earlier in resumed.items():
+            if walk[topic] < earlier.clock:
+                self.port.emit(ResumptionRefused(topic))
+                return
+        self._complete(change, walk, before, resumed)
         if change.add:
-            self.port.emit(TopicsJoined(change.add, tuple(walk[topic] for topic in change.add)))
+            self.port.emit(TopicsJoined(change.add, tuple(self.clock[topic] for topic in change.add)))
         if change.remove:
             self.port.emit(TopicsLeft(change.remove))
         for topic in change.add:
@@ -380,18 +408,24 @@ class OrderedSubscriber(Part):
         self._look_again()
         self._start_next()
 
-    def _complete(self, change: _Change, walk: dict[int, int], before: tuple[int, ...]) -> None:
-        """The clocks of the new topics alone: events of the others are on their way."""
+    def _complete(
+        self,
+        change: _Change,
+        walk: dict[int, int],
+        before: tuple[int, ...],
+        resumed: Mapping[int, Resumed],
+    ) -> None:
+        """The clocks of the new topics alone: events of the others are on their way. One that is resumed goes on where
+        its earlier life ended: all since then is on its way as well."""
         for topic in change.add:
             queue = self._queues[topic]
-            self.clock[topic] = walk[topic]
-            for first, last, waiting in queue.events.take(0, walk[topic]):
-                self._release_event(waiting.event, first, last)
-            queue.fence = self._fence(walk, before)
+            start = resumed.get(topic) or Resumed(walk[topic], self._fence(walk, before))
+            self.clock[topic] = start.clock
+            queue.fence = start.fence
+            for number in start.open:
+                queue.skip(number, number)
 
-    def _fence(
-        self, walk: dict[int, int], before: tuple[int, ...]
-    ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    def _fence(self, walk: dict[int, int], before: tuple[int, ...]) -> Fence | None:
         """Rule 3."""
         if not self._fences:
             return None
@@ -401,6 +435,8 @@ class OrderedSubscriber(Part):
         """The topic is no longer under way; what was forced meanwhile came before its turn."""
         forced = self._under_way.pop(topic)
         queue = self._queues[topic]
+        for first, last, waiting in queue.events.take(0, self.clock[topic]):
+            self._show_late(queue, waiting.stamp, waiting.event, first, last)
         for first, last, waiting in queue.events.take(0, forced):
             self._skip_to(topic, last)
             self._show_late(queue, waiting.stamp, waiting.event, first, last)

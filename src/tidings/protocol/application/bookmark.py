@@ -1,0 +1,169 @@
+"""How far an ordered subscription has come: what its next life needs, as the bytes that the broker keeps.
+
+Numbers are done with in the order in which they had their turns. So per entry of the layout one number says which are:
+all up to it, events as well as numbers without one (no-ops, headers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct, structs
+
+from tidings.model.messages import MAX_BOOKMARK_BYTES
+from tidings.model.timestamp import Timestamp
+from tidings.protocol.sequencing.resuming import Fence, Resumed, Resumption
+
+MAX_OPEN = 64
+"""No-ops of an entry that are remembered, the latest, in case their events come yet."""
+TOO_LARGE = "it had too many topics to be resumed"
+
+
+class KeptEntry(Struct, frozen=True, array_like=True):
+    """An entry that was joined, with what its subscriptions in the service are called by."""
+
+    rank: int
+    joined: int
+    """How often the entry was, so far."""
+    whole: int
+    """Which of the subscriptions for events as a whole it has; 0: none, all come so."""
+    made: int
+    """How many of these were made."""
+    done: Resumed
+
+
+class Bookmark(Struct, frozen=True, array_like=True):
+    incarnation: int
+    """Of the subscriber at the sequencers."""
+    layout: int
+    """The fingerprint of that which the ranks are of."""
+    topics: tuple[str, ...] = ()
+    filter: str | None = None
+    """What was wanted when the subscription was last complete."""
+    entries: tuple[KeptEntry, ...] = ()
+    others: tuple[str, ...] = ()
+    """Subscriptions in the service of which nothing can be resumed."""
+    joined: tuple[tuple[int, int], ...] = ()
+    """Of the other entries: rank, and how often it was joined."""
+    ever: tuple[int, ...] = ()
+    lineages: tuple[tuple[str, int], ...] = ()
+    doubt: str = ""
+    """Why something that it waits for may never come."""
+    refusal: str = ""
+    """Why it cannot be resumed."""
+
+    def resumption(self) -> Resumption:
+        topics = {entry.rank: entry.done for entry in self.entries}
+        return Resumption(self.incarnation, self.ever, topics, self.lineages)
+
+
+class Reached(Struct, frozen=True):
+    """What an application itself knows of how far it has come, because it keeps what it is shown: a recorder.
+
+    It may know more than the broker was told, and never less. It counts for the subscriber of that incarnation alone.
+    """
+
+    incarnation: int
+    done: Mapping[int, int]
+    open: Mapping[int, tuple[int, ...]] = {}
+
+
+class Progress:
+    """What is done of each entry that is joined."""
+
+    def __init__(self) -> None:
+        self._done: dict[int, int] = {}
+        self._open: dict[int, dict[int, None]] = {}
+        self._fences: dict[int, Fence] = {}
+        """Of entries of which nothing was done with since they were joined."""
+
+    def begin(self, rank: int, start: Resumed) -> None:
+        self._done[rank] = start.clock
+        self._open[rank] = dict.fromkeys(start.open)
+        if start.fence is not None:
+            self._fences[rank] = start.fence
+
+    def end(self, rank: int) -> None:
+        self._done.pop(rank, None)
+        self._fences.pop(rank, None)
+
+    def has(self, rank: int) -> bool:
+        return rank in self._done
+
+    def pass_by(self, stamp: Timestamp, count: int = 1, *, no_op: bool) -> None:
+        """Done with so many numbers, and with all before them. A no-op's event that comes after all is shown late."""
+        rank, number = stamp.topic, stamp.number + count - 1
+        if rank not in self._done:
+            return
+        open_ = self._open[rank]
+        if number > self._done[rank]:
+            self._done[rank] = number
+            self._fences.pop(rank, None)
+        if no_op:
+            open_ |= dict.fromkeys(range(stamp.number, number + 1))
+            while len(open_) > MAX_OPEN:
+                del open_[next(iter(open_))]
+        else:
+            for passed in [passed for passed in open_ if stamp.number <= passed <= number]:
+                del open_[passed]
+
+    def copy(self) -> Progress:
+        copy = Progress()
+        copy._done, copy._fences = dict(self._done), dict(self._fences)
+        copy._open = {rank: dict(numbers) for rank, numbers in self._open.items()}
+        return copy
+
+    def reached(self, incarnation: int) -> Reached:
+        return Reached(incarnation, self._done, {rank: tuple(self._open[rank]) for rank in self._done})
+
+    def of(self, rank: int) -> Resumed:
+        return Resumed(self._done[rank], self._fences.get(rank), tuple(self._open[rank]))
+
+
+def advanced(kept: Bookmark, reached: Reached | None) -> Bookmark:
+    """With what the application knows better."""
+    if reached is None or reached.incarnation != kept.incarnation:
+        return kept
+    return structs.replace(kept, entries=tuple(_advance(entry, reached) for entry in kept.entries))
+
+
+def _advance(entry: KeptEntry, reached: Reached) -> KeptEntry:
+    number = reached.done.get(entry.rank, 0)
+    if number <= entry.done.clock:
+        return entry
+    return structs.replace(entry, done=Resumed(number, None, reached.open.get(entry.rank, ())))
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Bookmark).decode
+
+
+def encode_bookmark(bookmark: Bookmark) -> bytes:
+    """One that is too large says so to the next life."""
+    state = _encode(bookmark)
+    if len(state) > MAX_BOOKMARK_BYTES:
+        state = _encode(Bookmark(bookmark.incarnation, bookmark.layout, refusal=TOO_LARGE))
+    return state
+
+
+def decode_bookmark(state: bytes) -> Bookmark:
+    """One that does not decode says so itself."""
+    try:
+        return _decode(state)
+    except msgspec.MsgspecError as error:
+        return Bookmark(0, 0, refusal=f"what was kept of it does not decode: {error}")
+
+
+def entry_names(subscription_id: str, entry: KeptEntry) -> tuple[str, str | None]:
+    """Of its subscriptions in the service: that for all numbers, and that for events as a whole."""
+    numbers = numbers_name(subscription_id, entry.rank, entry.joined)
+    return numbers, whole_name(numbers, entry.whole) if entry.whole else None
+
+
+def numbers_name(subscription_id: str, rank: int, joined: int) -> str:
+    return f"{subscription_id}@{rank}" + (f".{joined}" if joined > 1 else "")
+
+
+def whole_name(numbers: str, made: int) -> str:
+    return f"{numbers}?" + (str(made) if made > 1 else "")

@@ -1,0 +1,117 @@
+"""The subscriber of a scenario with an order on a guaranteed network: it is killed, and its next life resumes.
+
+It keeps what it is shown, and with it how far that is. So its subscription in the trace goes on over a crash. Where it
+could not resume, the subscription ends with the crash, and another begins when it is back.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from tidings.model.subscription import Order, Subscription
+from tidings.protocol.application.application import Application
+from tidings.protocol.application.bookmark import Reached
+from tidings.protocol.facts import Delivered, RunDelivered
+from tidings.protocol.sequencing.layout import Layout
+from tidings.simulator.actor import NEVER, Host, OrderedActor, Window
+
+REACHED = "reached"
+"""Where on its disk a subscriber has how far it has come."""
+
+
+class ResumingHost(Host, Protocol):
+    @property
+    def disk(self) -> dict[str, Any]: ...
+    def not_resumed(self) -> None: ...
+
+
+class ResumingActor(OrderedActor):
+    def __init__(
+        self, host: ResumingHost, name: str, condition: str | None, order: Order, layout: Layout
+    ) -> None:
+        super().__init__(host, name, condition, order, layout)
+        self._resuming_host = host
+        self._asked: tuple[str, ...] | None = None
+        """The topics that the network was last asked for."""
+        self._started_at = 0
+        self._crashed_at: int | None = None
+        """Of the life before, until it is known whether this one has resumed."""
+
+    # --- Lives
+
+    def back(self) -> None:
+        self._started_at = self._host.now
+        assert self._host.application is not None
+        self._follow(self._host.application)
+
+    def crashed(self) -> None:
+        marks = self._resuming_host.disk.get("marks", {})
+        for name in [name for name in marks if name.startswith(f"{self._name}@")]:
+            del marks[name]  # an order has its own: what came and was only buffered was not shown
+        self.id = ""
+        self._crashed_at = self._host.now
+
+    def _follow(self, application: Application) -> None:
+        super()._follow(application)
+        self._asked = self._topics or self._asked
+
+    def _start(self, application: Application, topics: tuple[str, ...]) -> None:
+        self.id = self._name
+        subscription = Subscription(self.id, topics, self._condition, self._order)
+        application.start(subscription, self._resuming_host.disk.get(REACHED))
+
+    def _rest(self, application: Application) -> None:
+        if not self.id and self._asked is not None:  # what the life before wanted is not wanted any more
+            self._start(application, self._asked)
+        super()._rest(application)
+
+    def _look_at_life(self) -> None:
+        """Once it is known who this life is: not the one before, if its subscriber is another."""
+        crashed_at, self._crashed_at = self._crashed_at, None
+        application = self._host.application
+        if crashed_at is None or application is None:
+            return
+        kept: Reached | None = self._resuming_host.disk.get(REACHED)
+        if kept is None or kept.incarnation != application.reached(self.id, 0).incarnation:
+            had = any(window.accepted_at < crashed_at <= window.cancelled_at for window in self._eligible)
+            if had and kept is not None and kept.done:
+                self._resuming_host.not_resumed()
+            self._begin_anew(crashed_at)
+
+    def _begin_anew(self, crashed_at: int) -> None:
+        """What was on its way for the subscription of the life before is lost."""
+        for window in self._eligible:
+            if window.cancelled_at == NEVER:
+                self._close(window, crashed_at)
+        self._eligible.clear()
+        self.current = None
+        self._since = dict.fromkeys(self._since, self._started_at)
+        if self._topics is not None:
+            self.current = self._open_window(self._topics, self._started_at)
+            self._eligible.append(self.current)
+
+    # --- What the client says
+
+    def _asked_for(self, subscription_id: str) -> Window | None:
+        self._look_at_life()
+        self._keep_reached(0)
+        return super()._asked_for(subscription_id)
+
+    def _on_delivered(self, fact: Delivered) -> None:
+        """What is shown is kept, with how far that is, before anybody hears that it is done with."""
+        self._look_at_life()
+        self._keep_reached(1)
+        super()._on_delivered(fact)
+
+    def _on_run(self, fact: RunDelivered) -> None:
+        super()._on_run(fact)
+        self._keep_reached(0)  # a crash is never in the middle of this
+
+    def _keep_reached(self, count: int) -> None:
+        if self._host.application is not None:
+            self._resuming_host.disk[REACHED] = self._host.application.reached(self.id, count)
+
+    def _on_broken(self, reason: str) -> None:
+        super()._on_broken(reason)
+        self._resuming_host.disk.pop(REACHED, None)
+        self._crashed_at = None
