@@ -124,7 +124,7 @@ class Hops:
         sent = [queued for _, _, queued in outgoing.sent]
         for queued in (*sent, *outgoing.handed_over.values()):
             if queued.hops.pop(hop, None) is not None:
-                queued.parked_beyond.discard(hop)
+                queued.parked_beyond -= {hop}
                 for name, chosen in queued.pending.items():
                     if chosen == hop:
                         queued.pending[name] = None
@@ -141,7 +141,7 @@ class Hops:
             else:
                 outgoing.handed_over.pop(queued.serial, None)
         queued.hops.clear()
-        queued.parked_beyond.clear()
+        queued.parked_beyond = frozenset()
         for name in queued.pending:
             queued.pending[name] = None
 
@@ -156,7 +156,7 @@ class Hops:
     def parked(self, hop: Hop, ranges: Ranges) -> None:
         for first, last in ranges:
             for queued in self._exactly(hop, first, last):
-                queued.parked_beyond.add(hop)
+                queued.parked_beyond |= {hop}
 
     def passed(self, hop: Hop, ranges: Ranges) -> list[Queued]:
         """The hop confirms these numbers; what nobody has to confirm any more."""
@@ -165,7 +165,7 @@ class Hops:
             for queued in self._exactly(hop, first, last):
                 number = queued.hops.pop(hop)
                 self._outgoing[hop].sent.take(number, number + queued.count - 1)
-                queued.parked_beyond.discard(hop)
+                queued.parked_beyond -= {hop}
                 for name in [name for name, chosen in queued.pending.items() if chosen == hop]:
                     del queued.pending[name]
                 if not queued.pending:

@@ -80,7 +80,7 @@ class Queued:
         """Who has to confirm it, with the hop that it was handed to."""
         self.hops: dict[Hop, int] = {}
         """Hops that have it or will get it, with its first number there; 0: not sent yet."""
-        self.parked_beyond: set[Hop] = set()
+        self.parked_beyond: frozenset[Hop] = frozenset()
         """Hops that said that it waits only for somebody who cannot be reached from there."""
         self.local: dict[str, tuple[str, ...]] = {}
         """Clients with the subscriptions that it is for."""
@@ -113,7 +113,7 @@ class Queued:
         part.message, part.mark, part.excluded = self.message, self.mark, self.excluded
         part.pending = dict(self.pending)
         part.hops = {hop: number and number + offset for hop, number in self.hops.items()}
-        part.parked_beyond = set(self.parked_beyond)
+        part.parked_beyond = self.parked_beyond
         part.local = dict(self.local)
         part.senders = [(sender, number + offset) for sender, number in self.senders]
         part.parked = self.parked

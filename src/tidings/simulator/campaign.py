@@ -28,6 +28,9 @@ CHECK_NS = NS_PER_S // 4
 """How often the monitor looks at everything."""
 NEWCOMERS_EVERY = 4
 """In one run of so many brokers join while it lasts."""
+RUNS_EVERY = 2
+"""In one run of so many events are published together, and clients take what comes together as such."""
+RUNS = (1, 1, 2, 3, 8)
 CRASH_POINTS_EVERY = 4
 """In one run of so many brokers crash before they commit, or before they send."""
 
@@ -47,9 +50,18 @@ def run_seed(seed: int, monitor: bool = True) -> CampaignResult:
         schedule_newcomers(
             simulation, Random(f"{seed}:newcomers"), watch.watch if watch is not None else lambda node: None
         )
+    if seed % RUNS_EVERY:
+        _in_runs(simulation, Random(f"{seed}:runs"))
     problems = problems_of(lambda: _run(simulation, writer, watch), InvariantError)
     steps = simulation.network.schedule.steps
     return CampaignResult(seed, problems, *writer.counts, steps, replay_command(seed))
+
+
+def _in_runs(simulation: Simulation, random: Random) -> None:
+    for publisher in simulation.publishers:
+        publisher.together = lambda: random.choice(RUNS)
+    for subscriber in simulation.subscribers:
+        subscriber.client.on_start.append(subscriber.take_runs)
 
 
 def _run(simulation: Simulation, writer: MemoryWriter, watch: OverlayMonitor | None) -> Iterator[str]:

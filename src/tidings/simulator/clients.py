@@ -12,6 +12,7 @@ from typing import Any
 
 from tidings.model.errors import OrderError
 from tidings.model.event import Publication, source_text
+from tidings.model.run import RunMaker
 from tidings.model.subscription import Order
 from tidings.protocol.application.application import ORDERED, Application
 from tidings.protocol.facts import (
@@ -76,9 +77,26 @@ class SimulatedPublisher:
 
     def _publish(self, arrival: Arrival, _second: object) -> None:
         if self._node.up and not self._node.paused:
-            for _ in range(self.together()):
-                self._publish_event(arrival)
+            count = self.together()
+            if count > 1 and self._ordering is None:
+                self._publish_run(arrival, count)
+            else:
+                for _ in range(count):
+                    self._publish_event(arrival)
         self._schedule_next()
+
+    def _publish_run(self, arrival: Arrival, count: int) -> None:
+        """As hosts do that gather what is published in a turn; an order gathers by itself."""
+        now, topic, attributes = arrival
+        session = self._client.session
+        maker = RunMaker(*session.identity)
+        for _ in range(count):
+            sequence = session.reserve()
+            maker.add(sequence, topic, attributes, self._payload, now)
+            self._write(sequence, arrival)
+            self._tally.publish(topic, attributes, now, self._blocks)
+        for stretch in maker.take_all():
+            session.publish_stretch(stretch)
 
     def _publish_event(self, arrival: Arrival) -> None:
         now, topic, attributes = arrival
@@ -147,7 +165,7 @@ class SimulatedSubscriber:
         ordering: RunOrdering | None,
     ) -> None:
         self.failure: str | None = None
-        self._client = client
+        self.client = self._client = client
         self._node = client.node
         self._schedule = client.schedule
         self._plan = plan
@@ -178,6 +196,10 @@ class SimulatedSubscriber:
     def _change(self, topics: tuple[str, ...] | None, _second: object) -> None:
         if not self._node.holds(self._change, topics):
             self._actor.change(topics)
+
+    def take_runs(self) -> None:
+        """Its client shows runs of events as such from now on."""
+        self._client.session.takes_runs = True
 
     def _on_start(self) -> None:
         for name in self._lost:
