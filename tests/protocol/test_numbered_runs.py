@@ -37,6 +37,9 @@ class Beneath:
 
     identity = ("p", 7)
 
+    bookmarks = None
+    """Nobody resumes."""
+
     def __init__(self) -> None:
         self.next_sequence = 1
         self.taken: list[Stretch] = []

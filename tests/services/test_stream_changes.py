@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 import tidings
 from breadth import examples
 from ordered_clients import MODES, TIMEOUT_S, numbers, quiet, run, take
+from tidings.net.guaranteed import DEFAULT_WINDOW
 from tidings.opening import Embedded
 from tidings.protocol.application import plain
+from tidings.protocol.reliable_client import ReliableSession
 from tidings.testing import TestNetwork, simulate
 from troubled_service import troubled_client
 
@@ -246,3 +248,45 @@ def test_without_async() -> None:
         bus.publish("/a", {"n": 1})
         bus.publish("/a", {"n": 2})
         assert stream.get(TIMEOUT_S).attributes["n"] == 2
+
+
+@pytest.mark.parametrize("change", ["add", "filter"])
+def test_what_waits_for_a_slow_reader_survives_a_change(change: str) -> None:
+    """More waits at the broker than a window: it was published for the subscription as it was before."""
+    count = 3 * DEFAULT_WINDOW
+
+    async def scenario(bus: Embedded) -> None:
+        async with bus.connect() as reader, reader.subscribe("/a", where="n >= 0") as stream:
+            await tell(bus, 0, count, "/a")
+            if change == "add":
+                await stream.add("/b")
+            else:
+                await stream.change(where="n >= 0 OR m = 1")
+            await tell(bus, count, 5, "/a")
+            assert numbers(await take(stream, count + 5)) == list(range(count + 5))
+            assert await quiet(stream)
+
+    run(scenario, mode="guaranteed")
+
+
+def test_striking_out_what_waits_for_the_old_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted bug to the test above."""
+    unsubscribe = ReliableSession.unsubscribe
+    monkeypatch.setattr(
+        ReliableSession, "unsubscribe", lambda self, name, drain=False: unsubscribe(self, name)
+    )
+    with pytest.raises((AssertionError, TimeoutError)):
+        test_what_waits_for_a_slow_reader_survives_a_change("add")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_after_a_change_the_broker_keeps_the_new_subscription_alone(mode: str) -> None:
+    async def scenario(network: TestNetwork) -> None:
+        async with network.connect() as bus, bus.subscribe("/a") as stream:
+            await stream.add("/b")
+            await stream.remove("/a")
+            await asyncio.sleep(20)
+            status = await bus.status()
+            assert status["subscriptions"] == 1
+
+    simulate(scenario, mode=mode)  # type: ignore[arg-type]

@@ -424,6 +424,12 @@ class Notified(WireMessage, frozen=True, gc=False, tag=75):
     done: NumberRanges = ()
 
 
+class Drain(WireMessage, frozen=True, gc=False, tag=58):
+    """The subscription ends, and what waits for it is still wanted: Unsubscribed follows when that is done with."""
+
+    subscription: SubscriptionId
+
+
 class Missed(WireMessage, frozen=True, gc=False, tag=76):
     """Counts as a notification: these events of a source were given up for the named subscriptions."""
 

@@ -10,6 +10,7 @@ from tidings.model.event import Publication, check_publication
 from tidings.model.messages import (
     Attach,
     Bookmark,
+    Drain,
     Message,
     Notified,
     PublishFailed,
@@ -77,7 +78,7 @@ def stamped_handlers(session: Session, receive: Handler) -> Handlers:
         elif _is_sound(session, stretch):
             receive(message)
 
-    return {Stamped: take} | dict.fromkeys((Attach, StampTaken, Notified, Bookmark), receive)
+    return {Stamped: take} | dict.fromkeys((Attach, StampTaken, Notified, Bookmark, Drain), receive)
 
 
 def refuse_other(session: Session) -> Handler:

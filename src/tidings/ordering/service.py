@@ -31,6 +31,7 @@ from tidings.protocol.facts import (
     PublicationSent,
     RunDelivered,
     SubscriptionAccepted,
+    SubscriptionCancelled,
     SubscriptionFailed,
 )
 from tidings.protocol.sequencing.subscriber import MAX_BUFFERED, Patience
@@ -159,9 +160,11 @@ class ServiceBeneath:
         noted()
         self._on_fact(EventsMissed(name, gap.source, gap.incarnation, gap.first, gap.last, certain))
 
-    def unsubscribe(self, subscription_id: str) -> None:
+    def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
         self._service.streams.pop(subscription_id, None)
         self._start(self._service.remove_subscription(subscription_id))
+        if drain:
+            self._on_fact(SubscriptionCancelled(subscription_id))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

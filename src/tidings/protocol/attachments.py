@@ -21,6 +21,7 @@ from tidings.model.messages import (
     Attached,
     Baseline,
     Coverage,
+    Drain,
     Notified,
     PublishFailed,
     Stamp,
@@ -42,6 +43,7 @@ from tidings.protocol.edge import MAX_SUBSCRIPTIONS_PER_CLIENT, check_subscripti
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.kernel import Part, Port, TimerName
 from tidings.protocol.local_subscriptions import UNKNOWN_CLIENT, Held, LocalSubscriptions
+from tidings.protocol.queued import LocalClient
 from tidings.protocol.sessions import Sessions
 from tidings.protocol.store import Change, Store
 from tidings.protocol.subscription_log import Entry
@@ -68,6 +70,7 @@ class Attachment:
     __slots__ = (
         "attached",
         "away_since",
+        "draining",
         "incarnation",
         "lasting",
         "publishes",
@@ -85,6 +88,8 @@ class Attachment:
         self.publishes = False
         self.stamp_sent = self.stamp_taken = 0
         self.subscriptions: dict[str, Held] = {}
+        self.draining: dict[str, int] = {}
+        """Subscriptions that have ended and for which something waits, with the serial of the last of it."""
         self.unnoted: Ranges = ()
         """What it is done with while there is no room for its bookmark."""
 
@@ -111,6 +116,7 @@ class Attachments(Part, SubscriptionListener):
         Notified: "on_notified",
         Subscribe: "on_subscribe",
         Unsubscribe: "on_unsubscribe",
+        Drain: "on_drain",
         StatusRequest: "on_status_request",
     }
 
@@ -144,7 +150,7 @@ class Attachments(Part, SubscriptionListener):
         """The live record of our own for an interest."""
         self._complete = CoverIndex()
         self._covering: dict[Interest, None] = {}
-        self._held_back: list[tuple[str, Attach | Subscribe | Unsubscribe]] = []
+        self._held_back: list[tuple[str, Attach | Subscribe | Unsubscribe | Drain]] = []
         self._load()
 
     def _load(self) -> None:
@@ -188,7 +194,7 @@ class Attachments(Part, SubscriptionListener):
         for name, client in list(self.clients.items()):
             limit_ns = ABSENT_NS if client.lasting else SHORT_ABSENT_NS
             if not client.attached and self.port.now - client.away_since > limit_ns:
-                for subscription in list(client.subscriptions):
+                for subscription in [*client.subscriptions, *client.draining]:
                     self.on_unsubscribe(name, Unsubscribe(subscription))
                 self._bookmarks.forget(name)
                 if not client.subscriptions:
@@ -239,8 +245,10 @@ class Attachments(Part, SubscriptionListener):
                 self.on_attach(sender, message)
             elif isinstance(message, Subscribe):
                 self.on_subscribe(sender, message)
-            else:
+            elif isinstance(message, Unsubscribe):
                 self.on_unsubscribe(sender, message)
+            else:
+                self.on_drain(sender, message)
 
     def on_link_down(self, peer: str) -> None:
         self._held_back = [waiting for waiting in self._held_back if waiting[0] != peer]
@@ -256,7 +264,7 @@ class Attachments(Part, SubscriptionListener):
             self._subscriptions.claim()
         for held in client.subscriptions.values():
             held.shown = None
-        if not client.subscriptions and not self._bookmarks.has(peer):
+        if not client.subscriptions and not client.draining and not self._bookmarks.has(peer):
             del self.clients[peer]
 
     def on_notified(self, sender: str, message: Notified) -> None:
@@ -264,6 +272,10 @@ class Attachments(Part, SubscriptionListener):
         last = max((message.granted, *(last for _, last in done)))
         if not self._delivery.client_took(sender, message.granted, done):
             self.port.emit(Misbehaviour(sender, f"it acknowledges notification {last}, it never got so many"))
+            return
+        client = self.clients.get(sender)
+        if client is not None and client.draining:
+            self._end_drained(sender, client)
 
     def _noted(self, sender: str, done: Ranges) -> Ranges:
         """What is done as far as the disk is concerned: what a bookmark covers that has no room there is not yet."""
@@ -369,7 +381,7 @@ class Attachments(Part, SubscriptionListener):
         """A client of that name has started anew: it goes on with an equal subscription, and replaces another."""
         if held.interest == check_subscription(message, None) and held.headers == message.headers:
             return held
-        self._remove(client, message.subscription, held)
+        self._remove(client, message.subscription, held, drain=False)
         return None
 
     def _add(self, client: str, message: Subscribe, interest: Interest) -> Held:
@@ -413,22 +425,51 @@ class Attachments(Part, SubscriptionListener):
         return record_id
 
     def on_unsubscribe(self, sender: str, message: Unsubscribe) -> None:
+        client, name = self._client(sender), message.subscription
+        if not self._end(sender, message, drain=False):
+            return
+        if client.draining.pop(name, None) is not None:
+            self._delivery.client_wants_no_more(sender, name)
+        self.port.send(sender, Unsubscribed(name))
+
+    def on_drain(self, sender: str, message: Drain) -> None:
+        client, name = self._client(sender), message.subscription
+        if not self._end(sender, message, drain=True):
+            return
+        last = self._delivery.last_for(sender, name)
+        if last:
+            client.draining[name] = last
+        else:
+            self.port.send(sender, Unsubscribed(name))
+
+    def _end(self, sender: str, message: Unsubscribe | Drain, *, drain: bool) -> bool:
+        """The subscription selects nothing more; False: not now."""
         if self._subscriptions.recovering:
             self._held_back.append((sender, message))
-            return
+            return False
         held = self._client(sender).subscriptions.get(message.subscription)
         if held is not None:
             try:
-                self._remove(sender, message.subscription, held)
+                self._remove(sender, message.subscription, held, drain=drain)
             except StoreError:
-                return  # the client asks again
-        self.port.send(sender, Unsubscribed(message.subscription))
+                return False  # the client asks again
+        return True
 
-    def _remove(self, client: str, subscription: str, held: Held) -> None:
+    def _end_drained(self, name: str, client: Attachment) -> None:
+        """Who is done with all that waited for an earlier subscription is told that it has ended."""
+        oldest = self._delivery.hops.oldest(LocalClient(name))
+        for subscription, last in list(client.draining.items()):
+            if oldest is None or oldest > last:
+                del client.draining[subscription]
+                self.port.send(name, Unsubscribed(subscription))
+
+    def _remove(self, client: str, subscription: str, held: Held, *, drain: bool) -> None:
+        """`drain`: what waits for it is still wanted."""
         changes: list[Change] = [("clients", _key(client, subscription), None)]
         self._store.write(changes)
         del self.clients[client].subscriptions[subscription]
-        self._delivery.client_wants_no_more(client, subscription)
+        if not drain:
+            self._delivery.client_wants_no_more(client, subscription)
         if self._local.remove(client, subscription, held) and held.record not in self._local.orphans:
             self._end_record(held.record)
 

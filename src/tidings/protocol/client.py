@@ -20,6 +20,7 @@ from tidings.model.errors import WireError
 from tidings.model.event import WHOLE, Publication, make_publication
 from tidings.model.messages import (
     Confirm,
+    Drain,
     Dropped,
     Notify,
     NotifyRun,
@@ -61,10 +62,13 @@ RECENT_EVENTS = 4_096
 class State(StrEnum):
     REQUESTED = "requested"
     ACCEPTED = "accepted"
+    DRAINING = "draining"
+    """It has a successor; what is on its way for it alone is still shown."""
     CANCELLING = "cancelling"
 
 
 CANCELLING = State.CANCELLING
+ENDING = (State.DRAINING, CANCELLING)
 
 
 class Held:
@@ -182,7 +186,8 @@ class Session(Part):
         held = self._held[subscription.id] = Held(subscription)
         self._ask(held)
 
-    def unsubscribe(self, subscription_id: str) -> None:
+    def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
+        """`drain`: what is on its way for it is still wanted, where the network keeps events."""
         held = self._held[subscription_id]
         held.state = CANCELLING
         self._ask(held)
@@ -256,7 +261,7 @@ class Session(Part):
         if held is None:  # our request came again after we took it back
             self.port.send(self.broker, Unsubscribe(message.subscription))
             return
-        if held.state is CANCELLING:
+        if held.state in ENDING:
             return
         self._answered(message.subscription)
         if held.state is State.REQUESTED:
@@ -270,7 +275,7 @@ class Session(Part):
 
     def on_unsubscribed(self, sender: str, message: Unsubscribed) -> None:
         held = self._held.get(message.subscription)
-        if held is not None and held.state is CANCELLING:
+        if held is not None and held.state in ENDING:
             del self._held[message.subscription]
             self._answered(message.subscription)
             self.port.emit(SubscriptionCancelled(message.subscription))
@@ -290,7 +295,8 @@ class Session(Part):
 
     def on_link_up(self, peer: str) -> None:
         for held in self._held.values():
-            self._ask(held)
+            if held.state is not State.DRAINING or held.subscription.id in self._unanswered:
+                self._ask(held)
 
     def on_timer(self, name: TimerName) -> None:
         for held in self._unanswered.values():
@@ -316,8 +322,9 @@ class Session(Part):
 
     def _send_request(self, held: Held) -> None:
         subscription = held.subscription
-        if held.state is CANCELLING:
-            self.port.send(self.broker, Unsubscribe(subscription.id))
+        if held.state in ENDING:
+            kind = Drain if held.state is State.DRAINING else Unsubscribe
+            self.port.send(self.broker, kind(subscription.id))
         else:
             self.port.send(
                 self.broker,

@@ -523,6 +523,18 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             }
         self._strike(queued, [name for name in queued.pending if name in brokers and name not in wanted])
 
+    def last_for(self, client: str, subscription: str) -> int:
+        """The serial of the last that waits for that subscription of the client; 0: nothing does."""
+        hop = LocalClient(client)
+        return max(
+            (
+                queued.serial + queued.last - queued.first
+                for queued in self.queue.entries()
+                if hop in queued.pending and subscription in queued.local.get(client, ())
+            ),
+            default=0,
+        )
+
     def client_wants_no_more(self, client: str, subscription: str) -> None:
         """A client's subscription is gone; it may have others that want the same."""
         hop = LocalClient(client)

@@ -187,6 +187,16 @@ class Hops:
 
     # --- What waits
 
+    def oldest(self, hop: Hop) -> int | None:
+        """The serial of the first that the hop has not confirmed, or was not sent; None: there is nothing."""
+        outgoing = self._outgoing.get(hop)
+        if outgoing is None:
+            return None
+        sent = outgoing.sent.first
+        if sent is not None:
+            return sent[2].serial
+        return outgoing.turns[0] if outgoing.turns else None
+
     def is_behind(self, hop: Hop) -> bool:
         """Is the first that the hop has not confirmed parked for its sake?"""
         first = self._outgoing[hop].sent.first

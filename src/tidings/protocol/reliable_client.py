@@ -62,6 +62,8 @@ from tidings.protocol.matching import selected
 from tidings.protocol.unconfirmed import Unconfirmed
 from tidings.structures.range_map import RangeMap
 
+DRAIN_NS = 5_000_000_000
+"""So long a subscription that has a successor stays in the network, for what others have on its way to it."""
 EARLY_NS = 5_000_000_000
 """So long, from its first connection on, a client keeps what comes for subscriptions that it has not made (again)."""
 
@@ -209,8 +211,14 @@ class ReliableSession(Session):
             self._asked.add(subscription.id)
             self._show_early(subscription)
 
-    def unsubscribe(self, subscription_id: str) -> None:
-        """What its application holds is of no use to it any more."""
+    def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
+        """What its application holds is of no use to it any more, unless it has a successor: then what was published
+        before everybody knew that one comes for a while, and what waits at the broker as long as it takes."""
+        if drain:
+            self._held[subscription_id].state = State.DRAINING
+            self._answered(subscription_id)
+            self.port.set_timer((self.name, "drain", subscription_id), self.port.now + DRAIN_NS)
+            return
         super().unsubscribe(subscription_id)
         for key in [key for key in self._undone if key[0] == subscription_id]:
             for _, _, ticket in self._undone[key]:
@@ -380,6 +388,10 @@ class ReliableSession(Session):
                 self._asked.clear()
                 self._discard_early()
                 self._forget_early([])
+            case "drain":
+                held = self._held.get(str(name[2]))
+                if held is not None and held.state is State.DRAINING:
+                    self._ask(held)
             case "acknowledge":
                 self._gathering = False
                 self._acknowledge()
@@ -452,6 +464,8 @@ class ReliableSession(Session):
     def moved(self, broker: str) -> None:
         """From now on that one is our broker; its `link_up` follows."""
         self.broker = broker
+        for name in [name for name, held in self._held.items() if held.state is State.DRAINING]:
+            self.on_unsubscribed(broker, Unsubscribed(name))  # nobody drains it any more
         for held in self._held.values():
             if held.state is State.ACCEPTED:
                 held.state = State.REQUESTED

@@ -82,8 +82,8 @@ class _Beneath:
     def subscribe(self, subscription: Subscription) -> None:
         self._session.subscribe(subscription)
 
-    def unsubscribe(self, subscription_id: str) -> None:
-        self._session.unsubscribe(subscription_id)
+    def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
+        self._session.unsubscribe(subscription_id, drain=drain)
 
 
 class Bus(ApplicationHost):

@@ -51,6 +51,7 @@ TRAFFIC_KINDS: dict[str | int | None, str] = {
     55: "join",
     56: "neighbour",
     57: "joined",
+    58: "drain",
     59: "taken",
     63: "bookmark_kept",
     70: "attach",

@@ -182,9 +182,12 @@ class Application:
         self._holders[subscription.id] = holder
         self._beneath.subscribe(subscription)
 
-    def unsubscribe(self, subscription_id: str) -> None:
-        if self._holders.pop(subscription_id, None) is not None:
-            self._beneath.unsubscribe(subscription_id)
+    def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
+        """`drain`: its holder hears of what still comes, until it is cancelled."""
+        if subscription_id in self._holders:
+            if not drain:
+                del self._holders[subscription_id]
+            self._beneath.unsubscribe(subscription_id, drain=drain)
 
     # --- What the service beneath says
 
@@ -217,7 +220,7 @@ class Application:
             case SubscriptionFailed(subscription=name) if name in self._holders:
                 self._holders.pop(name).on_failed(fact)
             case SubscriptionCancelled(subscription=name) if name in self._holders:
-                self._holders[name].on_cancelled(fact)
+                self._holders.pop(name).on_cancelled(fact)
             case EventsMissed(subscription=name):
                 if name in self._holders:
                     self._holders[name].on_missed(fact)

@@ -45,7 +45,9 @@ class Beneath(Protocol):
 
     def subscribe(self, subscription: Subscription) -> None: ...
 
-    def unsubscribe(self, subscription_id: str) -> None: ...
+    def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
+        """`drain`: it has a successor; what is on its way for it alone still comes, where the service keeps events.
+        SubscriptionCancelled follows when all has."""
 
 
 class Taking(Protocol):

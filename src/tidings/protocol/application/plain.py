@@ -24,6 +24,7 @@ from tidings.protocol.facts import (
     SubscriptionFailed,
     SubscriptionProgress,
 )
+from tidings.protocol.matching import selected
 from tidings.structures.recent_ids import RecentIds
 
 RECENT_EVENTS = 4_096
@@ -38,6 +39,9 @@ class PlainSubscription:
         self._made = 1
         self._recent: RecentIds | None = None
         """What was shown lately, once the subscription has changed."""
+        self._interest = subscription.interest()
+        self._draining: dict[str, None] = {}
+        """Those before it, in the service: what comes for one of them is shown if it is still wanted."""
 
     def start(self) -> None:
         self._owner.subscribe(self, self._current)
@@ -60,7 +64,8 @@ class PlainSubscription:
 
     def end(self) -> None:
         self.abandon_change()
-        self._owner.unsubscribe(self._current.id)
+        for name in (*self._draining, self._current.id):
+            self._owner.unsubscribe(name)
 
     # --- What the service says
 
@@ -70,7 +75,9 @@ class PlainSubscription:
             self._owner.emit(SubscriptionAccepted(self.id))
         elif following is not None:
             before, self._current, self._next = self._current, following, None
-            self._owner.unsubscribe(before.id)
+            self._interest = following.interest()
+            self._draining[before.id] = None
+            self._owner.unsubscribe(before.id, drain=True)
             self._owner.emit(SubscriptionChanged(self.id))
 
     def on_failed(self, fact: SubscriptionFailed) -> None:
@@ -85,7 +92,10 @@ class PlainSubscription:
             self._owner.emit(SubscriptionProgress(self.id, fact.uncovered))
 
     def on_cancelled(self, fact: SubscriptionCancelled) -> None:
-        self._owner.emit(SubscriptionCancelled(self.id))
+        if fact.subscription in self._draining:
+            del self._draining[fact.subscription]
+        else:
+            self._owner.emit(SubscriptionCancelled(self.id))
 
     def on_delivered(self, fact: Delivered) -> None:
         if self._hides(fact.publication):
@@ -95,7 +105,8 @@ class PlainSubscription:
             self._owner.emit(fact)
             return
         event = fact.publication
-        if self._recent.first_time(event.source, event.incarnation, event.sequence):
+        wanted = fact.subscription not in self._draining or bool(selected(event, self._interest))
+        if wanted and self._recent.first_time(event.source, event.incarnation, event.sequence):
             self._owner.emit(Delivered(self.id, event, fact.out_of_order, fact.recovered_by, fact.ticket))
         elif fact.ticket is not None:
             fact.ticket.done()
@@ -108,8 +119,16 @@ class PlainSubscription:
         if self._recent is None:
             self._owner.emit(fact)
             return
+        wanted = [(run.first, run.last)]
+        if fact.subscription in self._draining:
+            wanted = selected(run, self._interest)
+        fresh = [
+            part
+            for first, last in wanted
+            for part in self._recent.fresh(run.source, run.incarnation, first, last)
+        ]
         begin = run.first
-        for first, last in self._recent.fresh(run.source, run.incarnation, run.first, run.last):
+        for first, last in fresh:
             ticket.done(begin, first - 1)
             begin = last + 1
             stretch, part = run.cut(first, last), PartOfTicket(ticket, first, last)
