@@ -24,7 +24,7 @@ from tidings.protocol.recovery.gossip import Gossip
 from tidings.protocol.recovery.high_water import HighWaters
 from tidings.protocol.recovery.holdings import Holdings, LostKey
 from tidings.protocol.recovery.losses import LossDetector
-from tidings.protocol.recovery.numbering import Numbering
+from tidings.protocol.recovery.numbering import Numbering, Renamed
 from tidings.protocol.recovery.pulls import Pulls
 from tidings.protocol.recovery.settings import Algorithm, RecoverySettings
 from tidings.protocol.recovery.tree import EpidemicTree
@@ -351,10 +351,11 @@ def test_gap_8_a_new_epoch_has_a_new_baseline(monkeypatch: Patch) -> None:
     assert shown_across_a_restart_of_the_origin() == [1, 2, 3, 4, 5, 6, 7, 8]
     name = Numbering._name
 
-    def without_epochs(self: Numbering, short: bytes, now: int) -> None:
-        name(self, short, now)
+    def without_epochs(self: Numbering, short: bytes, now: int) -> Renamed:
+        renamed = name(self, short, now)
         for interest in self._sharing[short]:
             self._counts[interest].epoch = 0
+        return renamed
 
     monkeypatch.setattr(Numbering, "_name", without_epochs)
     assert shown_across_a_restart_of_the_origin() == [1, 2, 3, 4, 5, 6, 8]
@@ -429,13 +430,14 @@ def shown_of_clashing_patterns() -> dict[str, list[int]]:
     return {topic: network.shown("b1", topic) + network.shown("b2", topic) for topic in topics}
 
 
-def never_widened(self: Numbering, short: bytes, now: int) -> None:
+def never_widened(self: Numbering, short: bytes, now: int) -> Renamed:
     """In place of `Numbering._name`: everyone keeps the short name."""
     for interest in self._sharing[short]:
         count = self._counts[interest]
         if count.pattern != short:
             self._last_epoch = max(now, self._last_epoch + 1)
             count.pattern, count.epoch, count.number = short, self._last_epoch, 0
+    return []
 
 
 def test_gap_10_a_pattern_is_named_by_64_bits_of_its_hash() -> None:

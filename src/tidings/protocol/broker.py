@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidings.protocol.edge import Edge
-from tidings.protocol.forwarding import Forwarding
+from tidings.protocol.forwarding import Forwarding, SettledNumbers
 from tidings.protocol.kernel import Node, Port
 from tidings.protocol.matching import Matcher
 from tidings.protocol.routing import RoutingTable
@@ -22,9 +22,8 @@ class Broker(Node):
             matcher = Matcher()
         self.name = port.node
         self.table = RoutingTable(matcher, port)
-        self.forwarding = Forwarding(port, neighbours, self.table, incarnation=incarnation)
-        self.edge = Edge(port, neighbours, self.table, self.forwarding)
-        self.edge.describe = self.status
+        self.forwarding = Forwarding(port, neighbours, self.table, SettledNumbers(), incarnation=incarnation)
+        self.edge = Edge(port, neighbours, self.table, self.forwarding, self.status)
         self.tree = TreeRouting(port, neighbours, self.table, matcher)
         super().__init__((self.forwarding, self.edge, self.tree))
 

@@ -18,7 +18,7 @@ from tidings.model.messages import (
 )
 from tidings.model.subscription import MAX_INTEREST_BYTES, Interest, Order, make_interest
 from tidings.protocol.facts import Misbehaviour
-from tidings.protocol.forwarding import Forwarding
+from tidings.protocol.forwarding import Forwarding, ForwardingListener
 from tidings.protocol.kernel import Part, Port
 from tidings.protocol.routing import RoutingTable
 
@@ -28,7 +28,7 @@ LONG_FILTER = 2_000
 AVAILABLE_ORDERS = (Order.NONE, Order.FIFO)
 
 
-class Edge(Part):
+class Edge(Part, ForwardingListener):
     name = "edge"
     handles = {
         Subscribe: "on_subscribe",
@@ -37,19 +37,22 @@ class Edge(Part):
     }
 
     def __init__(
-        self, port: Port, neighbours: Sequence[str], table: RoutingTable, forwarding: Forwarding
+        self,
+        port: Port,
+        neighbours: Sequence[str],
+        table: RoutingTable,
+        forwarding: Forwarding,
+        describe: Callable[[], dict[str, object]],
     ) -> None:
+        """`describe` gives what this broker says of itself."""
         super().__init__(port)
         self.clients: dict[str, dict[str, Interest]] = {}
         self._neighbours = frozenset(neighbours)
         self._table = table
         self._forwarding = forwarding
+        forwarding.listeners.append(self)
+        self._describe = describe
         self._unaccepted: dict[tuple[str, str], None] = {}
-        self.describe: Callable[[], dict[str, object]] = dict
-        """What this broker says of itself."""
-        self.on_accepted: Callable[[Interest], None] = lambda interest: None
-        """Told before the clients are."""
-        forwarding.on_settled = self._on_settled
 
     @property
     def unaccepted(self) -> int:
@@ -80,7 +83,7 @@ class Edge(Part):
         self.port.send(sender, Unsubscribed(message.subscription))
 
     def on_status_request(self, sender: str, message: StatusRequest) -> None:
-        self.port.send(sender, Status(msgspec.json.encode(self.describe()).decode()))
+        self.port.send(sender, Status(msgspec.json.encode(self._describe()).decode()))
 
     def on_link_down(self, peer: str) -> None:
         """Best effort: a client that is gone is forgotten; it subscribes again when it is back."""
@@ -100,8 +103,7 @@ class Edge(Part):
         self._table.remove_subscription(interest, client, subscription)
         self._forwarding.interest_lost(interest)
 
-    def _on_settled(self, interest: Interest) -> None:
-        self.on_accepted(interest)
+    def settled(self, interest: Interest) -> None:
         for client, subscription in self._table.subscriptions(interest):
             if (client, subscription) in self._unaccepted:
                 del self._unaccepted[client, subscription]

@@ -12,7 +12,7 @@ is most of its own. On a tree nobody waits in a circle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tidings.model.errors import FilterError, TopicError
 from tidings.model.messages import (
@@ -34,6 +34,22 @@ ABSENT_AFTER_NS = 3_000_000_000
 """A neighbour that has not answered this long after our start is not waited for."""
 
 
+class ForwardingListener:
+    """What parts above the forwarding hear of it."""
+
+    def settled(self, interest: Interest) -> None:
+        """An interest of local subscriptions is settled everywhere."""
+
+
+class SettledNumbers:
+    """What neighbours say with 'settled' of how far origins have counted; nothing, but in epidemic mode."""
+
+    def numbers_of(self, interest: Interest) -> Numbers:
+        return ()
+
+    def numbers_told(self, peer: str, numbers: Numbers) -> None: ...
+
+
 class Forwarding(Part):
     name = "forwarding"
     handles = {LinkOpen: "on_link_open", Changes: "on_changes", ChangesTaken: "on_changes_taken"}
@@ -43,6 +59,7 @@ class Forwarding(Part):
         port: Port,
         neighbours: Sequence[str],
         table: RoutingTable,
+        numbers: SettledNumbers,
         *,
         incarnation: int,
         covering: bool = True,
@@ -56,17 +73,15 @@ class Forwarding(Part):
         self.incarnation = incarnation
         self.links = {peer: Link(peer, covering=covering) for peer in neighbours}
         self._table = table
+        self._numbers = numbers
         self._waiting: dict[Interest, None] = {}
-        self.on_settled: Callable[[Interest], None] = lambda interest: None
-        """Called when an interest of local subscriptions is settled everywhere."""
-        self.numbers_of: Callable[[Interest], Numbers] = lambda interest: ()
-        """What to say, with 'settled', of how far origins have counted the interest (epidemic mode)."""
-        self.on_numbers: Callable[[str, Numbers], None] = lambda peer, numbers: None
+        self.listeners: list[ForwardingListener] = []
+        """Told in their order."""
 
     # --- What the edge asks for
 
     def interest_gained(self, interest: Interest) -> None:
-        """A local subscription has this interest; `on_settled` follows, at once or later."""
+        """A local subscription has this interest; `settled` follows, at once or later."""
         self._waiting[interest] = None
         self._reconcile(interest, None)
         self._check_settled(interest)
@@ -264,7 +279,7 @@ class Forwarding(Part):
         interest = link.by_key.get(change.key)
         if interest is not None and link.sent[interest] == change.serial:
             link.settled[interest] = None
-            self.on_numbers(link.peer, change.numbers)
+            self._numbers.numbers_told(link.peer, change.numbers)
             self._check_settled(interest)
             for covered in tuple(link.covering.get(interest, ())):
                 self._check_settled(covered)
@@ -291,7 +306,8 @@ class Forwarding(Part):
         for link in self.links.values():
             if (unsettled is None or unsettled is link) and interest in link.owed:
                 for key, serial in link.owed.pop(interest).items():
-                    link.stream.settled(key, serial, self.numbers_of(interest))
+                    link.stream.settled(key, serial, self._numbers.numbers_of(interest))
         if unsettled is None and interest in self._waiting:
             del self._waiting[interest]
-            self.on_settled(interest)
+            for listener in self.listeners:
+                listener.settled(interest)

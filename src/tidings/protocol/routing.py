@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tidings.model.event import bare_publication
@@ -35,6 +35,16 @@ class Entry:
         return not self.neighbours and not self.subscriptions
 
 
+class RoutingListener:
+    """What others hear of the table; each does nothing unless one says otherwise."""
+
+    def held_here(self, interest: Interest, held: bool) -> None:
+        """The interest came into the table, or left it."""
+
+    def held_by_clients(self, interest: Interest, held: bool) -> None:
+        """The first local subscription has the interest, or the last is gone."""
+
+
 class RoutingTable:
     def __init__(self, matcher: Matcher, port: Port) -> None:
         self._matcher = matcher
@@ -44,10 +54,7 @@ class RoutingTable:
         """The local subscriptions that get headers."""
         self.routes: dict[Selection, Route] = {}
         """Routes computed since the last change; `route` fills it."""
-        self.on_held: Callable[[Interest, bool], None] = lambda interest, held: None
-        """Told when an interest comes into the table and when it leaves it."""
-        self.on_local: Callable[[Interest, bool], None] = lambda interest, held: None
-        """Told when the first local subscription has an interest and when the last is gone."""
+        self.listeners: list[RoutingListener] = []
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -73,14 +80,16 @@ class RoutingTable:
         subscriptions[client, subscription] = None
         self.routes.clear()
         if first:
-            self.on_local(interest, True)
+            for listener in self.listeners:
+                listener.held_by_clients(interest, True)
 
     def remove_subscription(self, interest: Interest, client: str, subscription: str) -> None:
         subscriptions = self._entries[interest].subscriptions
         subscriptions.pop((client, subscription), None)
         self._headers.discard((client, subscription))
         if not subscriptions:
-            self.on_local(interest, False)
+            for listener in self.listeners:
+                listener.held_by_clients(interest, False)
         self._tidy(interest)
 
     def has_headers(self, client: str, subscription: str) -> bool:
@@ -144,7 +153,8 @@ class RoutingTable:
         entry = self._entries.get(interest)
         if entry is None:
             entry = self._entries[self._matcher.hold(interest)] = Entry()
-            self.on_held(interest, True)
+            for listener in self.listeners:
+                listener.held_here(interest, True)
         return entry
 
     def _tidy(self, interest: Interest) -> None:
@@ -152,7 +162,8 @@ class RoutingTable:
         if self._entries[interest].empty:
             del self._entries[interest]
             self._matcher.release(interest)
-            self.on_held(interest, False)
+            for listener in self.listeners:
+                listener.held_here(interest, False)
 
 
 def _baring(send: Send) -> Send:

@@ -33,7 +33,6 @@ class World:
         port = cast("Port", self.port)
         self.directory = Directory(port, ["b1"], incarnation=1, label=label)
         self.circle = Circle(port, self.directory, RecoverySettings(**changes))
-        self.directory.on_entry = lambda entry: self.circle.changed()
         self.directory.start()
         self.learn(*entries)
 

@@ -25,7 +25,7 @@ from tidings.protocol.facts import BrokerKnown, Misbehaviour
 from tidings.protocol.kernel import Node
 from tidings.protocol.labels import ROOT, Label
 from tidings.protocol.recovery import directory, roster
-from tidings.protocol.recovery.directory import Directory
+from tidings.protocol.recovery.directory import Directory, DirectoryListener
 from tidings.protocol.recovery.roster import Roster, announces, standing, version_parts
 from tidings.scenario.links import LinkSpec
 from tidings.scenario.schema import BernoulliLoss, UniformDelay
@@ -45,7 +45,18 @@ def random_tree(random: Random, size: int) -> dict[str, str | None]:
     return {name: random.choice(names[:index]) if index else None for index, name in enumerate(names)}
 
 
-class Brokers:
+class Seen(DirectoryListener):
+    """The entries that a directory tells of."""
+
+    def __init__(self, part: Directory) -> None:
+        self.entries: list[BrokerEntry] = []
+        part.listeners.append(self)
+
+    def entry_changed(self, entry: BrokerEntry) -> None:
+        self.entries.append(entry)
+
+
+class Brokers(DirectoryListener):
     """A simulated network of brokers that have nothing but a directory."""
 
     def __init__(
@@ -77,13 +88,13 @@ class Brokers:
             part = Directory(
                 port, neighbours, incarnation=self.lives[name], label=label, address=f"at:{name}"
             )
-            part.on_label = self._check_labels
+            part.listeners.append(self)
             self.parts[name] = part
             return Node([part])
 
         return make
 
-    def _check_labels(self) -> None:
+    def entry_changed(self, entry: BrokerEntry) -> None:
         labels = [part.label for part in self.parts.values() if part.label is not None]
         self.clash |= len(labels) != len(frozenset(labels))
 
@@ -356,8 +367,7 @@ def test_nothing_is_sent_before_the_start() -> None:
 
 def test_news_goes_to_all_neighbours_but_the_one_it_came_from() -> None:
     port, part = started(neighbours=("p", "q", "r"))
-    seen: list[BrokerEntry] = []
-    part.on_entry = seen.append
+    seen = Seen(part)
     part.on_announce("p", Announce((entry("x", address="there"), entry("y"))))
     part.on_announce("q", Announce((entry("x", version=2, address="there"), entry("y"))))
     assert port.timers["directory", "announce"] == directory.GATHER_NS
@@ -367,7 +377,7 @@ def test_news_goes_to_all_neighbours_but_the_one_it_came_from() -> None:
         ("q", Announce((entry("y"),))),
         ("r", Announce((entry("x", version=2, address="there"), entry("y")))),
     ]
-    assert seen == [entry("x", address="there"), entry("y"), entry("x", version=2, address="there")]
+    assert seen.entries == [entry("x", address="there"), entry("y"), entry("x", version=2, address="there")]
     assert port.facts == [BrokerKnown("x", "there")]
     part.on_announce("p", Announce((entry("x", version=2, loss_ppm=3), entry("x", version=1))))
     assert part.others["x"] == entry("x", version=2, address="there")
@@ -533,8 +543,7 @@ def test_a_parent_gets_no_label() -> None:
 
 def test_the_first_label_counts() -> None:
     port, part = started(label=None, neighbours=("p", "q"))
-    calls: list[Label | None] = []
-    part.on_label = lambda: calls.append(part.label)
+    seen = Seen(part)
     part.on_label_ask("q", LabelAsk())
     assert not port.sent
     for nonsense in ((0,), (1, 2)):
@@ -547,7 +556,7 @@ def test_the_first_label_counts() -> None:
     part.on_label_given("q", LabelGiven((0, 5)))
     assert part.label == (0, 4)
     assert part.entry.label == (0, 4)
-    assert calls == [(0, 4)]
+    assert [own.label for own in seen.entries] == [(0, 4)]
     assert ("directory", "label") not in port.timers
     assert sent(port, LabelGiven) == [("q", LabelGiven((0, 4, 0)))]  # it had asked too early
 

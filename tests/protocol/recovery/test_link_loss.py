@@ -29,15 +29,18 @@ class OneWay:
     def __init__(self, loss: Loss, seed: int = 0) -> None:
         self.ports = {name: RecordingPort(name) for name in ("a", "b")}
         self.parts = {
-            name: LinkLoss(port, ["b" if name == "a" else "a"], incarnation=1)
+            name: LinkLoss(port, ["b" if name == "a" else "a"], self.report, incarnation=1)
             for name, port in self.ports.items()
         }
         self.reports: list[float] = []
-        self.parts["b"].on_change = lambda peer, rate: self.reports.append(rate)
         self.keeps_count: Callable[[], bool] = lambda: True
         self.set_loss(loss, seed)
         for part in self.parts.values():
             part.start()
+
+    def report(self, peer: str, rate: float) -> None:
+        assert peer == "a"
+        self.reports.append(rate)
 
     def set_loss(self, loss: Loss, seed: int = 0) -> None:
         self._is_lost = loss_sampler(loss, Random(seed)) or (lambda: False)
@@ -168,11 +171,12 @@ def test_unknown_until_there_are_enough_messages() -> None:
 def test_a_new_incarnation_begins_anew() -> None:
     link = OneWay(NoLoss())
     link.run(2_000)
-    link.parts["a"] = LinkLoss(link.ports["a"], ["b"], incarnation=2)
+    link.parts["a"] = LinkLoss(link.ports["a"], ["b"], link.report, incarnation=2)
     link.parts["a"].start()
     link.run(2_000)
     assert link.rate == 0.0
-    link.parts["b"] = LinkLoss(link.ports["b"], ["a"], incarnation=9)  # the receiver has counted nothing yet
+    # The receiver has counted nothing yet.
+    link.parts["b"] = LinkLoss(link.ports["b"], ["a"], link.report, incarnation=9)
     link.parts["b"].start()
     link.run(2_000)
     assert link.rate == 0.0
@@ -197,13 +201,15 @@ def test_forged_repeated_and_overtaken_counts_are_ignored() -> None:
 
 def test_disabled_it_counts_nothing_and_says_nothing() -> None:
     port = RecordingPort("b")
-    part = LinkLoss(port, ["a"], incarnation=1, enabled=False)
+    reports: list[float] = []
+    part = LinkLoss(port, ["a"], lambda peer, rate: reports.append(rate), incarnation=1, enabled=False)
     part.start()
     part.sent("a")
     for total in range(0, 10_000, 1_000):
         part.on_link_count("a", LinkCount(1, total))
     assert not port.timers
     assert not port.sent
+    assert not reports
     assert part.rates == {"a": 0.0}
 
 

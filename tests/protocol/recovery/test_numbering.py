@@ -70,11 +70,10 @@ def test_numbers_are_the_events_since_the_name_began(history: list[tuple[str, ob
         now += passed
         if isinstance(what, Interest):
             before = {each: numbering.current(each) for each in INTERESTS}
-            if step == "install":
-                numbering.installed(what, now)
-            else:
-                numbering.removed(what)
+            names = {each: numbering.pattern_id(each) for each in INTERESTS}
+            told = numbering.installed(what, now) if step == "install" else numbering.removed(what)
             renamed = twin.change(what, install=step == "install")
+            assert told == [(each, names[each]) for each in renamed if names[each] is not None]
             for each in twin.installed:
                 epoch, _ = current = current_of(numbering, each)
                 if each in renamed:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidings.model.recovery_messages import PatternNumbers
+from tidings.model.recovery_messages import BrokerEntry, PatternNumbers
 from tidings.protocol.kernel import Port
 from tidings.protocol.labels import Label
-from tidings.protocol.recovery.directory import Directory
+from tidings.protocol.recovery.directory import Directory, DirectoryListener
 from tidings.protocol.recovery.partners import (
     PartnerSelection,
     is_deep,
@@ -37,10 +37,11 @@ def pull_strategy(settings: RecoverySettings) -> Strategy:
     return "wrpg" if settings.solicits else "wdpg"
 
 
-class Circle:
+class Circle(DirectoryListener):
     def __init__(self, port: Port, directory: Directory, settings: RecoverySettings) -> None:
         self._port = port
         self._directory = directory
+        directory.listeners.append(self)
         self._settings = settings
         self._push_selection = PartnerSelection(push_strategy(settings), settings.window)
         self._pull_selection = PartnerSelection(pull_strategy(settings), settings.window)
@@ -48,8 +49,8 @@ class Circle:
         self._may_push: bool | None = None
         self._deep: bool | None = None
 
-    def changed(self) -> None:
-        """The directory changed: what was computed from it is void."""
+    def entry_changed(self, entry: BrokerEntry) -> None:
+        """What was computed from the directory is void."""
         self._candidates.clear()
         self._may_push = self._deep = None
 

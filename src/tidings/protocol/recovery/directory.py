@@ -12,7 +12,7 @@ of two brokers with one label the later by name asks again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -48,6 +48,13 @@ MAX_BURST = 64
 """Messages of one answer: the buffer of a datagram socket should hold them."""
 
 
+class DirectoryListener:
+    """What others of this broker hear of the directory."""
+
+    def entry_changed(self, entry: BrokerEntry) -> None:
+        """It is new or changed; our own are told of, too."""
+
+
 class Directory(Part):
     name = "directory"
     handles = {
@@ -76,10 +83,7 @@ class Directory(Part):
         self.others: Mapping[str, BrokerEntry] = self._roster.others
         self.ignored = 0
         """Entries of brokers beyond the greatest number of them."""
-        self.on_entry: Callable[[BrokerEntry], None] = lambda entry: None
-        """Called for every new or changed entry of another broker."""
-        self.on_label: Callable[[], None] = lambda: None
-        """Called when our label has changed."""
+        self.listeners: list[DirectoryListener] = []
 
         self._changed: dict[str, str] = {own.broker: ""}
         """Brokers whose entries are to be announced, with the neighbour that knows already."""
@@ -119,6 +123,11 @@ class Directory(Part):
     def set_loss_ppm(self, loss_ppm: int) -> None:
         """The link from our parent loses this share of what it should carry."""
         self._change(loss_ppm=min(max(loss_ppm, 0), 1_000_000))
+
+    def set_link_loss(self, peer: str, rate: float) -> None:
+        """Ours is the link from our parent; every broker tells of its own."""
+        if peer == self.parent:
+            self.set_loss_ppm(round(rate * 1_000_000))
 
     def subscribers(self, patterns: Sequence[bytes]) -> Sequence[str]:
         """The others with clients that have one of the patterns, by name."""
@@ -184,7 +193,7 @@ class Directory(Part):
             self._send_digest(entry.broker)  # it has just started and knows nobody
         if entry.address != (known.address if known is not None else ""):
             self.port.emit(BrokerKnown(entry.broker, entry.address))
-        self.on_entry(entry)
+        self._tell(entry)
 
     def _take_about_us(self, sender: str, entry: BrokerEntry) -> None:
         """Others know of us what we do not: our next version must be above it, or nobody would take it."""
@@ -205,6 +214,11 @@ class Directory(Part):
     def _put_own(self, entry: BrokerEntry) -> None:
         self._roster.put(entry)
         self._announce_later(entry.broker, "")
+        self._tell(entry)
+
+    def _tell(self, entry: BrokerEntry) -> None:
+        for listener in self.listeners:
+            listener.entry_changed(entry)
 
     def _announce_later(self, broker: str, known_to: str) -> None:
         self._changed[broker] = known_to
@@ -317,7 +331,6 @@ class Directory(Part):
         asking, self._asking = self._asking, {}
         for peer in asking:
             self._give_label(peer, message.label)
-        self.on_label()
 
     def _ask(self) -> None:
         for peer in self._neighbours:
@@ -364,7 +377,6 @@ class Directory(Part):
         self._next_digit = 0
         self._change(label=())
         self._ask()
-        self.on_label()
 
     def _is_neighbour(self, sender: str) -> bool:
         if sender in self._neighbours:

@@ -124,7 +124,7 @@ class Gossip(Part):
     # --- Push
 
     def on_gained(self, entry: Cached, sender: str, by: str) -> None:
-        """An event is here, whole, for the first time."""
+        """An event is here, whole, for the first time, by that algorithm (empty: the tree)."""
         if by:
             self._busy = True
         elif entry.route:
@@ -183,6 +183,7 @@ class Gossip(Part):
         return self.pushed + self.answers.messages_sent
 
     def on_pushed(self, useful: bool) -> None:
+        """An event or a block was pushed to us."""
         self.pushes += 1
         self.useful_pushes += useful
 

@@ -8,12 +8,18 @@ together, a few times per interval, so the cost per broker is bounded by its lin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from tidings.model.messages import PatternCount
 from tidings.model.recovery_messages import MAX_NUMBERS, HighWater, HighWaterTaken, PatternNumbers
+from tidings.model.subscription import Interest
 from tidings.protocol.facts import Misbehaviour
+from tidings.protocol.forwarding import SettledNumbers
 from tidings.protocol.kernel import Part, Port, TimerName
+from tidings.protocol.links import Numbers
+from tidings.protocol.recovery.counted import Counted
+from tidings.protocol.recovery.gossip import Gossip
+from tidings.protocol.recovery.losses import LossDetector
 from tidings.protocol.recovery.patterns import Patterns
 
 MAX_FRESH = 65_536
@@ -22,8 +28,7 @@ MAX_ATTEMPTS = 40
 LONGEST_PAUSE_NS = 4_000_000_000
 TURNS_PER_INTERVAL = 4
 SHORTEST_TURN_NS = 100_000_000
-
-Told = Callable[[str, PatternNumbers], None]
+MAX_SETTLED_NUMBERS = 1_024
 
 
 class Fresh:
@@ -44,7 +49,7 @@ class Fresh:
         self.taken: dict[str, None] = {}
 
 
-class HighWaters(Part):
+class HighWaters(Part, SettledNumbers):
     name = "high-water"
     handles = {HighWater: "on_high_water", HighWaterTaken: "on_high_water_taken"}
 
@@ -53,22 +58,33 @@ class HighWaters(Part):
         port: Port,
         neighbours: Iterable[str],
         patterns: Patterns,
+        counted: Counted,
+        losses: LossDetector,
+        gossip: Gossip,
         *,
         interval_ns: int,
         enabled: bool,
     ) -> None:
         super().__init__(port)
-        self.on_told: Told = lambda origin, numbers: None
         self._neighbours = frozenset(neighbours)
         self._patterns = patterns
+        self._counted = counted
+        self._losses = losses
+        self._gossip = gossip
         self._interval_ns = interval_ns
         self._turn_ns = max(interval_ns // TURNS_PER_INTERVAL, SHORTEST_TURN_NS)
         self._enabled = enabled
         self._fresh: dict[tuple[str, bytes], Fresh] = {}
         self._running = False
 
-    def raised(self, origin: str, numbers: PatternNumbers, via: str) -> None:
+    def passed(self, origin: str, numbers: PatternNumbers, via: str) -> None:
         """An event with these numbers was published here or came by the tree, `via` that neighbour or client."""
+        if origin != self.port.node:
+            self._counted.saw(origin, numbers)
+        self.raised(origin, numbers, via)
+
+    def raised(self, origin: str, numbers: PatternNumbers, via: str) -> None:
+        """These counts are to be told on once they are at rest."""
         if self._enabled:
             rest_at = self.port.now + self._interval_ns * 3 // 2  # an event before then tells as much
             for pattern, epoch, number in numbers:
@@ -119,11 +135,28 @@ class HighWaters(Part):
         for pattern, origin, epoch, number in message.counts:
             self.hear(origin, pattern, epoch, number, sender)
 
+    def numbers_of(self, interest: Interest) -> Numbers:
+        if not self._enabled:
+            return ()
+        numbers: list[PatternCount] = []
+        for pattern in self._patterns.ids(interest):
+            numbers += [(pattern, *count) for count in self._patterns.counts(pattern)]
+        return tuple(numbers[:MAX_SETTLED_NUMBERS])
+
+    def numbers_told(self, peer: str, numbers: Numbers) -> None:
+        """News for those behind us, too: we, or the one who told us, may have forgotten it in a crash."""
+        for pattern, origin, epoch, number in numbers:
+            self.hear(origin, pattern, epoch, number, peer)
+
     def hear(self, origin: str, pattern: bytes, epoch: int, number: int, sender: str) -> None:
         """A neighbour says how far an origin has counted; nobody knows better than we how far we have."""
         if origin == self.port.node:
             return
-        self.on_told(origin, ((pattern, epoch, number),))
+        numbers = ((pattern, epoch, number),)
+        self._counted.saw(origin, numbers)
+        self._losses.high_water(origin, numbers, self.port.now)
+        if self._losses.lost:
+            self._gossip.hasten()
         if self._enabled:
             self._raise(origin, pattern, epoch, number, sender, self.port.now)  # it is at rest already
             self._keep_running()

@@ -152,17 +152,18 @@ class LinkLoss(Part):
         self,
         port: Port,
         neighbours: Sequence[str],
+        report: Callable[[str, float], None],
         *,
         incarnation: int,
         interval_ns: int = NS_PER_S,
         enabled: bool = True,
     ) -> None:
+        """`report` is told when the estimate of a neighbour has moved for good."""
         super().__init__(port)
+        self._report = report
         self._rates = dict.fromkeys(neighbours, 0.0)
         self.rates: Mapping[str, float] = self._rates
         """By neighbour; 0 until known."""
-        self.on_change: Callable[[str, float], None] = lambda peer, rate: None
-        """Called when the estimate of a neighbour has moved for good."""
         self._incarnation = incarnation
         self._interval_ns = interval_ns
         self._enabled = enabled
@@ -198,7 +199,7 @@ class LinkLoss(Part):
         messages = incoming.count(message, self._received[sender], self.port.now)
         self._rates[sender] = incoming.estimate.rate
         if messages and incoming.has_moved(messages):
-            self.on_change(sender, incoming.report())
+            self._report(sender, incoming.report())
 
     def _set_timer(self) -> None:
         self.port.set_timer((self.name, "count"), self.port.now + self._interval_ns)

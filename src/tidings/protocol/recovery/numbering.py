@@ -15,13 +15,16 @@ published for that pattern. Here the source is the publisher's broker, the *orig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from tidings.model.recovery_messages import MAX_NUMBERS, PatternNumbers
 from tidings.model.subscription import Interest
 
 SHORT_BYTES = 8
 NEVER_LISTED = 1 << 62
+
+Renamed = list[tuple[Interest, bytes]]
+"""Interests that have another name now, because of a clash or its end, with the one before."""
 
 
 class _Count:
@@ -44,31 +47,29 @@ class Numbering:
         """Short name -> the installed interests whose keys begin with it; nearly always one."""
         self._last_epoch = -1
         self._ranked = 0
-        self.on_renamed: Callable[[Interest, bytes], None] = lambda interest, before: None
-        """Told of an interest that has another name now, because of a clash or its end."""
         self.unlisted = 0
         """How often an event matched a pattern that it could not list."""
 
-    def installed(self, interest: Interest, now: int) -> None:
+    def installed(self, interest: Interest, now: int) -> Renamed:
         """The interest is in the routing table; its count starts unless it was there before."""
         if interest in self._counts:
-            return
+            return []
         self._counts[interest] = _Count()
         short = interest.key[:SHORT_BYTES]
         self._sharing.setdefault(short, {})[interest] = None
-        self._name(short, now)
+        return self._name(short, now)
 
-    def removed(self, interest: Interest) -> None:
+    def removed(self, interest: Interest) -> Renamed:
         """The interest has left the routing table; if it comes back, it has a later epoch."""
         if self._counts.pop(interest, None) is None:
-            return
+            return []
         short = interest.key[:SHORT_BYTES]
         sharing = self._sharing[short]
         del sharing[interest]
         if sharing:
-            self._name(short, self._last_epoch)
-        else:
-            del self._sharing[short]
+            return self._name(short, self._last_epoch)
+        del self._sharing[short]
+        return []
 
     def pattern_id(self, interest: Interest) -> bytes | None:
         count = self._counts.get(interest)
@@ -99,9 +100,10 @@ class Numbering:
         count = self._counts.get(interest)
         return None if count is None else (count.epoch, count.number)
 
-    def _name(self, short: bytes, now: int) -> None:
+    def _name(self, short: bytes, now: int) -> Renamed:
         """Give everyone of this short name the id that is right now; a new id starts a new epoch."""
         sharing = self._sharing[short]
+        renamed: Renamed = []
         for interest in sharing:
             count = self._counts[interest]
             pattern = interest.key if len(sharing) > 1 else short
@@ -110,7 +112,8 @@ class Numbering:
                 self._last_epoch = max(now, self._last_epoch + 1)
                 count.pattern, count.epoch, count.number = pattern, self._last_epoch, 0
                 if before:
-                    self.on_renamed(interest, before)
+                    renamed.append((interest, before))
+        return renamed
 
 
 def _precedence(count: _Count) -> tuple[int, int]:

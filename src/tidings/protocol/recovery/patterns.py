@@ -7,7 +7,6 @@ unfiltered, and one for each filter beside. Whoever has an interest watches all 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 
 from tidings.model.event import Publication
@@ -15,8 +14,10 @@ from tidings.model.recovery_messages import PatternNumbers
 from tidings.model.subscription import Interest
 from tidings.protocol.kernel import Port
 from tidings.protocol.matching import Selection
-from tidings.protocol.recovery.numbering import Numbering
-from tidings.protocol.routing import RoutingTable
+from tidings.protocol.recovery.counted import Count, Counted
+from tidings.protocol.recovery.directory import Directory
+from tidings.protocol.recovery.numbering import Numbering, Renamed
+from tidings.protocol.routing import RoutingListener, RoutingTable
 
 MAX_REMEMBERED = 4_096
 
@@ -29,28 +30,34 @@ def patterns_of(interest: Interest) -> tuple[Interest, ...]:
     return tuple(Interest((topic,), interest.pattern) for topic in interest.topics)
 
 
-class Patterns:
+class PatternListener:
+    """What others hear of the patterns of our clients."""
+
+    def unsubscribed(self, pattern: bytes) -> None: ...
+
+    def renamed(self, before: bytes, after: bytes) -> None:
+        """It has another name now."""
+
+
+class Patterns(RoutingListener):
     """Follows the routing table: which patterns are in it, towards whom, and which are our own clients'."""
 
-    def __init__(self, port: Port, table: RoutingTable, numbering: Numbering) -> None:
+    def __init__(
+        self, port: Port, table: RoutingTable, numbering: Numbering, counted: Counted, directory: Directory
+    ) -> None:
+        """`counted` keeps account of all patterns, `directory` tells the others of our clients'."""
         self._port = port
         self._table = table
+        table.listeners.append(self)
         self._numbering = numbering
+        self._counted = counted
+        self._directory = directory
+        self.listeners: list[PatternListener] = []
         self._interests: dict[Interest, dict[Interest, None]] = {}
         """Pattern -> the interests in the table that have it"""
         self._local: dict[Interest, int] = {}
         """Pattern -> how many of our clients' interests have it"""
         self._matching: dict[tuple[Selection, str], tuple[Interest, ...]] = {}
-        self.on_installed: Callable[[bytes], None] = lambda pattern: None
-        self.on_removed: Callable[[bytes], None] = lambda pattern: None
-        self.on_local: Callable[[], None] = lambda: None
-        """Told when the clients' patterns have changed."""
-        self.on_unsubscribed: Callable[[bytes], None] = lambda pattern: None
-        self.on_renamed: Callable[[bytes, bytes], None] = lambda before, after: None
-        """Told of a pattern of our clients that has another name now."""
-        table.on_held = self._on_held
-        table.on_local = self._on_local
-        numbering.on_renamed = self._on_renamed
 
     def ids(self, interest: Interest) -> tuple[bytes, ...]:
         found = (self._numbering.pattern_id(pattern) for pattern in patterns_of(interest))
@@ -76,6 +83,12 @@ class Patterns:
         known = self._numbering.interest(pattern)
         return None if known is None else self._numbering.current(known)
 
+    def counts(self, pattern: bytes) -> tuple[Count, ...]:
+        """How far all origins have counted it, ourselves among them."""
+        mine = self.current(pattern)
+        counted = self._counted.counts(pattern)
+        return counted if mine is None or mine[1] == 0 else ((self._port.node, *mine), *counted)
+
     def number(self, publication: Publication, selection: Selection) -> PatternNumbers:
         """Counts an event that is published here."""
         key = selection, publication.topic
@@ -91,7 +104,7 @@ class Patterns:
             )
         return self._numbering.count(matching)
 
-    def _on_held(self, interest: Interest, held: bool) -> None:
+    def held_here(self, interest: Interest, held: bool) -> None:
         for pattern in patterns_of(interest):
             interests = self._interests.setdefault(pattern, {})
             if held:
@@ -105,34 +118,36 @@ class Patterns:
                 self._remove(pattern)
 
     def _install(self, pattern: Interest) -> None:
-        self._numbering.installed(pattern, self._port.now)
-        name = self._numbering.pattern_id(pattern)
-        assert name is not None
-        self.on_installed(name)
-
-    def _on_renamed(self, pattern: Interest, before: bytes) -> None:
-        after = self._numbering.pattern_id(pattern)
-        assert after is not None
-        self.on_removed(before)
-        self.on_installed(after)
-        if pattern in self._local:
-            self.on_renamed(before, after)
-            self.on_local()
+        self._rename(self._numbering.installed(pattern, self._port.now))
+        self._counted.open(self._name(pattern))
 
     def _remove(self, pattern: Interest) -> None:
-        name = self._numbering.pattern_id(pattern)
-        self._numbering.removed(pattern)
-        if name is not None:
-            self.on_removed(name)
+        name = self._name(pattern)
+        self._rename(self._numbering.removed(pattern))
+        self._counted.close(name)
 
-    def _on_local(self, interest: Interest, held: bool) -> None:
+    def _rename(self, renamed: Renamed) -> None:
+        for pattern, before in renamed:
+            after = self._name(pattern)
+            self._counted.close(before)
+            self._counted.open(after)
+            if pattern in self._local:
+                for listener in self.listeners:
+                    listener.renamed(before, after)
+                self._directory.set_patterns(self.local_ids())
+
+    def _name(self, installed: Interest) -> bytes:
+        name = self._numbering.pattern_id(installed)
+        assert name is not None
+        return name
+
+    def held_by_clients(self, interest: Interest, held: bool) -> None:
         for pattern in patterns_of(interest):
             count = self._local.get(pattern, 0) + (1 if held else -1)
             if count:
                 self._local[pattern] = count
                 continue
             del self._local[pattern]
-            name = self._numbering.pattern_id(pattern)
-            if name is not None:
-                self.on_unsubscribed(name)
-        self.on_local()
+            for listener in self.listeners:
+                listener.unsubscribed(self._name(pattern))
+        self._directory.set_patterns(self.local_ids())

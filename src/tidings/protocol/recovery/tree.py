@@ -9,7 +9,7 @@ down the tree when it comes by the tree, and a recovered one must not (recovery,
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Raw
@@ -18,13 +18,15 @@ from msgspec.structs import replace
 from tidings.model.errors import WireError
 from tidings.model.event import Publication
 from tidings.model.messages import Confirm, Notify, PublishFailed
-from tidings.model.recovery_messages import MAX_ROUTE, Carried, Fragment, PatternNumbers
+from tidings.model.recovery_messages import MAX_ROUTE, Carried, Fragment
 from tidings.model.run import Run
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.kernel import Part, Port
 from tidings.protocol.matching import Matcher
 from tidings.protocol.recovery.blocks import MAX_INLINE_ATTRIBUTES_BYTES, Assembly, Header, cut, header_of
-from tidings.protocol.recovery.cache import Cached
+from tidings.protocol.recovery.circle import Circle
+from tidings.protocol.recovery.gossip import Gossip
+from tidings.protocol.recovery.high_water import HighWaters
 from tidings.protocol.recovery.holdings import Holdings
 from tidings.protocol.recovery.link_loss import LinkLoss
 from tidings.protocol.recovery.patterns import Patterns
@@ -35,9 +37,6 @@ from tidings.structures.recent_ids import RecentIds
 MAX_PASSING = 4_096
 """Events in blocks that are remembered as passing; of an older one, blocks may be forwarded twice."""
 _NO_PAYLOAD = Raw(b"\xc4\x00")
-
-Gained = Callable[[Cached, str, str], None]
-"""Told of an event that is here for the first time: it, who sent it, and by which algorithm (empty: the tree)."""
 
 
 class Passing:
@@ -87,19 +86,14 @@ class EpidemicTree(Part):
         patterns: Patterns,
         holdings: Holdings,
         link_loss: LinkLoss,
+        high_waters: HighWaters,
+        circle: Circle,
+        gossip: Gossip,
     ) -> None:
         super().__init__(port)
         self.duplicates = 0
         self.unwanted = 0
         """Recovered events that nobody here subscribes to."""
-        self.on_gained: Gained = lambda entry, sender, by: None
-        self.on_block: Callable[[Assembly, Fragment, str], None] = lambda assembly, message, sender: None
-        """Told of a block that is of use to our clients, and who sent it."""
-        self.on_pushed: Callable[[bool], None] = lambda useful: None
-        """Told of every event or block that was pushed to us."""
-        self.on_numbers: Callable[[str, PatternNumbers, str], None] = lambda origin, numbers, via: None
-        """Told how far an origin has counted: itself, or as the tree shows, `via` whom."""
-        self.is_known: Callable[[str], bool] = lambda broker: True
         self._neighbours = frozenset(neighbours)
         self._table = table
         self._matcher = matcher
@@ -107,6 +101,9 @@ class EpidemicTree(Part):
         self._patterns = patterns
         self._holdings = holdings
         self._link_loss = link_loss
+        self._high_waters = high_waters
+        self._circle = circle
+        self._gossip = gossip
         self._published = RecentIds()
         self._forwarded = RecentIds()
         self._passing: OrderedDict[tuple[Any, ...], Passing] = OrderedDict()
@@ -138,7 +135,7 @@ class EpidemicTree(Part):
         if route is None:
             return
         numbers = self._patterns.number(publication, self._matcher.select(publication))
-        self.on_numbers(self.port.node, numbers, client)
+        self._high_waters.passed(self.port.node, numbers, client)
         origin = self.port.node
         carried = Carried(
             origin, numbers, (origin,) if self._settings.records_routes else (), "", publication
@@ -170,7 +167,7 @@ class EpidemicTree(Part):
             return
         if not message.by:
             self._link_loss.received(sender)
-            self.on_numbers(message.origin, message.numbers, sender)
+            self._high_waters.passed(message.origin, message.numbers, sender)
         route = self._route(sender, publication)
         if route is None:
             return
@@ -189,7 +186,7 @@ class EpidemicTree(Part):
             publication.source, publication.incarnation, publication.sequence
         )
         if by == "push":
-            self.on_pushed(useful)
+            self._gossip.on_pushed(useful)
         if useful:
             self._gain(message, route, sender, by)
         else:
@@ -203,7 +200,7 @@ class EpidemicTree(Part):
         for send, subscriptions in route.notices:
             send(Notify(subscriptions, publication, by))
         if wanted:
-            self.on_gained(entry, sender, by)
+            self._gossip.on_gained(entry, sender, by)
 
     def _forward(self, sender: str, message: Carried | Fragment, route: Route) -> None:
         onward = message
@@ -228,7 +225,7 @@ class EpidemicTree(Part):
             return
         if not by:
             self._link_loss.received(sender)
-            self.on_numbers(message.origin, message.numbers, sender)
+            self._high_waters.passed(message.origin, message.numbers, sender)
         had = self._holdings.has(message.source, message.incarnation, message.sequence)
         if had and by:
             self._holdings.again(message.origin, message.numbers)
@@ -237,7 +234,7 @@ class EpidemicTree(Part):
         try:
             assembly = self._assemble(sender, message) if wanted or recoding else None
             if by == "push":
-                self.on_pushed(assembly is not None)
+                self._gossip.on_pushed(assembly is not None)
             elif had:
                 self.duplicates += 1
             if not by:
@@ -252,7 +249,7 @@ class EpidemicTree(Part):
         return self._holdings.assemblies.add(sender, message, self.port.now)
 
     def _gain_block(self, sender: str, message: Fragment, route: Route, assembly: Assembly) -> None:
-        self.on_block(assembly, message, sender)
+        self._gossip.on_block(assembly, message, sender)
         if assembly.complete:
             carried = assembly.carried(message.by, message.route)
             self._holdings.received.first_time(*assembly.id)
@@ -311,7 +308,7 @@ class EpidemicTree(Part):
     # --- Shared
 
     def _may_send(self, sender: str, by: str) -> bool:
-        if sender in self._neighbours or (by and self.is_known(sender)):
+        if sender in self._neighbours or (by and self._circle.known(sender)):
             return True
         self.port.emit(Misbehaviour(sender, "it is no neighbour and sent an event by the tree"))
         return False
