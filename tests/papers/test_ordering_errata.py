@@ -129,9 +129,9 @@ def test_e7_a_subscription_sets_the_clock_of_the_new_topic_alone(monkeypatch: py
     complete = OrderedSubscriber._complete
 
     def overwrite(
-        self: OrderedSubscriber, change: Any, walk: dict[int, int], before: tuple[int, ...]
+        self: OrderedSubscriber, change: Any, walk: dict[int, int], before: tuple[int, ...], *rest: Any
     ) -> None:
-        complete(self, change, walk, before)
+        complete(self, change, walk, before, *rest)
         for topic in before:
             self.clock[topic] = walk[topic]
 

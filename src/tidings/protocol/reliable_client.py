@@ -364,7 +364,8 @@ class ReliableSession(Session):
             if isinstance(what, Missed):
                 self._miss(held, what, notice)
                 continue
-            for first, last in selected(what, interest):
+            wanted = selected(what, interest) if what.kind == WHOLE else [(what.first, what.last)]
+            for first, last in wanted:  # of what has no body its subscriber judges
                 part = what.cut(first, last) if isinstance(what, Run) else what
                 self._deliver(held, part, notice, notice.first + first - what.first)
         self._forget_early([early for early in self._early if early.waits_for])
