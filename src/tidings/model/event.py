@@ -244,6 +244,9 @@ def make_publication(
     return Publication(*fields, raw=Raw(raw), size_bytes=len(raw))
 
 
+_BYTES = (bytes, bytearray, memoryview)
+
+
 def check_event(topic: str, attributes: Mapping[str, Scalar], payload: bytes) -> None:
     """TopicError or AttributeValueError for what cannot be published; text is checked by encoding it."""
     try:
@@ -252,7 +255,7 @@ def check_event(topic: str, attributes: Mapping[str, Scalar], payload: bytes) ->
         raise TopicError(f"topic {topic!r} is not a string") from None
     check_attributes(attributes)
     check_not_reserved(tuple(attributes))
-    if not isinstance(payload, bytes | bytearray | memoryview):
+    if payload.__class__ is not bytes and not isinstance(payload, _BYTES):
         raise AttributeValueError(f"payload must be bytes, not {type(payload).__name__}")
 
 
