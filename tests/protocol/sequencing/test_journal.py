@@ -165,6 +165,40 @@ def test_what_is_forgotten_is_gone_and_the_standing_stays() -> None:
     assert not tables["log"] and len(tables["identity"]) == 1
 
 
+def batches(first: int, count: int) -> list[bytes]:
+    return [
+        encode_inputs([("p", Create(("p", 1), number, 2, 1, 0))]) for number in range(first, first + count)
+    ]
+
+
+def test_batches_before_the_state_are_removed_by_and_by() -> None:
+    tables: Tables = {}
+    journal, machine = begun(tables)
+    journal.append(1, batches(1, 100))
+    journal.replace(machine.written(), 100, 1, "n", alone=True)
+    assert len(tables["log"]) == 100
+    journal.append(101, batches(101, 5))
+    assert len(tables["log"]) == 100 - 4 * 5 + 5
+    journal = Journal(MemoryStore(tables), "middle", LAYOUT)  # a crash in the middle
+    assert journal.load()[1] == 105
+    journal.append(106, batches(106, 30))
+    assert len(tables["log"]) == 35
+    assert Journal(MemoryStore(tables), "middle", LAYOUT).load()[1] == 135
+
+
+def test_batches_after_a_state_that_lies_back_are_removed_at_once() -> None:
+    """They would be taken for those that follow it."""
+    tables: Tables = {}
+    journal, machine = begun(tables)
+    journal.append(1, batches(1, 50))
+    journal.replace(machine.written(), 20, 2, "m", alone=False)
+    assert Journal(MemoryStore(tables), "middle", LAYOUT).load()[1] == 20
+    journal.replace(machine.written(), 5, 3, "m", alone=False)
+    assert Journal(MemoryStore(tables), "middle", LAYOUT).load()[1] == 5
+    journal.forget(4, "m", alone=False)
+    assert not tables["log"]
+
+
 def test_a_full_disk_changes_nothing() -> None:
     store = FullStore()
     journal, machine = Journal(store, "middle", LAYOUT), SequencerMachine("middle", LAYOUT)

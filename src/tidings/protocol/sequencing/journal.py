@@ -2,9 +2,16 @@
 
 A batch of inputs is on disk before anything that comes of it is said. Reading all of it again gives the same state, so
 a server that was killed goes on exactly where it was: no number is used twice, and none is skipped.
+
+When the state is written, the batches before it are of no use any more. They are removed a few at a time, with the
+batches that follow: removing twenty thousand at once held up everybody for a sixth of a second.
 """
 
 from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
 
 import msgspec
 from msgspec import Struct
@@ -16,6 +23,8 @@ from tidings.protocol.store import Change, Store
 
 SMALLEST_COMPACTION_BYTES = 1024 * 1024
 COMPACTION_FACTOR = 4
+REMOVED_WITH_EACH = 4
+"""Batches that are of no use any more, for each that is written: so they are gone long before the next compaction."""
 
 
 class Standing(Struct, array_like=True, frozen=True):
@@ -42,7 +51,10 @@ class Journal:
         self._state_key = b"order-state:" + server.encode()
         self._mark_key = b"order-mark:" + server.encode()
         self._prefix = b"order:" + server.encode() + b"\0"
-        self._logged: list[bytes] = []
+        self._logged: list[int] = []
+        """The numbers of the batches since the state was written."""
+        self._outdated: deque[int] = deque()
+        """Those before it that are still on disk."""
         self._log_bytes = 0
         self._state_bytes = 0
         value = store.get("identity", self._standing_key)
@@ -63,7 +75,11 @@ class Journal:
             self._state_bytes = len(state)
         for key, value in self._store.read("log"):
             if key.startswith(self._prefix):
-                self._logged.append(key)
+                found = int.from_bytes(key[len(self._prefix) :])
+                if found <= self.standing.number:
+                    self._outdated.append(found)
+                    continue
+                self._logged.append(found)
                 self._log_bytes += len(value)
                 for sender, message in decode_inputs(value):
                     machine.apply(sender, message)
@@ -87,7 +103,7 @@ class Journal:
             return None
         found = {}
         for missing in range(number + 1, last + 1):
-            batch = self._store.get("log", self._prefix + missing.to_bytes(8))
+            batch = self._store.get("log", self._key(missing))
             if batch is None:
                 return None
             found[missing] = batch
@@ -97,11 +113,20 @@ class Journal:
         """The batches from `number` on."""
         changes: list[Change] = []
         for offset, batch in enumerate(batches):
-            key = self._prefix + (number + offset).to_bytes(8)
-            changes.append(("log", key, batch))
+            changes.append(("log", self._key(number + offset), batch))
+        outdated = [*islice(self._outdated, REMOVED_WITH_EACH * len(batches))]
+        changes += self._removals(outdated)
         self._store.write(changes)
-        self._logged += [key for _, key, _ in changes]
+        for _ in outdated:
+            self._outdated.popleft()
+        self._logged += range(number, number + len(batches))
         self._log_bytes += sum(map(len, batches))
+
+    def _key(self, number: int) -> bytes:
+        return self._prefix + number.to_bytes(8)
+
+    def _removals(self, numbers: Iterable[int]) -> list[Change]:
+        return [("log", self._key(number), None) for number in numbers]
 
     @property
     def is_long(self) -> bool:
@@ -111,13 +136,16 @@ class Journal:
     def replace(self, state: bytes, number: int, term: int, active: str, *, alone: bool) -> None:
         """The state after batch `number`, instead of all that was there."""
         standing = Standing(term, active, alone, True, number, self._layout.fingerprint)
+        # A batch after this number would be taken for one of what follows: such cannot wait.
+        on_disk = [*self._outdated, *self._logged]
         changes: list[Change] = [
             ("identity", self._standing_key, msgspec.msgpack.encode(standing)),
             ("identity", self._state_key, state),
-            *(("log", key, None) for key in self._logged),
+            *self._removals(batch for batch in on_disk if batch > number),
         ]
         self._store.write(changes)
         self.standing = standing
+        self._outdated = deque(batch for batch in on_disk if batch <= number)
         self._logged.clear()
         self._log_bytes = 0
         self._state_bytes = len(state)
@@ -134,9 +162,10 @@ class Journal:
         changes: list[Change] = [
             ("identity", self._standing_key, msgspec.msgpack.encode(standing)),
             ("identity", self._state_key, None),
-            *(("log", key, None) for key in self._logged),
+            *self._removals([*self._outdated, *self._logged]),
         ]
         self._store.write(changes)
         self.standing = standing
+        self._outdated.clear()
         self._logged.clear()
         self._log_bytes = self._state_bytes = 0
