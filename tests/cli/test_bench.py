@@ -6,17 +6,20 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from tidings.cli import bench_network
 from tidings.cli.bench_network import row_of_brokers
 from tidings.cli.bench_process import quantiles_us
+from tidings.net.address import Address
 
 PATIENCE_S = 200
 EVENTS = 2000
@@ -122,3 +125,24 @@ def test_stopped_half_way_it_leaves_no_process() -> None:
 )
 def test_quantiles(ordered_ns: list[int], expected: dict[str, float] | None) -> None:
     assert quantiles_us(ordered_ns) == expected
+
+
+def test_a_port_that_somebody_took_meanwhile_is_not_insisted_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[list[str]] = []
+    find = bench_network.free_addresses
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+
+            def taken_at_first(names: Iterable[str]) -> dict[str, Address]:
+                looked.append(list(names))
+                found = find(looked[-1])
+                return found if len(looked) > 1 else {**found, "b0": Address("127.0.0.1", port)}
+
+            monkeypatch.setattr(bench_network, "free_addresses", taken_at_first)
+            async with bench_network.running_row(1, "best-effort", "tcp", ordered=False) as network:
+                assert network.brokers["b0"].url != f"tidings://127.0.0.1:{port}"
+
+    asyncio.run(main())
+    assert len(looked) == 2

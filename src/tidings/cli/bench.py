@@ -100,10 +100,10 @@ async def measure_own(
     brokers: int, mode: ModeName, transport: TransportName, load: Load, progress: Progress
 ) -> dict[str, Any]:
     """With a network that lives as long as this; the publisher is at its first broker, subscribers at its last."""
-    from tidings.cli.bench_network import row_of_brokers
+    from tidings.cli.bench_network import running_row
 
     ordered = load.order != BenchOrder.NONE
-    async with row_of_brokers(brokers, mode.value, transport.value, ordered=ordered) as network:
+    async with running_row(brokers, mode.value, transport.value, ordered=ordered) as network:
         urls = [broker.url for broker in network.brokers.values()]
         measured = await measure_at(urls[0], urls[-1], load, None, None, network, progress)
         return {"mode": mode.value, "brokers": brokers, **measured}

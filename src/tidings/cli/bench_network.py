@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidings.cli.processes import BrokerNetwork, EpidemicNetwork, GuaranteedNetwork, free_addresses
 from tidings.cli.sequencer_processes import NODES, SequencerProcesses, three_nodes
 from tidings.cli.topology import check_size
+from tidings.model.errors import ConnectionFailed
 from tidings.net.address import Transport, url
 from tidings.protocol.recovery.settings import RecoverySettings
 from tidings.scenario.schema import ChainShape, Mode, Overlay
@@ -17,6 +19,9 @@ from tidings.scenario.topology import build_topology
 
 if TYPE_CHECKING:
     from tidings.net.address import Address
+
+START_ATTEMPTS = 3
+IN_USE = "the port is in use"
 
 
 def row_of_brokers(brokers: int, mode: Mode, transport: Transport, *, ordered: bool) -> BrokerNetwork:
@@ -32,6 +37,25 @@ def row_of_brokers(brokers: int, mode: Mode, transport: Transport, *, ordered: b
         epidemic=EpidemicNetwork(RecoverySettings()) if mode == "epidemic" else None,
         ordering=_sequencers(topology.brokers, addresses, mode, transport) if ordered else None,
     )
+
+
+@asynccontextmanager
+async def running_row(
+    brokers: int, mode: Mode, transport: Transport, *, ordered: bool
+) -> AsyncIterator[BrokerNetwork]:
+    """The row, started; on other ports where somebody took one between our look and its listening."""
+    for left in reversed(range(START_ATTEMPTS)):
+        network = row_of_brokers(brokers, mode, transport, ordered=ordered)
+        try:
+            await network.__aenter__()
+            break
+        except ConnectionFailed as error:
+            if not left or IN_USE not in str(error):
+                raise
+    try:
+        yield network
+    finally:
+        await network.__aexit__(None, None, None)
 
 
 def _sequencers(
