@@ -27,6 +27,7 @@ from tidings.net.outbox import (
     BATCH_BYTES,
     DATAGRAM_EVENT_BYTES,
     DATAGRAM_MAX_BYTES,
+    SHARED_BYTES,
     DatagramOutbox,
     Outbox,
     Policy,
@@ -48,11 +49,11 @@ def bodies_of(outbox: Outbox) -> list[bytes]:
     outbox.finish_turn()
     reader = FrameReader()
     found: list[bytes] = []
-    while (chunk := outbox.take()) is not None:
+    while chunks := outbox.take():
         if isinstance(outbox, DatagramOutbox):
-            found.append(bytes(chunk))
+            found += map(bytes, chunks)
         else:
-            found += [bytes(body) for body in reader.feed(bytes(chunk))]
+            found += [bytes(body) for body in reader.feed(b"".join(chunks))]
     reader.eof()
     assert outbox.size_bytes == 0
     return found
@@ -268,7 +269,7 @@ def test_drops_are_reported_in_their_place(steps: list[tuple[int, int]]) -> None
             outbox.add(Notify(SUBSCRIPTIONS[0], publication(number, 2000)))
         outbox.finish_turn()
         for _ in range(chunks):
-            for body in reader.feed(bytes(outbox.take() or b"")):
+            for body in reader.feed(b"".join(outbox.take())):
                 got += decode(body)
     got += messages_of(outbox)
     expected = 1
@@ -361,6 +362,53 @@ def test_events_do_not_pin_the_buffer_they_were_read_from() -> None:
         outbox.finish_turn()
     assert outbox._raws == []
     assert sum(map(len, outbox.chunks)) == outbox.size_bytes
+
+
+LOSSLESS = Policy(drops_publications=False, drops_notifications=False)
+
+
+def test_a_large_encoding_is_shared_by_all_sessions_that_it_goes_to() -> None:
+    event = publication(1, 40_000)
+    outboxes = [StreamOutbox(LOSSLESS) for _ in range(3)]
+    for number, outbox in enumerate(outboxes):
+        outbox.add(Notify((f"s{number}",), event))
+        outbox.finish_turn()
+        (view,) = [chunk for chunk in outbox.chunks if isinstance(chunk, memoryview)]
+        assert view == memoryview(event.raw)
+        assert sum(len(chunk) for chunk in outbox.chunks) - len(view) < 100
+    for number, outbox in enumerate(outboxes):
+        (got,) = messages_of(outbox)
+        assert isinstance(got, Notify)
+        assert (got.subscriptions, got.publication.raw) == ((f"s{number}",), event.raw)
+
+
+@settings(max_examples=examples(60))
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 4), st.sampled_from((0, 10, SHARED_BYTES - 1, SHARED_BYTES, 60_000)), st.booleans()
+        ),
+        max_size=30,
+    )
+)
+def test_shared_encodings_and_small_messages_keep_their_order(steps: list[tuple[int, int, bool]]) -> None:
+    """As if all were copied: a lossless outbox writes the very bytes that another writes."""
+    shared, copied = StreamOutbox(LOSSLESS), StreamOutbox(Policy(limit_bytes=2**40))
+    for number, (kind, size_bytes, ends_turn) in enumerate(steps):
+        event = publication(number, size_bytes)
+        by = "\u00c0 push" if number % 2 else ""
+        message = (
+            event,
+            Notify(SUBSCRIPTIONS[0], event, by),
+            Forward("b0", (0,), 0xC0C0, 0xC0, ("b1",), event),
+            Stamped(0xC0, 0xC0C0, event),
+            Ping(0xC0),
+        )[kind]
+        for outbox in (shared, copied):
+            outbox.add(message)
+            if ends_turn:
+                outbox.finish_turn()
+    assert bodies_of(shared) == bodies_of(copied)
 
 
 # --- What was recovered, and what recovery carries

@@ -6,7 +6,9 @@ exception: a `Confirm` or `Passed` may move behind events (it says less when it 
 so that who takes events and gets some still gets batches.
 
 Events are encoded into the outgoing buffer by the end of the turn in which they came. Until then they are
-views of what was read; a view kept longer would pin the whole read buffer behind one small event.
+views of what was read; a view kept longer would pin the whole read buffer behind one small event. A large encoding that
+the protocol keeps anyhow (`Policy.lossless`) is not copied: all sessions that it goes to share it, each with a frame of
+its own around it.
 """
 
 from __future__ import annotations
@@ -35,9 +37,11 @@ from tidings.model.recovery_messages import Carried, Fragment
 from tidings.model.run import MAX_RUN_BYTES, Run, Stretch
 from tidings.wire.codec import (
     CarriedEvent,
+    ForwardBatch,
     NotificationBatch,
     PublicationBatch,
     RelayedBody,
+    StampedBatch,
     batch_of,
     encode,
 )
@@ -49,6 +53,8 @@ BATCH_BYTES = MAX_RUN_BYTES
 within MAX_EVENTS_PER_FRAME. A larger event, or a full run, travels alone."""
 STREAM_CHUNK_BYTES = 256 * 1024
 """What is handed to the transport at once."""
+SHARED_BYTES = 8 * 1024
+"""From this size on an encoding is shared: below, copying it costs less than one more piece to write."""
 DATAGRAM_EVENT_BYTES = 60_000
 DATAGRAM_NAMES_BYTES = 5_000
 """At most what the subscriptions of one batch of notifications take beside its events."""
@@ -59,6 +65,12 @@ MAX_PASSED_RANGES = 4_096
 Shared = tuple[object, ...] | None
 """What the events of one batch have in common: the subscriptions of notifications (with how they were recovered, if
 they were), or all of a forwarded or stamped publication but its event. None: they are publications as such."""
+
+Chunk = bytes | bytearray | memoryview
+_Batch = PublicationBatch | NotificationBatch | ForwardBatch | StampedBatch
+_NIL = 0xC0
+_PLACE = Raw(bytes((_NIL,)))
+"""In the place of a shared encoding. Behind it there is at most a string, which has no such byte."""
 
 _encoder = msgspec.msgpack.Encoder()
 _pack_into = struct.Struct(">I").pack_into
@@ -93,7 +105,7 @@ class Outbox:
 
     def __init__(self, policy: Policy = Policy()) -> None:  # noqa: B008 - immutable
         self.policy = policy
-        self.chunks: deque[bytes | bytearray] = deque()
+        self.chunks: deque[Chunk] = deque()
         self.waiting_bytes = 0
         """In `chunks`."""
         self.on_waiting: Callable[[], None] = lambda: None
@@ -173,16 +185,20 @@ class Outbox:
         self._in_turn = False
         self._close_all()
 
-    def take(self) -> bytes | bytearray | None:
-        """The next chunk to write, or None. Behind the last one comes the report of what was dropped."""
+    def take(self) -> list[Chunk]:
+        """The next chunks to write, in all about STREAM_CHUNK_BYTES; none: nothing waits. Behind the last one comes the
+        report of what was dropped."""
         if not self.chunks and self._unreported:
             self._report_drops()
-        if not self.chunks:
-            return None
-        chunk = self.chunks.popleft()
-        self.waiting_bytes -= len(chunk)
-        self.taken_bytes += len(chunk)
-        return chunk
+        taken: list[Chunk] = []
+        size_bytes = 0
+        while self.chunks and size_bytes < STREAM_CHUNK_BYTES:
+            chunk = self.chunks.popleft()
+            taken.append(chunk)
+            size_bytes += len(chunk)
+        self.waiting_bytes -= size_bytes
+        self.taken_bytes += size_bytes
+        return taken
 
     def _add_to_new_batch(
         self, publication: Stretch, shared: Shared, first: Forward | Stamped | None = None
@@ -287,16 +303,33 @@ class StreamOutbox(Outbox):
     """Frames one behind the other, gathered into chunks."""
 
     def _store(self, body: object) -> None:
-        if not self.chunks or len(self.chunks[-1]) >= STREAM_CHUNK_BYTES:
-            self.chunks.append(bytearray())
-        chunk = self.chunks[-1]
-        assert isinstance(chunk, bytearray)
+        if self.policy.lossless and isinstance(body, _Batch) and len(body.events) == 1:
+            shared = memoryview(body.events[0])
+            if len(shared) >= SHARED_BYTES:
+                self._store_around(shared, body)
+                return
+        chunk = self.chunks[-1] if self.chunks else None
+        if not isinstance(chunk, bytearray) or len(chunk) >= STREAM_CHUNK_BYTES:
+            chunk = bytearray()
+            self.chunks.append(chunk)
         start = len(chunk)
         chunk += bytes(HEADER_BYTES)
         _encoder.encode_into(body, chunk, -1)
         size_bytes = len(chunk) - start
         _pack_into(chunk, start, size_bytes - HEADER_BYTES)
         self.waiting_bytes += size_bytes
+
+    def _store_around(self, shared: memoryview, body: _Batch) -> None:
+        """A frame whose only event, or run, is an encoding that others write as well."""
+        body.events = [_PLACE]
+        around = _encoder.encode(body)
+        place = around.rindex(_NIL)
+        size_bytes = len(around) - 1 + len(shared)
+        self.chunks.append(size_bytes.to_bytes(HEADER_BYTES, "big") + around[:place])
+        self.chunks.append(shared)
+        if around[place + 1 :]:
+            self.chunks.append(bytearray(around[place + 1 :]))
+        self.waiting_bytes += HEADER_BYTES + size_bytes
 
 
 class DatagramOutbox(Outbox):

@@ -32,7 +32,7 @@ from tidings.model.messages import (
 )
 from tidings.model.recovery_messages import Carried
 from tidings.model.run import Run
-from tidings.net.outbox import Outbox
+from tidings.net.outbox import Chunk, Outbox
 from tidings.wire.codec import decode
 
 HANDSHAKE_SECONDS = 5.0
@@ -210,11 +210,8 @@ class Session:
             return
         outbox = self.outbox
         outbox.finish_turn()
-        while not self.paused:
-            chunk = outbox.take()
-            if chunk is None:
-                break
-            self.write(chunk)
+        while not self.paused and (chunks := outbox.take()):
+            self.write(chunks)
         if outbox.overfull:
             self._on_overfull()
         elif not self.paused:
@@ -290,7 +287,7 @@ class Session:
         """True while the transport wants no more."""
         raise NotImplementedError
 
-    def write(self, chunk: bytes | bytearray) -> None:
+    def write(self, chunks: list[Chunk]) -> None:
         raise NotImplementedError
 
     def close_transport(self) -> None:

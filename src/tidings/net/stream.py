@@ -9,7 +9,7 @@ from typing import cast
 
 from tidings.model.errors import WireError
 from tidings.net.handshake import BROKER, SEQUENCER
-from tidings.net.outbox import Policy, StreamOutbox
+from tidings.net.outbox import Chunk, Policy, StreamOutbox
 from tidings.net.session import Dial, End, Handler, Host, Session, State
 from tidings.wire.frames import MAX_FRAME_BYTES, FrameReader
 
@@ -81,9 +81,13 @@ class StreamSession(Session, asyncio.Protocol):
         self._paused = False
         self.flush()
 
-    def write(self, chunk: bytes | bytearray) -> None:
-        if self._transport is not None:
-            self._transport.write(chunk)
+    def write(self, chunks: list[Chunk]) -> None:
+        if self._transport is None:
+            return
+        if len(chunks) == 1:
+            self._transport.write(chunks[0])
+        else:
+            self._transport.writelines(chunks)
 
     def close_transport(self) -> None:
         """Half-close first: a close with unread input would reset, and the peer would lose our last words."""

@@ -15,7 +15,7 @@ from tidings.model.errors import WireError
 from tidings.model.messages import Hello, Message, Ping, Refused, Welcome
 from tidings.net.address import Address
 from tidings.net.dialling import settled
-from tidings.net.outbox import DatagramOutbox, Policy
+from tidings.net.outbox import Chunk, DatagramOutbox, Policy
 from tidings.net.session import Dial, End, Handler, Host, Session, State
 from tidings.wire.codec import decode, encode
 
@@ -106,8 +106,9 @@ class DatagramSession(Session):
             self.send(Ping(self._pings))
         self._tick_soon()
 
-    def write(self, chunk: bytes | bytearray) -> None:
-        self._endpoint.write(chunk, self._peer_address)
+    def write(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            self._endpoint.write(chunk, self._peer_address)
 
     def close_transport(self) -> None:
         self._timer.cancel()
@@ -165,7 +166,7 @@ class DatagramEndpoint(asyncio.DatagramProtocol):
         if self._sessions.get(peer) is session:
             del self._sessions[peer]
 
-    def write(self, chunk: bytes | bytearray, peer: Peer) -> None:
+    def write(self, chunk: Chunk, peer: Peer) -> None:
         if self.loses is not None and self.loses(peer):
             return
         if self.transport is not None and not self.transport.is_closing():
