@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from random import Random
 
+from tidings.protocol.sequencing.subscriber import OrderedSubscriber
 from tidings.scenario.expand import expand
 from tidings.scenario.load import parse_scenario
 from tidings.scenario.schema import CrashFault
@@ -52,6 +53,8 @@ def run_seed(seed: int) -> CampaignResult:
         publisher.together = lambda: random.choice(RUNS)
     if seed % CRASH_POINTS_EVERY == 2:
         CrashPoints(simulation.network, keepers(simulation), simulation.duration_ns)
+    if seed % CRASH_POINTS_EVERY > 1:
+        CrashPoints(simulation.network, resuming(simulation), simulation.duration_ns)
     problems = problems_of(partial(_run, simulation, writer), AssertionError)
     steps = simulation.network.schedule.steps
     return CampaignResult(seed, problems, *writer.counts, steps, replay_command(seed))
@@ -64,6 +67,12 @@ def keepers(simulation: Simulation) -> list[str]:
         return []
     brokers = simulation.plan.topology.brokers if simulation.guaranteed else ()
     return [*brokers, *(node.name for node in ordering.nodes)]
+
+
+def resuming(simulation: Simulation) -> list[str]:
+    """The subscribers that tell their brokers how far they have come."""
+    clients = [subscriber.client for subscriber in simulation.subscribers]
+    return [client.node.node for client in clients if client.resumes]
 
 
 def _run(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
@@ -147,9 +156,18 @@ def unfinished(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
     if simulation.ordering is not None:
         yield from simulation.ordering.broken
         yield from () if forgetful(simulation) else simulation.ordering.not_resumed
+        for subscriber in ordered_subscribers(simulation):
+            yield from simulation.ordering.mistaken(subscriber)
     waiting = [publisher.waiting for publisher in simulation.publishers]
     waiting += [subscriber.waiting for subscriber in simulation.subscribers]
     yield from filter(None, waiting)
+
+
+def ordered_subscribers(simulation: Simulation) -> Iterator[OrderedSubscriber]:
+    """As the servers know them."""
+    for subscriber in simulation.subscribers:
+        module = subscriber.client.module
+        yield from () if module is None else module.subscribers
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
