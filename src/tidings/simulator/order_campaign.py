@@ -32,6 +32,8 @@ from tidings.trace.reader import Trace
 CHECK_NS = NS_PER_S
 FIRST_LOOK_NS = 15 * NS_PER_S
 """After the workload: is all at rest? By then a publisher that crashed at its end has been given up."""
+LOOKS = 3
+"""At rest so many times in a row: what was published last may be on its way, and nobody knows to wait for it."""
 MODULE = "tidings.simulator.order_campaign"
 CRASH_POINTS_EVERY = 4
 """In one run of so many brokers and sequencers crash before they commit, or before they send."""
@@ -78,9 +80,12 @@ def resuming(simulation: Simulation) -> list[str]:
 def _run(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
     network = simulation.network
     network.start()
+    looks = 0
     for until in range(CHECK_NS, simulation.end_ns + 1, CHECK_NS):
         network.run(until)
-        if until >= simulation.duration_ns + FIRST_LOOK_NS and not any(unfinished(simulation, writer)):
+        if until >= simulation.duration_ns + FIRST_LOOK_NS:
+            looks = 0 if any(unfinished(simulation, writer)) else looks + 1
+        if looks == LOOKS:
             break
     yield from unfinished(simulation, writer)
     for publisher in simulation.publishers:

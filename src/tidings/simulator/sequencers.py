@@ -146,6 +146,8 @@ class SimulatedSequencer:
         self._reliable = reliable
         self._schedule = network.schedule
         self._lives = 0
+        self._first = True
+        """It has not lost its disk, in any of its lives."""
         self._outbox: NoOpOutbox
         self._under_way: dict[int, PublishNoOps] = {}
         """By their sequences in the session."""
@@ -153,9 +155,9 @@ class SimulatedSequencer:
         network.attach(self.name, broker)
 
     def _make(self, node: SimulatedNode) -> Node:
-        first = self._lives == 0 or bool(node.disk)
+        self._first = self._first and (self._lives == 0 or bool(node.disk))
         store = node.open_store("sequencer")
-        hosted = SequencerNode(node, self._ordering.layout, store, first=first)
+        hosted = SequencerNode(node, self._ordering.layout, store, first=self._first)
         self.sequencer = hosted.sequencer
         self._session = make_client(node, self._broker, self._lives, reliable=self._reliable).session
         self._outbox = NoOpOutbox(self._ordering.layout, hosted.sequencer.no_ops_published)
