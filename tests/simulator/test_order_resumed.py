@@ -19,14 +19,15 @@ from tidings.protocol.sequencing.resuming import Resumed, Resumption
 from tidings.protocol.sequencing.subscriber import OrderedSubscriber
 from tidings.scenario.expand import expand
 from tidings.scenario.load import parse_scenario
+from tidings.simulator.crash_points import CrashPoints, Point
 from tidings.simulator.memory_trace import MemoryWriter
 from tidings.simulator.order_campaign import run_seed, verdicts
 from tidings.simulator.run import Simulation
 
 Plant = Callable[[pytest.MonkeyPatch], None]
-SEEDS = (0, 7, 13, 18, 24, 26, 42, 66, 97, 105, 143, 154, 180, 198, 236, 278, 286, 288, 372)
+SEEDS = (0, 7, 13, 18, 24, 42, 66, 97, 105, 143, 154, 180, 198, 236, 278, 286, 288, 372)
 """Those in which subscribers die in the middle of something, when the scenario says so."""
-AT_CRASH_POINTS = (66, 70, 75, 127, 146, 175)
+AT_CRASH_POINTS = (26, 238, 79, 187, 226, 251, 283)
 """Those in which they die when a change is complete, or between what they tell their broker."""
 
 
@@ -168,8 +169,8 @@ def without_ghosts(patch: pytest.MonkeyPatch) -> None:
         (numbers_without_events_not_counted, (13, 26)),
         (topics_of_the_bookmark, (24, 66)),
         (shown_again, (0, 13)),
-        (complete_before_it_is_kept, (66, 70)),
-        (done_before_it_is_covered, (127, 175)),
+        (complete_before_it_is_kept, (26, 79)),
+        (done_before_it_is_covered, (238, 251)),
         (without_ghosts, (105, 189)),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -244,10 +245,38 @@ until that is given up. t has seen it, leaves /b, is killed, and joins /a: nobod
 so that only what t's earlier life has left (rule 2 of sequencing/groups.py) holds the event of /a back at s."""
 
 
-def shown_to(subscriber: str) -> tuple[list[str], list[str]]:
+KILLED_WHEN_JOINED = LEFT_BEFORE_THE_KILL.partition('[[fault]]\nkind = "crash"\nnodes = ["t"]')[0]
+KILLED_WHEN_JOINED = KILLED_WHEN_JOINED.replace("start_s = 2.0", "start_s = 2.2").replace(
+    """at = "b0"
+order = "total"
+topics = ["/b", "/d"]
+changes = [{ at_s = 3.0, remove = ["/b"] }, { at_s = 5.0, add = ["/a"] }]""",
+    """at = "b1"
+order = "total"
+topics = ["/b"]
+subscribe_at_s = 2.0
+changes = [{ at_s = 2.8, remove = ["/b"], add = ["/a"] }]""",
+)
+"""The same, but that t sees the event of /b in the turn in which it has just joined, and is killed at the end of it:
+the bookmark that says so is lost, and so is that the subscription was complete."""
+
+
+class AfterJoining(CrashPoints):
+    def turn_ns(self) -> int:
+        return 20_000_000
+
+    def draw(self) -> Point | None:
+        seen = self._network.schedule.now >= 2_220_000_000 and not any(self.crashes.values())
+        self.crashes[Point.BEFORE_FLUSH] += seen
+        return Point.BEFORE_FLUSH if seen else None
+
+
+def shown_to(subscriber: str, text: str = LEFT_BEFORE_THE_KILL) -> tuple[list[str], list[str]]:
     """The sources of its events, and what the checkers say of the run."""
     writer = MemoryWriter()
-    simulation = Simulation(expand(parse_scenario(LEFT_BEFORE_THE_KILL)), writer)
+    simulation = Simulation(expand(parse_scenario(text)), writer)
+    if text is KILLED_WHEN_JOINED:
+        AfterJoining(simulation.network, ["t"], 3_000_000_000)
     simulation.run()
     trace = writer.trace()
     rows = trace.delivered.to_pylist()
@@ -259,5 +288,24 @@ def test_what_an_earlier_life_has_left_counts_for_the_order(monkeypatch: pytest.
     assert shown_to("t") == shown_to("s") == (["b", "a"], [])
     without_ghosts(monkeypatch)
     shown, objections = shown_to("s")
+    assert shown == ["a", "b"]
+    assert "total_order: 1 violation" in objections[0]
+
+
+def first_told_when_complete(patch: pytest.MonkeyPatch) -> None:
+    """The broker hears of a subscription for the first time when it has been joined."""
+    tell = LeftBookmarks.tell
+
+    def later(self: LeftBookmarks) -> None:
+        if self._asked:
+            tell(self)
+
+    patch.setattr(LeftBookmarks, "tell", later)
+
+
+def test_what_a_life_saw_before_it_was_complete_counts_for_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown_to("t", KILLED_WHEN_JOINED) == shown_to("s", KILLED_WHEN_JOINED) == (["b", "a"], [])
+    first_told_when_complete(monkeypatch)
+    shown, objections = shown_to("s", KILLED_WHEN_JOINED)
     assert shown == ["a", "b"]
     assert "total_order: 1 violation" in objections[0]
