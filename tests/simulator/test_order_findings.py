@@ -8,6 +8,7 @@ import pytest
 
 from tidings.protocol.attachments import Attachments
 from tidings.protocol.reliable_client import ReliableSession
+from tidings.protocol.sequencing.early import EARLY_LIMIT, Early
 from tidings.scenario.expand import expand
 from tidings.scenario.load import parse_scenario
 from tidings.simulator import order_campaign
@@ -52,6 +53,16 @@ def new_after_another_crash(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimulatedSequencer, "_make", forgetful)
 
 
+def full_of_what_is_far_ahead(patch: pytest.MonkeyPatch) -> None:
+    """Over links that reorder, a standby that was away takes a batch or two at a time, and all wait for it."""
+
+    def keep(self: Early[object], number: int, item: object) -> None:
+        if len(self._items) < EARLY_LIMIT:
+            self._items[number] = item
+
+    patch.setattr(Early, "keep", keep)
+
+
 def one_look(patch: pytest.MonkeyPatch) -> None:
     """The run ends while its last event is on its way."""
     patch.setattr(order_campaign, "LOOKS", 1)
@@ -63,6 +74,7 @@ def one_look(patch: pytest.MonkeyPatch) -> None:
         (5925, ended_at_once),
         (5366, new_after_another_crash),
         (7071, one_look),
+        (7936, full_of_what_is_far_ahead),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
