@@ -171,14 +171,15 @@ class Attachments(Part, SubscriptionListener):
         self._local.add(client, subscription, held)
 
     def _find_orphans(self) -> None:
-        """Records of ours on which nothing hangs: their clients have not asked again yet."""
+        """Records of ours on which nothing hangs: their clients have not asked again yet, and cannot before the log is
+        complete."""
         name = self._sessions.neighbourhood.name
         for entry in self._log:
             if entry.record.broker == name and not entry.dead:
                 self._records[entry.interest] = entry.id
                 if entry.id not in self._local.users:
                     self._local.orphans[entry.id] = None
-        if self._local.orphans:
+        if self._local.orphans and not self._subscriptions.recovering:
             self.port.set_timer((self.name, "orphans"), self.port.now + ORPHAN_NS)
 
     def start(self) -> None:
@@ -296,6 +297,8 @@ class Attachments(Part, SubscriptionListener):
     # --- Stamps
 
     def records_changed(self, entries: Sequence[Entry]) -> None:
+        if self._subscriptions.recovering:  # who gave us these may forward what they select already
+            self._find_orphans()
         for name, client in self.clients.items():
             if client.attached and client.publishes and client.stamp_sent == client.stamp_taken:
                 self._send_stamp(name, client)

@@ -106,9 +106,9 @@ class KeptBookmarks(Part):
 class LeftBookmarks:
     """The client's half: what an earlier life has left at the broker, and what this one leaves there."""
 
-    def __init__(self, send: Send, emit: Emit, end: Callable[[str], None]) -> None:
+    def __init__(self, send: Send, emit: Emit, end: Callable[[str, bool], None]) -> None:
         self.end = end
-        """A subscription of an earlier life is not wanted any more."""
+        """A subscription of an earlier life is not wanted any more; True: what is on its way for it is."""
         self.known = False
         """The broker has said what it has."""
         self._send = send

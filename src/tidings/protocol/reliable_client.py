@@ -215,17 +215,24 @@ class ReliableSession(Session):
         """What its application holds is of no use to it any more, unless it has a successor: then what was published
         before everybody knew that one comes for a while, and what waits at the broker as long as it takes."""
         if drain:
-            self._held[subscription_id].state = State.DRAINING
-            self._answered(subscription_id)
-            self.port.set_timer((self.name, "drain", subscription_id), self.port.now + DRAIN_NS)
+            self._drain(self._held[subscription_id])
             return
         super().unsubscribe(subscription_id)
         for key in [key for key in self._undone if key[0] == subscription_id]:
             for _, _, ticket in self._undone[key]:
                 ticket.done()
 
-    def end_earlier(self, subscription_id: str) -> None:
-        super().end_earlier(subscription_id)
+    def _drain(self, held: Held) -> None:
+        held.state = State.DRAINING
+        self._answered(held.subscription.id)
+        self.port.set_timer((self.name, "drain", held.subscription.id), self.port.now + DRAIN_NS)
+
+    def end_earlier(self, subscription_id: str, drain: bool = False) -> None:
+        if drain:  # what comes for it comes for others as well, whole because of it
+            held = self._held[subscription_id] = Held(Subscription(subscription_id))
+            self._drain(held)
+        else:
+            super().end_earlier(subscription_id)
         self._asked.add(subscription_id)
         for early in self._early:
             early.waits_for.discard(subscription_id)

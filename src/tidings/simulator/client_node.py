@@ -64,6 +64,7 @@ class SimulatedClient:
         self.schedule = network.schedule
         self.session: Session
         self.application: Application
+        self.module: OrderingModule | None = None
         self.lives = 0
         self.publisher: Emit | None = None
         """It hears of publications; if it is alone, of everything."""
@@ -94,9 +95,9 @@ class SimulatedClient:
         node.emit = self.application.on_fact
         if self._layout is not None:
             self.session.takes_runs = True
-            module = OrderingModule(node, self._layout, incarnation=self.lives * IDENTITIES_PER_LIFE)
-            self.application.add_order(module, patience=self._patience)
-            made = WatchedNode((self.session, module), self._crashed)
+            self.module = OrderingModule(node, self._layout, incarnation=self.lives * IDENTITIES_PER_LIFE)
+            self.application.add_order(self.module, patience=self._patience)
+            made = WatchedNode((self.session, self.module), self._crashed)
         self.lives += 1
         for told in self.on_start:
             told()

@@ -1,7 +1,9 @@
-"""Crashes at the two moments that matter to a node that keeps a store: before it commits, and before it sends.
+"""Crashes at the moments that matter to a node that others count on: before it commits, before it sends, and when a
+part of what it sends has left.
 
 A node with crash points has turns, as a live one: what it writes and what it sends waits until the turn ends, which is
-a little later; then the driver commits, and then it sends. Draws come from a generator of their own.
+a little later; then the driver commits, and then it sends. A turn matters in which a node writes something, or a
+subscriber tells its broker how far it has come. Draws come from a generator of their own.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 LONGEST_TURN_NS = 2_000_000
 LONGEST_DOWN_NS = 1_500_000_000
 SHARE = 0.05
-"""Of the turns in which something was written."""
+"""Of the turns that matter."""
 MAX_CRASHES = 6
 """In a run."""
 
@@ -25,6 +27,7 @@ MAX_CRASHES = 6
 class Point(Enum):
     BEFORE_COMMIT = auto()
     BEFORE_FLUSH = auto()
+    AMID_FLUSH = auto()
 
 
 class CrashPoints:
@@ -42,7 +45,7 @@ class CrashPoints:
         return self._random.randrange(LONGEST_TURN_NS)
 
     def draw(self) -> Point | None:
-        """Whether the turn that ends now, in which a node wrote something, is its last, and where it ends."""
+        """Whether the turn that ends now, which matters, is the node's last, and where it ends."""
         over = self._network.schedule.now >= self._until_ns or sum(self.crashes.values()) >= MAX_CRASHES
         if over or self._random.random() >= SHARE:
             return None
@@ -50,8 +53,19 @@ class CrashPoints:
         self.crashes[point] += 1
         return point
 
-    def crash(self, name: str) -> None:
-        """As a kill would; its disk is kept."""
+    def leaving(self, point: Point, messages: int) -> int:
+        """How many of the messages of a turn that ends there leave."""
+        return self._random.randint(0, messages) if point is Point.AMID_FLUSH else 0
+
+    def crash(self, name: str, point: Point) -> None:
+        """As a kill would; its disk is kept. What has left in this instant comes to those who are beside the node."""
+        if point is Point.AMID_FLUSH:
+            schedule = self._network.schedule
+            schedule.at(schedule.now, lambda _first, _second: self._crash(name))
+        else:
+            self._crash(name)
+
+    def _crash(self, name: str) -> None:
         now = self._network.schedule.now
         up_at = min(now + self._random.randrange(LONGEST_DOWN_NS), self._until_ns)
         self._network.crash(name, keep_state=True)

@@ -7,7 +7,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from tidings.model.messages import Message
+from tidings.model.messages import Bookmark, Message
 from tidings.protocol.kernel import Handler, Node, RandomSource, Send, TimerName
 from tidings.protocol.store import MemoryStore
 from tidings.simulator.crash_points import CrashPoints, Point
@@ -116,20 +116,23 @@ class SimulatedNode:
             self.end_turn()
 
     def end_turn(self) -> None:
-        """Commit, then flush; or crash before or between."""
-        if self._turn is None or self.crash_points is None:
+        """Commit, then flush; or crash somewhere between."""
+        points = self.crash_points
+        if self._turn is None or points is None:
             return
         self._turn = None
-        if self._store is not None and self._store.pending:
-            point = self.crash_points.draw()
-            if point is not Point.BEFORE_COMMIT:
-                self._store.commit()
-            if point is not None:
-                self.crash_points.crash(self.node)
-                return
         outbox, self._outbox = self._outbox, []
+        writes = self._store is not None and bool(self._store.pending)
+        tells = any(isinstance(message, Bookmark) for _, _, message in outbox)
+        point = points.draw() if writes or tells else None
+        if self._store is not None and writes and point is not Point.BEFORE_COMMIT:
+            self._store.commit()
+        if point is not None:
+            del outbox[points.leaving(point, len(outbox)) :]
         for _, send, message in outbox:
             send(message)
+        if point is not None:
+            points.crash(self.node, point)
 
     # --- What the network does to the node
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from random import Random
 
+from tidings.protocol.sequencing.subscriber import OrderedSubscriber
 from tidings.scenario.expand import expand
 from tidings.scenario.load import parse_scenario
 from tidings.scenario.schema import CrashFault
@@ -31,6 +32,8 @@ from tidings.trace.reader import Trace
 CHECK_NS = NS_PER_S
 FIRST_LOOK_NS = 15 * NS_PER_S
 """After the workload: is all at rest? By then a publisher that crashed at its end has been given up."""
+LOOKS = 3
+"""At rest so many times in a row: what was published last may be on its way, and nobody knows to wait for it."""
 MODULE = "tidings.simulator.order_campaign"
 CRASH_POINTS_EVERY = 4
 """In one run of so many brokers and sequencers crash before they commit, or before they send."""
@@ -52,6 +55,8 @@ def run_seed(seed: int) -> CampaignResult:
         publisher.together = lambda: random.choice(RUNS)
     if seed % CRASH_POINTS_EVERY == 2:
         CrashPoints(simulation.network, keepers(simulation), simulation.duration_ns)
+    if seed % CRASH_POINTS_EVERY > 1:
+        CrashPoints(simulation.network, resuming(simulation), simulation.duration_ns)
     problems = problems_of(partial(_run, simulation, writer), AssertionError)
     steps = simulation.network.schedule.steps
     return CampaignResult(seed, problems, *writer.counts, steps, replay_command(seed))
@@ -66,12 +71,21 @@ def keepers(simulation: Simulation) -> list[str]:
     return [*brokers, *(node.name for node in ordering.nodes)]
 
 
+def resuming(simulation: Simulation) -> list[str]:
+    """The subscribers that tell their brokers how far they have come."""
+    clients = [subscriber.client for subscriber in simulation.subscribers]
+    return [client.node.node for client in clients if client.resumes]
+
+
 def _run(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
     network = simulation.network
     network.start()
+    looks = 0
     for until in range(CHECK_NS, simulation.end_ns + 1, CHECK_NS):
         network.run(until)
-        if until >= simulation.duration_ns + FIRST_LOOK_NS and not any(unfinished(simulation, writer)):
+        if until >= simulation.duration_ns + FIRST_LOOK_NS:
+            looks = 0 if any(unfinished(simulation, writer)) else looks + 1
+        if looks == LOOKS:
             break
     yield from unfinished(simulation, writer)
     for publisher in simulation.publishers:
@@ -147,9 +161,18 @@ def unfinished(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
     if simulation.ordering is not None:
         yield from simulation.ordering.broken
         yield from () if forgetful(simulation) else simulation.ordering.not_resumed
+        for subscriber in ordered_subscribers(simulation):
+            yield from simulation.ordering.mistaken(subscriber)
     waiting = [publisher.waiting for publisher in simulation.publishers]
     waiting += [subscriber.waiting for subscriber in simulation.subscribers]
     yield from filter(None, waiting)
+
+
+def ordered_subscribers(simulation: Simulation) -> Iterator[OrderedSubscriber]:
+    """As the servers know them."""
+    for subscriber in simulation.subscribers:
+        module = subscriber.client.module
+        yield from () if module is None else module.subscribers
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

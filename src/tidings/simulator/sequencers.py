@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -13,8 +13,9 @@ from tidings.protocol.sequencing.layout import Layout, Place
 from tidings.protocol.sequencing.machine import PublishNoOps
 from tidings.protocol.sequencing.no_ops import NoOpOutbox
 from tidings.protocol.sequencing.node import Sequencer, SequencerNode
-from tidings.protocol.sequencing.replica import Role, RoleChanged
-from tidings.protocol.sequencing.subscriber import Patience
+from tidings.protocol.sequencing.replica import Replica, Role, RoleChanged
+from tidings.protocol.sequencing.server import SequencerServer
+from tidings.protocol.sequencing.subscriber import OrderedSubscriber, Patience
 from tidings.scenario.order_nodes import order_node
 from tidings.scenario.ordering import PlannedOrdering
 from tidings.simulator.client_node import make_client
@@ -88,18 +89,32 @@ class RunOrdering:
             "servers": {place.name: self._server_summary(place) for place in self.layout.servers},
         }
 
-    def _server_summary(self, place: Place) -> dict[str, Any]:
-        replicas = {
+    def mistaken(self, subscriber: OrderedSubscriber) -> Iterator[str]:
+        """Servers that count on it for other topics than it has."""
+        for place in self.layout.servers:
+            server = self._active_server(place)
+            known = frozenset[int]() if server is None else server.topics_of(subscriber.identity)
+            if known and known != {*subscriber.wanted}:
+                topics = ", ".join(map(self.layout.entry, sorted(known)))
+                yield f"server {place.name} believes that {subscriber.identity[0]} has {topics}"
+
+    def _replicas(self, place: Place) -> dict[str, Replica]:
+        return {
             node.name: node.sequencer.replicas[place.name]
             for node in self.nodes
             if place.name in node.sequencer.replicas
         }
-        roles = {name: str(replica.role) for name, replica in replicas.items()}
-        active = next((replica for replica in replicas.values() if replica.role is Role.ACTIVE), None)
-        numbers = None
-        if active is not None and active.machine is not None:
-            server = active.machine.server
-            numbers = sum(server.clock[rank] for rank in server.own)
+
+    def _active_server(self, place: Place) -> SequencerServer | None:
+        for replica in self._replicas(place).values():
+            if replica.role is Role.ACTIVE and replica.machine is not None:
+                return replica.machine.server
+        return None
+
+    def _server_summary(self, place: Place) -> dict[str, Any]:
+        roles = {name: str(replica.role) for name, replica in self._replicas(place).items()}
+        server = self._active_server(place)
+        numbers = None if server is None else sum(server.clock[rank] for rank in server.own)
         no_ops = self._no_ops.get(place.name, {})
         return {
             "status": status_of(roles),
@@ -131,6 +146,8 @@ class SimulatedSequencer:
         self._reliable = reliable
         self._schedule = network.schedule
         self._lives = 0
+        self._first = True
+        """It has not lost its disk, in any of its lives."""
         self._outbox: NoOpOutbox
         self._under_way: dict[int, PublishNoOps] = {}
         """By their sequences in the session."""
@@ -138,9 +155,9 @@ class SimulatedSequencer:
         network.attach(self.name, broker)
 
     def _make(self, node: SimulatedNode) -> Node:
-        first = self._lives == 0 or bool(node.disk)
+        self._first = self._first and (self._lives == 0 or bool(node.disk))
         store = node.open_store("sequencer")
-        hosted = SequencerNode(node, self._ordering.layout, store, first=first)
+        hosted = SequencerNode(node, self._ordering.layout, store, first=self._first)
         self.sequencer = hosted.sequencer
         self._session = make_client(node, self._broker, self._lives, reliable=self._reliable).session
         self._outbox = NoOpOutbox(self._ordering.layout, hosted.sequencer.no_ops_published)

@@ -52,6 +52,8 @@ class Bookmark(Struct, frozen=True, array_like=True):
     """Why something that it waits for may never come."""
     refusal: str = ""
     """Why it cannot be resumed."""
+    draining: tuple[str, ...] = ()
+    """Subscriptions in the service that have successors; something may be on its way for them alone."""
 
     def resumption(self) -> Resumption:
         topics = {entry.rank: entry.done for entry in self.entries}

@@ -244,6 +244,8 @@ class OrderedSubscription:
         self._unread = 0
         """Numbers in them."""
         self._ungranted: list[Taking] = []
+        self._draining: dict[str, None] = {}
+        """Subscriptions in the service that have successors; what is on its way for them alone still comes."""
 
     # --- What is wanted
 
@@ -285,6 +287,8 @@ class OrderedSubscription:
         self._complete = False
         self._wanted = frozenset(self._layout.ranks_for(topics))
         self._ever |= self._wanted
+        if self.key is None and self._wanted:
+            self._make_subscriber(None)
         before = frozenset(self._entries)
         ended = [self._leave_entry(rank) for rank in sorted(before - self._wanted)]
         for rank in sorted(before & self._wanted):
@@ -367,6 +371,9 @@ class OrderedSubscription:
         for rank in sorted(self._entries):
             for subscription in self._leave_entry(rank):
                 self._owner.unsubscribe(subscription.id)
+        for name in self._draining:
+            self._owner.unsubscribe(name)
+        self._draining.clear()
 
     # --- How far the change is
 
@@ -375,9 +382,9 @@ class OrderedSubscription:
         if any(self._entries[rank].unaccepted for rank in missing):
             return
         if missing:
-            key = self._make_subscriber(None) if self.key is None else self.key
+            assert self.key is not None
             self._ask_for(missing)
-            self._module.change(key, missing)
+            self._module.change(self.key, missing)
         self._maybe_complete()
 
     def _make_subscriber(self, earlier: Resumption | None) -> int:
@@ -425,8 +432,9 @@ class OrderedSubscription:
             entry.chosen = entry.made
             if before is not None:
                 self._drop(entry, before)
+                self._draining[before.id] = None
                 self._tell()
-                self._owner.unsubscribe(before.id)
+                self._owner.unsubscribe(before.id, drain=True)
         self._maybe_join()
 
     def on_failed(self, fact: SubscriptionFailed) -> None:
@@ -438,6 +446,7 @@ class OrderedSubscription:
 
     def on_cancelled(self, fact: SubscriptionCancelled) -> None:
         """One of several."""
+        self._draining.pop(fact.subscription, None)
 
     def on_joined(self, ranks: Iterable[int]) -> None:
         """By the module. What was left and joined again meanwhile begins with the last time."""
@@ -468,7 +477,9 @@ class OrderedSubscription:
         earlier = kept.resumption()
         reason = kept.refusal or self._refusal(kept, names)
         for name in (*kept.others, *(names if reason else ())):
-            self._bookmarks.end(name)
+            self._bookmarks.end(name, False)
+        for name in kept.draining:
+            self._bookmarks.end(name, not reason)
         if reason:
             self._bookmarks.forget(self.id)
             self._owner.emit(SubscriptionBroken(self.id, f"{NOT_RESUMED}: {reason}"))
@@ -477,6 +488,7 @@ class OrderedSubscription:
         self._settled = self._interest
         self._made = dict(kept.joined) | {entry.rank: entry.joined for entry in kept.entries}
         self._ever = frozenset(kept.ever)
+        self._draining = dict.fromkeys(kept.draining)
         for entry in kept.entries:
             self._enter(entry.rank, self._resumed_entry(entry))
             self.progress.begin(entry.rank, entry.done)
@@ -532,6 +544,7 @@ class OrderedSubscription:
                 ever=tuple(sorted(self._ever)),
                 lineages=self._module.lineages,
                 doubt=self._doubt,
+                draining=tuple(self._draining),
             )
         )
 
@@ -682,7 +695,7 @@ class OrderedSubscription:
                 self._module.end(key)
 
     def on_broker_changed(self) -> None:
-        if self.key is not None and self._patience is None:
+        if self.key is not None and self._asked and self._patience is None:
             self._doubt = MOVED
             self._module.doubt(self.key, MOVED)
 

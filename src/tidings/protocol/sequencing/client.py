@@ -495,6 +495,10 @@ class OrderingModule(Part):
                 return server
         return ""
 
+    @property
+    def subscribers(self) -> list[OrderedSubscriber]:
+        return list(self._subscribers.values())
+
     def incarnation_of(self, key: int) -> int:
         return self._subscribers[key].identity[1]
 

@@ -20,8 +20,11 @@ class Early(Generic[Item]):
         self._items: dict[int, Item] = {}
 
     def keep(self, number: int, item: Item) -> None:
-        if len(self._items) < EARLY_LIMIT:
-            self._items[number] = item
+        """Those whose turn comes first: full of what is far ahead it would be of no use to what is next."""
+        items = self._items
+        items[number] = item
+        if len(items) > EARLY_LIMIT:
+            del items[max(items)]
 
     def pop(self, number: int) -> Item | None:
         return self._items.pop(number, None)
