@@ -176,8 +176,7 @@ def test_part_of_a_run_is_done_with_when_the_client_dies() -> None:
     network.client("s").session.acknowledges = False
     network.at(3.0).publish_all("p", [0] * 9)
     undone = network.at(3.5).client("s").session._undone["s", "p", 0]
-    for _, _, ticket in list(undone):
-        ticket.done(1, 4)
+    undone.finish(1, 4)
     network.at(4.0).crash("s")
     network.network.nodes["s"].disk["marks"].clear()
     network.at(5.0).restart("s")
@@ -196,8 +195,7 @@ def test_a_run_on_disk_is_rewritten_where_part_of_it_is_done_with() -> None:
     session = network.client("s").session
     session.acknowledges = False
     undone = network.at(9.0).client("s").session._undone["s", "p", 0]
-    for _, _, ticket in list(undone):
-        ticket.done(1, 7)
+    undone.finish(1, 7)
     assert 0 < network.at(11.0).broker("b0").delivery.spilled_bytes < spilled
     network.crash("b0", "s")
     network.network.nodes["s"].disk["marks"].clear()

@@ -173,11 +173,10 @@ class Attachments(Part, SubscriptionListener):
     def _find_orphans(self) -> None:
         """Records of ours on which nothing hangs: their clients have not asked again yet."""
         name = self._sessions.neighbourhood.name
-        for entry in self._log:
-            if entry.record.broker == name and not entry.dead:
-                self._records[entry.interest] = entry.id
-                if entry.id not in self._local.users:
-                    self._local.orphans[entry.id] = None
+        own = [entry for entry in self._log if entry.record.broker == name and not entry.dead]
+        self._records |= {entry.interest: entry.id for entry in own}
+        found = [entry.id for entry in own if entry.id not in self._local.users]
+        self._local.set_orphans([*self._local.orphans, *found])
         if self._local.orphans:
             self.port.set_timer((self.name, "orphans"), self.port.now + ORPHAN_NS)
 
@@ -203,7 +202,8 @@ class Attachments(Part, SubscriptionListener):
 
     def _end_orphans(self) -> None:
         """Clients of these that did not come back by now are not waited for any longer."""
-        orphans, self._local.orphans = self._local.orphans, {}
+        orphans = self._local.orphans
+        self._local.set_orphans([])
         for record_id in orphans:
             self._delivery.client_wants_no_more(UNKNOWN_CLIENT + record_id, "")
             if not self._local.users.get(record_id):
@@ -269,8 +269,8 @@ class Attachments(Part, SubscriptionListener):
 
     def on_notified(self, sender: str, message: Notified) -> None:
         done = self._noted(sender, message.done)
-        last = max((message.granted, *(last for _, last in done)))
         if not self._delivery.client_took(sender, message.granted, done):
+            last = max((message.granted, *(last for _, last in done)))
             self.port.emit(Misbehaviour(sender, f"it acknowledges notification {last}, it never got so many"))
             return
         client = self.clients.get(sender)
@@ -282,7 +282,8 @@ class Attachments(Part, SubscriptionListener):
         client = self.clients.get(sender)
         if client is None:
             return done
-        done, client.unnoted = (*client.unnoted, *done), ()
+        if client.unnoted:
+            done, client.unnoted = (*client.unnoted, *done), ()
         if not self._bookmarks.write(sender):
             done, client.unnoted = (), done
         return done

@@ -18,7 +18,8 @@ parked (protocol/parking.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from tidings.model.errors import WireError
 from tidings.model.messages import (
@@ -55,7 +56,7 @@ MAX_FLOWS = 262_144
 """Flows that are remembered; the least recent ones are forgotten first."""
 
 
-class _Verdict(NamedTuple):
+class _Verdict(Struct, frozen=True, gc=False):
     """Who may get some publications of a flow."""
 
     flow: Flow
@@ -65,7 +66,10 @@ class _Verdict(NamedTuple):
 
     def here(self, route: Route, name: str) -> tuple[Entry, ...]:
         """The records of that broker that get them."""
-        return next((_admitted(to, self.mark, self.excluded) for to in route if to.broker == name), ())
+        for to in route:
+            if to.broker == name:
+                return _admitted(to, self.mark, self.excluded)
+        return ()
 
 
 class Delivery(Part, SessionListener, SubscriptionListener):
@@ -228,17 +232,19 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         """The client has room for more than the first `granted` notifications, and is done with these; False, and
         nothing has changed, if it never got so many."""
         hop = LocalClient(client)
-        named = [number for number in (granted, *(last for _, last in done)) if number]
-        if not all(self.hops.knows(hop, number) for number in named):
+        last = granted
+        for _, end in done:
+            last = end if end > last else last
+        if last and not self.hops.knows(hop, last):
             return False
         self.hops.taken(hop, granted)
         self._confirmed(hop, done)
+        self._pump(hop)
         return True
 
     def _pump(self, hop: Hop) -> None:
-        to, send = name_of(hop), self.port.send
-        for queued in self.hops.due(hop):
-            send(to, self._message_for(queued, hop))
+        while (queued := self.hops.next_due(hop)) is not None:
+            self.port.send(name_of(hop), self._message_for(queued, hop))
 
     # --- Taking publications
 
@@ -261,7 +267,8 @@ class Delivery(Part, SessionListener, SubscriptionListener):
 
         position, taken = self._log.position, fresh - 1
         for part, route in self._log.routes(_from(stretch, fresh), message.label, complain):
-            self._pass_over(flow, stretch, taken + 1, part.first - 1, sender, number)
+            if part.first > taken + 1:
+                self._pass_over(flow, stretch, taken + 1, part.first - 1, sender, number)
             excluded = message.excluded
             if lacking:
                 lacked = [entry.id for to in route for entry in to.entries if entry.id in lacking]
@@ -270,14 +277,14 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             carried = message if part is stretch else _with(message, part)
             self._take(verdict, carried, part, route, (sender, number + part.first - stretch.first))
             taken = part.last
-        self._pass_over(flow, stretch, taken + 1, stretch.last, sender, number)
+        if taken < stretch.last:
+            self._pass_over(flow, stretch, taken + 1, stretch.last, sender, number)
 
     def _pass_over(
         self, flow: Flow, stretch: Stretch, first: int, last: int, sender: str, number: int
     ) -> None:
         """These do not decode: nobody gets them."""
-        if first <= last:
-            self._tell_sender(sender, flow, number + first - stretch.first, last - first + 1)
+        self._tell_sender(sender, flow, number + first - stretch.first, last - first + 1)
 
     def publish(self, client: str, generation: int, stamp: int, stretch: Stretch) -> None:
         """One of our own clients publishes; a stamp of a log that is lost certifies for all we know now."""
@@ -310,7 +317,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         if self._first_unseen(flow, message.last, message.last, sender, number) > message.last:
             return
         queued = self._new(flow, message.label, message.first, message.last)
-        queued.message = message
+        queued.make_gap(message)
         queued.senders.append((sender, number))
         self._set_pending_of_gap(queued, message.subscriptions)
         self._place(queued)
@@ -440,7 +447,8 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         message = self._spill.body(queued)
         subscriptions = queued.local[client]
         stays_whole = not self._local.only_headers(client, subscriptions)
-        subscriptions = tuple(name for name in subscriptions if name != ENDED)
+        if ENDED in subscriptions:
+            subscriptions = tuple(name for name in subscriptions if name != ENDED)
         if isinstance(message, ForwardGap):
             return Missed(subscriptions, message.source, message.incarnation, message.first, message.last)
         stretch = message.stretch
@@ -467,16 +475,14 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         self._parking.sweep_soon()
 
     def _check_numbers(self, sender: str, ranges: Ranges) -> None:
-        unknown = [last for _, last in ranges if not self.hops.knows(sender, last)]
-        if unknown:
-            self.port.emit(
-                Misbehaviour(sender, f"it confirms publication {unknown[0]}, it never got so many")
-            )
+        for _, last in ranges:
+            if not self.hops.knows(sender, last):
+                self.port.emit(Misbehaviour(sender, f"it confirms publication {last}, it never got so many"))
+                return
 
     def _confirmed(self, hop: Hop, ranges: Ranges) -> None:
         for queued in self.hops.passed(hop, ranges):
             self._finish(queued)
-        self._pump(hop)
 
     def _finish(self, queued: Queued) -> None:
         """Everybody has it."""
@@ -550,9 +556,9 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             ):
                 left += (ENDED,)
             if left:
-                queued.local[client] = left
+                queued.local = {**queued.local, client: left}
             elif not queued.hops.get(hop):  # what is on its way is acknowledged like anything else
-                del queued.local[client]
+                queued.local = {name: names for name, names in queued.local.items() if name != client}
                 self._strike(queued, [hop])
 
     def adopt(self, placeholder: str, client: str, subscription: str, interest: Interest) -> None:
@@ -561,7 +567,8 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         on_its_way = False
         for queued in self.queue.entries():
             for part in self._selected(queued, interest) if placeholder in queued.local else ():
-                part.local[client] = tuple(sorted({*part.local.get(client, ()), subscription}))
+                names = tuple(sorted({*part.local.get(client, ()), subscription}))
+                part.local = {**part.local, client: names}
                 part.pending.setdefault(hop, None)
                 on_its_way = on_its_way or part.hops.get(hop, 0) > 0
         if on_its_way:  # for another subscription of the client: it goes again, for both, and in order

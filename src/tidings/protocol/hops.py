@@ -6,13 +6,13 @@ confirmations name ranges of numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from heapq import heappop, heappush
 
 from tidings.model.messages import Taken
 from tidings.protocol.arrivals import Ranges
 from tidings.protocol.kernel import Port
-from tidings.protocol.queued import Hop, Queue, Queued, name_of
+from tidings.protocol.queued import NOBODY, Hop, Queue, Queued, name_of
 from tidings.structures.range_map import RangeMap
 
 MAX_WAITING_PER_SENDER = 1_024
@@ -55,8 +55,11 @@ class Hops:
     def __contains__(self, hop: Hop) -> bool:
         return hop in self._outgoing
 
-    def open(self, hop: Hop) -> None:
-        self._outgoing.setdefault(hop, _Outgoing())
+    def open(self, hop: Hop) -> _Outgoing:
+        outgoing = self._outgoing.get(hop)
+        if outgoing is None:
+            outgoing = self._outgoing[hop] = _Outgoing()
+        return outgoing
 
     def close(self, hop: Hop) -> None:
         """The connection is gone, and its numbers with it."""
@@ -84,25 +87,25 @@ class Hops:
             queued.pending[name] = hop
         if hop not in queued.hops:
             queued.hops[hop] = 0
-            self.open(hop)
-            self._outgoing[hop].hand_over(queued)
+            self.open(hop).hand_over(queued)
 
-    def due(self, hop: Hop) -> Iterator[Queued]:
-        """What is to be sent there now: what was handed over, while the window has room."""
+    def next_due(self, hop: Hop) -> Queued | None:
+        """What is to be sent there now, and counts as sent: what was handed over, while the window has room."""
         outgoing = self._outgoing.get(hop)
         while outgoing is not None and outgoing.turns:
             room = self._window - (outgoing.count - outgoing.taken)
             if room <= 0:
-                return
+                return None
             queued = outgoing.next()
             if queued is None or queued.hops.get(hop) != 0:
                 continue  # confirmed or withdrawn while it waited
             if queued.count > room:
                 self.split(queued, queued.first + room)
-            queued.hops[hop] = outgoing.count + 1
+            queued.hops[hop] = number = outgoing.count + 1
             outgoing.count += queued.count
-            outgoing.sent.add(queued.hops[hop], outgoing.count, queued)
-            yield queued
+            outgoing.sent.add(number, outgoing.count, queued)
+            return queued
+        return None
 
     def split(self, queued: Queued, at: int) -> Queued:
         """What is from that sequence on becomes an entry of its own, wherever it is on its way."""
@@ -141,7 +144,7 @@ class Hops:
             else:
                 outgoing.handed_over.pop(queued.serial, None)
         queued.hops.clear()
-        queued.parked_beyond = frozenset()
+        queued.parked_beyond = NOBODY
         for name in queued.pending:
             queued.pending[name] = None
 
@@ -151,7 +154,8 @@ class Hops:
         """The hop has taken the first so many of this connection."""
         outgoing = self._outgoing.get(hop)
         if outgoing is not None:
-            outgoing.taken = min(max(outgoing.taken, number), outgoing.count)
+            if number > outgoing.taken:
+                outgoing.taken = min(number, outgoing.count)
 
     def parked(self, hop: Hop, ranges: Ranges) -> None:
         for first, last in ranges:
@@ -162,13 +166,17 @@ class Hops:
         """The hop confirms these numbers; what nobody has to confirm any more."""
         done: list[Queued] = []
         for first, last in ranges:
-            for queued in self._exactly(hop, first, last):
-                number = queued.hops.pop(hop)
-                self._outgoing[hop].sent.take(number, number + queued.count - 1)
-                queued.parked_beyond -= {hop}
-                for name in [name for name, chosen in queued.pending.items() if chosen == hop]:
-                    del queued.pending[name]
-                if not queued.pending:
+            found = self._exactly(hop, first, last)
+            if found:
+                self._outgoing[hop].sent.take(first, last)
+            for queued in found:
+                del queued.hops[hop]
+                if queued.parked_beyond:
+                    queued.parked_beyond -= {hop}
+                pending = queued.pending
+                for name in [name for name, chosen in pending.items() if chosen == hop]:
+                    del pending[name]
+                if not pending:
                     done.append(queued)
         return done
 

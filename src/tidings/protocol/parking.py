@@ -69,7 +69,8 @@ class Parking:
 
     def placed(self, queued: Queued) -> None:
         """It waits from now on: whoever published it should not wait for what may be parked."""
-        self.set_sweep()
+        if self._sweep_at is None:  # else it is due by then
+            self.set_sweep()
         if self._queue.parked_count and self._is_stuck(queued):
             self.sweep_soon()
         elif self._is_waited_for(queued):
@@ -96,7 +97,7 @@ class Parking:
     def sweep_soon(self, after_ns: int = SOON_NS) -> None:
         """Something that came just now may be parked."""
         self._sweep_all = True
-        self.set_sweep(after_ns + SOON_PER_WAITING_NS * self._queue.unparked_count)
+        self.set_sweep(min(after_ns + SOON_PER_WAITING_NS * self._queue.unparked_count, SWEEP_NS))
 
     def sweep(self) -> list[Queued]:
         """Park what waits only for those who cannot be reached; delete from disk what is done. Returns the gaps in the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from tidings.model.messages import Forward, ForwardGap
@@ -25,6 +26,9 @@ def name_of(hop: Hop) -> str:
     return hop.name if isinstance(hop, LocalClient) else hop
 
 
+NOBODY: frozenset[Hop] = frozenset()
+
+
 class Row:
     """A row of the spill on disk, and what of it somebody still waits for."""
 
@@ -43,10 +47,12 @@ class Queued:
     """
 
     __slots__ = (
+        "count",
         "excluded",
         "first",
         "flow",
         "hops",
+        "is_gap",
         "label",
         "last",
         "local",
@@ -69,6 +75,9 @@ class Queued:
         self.label = label
         self.first = first
         self.last = last
+        self.count = last - first + 1
+        """How many numbers it takes."""
+        self.is_gap = False
         self.taken_at = taken_at
         self.message: Forward | ForwardGap | None = None
         """With these publications, and maybe others around them; None while it is on disk only."""
@@ -80,24 +89,18 @@ class Queued:
         """Who has to confirm it, with the hop that it was handed to."""
         self.hops: dict[Hop, int] = {}
         """Hops that have it or will get it, with its first number there; 0: not sent yet."""
-        self.parked_beyond: frozenset[Hop] = frozenset()
+        self.parked_beyond = NOBODY
         """Hops that said that it waits only for somebody who cannot be reached from there."""
-        self.local: dict[str, tuple[str, ...]] = {}
-        """Clients with the subscriptions that it is for."""
+        self.local: Mapping[str, tuple[str, ...]] = {}
+        """Clients with the subscriptions that it is for; others may share it, so it is replaced where it changes."""
         self.senders: list[tuple[Hop, int]] = []
         """Who sent it, with its first number there; a client's numbers are its sequences."""
         self.parked = False
         self.row: Row | None = None
         """Where it is on disk."""
 
-    @property
-    def is_gap(self) -> bool:
-        return self.message.__class__ is ForwardGap
-
-    @property
-    def count(self) -> int:
-        """How many numbers it takes."""
-        return 1 if self.message.__class__ is ForwardGap else self.last - self.first + 1
+    def make_gap(self, message: ForwardGap) -> None:
+        self.message, self.last, self.count, self.is_gap = message, message.last, 1, True
 
     def keep_in(self, row: Row) -> None:
         self.row = row
@@ -109,12 +112,12 @@ class Queued:
         part = Queued(self.serial + offset, self.flow, self.label, at, self.last, self.taken_at)
         part.size_bytes = self.size_bytes * part.count // self.count
         self.size_bytes -= part.size_bytes
-        self.last = at - 1
+        self.last, self.count = at - 1, offset
         part.message, part.mark, part.excluded = self.message, self.mark, self.excluded
         part.pending = dict(self.pending)
         part.hops = {hop: number and number + offset for hop, number in self.hops.items()}
         part.parked_beyond = self.parked_beyond
-        part.local = dict(self.local)
+        part.local = self.local
         part.senders = [(sender, number + offset) for sender, number in self.senders]
         part.parked = self.parked
         if self.row is not None:
@@ -133,6 +136,8 @@ class Queue:
         self._unparked: dict[int, Queued] = {}
         self._flows: dict[Flow, RangeMap[Queued]] = {}
         self._in_order = True
+        self._highest = 0
+        """Of all serials so far."""
         self.parked_count = 0
         """Entries that are parked."""
 
@@ -160,7 +165,10 @@ class Queue:
         return [] if ranges is None else ranges.overlapping(first, last)
 
     def add(self, queued: Queued) -> None:
-        self._in_order = self._in_order and queued.serial > next(reversed(self._entries), 0)
+        if queued.serial > self._highest:
+            self._highest = queued.serial
+        else:
+            self._in_order = False
         self._entries[queued.serial] = queued
         if queued.parked:
             self.parked_count += 1
@@ -199,7 +207,7 @@ class Queue:
         """It is a gap from now on, or another one."""
         ranges = self._flows[queued.flow]
         ranges.take(queued.last if queued.is_gap else queued.first, queued.last)
-        queued.message, queued.last = message, message.last
+        queued.make_gap(message)
         self._index(queued)
 
     def _index(self, queued: Queued) -> None:

@@ -134,12 +134,12 @@ class RangeMap(Generic[Value]):
         return place + 1
 
     def _remove(self, first: int) -> None:
-        starts = self._starts
+        starts, head = self._starts, self._head
         del self._ranges[first]
-        if starts[self._head] != first:
-            del starts[bisect_left(starts, first, lo=self._head)]
+        if starts[head] != first:
+            del starts[bisect_left(starts, first, lo=head)]
             return
-        self._head += 1
-        if self._head > COMPACT_FROM and 2 * self._head > len(starts):
-            del starts[: self._head]
+        self._head = head + 1
+        if head >= COMPACT_FROM and 2 * head >= len(starts):
+            del starts[: head + 1]
             self._head = 0

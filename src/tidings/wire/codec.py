@@ -238,8 +238,8 @@ def encoded_size(message: Message) -> int:
 
 
 def _forward_bytes(message: Forward) -> int:
-    excluded = sum([len(name) + 2 for name in message.excluded])
-    return message.stretch.size_bytes + excluded + BATCH_OVERHEAD_BYTES
+    size_bytes: int = message.stretch.size_bytes + BATCH_OVERHEAD_BYTES
+    return size_bytes + sum([len(name) + 2 for name in message.excluded]) if message.excluded else size_bytes
 
 
 def _fragment_bytes(message: Fragment) -> int:
