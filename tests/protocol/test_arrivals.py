@@ -13,7 +13,7 @@ from tidings.protocol.arrivals import Arrivals, Notice, Ticket, merged
 def ticket(notice: Notice, first: int | None = None, last: int | None = None) -> Ticket:
     """For the events `first` to `last`, all of the notice unless said otherwise."""
     begin, end = notice.first if first is None else first, notice.last if last is None else last
-    return Ticket({}, ("s", "p", 0), notice, begin, end)
+    return notice.ticket({}, ("s", "p", 0), begin, end)
 
 
 def test_what_is_done_is_what_all_holders_are_done_with() -> None:

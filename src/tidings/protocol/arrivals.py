@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from msgspec import Struct
+
 from tidings.protocol.application.beneath import END
 from tidings.structures.range_map import RangeMap
 from tidings.structures.range_set import RangeSet
@@ -34,9 +36,9 @@ class Arrivals:
 
     def arrive(self, first: int, count: int) -> Notice:
         """So many consecutive events of a source, from that sequence on, came together."""
-        number = self.count + 1
+        shift = self.count + 1 - first
         self.count += count
-        return Notice(self, number, self.count, number - first)
+        return Notice(self, first, first + count - 1, shift)
 
     def news(self) -> tuple[int, Ranges] | None:
         """What the broker has not been told: how many are granted, and which are done. None: nothing."""
@@ -78,27 +80,24 @@ class _Shared:
         self.holders = self.ungranted = 2
 
 
-class Notice:
+class Notice(Struct, eq=False):
     """Notifications that came together, for as many as hold them: the streams of a client, or a part that waits for
     something. Whoever handles them says `close` when everybody has been asked; until then nothing counts as settled.
 
     They are spoken of by their sequences; `shift` is what to add to one for its number.
     """
 
-    __slots__ = ("_arrivals", "_holds", "_is_open", "_shared", "_shift", "_unsaid", "first", "last")
-
-    def __init__(self, arrivals: Arrivals, first: int, last: int, shift: int) -> None:
-        self._arrivals = arrivals
-        self.first = first - shift
-        self.last = last - shift
-        self._shift = shift
-        self._is_open = True
-        self._holds: tuple[tuple[int, int], ...] = ()
-        """Ranges that somebody holds, or held; mostly it is one."""
-        self._shared: dict[int, _Shared] | None = None
-        """Those that several hold, once there were any."""
-        self._unsaid: tuple[tuple[int, int, bool, bool], ...] = ()
-        """What the holders said before `close`: of which, whether they are done with it, and had granted it."""
+    _arrivals: Arrivals
+    first: int
+    last: int
+    _shift: int
+    _is_open: bool = True
+    _holds: tuple[tuple[int, int], ...] = ()
+    """Ranges that somebody holds, or held; mostly it is one."""
+    _shared: dict[int, _Shared] | None = None
+    """Those that several hold, once there were any."""
+    _unsaid: tuple[tuple[int, int, bool, bool], ...] = ()
+    """What the holders said before `close`: of which, whether they are done with it, and had granted it."""
 
     def hold(self, first: int, last: int, *, granted: bool = False) -> None:
         """One more has these."""
@@ -107,6 +106,11 @@ class Notice:
         self._holds += ((first, last),)
         if granted:
             self.grant(first, last)
+
+    def ticket(self, table: dict[Source, Undone], source: Source, first: int, last: int) -> Ticket:
+        """For a subscription's application, which holds these."""
+        self.hold(first, last)
+        return Ticket(table, source, self, first, last)
 
     def _share(self, first: int, last: int) -> None:
         shared = self._shared = self._shared or {}
@@ -216,26 +220,20 @@ class Undone(RangeMap[tuple[Notice, bool]]):
             before.release(low, high, granted=granted)
 
 
-class Ticket:
+class Ticket(Struct, eq=False):
     """Consecutive events of a source that a subscription's application holds, whichever connection brought each last.
 
     Mostly the application is done with all of them before the handler of their notice ends: then nobody else hears of
     the ticket. Otherwise they are among the undone from `keep` on.
     """
 
-    __slots__ = ("_first", "_is_done", "_last", "_notice", "_source", "_table", "_undone")
-
-    def __init__(
-        self, table: dict[Source, Undone], source: Source, notice: Notice, first: int, last: int
-    ) -> None:
-        self._table = table
-        self._source = source
-        self._notice = notice
-        self._first = first
-        self._last = last
-        self._is_done = False
-        self._undone: Undone | None = None
-        notice.hold(first, last)
+    _table: dict[Source, Undone]
+    _source: Source
+    _notice: Notice
+    _first: int
+    _last: int
+    _is_done: bool = False
+    _undone: Undone | None = None
 
     def keep(self) -> Undone | None:
         """They may come again from now on; None: the application was done with them at once."""

@@ -45,7 +45,7 @@ from tidings.protocol.labels import Label, on_path
 from tidings.protocol.local_subscriptions import ENDED, LocalSubscriptions
 from tidings.protocol.matching import selected
 from tidings.protocol.parking import Parking
-from tidings.protocol.queued import Flow, Hop, LocalClient, Queue, Queued, Row, name_of
+from tidings.protocol.queued import Flow, Hop, LocalClient, Queue, Queued, Row
 from tidings.protocol.sessions import SessionListener, Sessions
 from tidings.protocol.spill import Spill, Spilled, SpillLimits
 from tidings.protocol.store import Store
@@ -244,7 +244,10 @@ class Delivery(Part, SessionListener, SubscriptionListener):
 
     def _pump(self, hop: Hop) -> None:
         while (queued := self.hops.next_due(hop)) is not None:
-            self.port.send(name_of(hop), self._message_for(queued, hop))
+            if isinstance(hop, LocalClient):
+                self.port.send(hop.name, self._notification(queued, hop.name))
+            else:
+                self.port.send(hop, self._message(queued))
 
     # --- Taking publications
 
@@ -356,8 +359,9 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             self._tell_sender(sender, flow, number + begin - first, last - begin + 1)
 
     def _new(self, flow: Flow, label: Label, first: int, last: int) -> Queued:
-        queued = Queued(self._serial + 1, flow, label, first, last, self.port.now)
-        self._serial += last - first + 1
+        count = last - first + 1
+        queued = Queued(self._serial + 1, flow, label, first, last, count, self.port.now)
+        self._serial += count
         return queued
 
     def _take(
@@ -378,16 +382,18 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             self._place(queued)
 
     def _set_pending(self, queued: Queued, route: Route) -> None:
+        pending, mark, excluded = queued.pending, queued.mark, queued.excluded
         for to in route:
-            if to.broker == self._name:
+            broker = to.broker
+            if broker == self._name:
                 for client in queued.local:
-                    queued.pending[LocalClient(client)] = None
-            elif _admitted(to, queued.mark, queued.excluded):
-                queued.pending[to.broker] = None
+                    pending[LocalClient(client)] = None
+            elif (not excluded and to.newest <= mark) or _admitted(to, mark, excluded):
+                pending[broker] = None
 
     def _place(self, queued: Queued) -> None:
         if not queued.pending:
-            self._tell_senders(queued)
+            self._confirmations.finished(queued)
             return
         self.queue.add(queued)
         self._senders.wait(queued)
@@ -406,8 +412,10 @@ class Delivery(Part, SessionListener, SubscriptionListener):
                     names_of[name] = [name]
                 continue
             hop = self._sessions.frontier(self._log.labels[name])
-            if hop is not None and self._subscriptions.ready(hop):
-                names_of.setdefault(hop, []).append(name)
+            if hop in names_of:
+                names_of[hop].append(name)
+            elif hop is not None and self._subscriptions.ready(hop):
+                names_of[hop] = [name]
         for to, names in names_of.items():
             self.hops.hand_over(queued, to, names)
         for to in names_of:
@@ -417,11 +425,6 @@ class Delivery(Part, SessionListener, SubscriptionListener):
 
     def _window_of(self, sender: Hop) -> int:
         return self.window if isinstance(sender, LocalClient) else self._sessions.window_of(sender)
-
-    def _message_for(self, queued: Queued, hop: Hop) -> Message:
-        if isinstance(hop, LocalClient):
-            return self._notification(queued, hop.name)
-        return self._message(queued)
 
     def _message(self, queued: Queued) -> Message:
         """As it goes to another broker: what came into the log since it was taken is named as excluded."""
@@ -492,9 +495,6 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         if not was_parked:
             self._senders.go_on(queued)
         self._parking.finished(queued)
-        self._tell_senders(queued)
-
-    def _tell_senders(self, queued: Queued) -> None:
         self._confirmations.finished(queued)
 
     def _tell_sender(self, sender: Hop, flow: Flow, number: int, count: int) -> None:
@@ -640,7 +640,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             parts = self._local.targets(routed, here) if here else [(routed, {})]
             for part, targets in parts:
                 serial = spilled.serial + part.first - stretch.first
-                queued = Queued(serial, flow, spilled.label, part.first, part.last, self.port.now)
+                queued = Queued(serial, flow, spilled.label, part.first, part.last, part.count, self.port.now)
                 queued.mark, queued.excluded = spilled.mark, spilled.excluded
                 queued.size_bytes = part.size_bytes
                 queued.local = targets

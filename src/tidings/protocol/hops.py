@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from tidings.model.messages import Taken
 from tidings.protocol.arrivals import Ranges
 from tidings.protocol.kernel import Port
-from tidings.protocol.queued import NOBODY, Hop, Queue, Queued, name_of
+from tidings.protocol.queued import NOBODY, Hop, LocalClient, Queue, Queued, name_of
 from tidings.structures.range_map import RangeMap
 
 MAX_WAITING_PER_SENDER = 1_024
@@ -153,9 +153,8 @@ class Hops:
     def taken(self, hop: Hop, number: int) -> None:
         """The hop has taken the first so many of this connection."""
         outgoing = self._outgoing.get(hop)
-        if outgoing is not None:
-            if number > outgoing.taken:
-                outgoing.taken = min(number, outgoing.count)
+        if outgoing is not None and number > outgoing.taken:
+            outgoing.taken = min(number, outgoing.count)
 
     def parked(self, hop: Hop, ranges: Ranges) -> None:
         for first, last in ranges:
@@ -174,8 +173,11 @@ class Hops:
                 if queued.parked_beyond:
                     queued.parked_beyond -= {hop}
                 pending = queued.pending
-                for name in [name for name, chosen in pending.items() if chosen == hop]:
-                    del pending[name]
+                if isinstance(hop, LocalClient):  # it carries to nobody else
+                    pending.pop(hop, None)
+                else:
+                    for name in [name for name, chosen in pending.items() if chosen == hop]:
+                        del pending[name]
                 if not pending:
                     done.append(queued)
         return done

@@ -105,7 +105,8 @@ class Parking:
         self._sweep_at = None
         newest = self._port.now if self._sweep_all else self._port.now - SWEEP_NS
         self._sweep_all = False
-        self._away = {name: last for name, last in self._away.items() if last in self._queue}
+        if self._away:
+            self._away = {name: last for name, last in self._away.items() if last in self._queue}
         stuck: list[Queued] = []
         blocked: set[Flow] = set()
         for queued in self._queue.unparked():
@@ -118,7 +119,7 @@ class Parking:
             blocked.add(queued.flow)
             if self._port.now - queued.taken_at < PROMPT_NS and self._is_waited_for(queued):
                 self.sweep_soon(PROMPT_NS)
-        gaps = self._park(stuck)
+        gaps = self._park(stuck) if stuck else []
         self._spill.sweep()
         if self._queue.unparked_count or self._spill.is_outdated:
             self.set_sweep()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from tidings.model.messages import Forward, ForwardGap
 from tidings.protocol.labels import Label
 from tidings.structures.range_map import RangeMap
 
 
-class LocalClient(NamedTuple):
+class LocalClient(Struct, frozen=True, gc=False):
     """One of the broker's own clients, where clients and other brokers are hops alike."""
 
     name: str
@@ -39,65 +40,42 @@ class Row:
         self.pieces: dict[int, Queued] = {}
 
 
-class Queued:
+class Queued(Struct, eq=False):
     """Consecutive publications of a flow that wait for the same, or a gap in the place of some.
 
     All that is said of it holds for each of its publications; where that ends, it is split. It has consecutive numbers
     with every hop and every sender, one for each publication; a gap has one.
     """
 
-    __slots__ = (
-        "count",
-        "excluded",
-        "first",
-        "flow",
-        "hops",
-        "is_gap",
-        "label",
-        "last",
-        "local",
-        "mark",
-        "message",
-        "parked",
-        "parked_beyond",
-        "pending",
-        "row",
-        "senders",
-        "serial",
-        "size_bytes",
-        "taken_at",
-    )
-
-    def __init__(self, serial: int, flow: Flow, label: Label, first: int, last: int, taken_at: int) -> None:
-        self.serial = serial
-        """In the order in which publications were taken."""
-        self.flow = flow
-        self.label = label
-        self.first = first
-        self.last = last
-        self.count = last - first + 1
-        """How many numbers it takes."""
-        self.is_gap = False
-        self.taken_at = taken_at
-        self.message: Forward | ForwardGap | None = None
-        """With these publications, and maybe others around them; None while it is on disk only."""
-        self.size_bytes = 0
-        self.mark = 0
-        """Records of the log beyond this position do not get it, and never will."""
-        self.excluded: tuple[str, ...] = ()
-        self.pending: dict[Hop, Hop | None] = {}
-        """Who has to confirm it, with the hop that it was handed to."""
-        self.hops: dict[Hop, int] = {}
-        """Hops that have it or will get it, with its first number there; 0: not sent yet."""
-        self.parked_beyond = NOBODY
-        """Hops that said that it waits only for somebody who cannot be reached from there."""
-        self.local: Mapping[str, tuple[str, ...]] = {}
-        """Clients with the subscriptions that it is for; others may share it, so it is replaced where it changes."""
-        self.senders: list[tuple[Hop, int]] = []
-        """Who sent it, with its first number there; a client's numbers are its sequences."""
-        self.parked = False
-        self.row: Row | None = None
-        """Where it is on disk."""
+    serial: int
+    """In the order in which publications were taken."""
+    flow: Flow
+    label: Label
+    first: int
+    last: int
+    count: int
+    """How many numbers it takes."""
+    taken_at: int
+    message: Forward | ForwardGap | None = None
+    """With these publications, and maybe others around them; None while it is on disk only."""
+    size_bytes: int = 0
+    mark: int = 0
+    """Records of the log beyond this position do not get it, and never will."""
+    excluded: tuple[str, ...] = ()
+    local: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Clients with the subscriptions that it is for; others may share it, so it is replaced where it changes."""
+    pending: dict[Hop, Hop | None] = field(default_factory=dict)
+    """Who has to confirm it, with the hop that it was handed to."""
+    hops: dict[Hop, int] = field(default_factory=dict)
+    """Hops that have it or will get it, with its first number there; 0: not sent yet."""
+    parked_beyond: frozenset[Hop] = NOBODY
+    """Hops that said that it waits only for somebody who cannot be reached from there."""
+    senders: list[tuple[Hop, int]] = field(default_factory=list)
+    """Who sent it, with its first number there; a client's numbers are its sequences."""
+    is_gap: bool = False
+    parked: bool = False
+    row: Row | None = None
+    """Where it is on disk."""
 
     def make_gap(self, message: ForwardGap) -> None:
         self.message, self.last, self.count, self.is_gap = message, message.last, 1, True
@@ -109,8 +87,9 @@ class Queued:
     def split_off(self, at: int) -> Queued:
         """What is from that sequence on; this ends before it."""
         offset = at - self.first
-        part = Queued(self.serial + offset, self.flow, self.label, at, self.last, self.taken_at)
-        part.size_bytes = self.size_bytes * part.count // self.count
+        count = self.last - at + 1
+        part = Queued(self.serial + offset, self.flow, self.label, at, self.last, count, self.taken_at)
+        part.size_bytes = self.size_bytes * count // self.count
         self.size_bytes -= part.size_bytes
         self.last, self.count = at - 1, offset
         part.message, part.mark, part.excluded = self.message, self.mark, self.excluded

@@ -45,7 +45,7 @@ from tidings.model.messages import (
 from tidings.model.run import Run, Stretch, singles
 from tidings.model.subscription import Subscription
 from tidings.protocol.application.beneath import END
-from tidings.protocol.arrivals import Arrivals, Notice, Source, Ticket, Undone
+from tidings.protocol.arrivals import Arrivals, Notice, Source, Undone
 from tidings.protocol.bookmarks import LeftBookmarks
 from tidings.protocol.client import CANCELLING, Held, Session, State
 from tidings.protocol.facts import (
@@ -294,7 +294,7 @@ class ReliableSession(Session):
     def _hand_out(self, held: Held, stretch: Stretch, notice: Notice) -> None:
         subscription_id = held.subscription.id
         source = (subscription_id, stretch.source, stretch.incarnation)
-        ticket = Ticket(self._undone, source, notice, stretch.first, stretch.last)
+        ticket = notice.ticket(self._undone, source, stretch.first, stretch.last)
         if isinstance(stretch, Run):
             self.port.emit(RunDelivered(subscription_id, stretch, ticket=ticket))
         else:
@@ -321,7 +321,7 @@ class ReliableSession(Session):
         self._shown_before(held, message.source, message.incarnation, message.last)
         missed = (message.source, message.incarnation, message.first, message.last)
         source = (held.subscription.id, message.source, message.incarnation)
-        ticket = Ticket({}, source, notice, message.last, message.last)  # if it comes again, it is told again
+        ticket = notice.ticket({}, source, message.last, message.last)  # if it comes again, it is told again
         self.port.emit(EventsMissed(held.subscription.id, *missed, ticket=ticket))
         if self.acknowledges:
             ticket.done()

@@ -7,6 +7,7 @@ subscription of its own: an event is shown for the one that the subscriber had w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Protocol
 
 from tidings.model.event import Publication
@@ -28,6 +29,7 @@ from tidings.protocol.sequencing.layout import Layout
 DRAIN_NS = 5_000_000_000
 """How long what was published before a subscription was cancelled may come."""
 NEVER = 2**63 - 1
+_pattern = lru_cache(maxsize=1_024)(TopicPattern)
 
 
 class Window:
@@ -282,7 +284,7 @@ class OrderedActor(PlainActor):
 
     def _wanted_since(self, topic: str) -> Iterator[int]:
         """What was left is not shown any more, though it is wanted again and its entry was never left."""
-        return (at for wanted, at in self._since.items() if TopicPattern(wanted).matches(topic))
+        return (at for wanted, at in self._since.items() if _pattern(wanted).matches(topic))
 
     def _on_broken(self, reason: str) -> None:
         super()._on_broken(reason)

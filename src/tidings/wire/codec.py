@@ -233,8 +233,15 @@ def _check_sizes(stretches: Sequence[Stretch], body_bytes: int) -> None:
 
 def encoded_size(message: Message) -> int:
     """How many bytes the message takes in a batch of its kind, without encoding an event for it."""
-    size = _SIZES.get(message.__class__)
-    return len(encode(message)) if size is None else size(message)
+    return size_of(message.__class__)(message)
+
+
+def size_of(kind: type) -> Callable[[Any], int]:
+    """That function, for messages of one class."""
+    if kind in _SIZES:
+        return _SIZES[kind]
+    encode_it = _encode if kind in _TRAVELS_AS_IT_IS else encode
+    return lambda message: len(encode_it(message))
 
 
 def _forward_bytes(message: Forward) -> int:

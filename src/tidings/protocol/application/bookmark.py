@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Struct, structs
 
 from tidings.model.messages import MAX_BOOKMARK_BYTES
-from tidings.model.timestamp import Timestamp
 from tidings.protocol.sequencing.resuming import Fence, Resumed, Resumption
 
 MAX_OPEN = 64
@@ -91,21 +90,21 @@ class Progress:
     def has(self, rank: int) -> bool:
         return rank in self._done
 
-    def pass_by(self, stamp: Timestamp, count: int = 1, *, no_op: bool) -> None:
+    def pass_by(self, rank: int, first: int, count: int = 1, *, no_op: bool) -> None:
         """Done with so many numbers, and with all before them. A no-op's event that comes after all is shown late."""
-        rank, number = stamp.topic, stamp.number + count - 1
-        if rank not in self._done:
+        done, last = self._done.get(rank), first + count - 1
+        if done is None:
             return
         open_ = self._open[rank]
-        if number > self._done[rank]:
-            self._done[rank] = number
+        if last > done:
+            self._done[rank] = last
             self._fences.pop(rank, None)
         if no_op:
-            open_ |= dict.fromkeys(range(stamp.number, number + 1))
+            open_ |= dict.fromkeys(range(first, last + 1))
             while len(open_) > MAX_OPEN:
                 del open_[next(iter(open_))]
-        else:
-            for passed in [passed for passed in open_ if stamp.number <= passed <= number]:
+        elif open_:
+            for passed in [passed for passed in open_ if first <= passed <= last]:
                 del open_[passed]
 
     def copy(self) -> Progress:
