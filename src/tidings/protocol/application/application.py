@@ -193,18 +193,18 @@ class Application:
     # --- What the service beneath says
 
     def on_fact(self, fact: object) -> None:
+        if isinstance(fact, Delivered):  # most are
+            holder = self._holders.get(fact.subscription)
+            if holder is not None:
+                holder.on_delivered(fact)
+            elif fact.ticket is not None:
+                fact.ticket.done()
+            return
         handle = _HANDLERS.get(fact.__class__)
         if handle is None:
             self.emit(fact)
         else:
             handle(self, fact)
-
-    def _on_delivered(self, fact: Delivered) -> None:
-        holder = self._holders.get(fact.subscription)
-        if holder is not None:
-            holder.on_delivered(fact)
-        elif fact.ticket is not None:
-            fact.ticket.done()
 
     def _on_run(self, fact: RunDelivered) -> None:
         holder = self._holders.get(fact.subscription)
@@ -311,7 +311,6 @@ class Application:
 
 
 _HANDLERS: dict[type, Callable[[Application, Any], None]] = {
-    Delivered: Application._on_delivered,
     RunDelivered: Application._on_run,
     EventsMissed: Application._on_missed,
     PublicationConfirmed: Application._on_confirmed,
