@@ -29,8 +29,8 @@ class Arrivals:
         self._on_news = on_news
         self._granted = 0
         self._told = 0
-        self._settled = RangeSet()
-        """Numbers above `_granted` that are granted or done, not all of them next to it."""
+        self._settled: RangeSet | None = None
+        """Numbers above `_granted`, and not next to it, that are granted or done; None: there are none."""
         self._done: list[tuple[int, int]] = []
         """Since the broker was last told."""
 
@@ -59,12 +59,15 @@ class Arrivals:
 
     def _settle(self, first: int, last: int) -> None:
         if first > self._granted + 1:
+            self._settled = self._settled or RangeSet()
             self._settled.add_range(first, last + 1)
             return
-        self._granted = max(self._granted, last)
-        if self._settled:
+        if last > self._granted:
+            self._granted = last
+        if self._settled is not None:
             self._granted = self._settled.contiguous_end(self._granted + 1) - 1
             self._settled.trim_below(self._granted + 1)
+            self._settled = self._settled or None
 
     def end(self) -> None:
         """The connection is gone: nobody is told any more."""
@@ -129,7 +132,9 @@ class Notice(Struct, eq=False):
             for start, stop in held.missing(self.first, self.last + 1):
                 self._arrivals.finish(start + self._shift, stop - 1 + self._shift)
         for first, last, done, granted in self._unsaid:
-            if done:
+            if done and not self._shared:
+                self._arrivals.finish(first + self._shift, last + self._shift)
+            elif done:
                 self.release(first, last, granted=granted)
             else:
                 self.grant(first, last)
@@ -262,9 +267,10 @@ class Ticket(Struct, eq=False):
 
 def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """In order, and joined where they meet."""
-    found: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if found and first == found[-1][1] + 1:
+    ascending = sorted(ranges)
+    found = ascending[:1]
+    for first, last in ascending[1:]:
+        if first == found[-1][1] + 1:
             found[-1] = (found[-1][0], last)
         else:
             found.append((first, last))

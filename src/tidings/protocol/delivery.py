@@ -106,7 +106,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         self._subscriptions = subscriptions
         self._log = subscriptions.log
         self._local = local
-        self._senders = Senders(port, self._window_of)
+        self._senders = Senders(port, sessions, window)
         self._confirmations = Confirmations(port, self.hops)
         self._spill = Spill(port.node, store, lambda reason: port.emit(SpillFailed(reason)))
         self._parking = Parking(
@@ -269,7 +269,8 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             self.port.emit(Misbehaviour(sender, str(error)))
 
         position, taken = self._log.position, fresh - 1
-        for part, route in self._log.routes(_from(stretch, fresh), message.label, complain):
+        fresh_ones = stretch if fresh == stretch.first else _from(stretch, fresh)
+        for part, route in self._log.routes(fresh_ones, message.label, complain):
             if part.first > taken + 1:
                 self._pass_over(flow, stretch, taken + 1, part.first - 1, sender, number)
             excluded = message.excluded
@@ -319,7 +320,11 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         flow = (message.origin, message.source, message.incarnation)
         if self._first_unseen(flow, message.last, message.last, sender, number) > message.last:
             return
-        queued = self._new(flow, message.label, message.first, message.last)
+        count = message.last - message.first + 1
+        queued = Queued(
+            self._serial + 1, flow, message.label, message.first, message.last, count, self.port.now
+        )
+        self._serial += count
         queued.make_gap(message)
         queued.senders.append((sender, number))
         self._set_pending_of_gap(queued, message.subscriptions)
@@ -358,12 +363,6 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         if begin <= last:
             self._tell_sender(sender, flow, number + begin - first, last - begin + 1)
 
-    def _new(self, flow: Flow, label: Label, first: int, last: int) -> Queued:
-        count = last - first + 1
-        queued = Queued(self._serial + 1, flow, label, first, last, count, self.port.now)
-        self._serial += count
-        return queued
-
     def _take(
         self, verdict: _Verdict, message: Forward, stretch: Stretch, route: Route, sender: tuple[Hop, int]
     ) -> None:
@@ -372,12 +371,23 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         here = verdict.here(route, self._name)
         parts = self._local.targets(stretch, here) if here else [(stretch, {})]
         for part, targets in parts:
-            queued = self._new(verdict.flow, verdict.label, part.first, part.last)
-            queued.mark, queued.excluded = verdict.mark, verdict.excluded
-            queued.message = message if part is stretch else _with(message, part)
-            queued.size_bytes = part.size_bytes
-            queued.senders.append((hop, number + part.first - stretch.first))
-            queued.local = targets
+            first, count = part.first, part.count
+            queued = Queued(
+                self._serial + 1,
+                verdict.flow,
+                verdict.label,
+                first,
+                part.last,
+                count,
+                self.port.now,
+                message if part is stretch else _with(message, part),
+                part.size_bytes,
+                verdict.mark,
+                verdict.excluded,
+                targets,
+            )
+            self._serial += count
+            queued.senders.append((hop, number + first - stretch.first))
             self._set_pending(queued, route)
             self._place(queued)
 
@@ -422,9 +432,6 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             self._pump(to)
 
     # --- Messages
-
-    def _window_of(self, sender: Hop) -> int:
-        return self.window if isinstance(sender, LocalClient) else self._sessions.window_of(sender)
 
     def _message(self, queued: Queued) -> Message:
         """As it goes to another broker: what came into the log since it was taken is named as excluded."""

@@ -73,7 +73,7 @@ class Parking:
             self.set_sweep()
         if self._queue.parked_count and self._is_stuck(queued):
             self.sweep_soon()
-        elif self._is_waited_for(queued):
+        elif queued.local and self._is_waited_for(queued):
             self.sweep_soon(PROMPT_NS)
 
     def finished(self, queued: Queued) -> None:

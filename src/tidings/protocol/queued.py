@@ -164,7 +164,7 @@ class Queue:
         else:
             del self._unparked[queued.serial]
         ranges = self._flows[queued.flow]
-        ranges.take(queued.last if queued.is_gap else queued.first, queued.last)
+        ranges.pop(queued.last if queued.is_gap else queued.first, queued.last)
         if not ranges:
             del self._flows[queued.flow]
         return True

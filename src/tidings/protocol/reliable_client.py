@@ -269,7 +269,10 @@ class ReliableSession(Session):
             self._keep_early(subscriptions, what, notice)
         notice.close()
         self._handling = False
-        self._on_news()
+        if self._gathers:
+            self._on_news()
+        else:
+            self._acknowledge()
 
     def _deliver(self, held: Held, stretch: Stretch, notice: Notice) -> None:
         """Show what is new of it; what the application holds already is the same, on this connection now."""

@@ -224,7 +224,8 @@ class SubscriptionLog:
         One that does not decode is left out, and `complain` told.
         """
         found: list[tuple[Stretch, Route]] = []
-        for part in self._matcher.parts(stretch, complain):
+        known = stretch.selection_token is self._matcher.token
+        for part in (stretch,) if known else self._matcher.parts(stretch, complain):
             route = self._routes.get((part.selection, origin))
             found.append((part, self._route(part.selection, origin) if route is None else route))
         return found

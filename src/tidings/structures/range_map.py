@@ -106,6 +106,14 @@ class RangeMap(Generic[Value]):
                 self._remove(start)
         return pieces
 
+    def pop(self, first: int, last: int) -> Value | None:
+        """The value of just this range, which is there no more; None: there is no such range."""
+        found = self._ranges.get(first)
+        if found is None or found[0] != last:
+            return None
+        self._remove(first)
+        return found[1]
+
     def cut(self, at: int) -> None:
         """No range goes across: what has both `at` and the number before it becomes two."""
         place = self._place(at)
