@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.protocol.arrivals import Arrivals, Notice, Ticket, merged
+from tidings.protocol.arrivals import Arrivals, Notice, Ticket, Undone, merged
 
 
 def ticket(notice: Notice, first: int | None = None, last: int | None = None) -> Ticket:
@@ -103,9 +103,32 @@ def test_what_came_again_is_done_with_on_the_new_connection() -> None:
     assert set(told) == {"after"}
 
 
+def test_only_what_is_not_done_with_at_once_is_in_the_table() -> None:
+    arrivals = Arrivals(lambda: None)
+    table: dict[tuple[str, str, int], Undone] = {}
+    notice = arrivals.arrive(1, 4)
+    quick = notice.ticket(table, ("s", "p", 0), 1, 2)
+    slow = notice.ticket(table, ("s", "p", 0), 3, 4)
+    quick.done()
+    assert quick.keep() is None
+    quick.grant()
+    slow.keep()
+    notice.close()
+    assert [(first, last) for first, last, _ in table["s", "p", 0]] == [(3, 4)]
+    assert arrivals.news() == (2, ((1, 2),))
+    slow.done(3, 3)
+    slow.done()
+    slow.done()
+    assert table == {}
+    assert arrivals.news() == (4, ((3, 4),))
+
+
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["arrive", "grant", "done"]), st.integers(0, 5), st.integers(0, 6), st.integers(0, 6)
+        st.sampled_from(["arrive", "keep", "grant", "done"]),
+        st.integers(0, 5),
+        st.integers(0, 6),
+        st.integers(0, 6),
     ),
     max_size=60,
 )
@@ -135,6 +158,8 @@ def test_random_courses_agree_with_the_model(course: list[tuple[str, int, int, i
                         ungranted[number].add(len(tickets))
                     tickets.append((made, numbers))
             notice.close()
+        elif what == "keep":
+            tickets[which][0].keep()
         elif what == "grant":
             tickets[which][0].grant()
             for number in tickets[which][1]:

@@ -73,18 +73,20 @@ class Progress:
 
     def __init__(self) -> None:
         self._done: dict[int, int] = {}
-        self._open: dict[int, dict[int, None]] = {}
+        self._open: dict[int, tuple[int, ...]] = {}
+        """No-ops whose events may come yet, the latest last."""
         self._fences: dict[int, Fence] = {}
         """Of entries of which nothing was done with since they were joined."""
 
     def begin(self, rank: int, start: Resumed) -> None:
         self._done[rank] = start.clock
-        self._open[rank] = dict.fromkeys(start.open)
+        self._open[rank] = start.open
         if start.fence is not None:
             self._fences[rank] = start.fence
 
     def end(self, rank: int) -> None:
         self._done.pop(rank, None)
+        self._open.pop(rank, None)
         self._fences.pop(rank, None)
 
     def has(self, rank: int) -> bool:
@@ -95,29 +97,26 @@ class Progress:
         done, last = self._done.get(rank), first + count - 1
         if done is None:
             return
-        open_ = self._open[rank]
         if last > done:
             self._done[rank] = last
             self._fences.pop(rank, None)
+        open_ = self._open[rank]
         if no_op:
-            open_ |= dict.fromkeys(range(first, last + 1))
-            while len(open_) > MAX_OPEN:
-                del open_[next(iter(open_))]
+            new = (number for number in range(first, last + 1) if number not in open_)
+            self._open[rank] = (*open_, *new)[-MAX_OPEN:]
         elif open_:
-            for passed in [passed for passed in open_ if first <= passed <= last]:
-                del open_[passed]
+            self._open[rank] = tuple(number for number in open_ if not first <= number <= last)
 
     def copy(self) -> Progress:
         copy = Progress()
-        copy._done, copy._fences = dict(self._done), dict(self._fences)
-        copy._open = {rank: dict(numbers) for rank, numbers in self._open.items()}
+        copy._done, copy._open, copy._fences = dict(self._done), dict(self._open), dict(self._fences)
         return copy
 
     def reached(self, incarnation: int) -> Reached:
-        return Reached(incarnation, self._done, {rank: tuple(self._open[rank]) for rank in self._done})
+        return Reached(incarnation, self._done, self._open)
 
     def of(self, rank: int) -> Resumed:
-        return Resumed(self._done[rank], self._fences.get(rank), tuple(self._open[rank]))
+        return Resumed(self._done[rank], self._fences.get(rank), self._open[rank])
 
 
 def advanced(kept: Bookmark, reached: Reached | None) -> Bookmark:
