@@ -242,7 +242,7 @@ def test_rolling_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Delivery._place
 
     def confirm_when_taken(self: Delivery, queued: Queued) -> None:
-        self._tell_senders(queued)
+        self._confirmations.finished(queued)
         queued.senders.clear()
         place(self, queued)
 

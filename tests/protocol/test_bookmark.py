@@ -7,7 +7,6 @@ from random import Random
 import pytest
 
 from tidings.model.messages import MAX_BOOKMARK_BYTES
-from tidings.model.timestamp import Timestamp
 from tidings.protocol.application.bookmark import (
     TOO_LARGE,
     Bookmark,
@@ -56,7 +55,7 @@ def play(random: Random) -> tuple[Progress, Twin]:
         else:
             number, no_op = before.clock + 1, random.random() < 0.4
         twin.turns.append((rank, number, no_op))
-        progress.pass_by(Timestamp(rank, number, (), ()), no_op=no_op)
+        progress.pass_by(rank, number, no_op=no_op)
     return progress, twin
 
 
@@ -76,7 +75,9 @@ def test_a_header_that_counts_as_a_no_op_is_found(monkeypatch: pytest.MonkeyPatc
     """A planted bug: its event would be waited for though there is none."""
     pass_by = Progress.pass_by
     monkeypatch.setattr(
-        Progress, "pass_by", lambda self, stamp, count=1, *, no_op: pass_by(self, stamp, count, no_op=True)
+        Progress,
+        "pass_by",
+        lambda self, rank, first, count=1, *, no_op: pass_by(self, rank, first, count, no_op=True),
     )
     assert disagreements(range(20))
 

@@ -17,6 +17,7 @@ from breadth import few
 from overlay_network import OverlayNetwork, events
 from tidings.model.messages import Forward
 from tidings.model.run import Run, RunMaker, Stretch
+from tidings.protocol.facts import Delivered
 from tidings.protocol.hops import Hops
 from tidings.protocol.queued import Queued
 from tidings.protocol.spill import Spill, SpillLimits
@@ -176,12 +177,31 @@ def test_part_of_a_run_is_done_with_when_the_client_dies() -> None:
     network.client("s").session.acknowledges = False
     network.at(3.0).publish_all("p", [0] * 9)
     undone = network.at(3.5).client("s").session._undone["s", "p", 0]
-    for _, _, ticket in list(undone):
-        ticket.done(1, 4)
+    undone.finish(1, 4)
     network.at(4.0).crash("s")
     network.network.nodes["s"].disk["marks"].clear()
     network.at(5.0).restart("s")
     assert network.at(8.0).shown("s") == [*events("p", 1, 9), *events("p", 5, 9)]
+    assert network.remains() == []
+
+
+def test_who_unsubscribes_while_it_is_shown_an_event_is_done_with_it() -> None:
+    network = line()
+    session, node = network.client("s").session, network.network.nodes["s"]
+    session.acknowledges = False
+    emit = node.emit
+
+    def leave(fact: object) -> None:
+        emit(fact)
+        if isinstance(fact, Delivered):
+            session.unsubscribe(fact.subscription)
+
+    network.at(3.0).publish("p")
+    assert [*network.at(3.5).client("s").session._undone] == [("s", "p", 0)]
+    node.emit = leave
+    network.at(4.0).publish("p")
+    assert network.at(6.0).shown("s") == events("p", 1, 2)
+    assert session._undone == {}
     assert network.remains() == []
 
 
@@ -196,8 +216,7 @@ def test_a_run_on_disk_is_rewritten_where_part_of_it_is_done_with() -> None:
     session = network.client("s").session
     session.acknowledges = False
     undone = network.at(9.0).client("s").session._undone["s", "p", 0]
-    for _, _, ticket in list(undone):
-        ticket.done(1, 7)
+    undone.finish(1, 7)
     assert 0 < network.at(11.0).broker("b0").delivery.spilled_bytes < spilled
     network.crash("b0", "s")
     network.network.nodes["s"].disk["marks"].clear()

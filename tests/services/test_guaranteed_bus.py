@@ -13,8 +13,7 @@ from tidings.cli.processes import free_addresses
 from tidings.net.broker import BrokerServer
 from tidings.net.guaranteed import GuaranteedSettings
 from tidings.opening import Embedded
-from tidings.protocol import reliable_client
-from tidings.protocol.arrivals import Notice, Ticket
+from tidings.protocol.arrivals import Ticket
 from tidings.protocol.facts import EventsMissed
 from tidings.scenario.schema import ChainShape, Overlay
 from tidings.scenario.topology import build_topology, neighbourhoods
@@ -339,11 +338,6 @@ def test_the_window_of_a_bus_is_what_it_has_not_taken(monkeypatch: pytest.Monkey
 
     embedded(scenario, brokers=2)
 
-    class Careless(Ticket):
-        def __init__(self, notice: Notice, *told: Any) -> None:
-            super().__init__(notice, *told)
-            self.done()
-
-    monkeypatch.setattr(reliable_client, "Ticket", Careless)
+    monkeypatch.setattr(Ticket, "keep", Ticket.done)
     with pytest.raises(AssertionError):
         embedded(scenario, brokers=2)

@@ -166,7 +166,7 @@ def confirm_on_arrival(patch: pytest.MonkeyPatch) -> None:
     def confirmed(self: Delivery, queued: Queued) -> None:
         place(self, queued)
         if queued.pending:
-            self._tell_senders(queued)
+            self._confirmations.finished(queued)
 
     patch.setattr(Delivery, "_place", confirmed)
 

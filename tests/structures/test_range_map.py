@@ -10,7 +10,9 @@ from tidings.structures.range_map import RangeMap
 NUMBERS = st.integers(1, 40)
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["add", "take", "cut", "overlapping", "free", "get"]), NUMBERS, st.integers(-1, 12)
+        st.sampled_from(["add", "take", "pop", "cut", "overlapping", "free", "get"]),
+        NUMBERS,
+        st.integers(-1, 12),
     ),
     max_size=60,
 )
@@ -40,6 +42,11 @@ def test_like_a_dictionary_of_numbers(steps: list[tuple[str, int, int]]) -> None
             case "take":
                 assert spread(ranges.take(first, last)) == within
                 for number in within:
+                    del twin[number]
+            case "pop":
+                whole = [value for begin, end, value in ranges if (begin, end) == (first, last)]
+                assert ranges.pop(first, last) == (whole[0] if whole else None)
+                for number in within if whole else ():
                     del twin[number]
             case "overlapping":
                 assert spread(ranges.overlapping(first, last)) == within

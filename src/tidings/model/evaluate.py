@@ -35,7 +35,14 @@ def compile_pattern(conjuncts: tuple[Conjunct, ...]) -> Matcher:
     matchers = [compile_conjunct(conjunct) for conjunct in conjuncts]
     if len(matchers) == 1:
         return matchers[0]
-    return lambda attributes: any(matcher(attributes) for matcher in matchers)
+
+    def matches(attributes: Mapping[str, Any]) -> bool:
+        for matcher in matchers:  # noqa: SIM110 - a generator for each event costs more than its matchers
+            if matcher(attributes):
+                return True
+        return False
+
+    return matches
 
 
 def compile_conjunct(conjunct: Conjunct) -> Matcher:

@@ -149,6 +149,10 @@ class Publication(Struct, array_like=True, eq=False, gc=False):
         return decode_event(self.raw)
 
 
+# The slot itself under its other names: each event is asked for them many times, and a property costs a call.
+Publication.first = Publication.last = Publication.sequence  # type: ignore[method-assign, assignment]
+
+
 class Event(Struct, array_like=True, dict=True):
     """What an application gets."""
 

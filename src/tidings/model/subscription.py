@@ -84,11 +84,12 @@ class Interest:
         return None if self.pattern is None else self.pattern.text
 
     def has_topic(self, topic: str) -> bool:
-        return any(pattern.matches(topic) for pattern in self.topics)
+        if topic in self._exact:
+            return True
+        return bool(self._wild) and any(pattern.matches(topic) for pattern in self._wild)
 
     def matches(self, publication: Matchable) -> bool:
-        topic = publication.topic
-        if not any(pattern.matches(topic) for pattern in self.topics):
+        if not self.has_topic(publication.topic):
             return False
         return self.pattern is None or self.pattern.matches(publication.attributes())
 

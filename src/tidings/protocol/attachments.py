@@ -174,11 +174,10 @@ class Attachments(Part, SubscriptionListener):
         """Records of ours on which nothing hangs: their clients have not asked again yet, and cannot before the log is
         complete."""
         name = self._sessions.neighbourhood.name
-        for entry in self._log:
-            if entry.record.broker == name and not entry.dead:
-                self._records[entry.interest] = entry.id
-                if entry.id not in self._local.users:
-                    self._local.orphans[entry.id] = None
+        own = [entry for entry in self._log if entry.record.broker == name and not entry.dead]
+        self._records |= {entry.interest: entry.id for entry in own}
+        found = [entry.id for entry in own if entry.id not in self._local.users]
+        self._local.set_orphans([*self._local.orphans, *found])
         if self._local.orphans and not self._subscriptions.recovering:
             self.port.set_timer((self.name, "orphans"), self.port.now + ORPHAN_NS)
 
@@ -204,7 +203,8 @@ class Attachments(Part, SubscriptionListener):
 
     def _end_orphans(self) -> None:
         """Clients of these that did not come back by now are not waited for any longer."""
-        orphans, self._local.orphans = self._local.orphans, {}
+        orphans = self._local.orphans
+        self._local.set_orphans([])
         for record_id in orphans:
             self._delivery.client_wants_no_more(UNKNOWN_CLIENT + record_id, "")
             if not self._local.users.get(record_id):
@@ -270,8 +270,8 @@ class Attachments(Part, SubscriptionListener):
 
     def on_notified(self, sender: str, message: Notified) -> None:
         done = self._noted(sender, message.done)
-        last = max((message.granted, *(last for _, last in done)))
         if not self._delivery.client_took(sender, message.granted, done):
+            last = max((message.granted, *(last for _, last in done)))
             self.port.emit(Misbehaviour(sender, f"it acknowledges notification {last}, it never got so many"))
             return
         client = self.clients.get(sender)
@@ -283,7 +283,8 @@ class Attachments(Part, SubscriptionListener):
         client = self.clients.get(sender)
         if client is None:
             return done
-        done, client.unnoted = (*client.unnoted, *done), ()
+        if client.unnoted:
+            done, client.unnoted = (*client.unnoted, *done), ()
         if not self._bookmarks.write(sender):
             done, client.unnoted = (), done
         return done

@@ -68,7 +68,9 @@ class KeptBookmarks(Part):
 
     def write(self, client: str) -> bool:
         """False: there is no room for what the client said last, so it is not done with anything yet."""
-        waiting = self._unwritten.get(client, {})
+        waiting = self._unwritten.get(client)
+        if waiting is None:
+            return True
         for subscription, message in list(waiting.items()):
             try:
                 self._write(client, subscription, message.state)
@@ -77,7 +79,7 @@ class KeptBookmarks(Part):
             del waiting[subscription]
             if message.number:
                 self.port.send(client, BookmarkKept(subscription, message.number))
-        self._unwritten.pop(client, None)
+        del self._unwritten[client]
         return True
 
     def _write(self, client: str, subscription: str, state: bytes) -> None:

@@ -18,7 +18,8 @@ parked (protocol/parking.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from tidings.model.errors import WireError
 from tidings.model.messages import (
@@ -44,7 +45,7 @@ from tidings.protocol.labels import Label, on_path
 from tidings.protocol.local_subscriptions import ENDED, LocalSubscriptions
 from tidings.protocol.matching import selected
 from tidings.protocol.parking import Parking
-from tidings.protocol.queued import Flow, Hop, LocalClient, Queue, Queued, Row, name_of
+from tidings.protocol.queued import Flow, Hop, LocalClient, Queue, Queued, Row
 from tidings.protocol.sessions import SessionListener, Sessions
 from tidings.protocol.spill import Spill, Spilled, SpillLimits
 from tidings.protocol.store import Store
@@ -55,7 +56,7 @@ MAX_FLOWS = 262_144
 """Flows that are remembered; the least recent ones are forgotten first."""
 
 
-class _Verdict(NamedTuple):
+class _Verdict(Struct, frozen=True, gc=False):
     """Who may get some publications of a flow."""
 
     flow: Flow
@@ -65,7 +66,10 @@ class _Verdict(NamedTuple):
 
     def here(self, route: Route, name: str) -> tuple[Entry, ...]:
         """The records of that broker that get them."""
-        return next((_admitted(to, self.mark, self.excluded) for to in route if to.broker == name), ())
+        for to in route:
+            if to.broker == name:
+                return _admitted(to, self.mark, self.excluded)
+        return ()
 
 
 class Delivery(Part, SessionListener, SubscriptionListener):
@@ -102,7 +106,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         self._subscriptions = subscriptions
         self._log = subscriptions.log
         self._local = local
-        self._senders = Senders(port, self._window_of)
+        self._senders = Senders(port, sessions, window)
         self._confirmations = Confirmations(port, self.hops)
         self._spill = Spill(port.node, store, lambda reason: port.emit(SpillFailed(reason)))
         self._parking = Parking(
@@ -228,17 +232,22 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         """The client has room for more than the first `granted` notifications, and is done with these; False, and
         nothing has changed, if it never got so many."""
         hop = LocalClient(client)
-        named = [number for number in (granted, *(last for _, last in done)) if number]
-        if not all(self.hops.knows(hop, number) for number in named):
+        last = granted
+        for _, end in done:
+            last = end if end > last else last
+        if last and not self.hops.knows(hop, last):
             return False
         self.hops.taken(hop, granted)
         self._confirmed(hop, done)
+        self._pump(hop)
         return True
 
     def _pump(self, hop: Hop) -> None:
-        to, send = name_of(hop), self.port.send
-        for queued in self.hops.due(hop):
-            send(to, self._message_for(queued, hop))
+        while (queued := self.hops.next_due(hop)) is not None:
+            if isinstance(hop, LocalClient):
+                self.port.send(hop.name, self._notification(queued, hop.name))
+            else:
+                self.port.send(hop, self._message(queued))
 
     # --- Taking publications
 
@@ -260,8 +269,10 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             self.port.emit(Misbehaviour(sender, str(error)))
 
         position, taken = self._log.position, fresh - 1
-        for part, route in self._log.routes(_from(stretch, fresh), message.label, complain):
-            self._pass_over(flow, stretch, taken + 1, part.first - 1, sender, number)
+        fresh_ones = stretch if fresh == stretch.first else _from(stretch, fresh)
+        for part, route in self._log.routes(fresh_ones, message.label, complain):
+            if part.first > taken + 1:
+                self._pass_over(flow, stretch, taken + 1, part.first - 1, sender, number)
             excluded = message.excluded
             if lacking:
                 lacked = [entry.id for to in route for entry in to.entries if entry.id in lacking]
@@ -270,14 +281,14 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             carried = message if part is stretch else _with(message, part)
             self._take(verdict, carried, part, route, (sender, number + part.first - stretch.first))
             taken = part.last
-        self._pass_over(flow, stretch, taken + 1, stretch.last, sender, number)
+        if taken < stretch.last:
+            self._pass_over(flow, stretch, taken + 1, stretch.last, sender, number)
 
     def _pass_over(
         self, flow: Flow, stretch: Stretch, first: int, last: int, sender: str, number: int
     ) -> None:
         """These do not decode: nobody gets them."""
-        if first <= last:
-            self._tell_sender(sender, flow, number + first - stretch.first, last - first + 1)
+        self._tell_sender(sender, flow, number + first - stretch.first, last - first + 1)
 
     def publish(self, client: str, generation: int, stamp: int, stretch: Stretch) -> None:
         """One of our own clients publishes; a stamp of a log that is lost certifies for all we know now."""
@@ -309,8 +320,12 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         flow = (message.origin, message.source, message.incarnation)
         if self._first_unseen(flow, message.last, message.last, sender, number) > message.last:
             return
-        queued = self._new(flow, message.label, message.first, message.last)
-        queued.message = message
+        count = message.last - message.first + 1
+        queued = Queued(
+            self._serial + 1, flow, message.label, message.first, message.last, count, self.port.now
+        )
+        self._serial += count
+        queued.make_gap(message)
         queued.senders.append((sender, number))
         self._set_pending_of_gap(queued, message.subscriptions)
         self._place(queued)
@@ -348,11 +363,6 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         if begin <= last:
             self._tell_sender(sender, flow, number + begin - first, last - begin + 1)
 
-    def _new(self, flow: Flow, label: Label, first: int, last: int) -> Queued:
-        queued = Queued(self._serial + 1, flow, label, first, last, self.port.now)
-        self._serial += last - first + 1
-        return queued
-
     def _take(
         self, verdict: _Verdict, message: Forward, stretch: Stretch, route: Route, sender: tuple[Hop, int]
     ) -> None:
@@ -361,26 +371,39 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         here = verdict.here(route, self._name)
         parts = self._local.targets(stretch, here) if here else [(stretch, {})]
         for part, targets in parts:
-            queued = self._new(verdict.flow, verdict.label, part.first, part.last)
-            queued.mark, queued.excluded = verdict.mark, verdict.excluded
-            queued.message = message if part is stretch else _with(message, part)
-            queued.size_bytes = part.size_bytes
-            queued.senders.append((hop, number + part.first - stretch.first))
-            queued.local = targets
+            first, count = part.first, part.count
+            queued = Queued(
+                self._serial + 1,
+                verdict.flow,
+                verdict.label,
+                first,
+                part.last,
+                count,
+                self.port.now,
+                message if part is stretch else _with(message, part),
+                part.size_bytes,
+                verdict.mark,
+                verdict.excluded,
+                targets,
+            )
+            self._serial += count
+            queued.senders.append((hop, number + first - stretch.first))
             self._set_pending(queued, route)
             self._place(queued)
 
     def _set_pending(self, queued: Queued, route: Route) -> None:
+        pending, mark, excluded = queued.pending, queued.mark, queued.excluded
         for to in route:
-            if to.broker == self._name:
+            broker = to.broker
+            if broker == self._name:
                 for client in queued.local:
-                    queued.pending[LocalClient(client)] = None
-            elif _admitted(to, queued.mark, queued.excluded):
-                queued.pending[to.broker] = None
+                    pending[LocalClient(client)] = None
+            elif (not excluded and to.newest <= mark) or _admitted(to, mark, excluded):
+                pending[broker] = None
 
     def _place(self, queued: Queued) -> None:
         if not queued.pending:
-            self._tell_senders(queued)
+            self._confirmations.finished(queued)
             return
         self.queue.add(queued)
         self._senders.wait(queued)
@@ -399,22 +422,16 @@ class Delivery(Part, SessionListener, SubscriptionListener):
                     names_of[name] = [name]
                 continue
             hop = self._sessions.frontier(self._log.labels[name])
-            if hop is not None and self._subscriptions.ready(hop):
-                names_of.setdefault(hop, []).append(name)
+            if hop in names_of:
+                names_of[hop].append(name)
+            elif hop is not None and self._subscriptions.ready(hop):
+                names_of[hop] = [name]
         for to, names in names_of.items():
             self.hops.hand_over(queued, to, names)
         for to in names_of:
             self._pump(to)
 
     # --- Messages
-
-    def _window_of(self, sender: Hop) -> int:
-        return self.window if isinstance(sender, LocalClient) else self._sessions.window_of(sender)
-
-    def _message_for(self, queued: Queued, hop: Hop) -> Message:
-        if isinstance(hop, LocalClient):
-            return self._notification(queued, hop.name)
-        return self._message(queued)
 
     def _message(self, queued: Queued) -> Message:
         """As it goes to another broker: what came into the log since it was taken is named as excluded."""
@@ -440,7 +457,8 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         message = self._spill.body(queued)
         subscriptions = queued.local[client]
         stays_whole = not self._local.only_headers(client, subscriptions)
-        subscriptions = tuple(name for name in subscriptions if name != ENDED)
+        if ENDED in subscriptions:
+            subscriptions = tuple(name for name in subscriptions if name != ENDED)
         if isinstance(message, ForwardGap):
             return Missed(subscriptions, message.source, message.incarnation, message.first, message.last)
         stretch = message.stretch
@@ -467,16 +485,14 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         self._parking.sweep_soon()
 
     def _check_numbers(self, sender: str, ranges: Ranges) -> None:
-        unknown = [last for _, last in ranges if not self.hops.knows(sender, last)]
-        if unknown:
-            self.port.emit(
-                Misbehaviour(sender, f"it confirms publication {unknown[0]}, it never got so many")
-            )
+        for _, last in ranges:
+            if not self.hops.knows(sender, last):
+                self.port.emit(Misbehaviour(sender, f"it confirms publication {last}, it never got so many"))
+                return
 
     def _confirmed(self, hop: Hop, ranges: Ranges) -> None:
         for queued in self.hops.passed(hop, ranges):
             self._finish(queued)
-        self._pump(hop)
 
     def _finish(self, queued: Queued) -> None:
         """Everybody has it."""
@@ -486,9 +502,6 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         if not was_parked:
             self._senders.go_on(queued)
         self._parking.finished(queued)
-        self._tell_senders(queued)
-
-    def _tell_senders(self, queued: Queued) -> None:
         self._confirmations.finished(queued)
 
     def _tell_sender(self, sender: Hop, flow: Flow, number: int, count: int) -> None:
@@ -550,9 +563,9 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             ):
                 left += (ENDED,)
             if left:
-                queued.local[client] = left
+                queued.local = {**queued.local, client: left}
             elif not queued.hops.get(hop):  # what is on its way is acknowledged like anything else
-                del queued.local[client]
+                queued.local = {name: names for name, names in queued.local.items() if name != client}
                 self._strike(queued, [hop])
 
     def adopt(self, placeholder: str, client: str, subscription: str, interest: Interest) -> None:
@@ -561,7 +574,8 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         on_its_way = False
         for queued in self.queue.entries():
             for part in self._selected(queued, interest) if placeholder in queued.local else ():
-                part.local[client] = tuple(sorted({*part.local.get(client, ()), subscription}))
+                names = tuple(sorted({*part.local.get(client, ()), subscription}))
+                part.local = {**part.local, client: names}
                 part.pending.setdefault(hop, None)
                 on_its_way = on_its_way or part.hops.get(hop, 0) > 0
         if on_its_way:  # for another subscription of the client: it goes again, for both, and in order
@@ -633,7 +647,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             parts = self._local.targets(routed, here) if here else [(routed, {})]
             for part, targets in parts:
                 serial = spilled.serial + part.first - stretch.first
-                queued = Queued(serial, flow, spilled.label, part.first, part.last, self.port.now)
+                queued = Queued(serial, flow, spilled.label, part.first, part.last, part.count, self.port.now)
                 queued.mark, queued.excluded = spilled.mark, spilled.excluded
                 queued.size_bytes = part.size_bytes
                 queued.local = targets

@@ -6,13 +6,13 @@ confirmations name ranges of numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 
 from tidings.model.messages import Taken
 from tidings.protocol.arrivals import Ranges
 from tidings.protocol.kernel import Port
-from tidings.protocol.queued import Hop, Queue, Queued, name_of
+from tidings.protocol.queued import NOBODY, Hop, LocalClient, Queue, Queued, name_of
+from tidings.protocol.sessions import Sessions
 from tidings.structures.range_map import RangeMap
 
 MAX_WAITING_PER_SENDER = 1_024
@@ -40,9 +40,6 @@ class _Outgoing:
         self.handed_over[queued.serial] = queued
         heappush(self.turns, queued.serial)
 
-    def next(self) -> Queued | None:
-        return self.handed_over.pop(heappop(self.turns), None) if self.turns else None
-
 
 class Hops:
     """What each hop has been sent and has not confirmed, and what waits for room in its window."""
@@ -55,8 +52,8 @@ class Hops:
     def __contains__(self, hop: Hop) -> bool:
         return hop in self._outgoing
 
-    def open(self, hop: Hop) -> None:
-        self._outgoing.setdefault(hop, _Outgoing())
+    def open(self, hop: Hop) -> _Outgoing:
+        return self._outgoing.setdefault(hop, _Outgoing())
 
     def close(self, hop: Hop) -> None:
         """The connection is gone, and its numbers with it."""
@@ -80,29 +77,30 @@ class Hops:
 
     def hand_over(self, queued: Queued, hop: Hop, names: list[Hop]) -> None:
         """The hop will carry it to these; it leaves when it is `due`."""
+        pending = queued.pending
         for name in names:
-            queued.pending[name] = hop
+            pending[name] = hop
         if hop not in queued.hops:
             queued.hops[hop] = 0
-            self.open(hop)
-            self._outgoing[hop].hand_over(queued)
+            (self._outgoing.get(hop) or self.open(hop)).hand_over(queued)
 
-    def due(self, hop: Hop) -> Iterator[Queued]:
-        """What is to be sent there now: what was handed over, while the window has room."""
+    def next_due(self, hop: Hop) -> Queued | None:
+        """What is to be sent there now, and counts as sent: what was handed over, while the window has room."""
         outgoing = self._outgoing.get(hop)
         while outgoing is not None and outgoing.turns:
             room = self._window - (outgoing.count - outgoing.taken)
             if room <= 0:
-                return
-            queued = outgoing.next()
+                return None
+            queued = outgoing.handed_over.pop(heappop(outgoing.turns), None)
             if queued is None or queued.hops.get(hop) != 0:
                 continue  # confirmed or withdrawn while it waited
             if queued.count > room:
                 self.split(queued, queued.first + room)
-            queued.hops[hop] = outgoing.count + 1
+            queued.hops[hop] = number = outgoing.count + 1
             outgoing.count += queued.count
-            outgoing.sent.add(queued.hops[hop], outgoing.count, queued)
-            yield queued
+            outgoing.sent.add(number, outgoing.count, queued)
+            return queued
+        return None
 
     def split(self, queued: Queued, at: int) -> Queued:
         """What is from that sequence on becomes an entry of its own, wherever it is on its way."""
@@ -141,7 +139,7 @@ class Hops:
             else:
                 outgoing.handed_over.pop(queued.serial, None)
         queued.hops.clear()
-        queued.parked_beyond = frozenset()
+        queued.parked_beyond = NOBODY
         for name in queued.pending:
             queued.pending[name] = None
 
@@ -150,39 +148,56 @@ class Hops:
     def taken(self, hop: Hop, number: int) -> None:
         """The hop has taken the first so many of this connection."""
         outgoing = self._outgoing.get(hop)
-        if outgoing is not None:
-            outgoing.taken = min(max(outgoing.taken, number), outgoing.count)
+        if outgoing is not None and number > outgoing.taken:
+            outgoing.taken = min(number, outgoing.count)
 
     def parked(self, hop: Hop, ranges: Ranges) -> None:
-        for first, last in ranges:
-            for queued in self._exactly(hop, first, last):
-                queued.parked_beyond |= {hop}
+        outgoing = self._outgoing.get(hop)
+        if outgoing is not None:
+            for first, last in ranges:
+                for queued in self._exactly(outgoing, hop, first, last):
+                    queued.parked_beyond |= {hop}
 
     def passed(self, hop: Hop, ranges: Ranges) -> list[Queued]:
         """The hop confirms these numbers; what nobody has to confirm any more."""
+        outgoing = self._outgoing.get(hop)
+        if outgoing is None:
+            return []
         done: list[Queued] = []
         for first, last in ranges:
-            for queued in self._exactly(hop, first, last):
-                number = queued.hops.pop(hop)
-                self._outgoing[hop].sent.take(number, number + queued.count - 1)
-                queued.parked_beyond -= {hop}
-                for name in [name for name, chosen in queued.pending.items() if chosen == hop]:
-                    del queued.pending[name]
-                if not queued.pending:
+            for queued in self._take_exactly(outgoing, hop, first, last):
+                del queued.hops[hop]
+                if queued.parked_beyond:
+                    queued.parked_beyond -= {hop}
+                pending = queued.pending
+                if isinstance(hop, LocalClient):  # it carries to nobody else
+                    pending.pop(hop, None)
+                else:
+                    for name in [name for name, chosen in pending.items() if chosen == hop]:
+                        del pending[name]
+                if not pending:
                     done.append(queued)
         return done
 
-    def _exactly(self, hop: Hop, first: int, last: int) -> list[Queued]:
+    def _exactly(self, outgoing: _Outgoing, hop: Hop, first: int, last: int) -> list[Queued]:
         """What the hop has under these numbers, split where that begins or ends in its middle."""
-        outgoing = self._outgoing.get(hop)
         found: list[Queued] = []
-        for low, high, queued in [] if outgoing is None else outgoing.sent.overlapping(first, last):
+        for low, high, queued in outgoing.sent.overlapping(first, last):
             number = queued.hops[hop]
             if low > number:
                 queued = self.split(queued, queued.first + low - number)
             if high - low + 1 < queued.count:
                 self.split(queued, queued.first + high - low + 1)
             found.append(queued)
+        return found
+
+    def _take_exactly(self, outgoing: _Outgoing, hop: Hop, first: int, last: int) -> list[Queued]:
+        """The same, and the hop has it no more."""
+        whole = outgoing.sent.pop(first, last)
+        if whole is not None:
+            return [whole]
+        found = self._exactly(outgoing, hop, first, last)
+        outgoing.sent.take(first, last)
         return found
 
     # --- What waits
@@ -219,9 +234,11 @@ class _Incoming:
 class Senders:
     """What comes from each sender: numbered, and acknowledged half a window at a time."""
 
-    def __init__(self, port: Port, window_of: Callable[[Hop], int]) -> None:
+    def __init__(self, port: Port, sessions: Sessions, window: int) -> None:
         self._port = port
-        self._window_of = window_of
+        self._window_of = sessions.window_of
+        self._window = window
+        """Of our own clients."""
         self._incoming: dict[Hop, _Incoming] = {}
 
     def count(self, sender: Hop, count: int) -> int:
@@ -261,6 +278,7 @@ class Senders:
     def _tell(self, sender: Hop, incoming: _Incoming) -> None:
         if incoming.waiting > MAX_WAITING_PER_SENDER:
             return
-        if 2 * (incoming.count - incoming.taken) >= self._window_of(sender):
+        window = self._window if isinstance(sender, LocalClient) else self._window_of(sender)
+        if 2 * (incoming.count - incoming.taken) >= window:
             incoming.taken = incoming.count
             self._port.send(name_of(sender), Taken(incoming.count))

@@ -5,7 +5,7 @@ Delivery asks who gets a publication; the clients' part (protocol/attachments.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tidings.model.run import Run, Stretch, look
 from tidings.model.subscription import Interest
@@ -14,8 +14,9 @@ from tidings.protocol.subscription_log import Entry
 UNKNOWN_CLIENT = "?"
 """In front of a record's id where it stands for clients that have not asked again."""
 
-Targets = dict[str, tuple[str, ...]]
+Targets = Mapping[str, tuple[str, ...]]
 """Clients with the subscriptions that something is for."""
+MAX_CACHED_TARGETS = 4_096
 ENDED = "-"
 """In the place of a subscription that has ended: what it selected goes to the client's others as a whole. An order
 changes what it wants so, and means only what is published from then on."""
@@ -46,28 +47,39 @@ class LocalSubscriptions:
     def __init__(self) -> None:
         self.users: dict[str, Users] = {}
         """Record id -> the subscriptions that hang on it."""
-        self.orphans: dict[str, None] = {}
+        self.orphans: Mapping[str, None] = {}
         """Records on which nothing hangs since the broker lost its disk: their clients may ask again."""
         self._headers: set[tuple[str, str]] = set()
+        self._targets: dict[tuple[Entry, ...], Targets] = {}
+        """By the records that say so: who gets all that they select. Emptied whenever that may change."""
 
     def add(self, client: str, subscription: str, held: Held) -> None:
+        self._targets.clear()
         self.users.setdefault(held.record, {})[client, subscription] = held
         if held.headers:
             self._headers.add((client, subscription))
 
     def remove(self, client: str, subscription: str, held: Held) -> bool:
         """True if nothing hangs on its record any more."""
+        self._targets.clear()
         users = self.users[held.record]
         del users[client, subscription]
         self._headers.discard((client, subscription))
         return not users
 
+    def set_orphans(self, records: Sequence[str]) -> None:
+        self._targets.clear()
+        self.orphans = dict.fromkeys(records)
+
     def only_headers(self, client: str, subscriptions: Sequence[str]) -> bool:
         """Does none of them need more than headers? What waits here is whole."""
         return bool(self._headers) and all((client, name) in self._headers for name in subscriptions)
 
-    def targets(self, stretch: Stretch, entries: Sequence[Entry]) -> list[tuple[Stretch, Targets]]:
+    def targets(self, stretch: Stretch, entries: tuple[Entry, ...]) -> list[tuple[Stretch, Targets]]:
         """Who gets it, given the records of ours that do, cut where that changes."""
+        targets = self._targets.get(entries)
+        if targets is not None:
+            return [(stretch, targets)]
         alike: dict[str, list[str]] = {}
         narrower: list[tuple[str, str, Interest]] = []
         for entry in entries:
@@ -78,9 +90,12 @@ class LocalSubscriptions:
                     alike.setdefault(client, []).append(subscription)
                 else:
                     narrower.append((client, subscription, held.interest))
-        if not narrower:
-            return [(stretch, _sorted(alike))]
-        return _cut(stretch, alike, narrower)
+        if narrower:
+            return _cut(stretch, alike, narrower)
+        if len(self._targets) >= MAX_CACHED_TARGETS:
+            self._targets.clear()
+        targets = self._targets[entries] = _sorted(alike)
+        return [(stretch, targets)]
 
     def gap_targets(self, records: Sequence[str]) -> Targets:
         targets: dict[str, list[str]] = {}

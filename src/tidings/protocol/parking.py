@@ -69,10 +69,11 @@ class Parking:
 
     def placed(self, queued: Queued) -> None:
         """It waits from now on: whoever published it should not wait for what may be parked."""
-        self.set_sweep()
+        if self._sweep_at is None:  # else it is due by then
+            self.set_sweep()
         if self._queue.parked_count and self._is_stuck(queued):
             self.sweep_soon()
-        elif self._is_waited_for(queued):
+        elif queued.local and self._is_waited_for(queued):
             self.sweep_soon(PROMPT_NS)
 
     def finished(self, queued: Queued) -> None:
@@ -96,7 +97,7 @@ class Parking:
     def sweep_soon(self, after_ns: int = SOON_NS) -> None:
         """Something that came just now may be parked."""
         self._sweep_all = True
-        self.set_sweep(after_ns + SOON_PER_WAITING_NS * self._queue.unparked_count)
+        self.set_sweep(min(after_ns + SOON_PER_WAITING_NS * self._queue.unparked_count, SWEEP_NS))
 
     def sweep(self) -> list[Queued]:
         """Park what waits only for those who cannot be reached; delete from disk what is done. Returns the gaps in the
@@ -104,7 +105,8 @@ class Parking:
         self._sweep_at = None
         newest = self._port.now if self._sweep_all else self._port.now - SWEEP_NS
         self._sweep_all = False
-        self._away = {name: last for name, last in self._away.items() if last in self._queue}
+        if self._away:
+            self._away = {name: last for name, last in self._away.items() if last in self._queue}
         stuck: list[Queued] = []
         blocked: set[Flow] = set()
         for queued in self._queue.unparked():
@@ -117,7 +119,7 @@ class Parking:
             blocked.add(queued.flow)
             if self._port.now - queued.taken_at < PROMPT_NS and self._is_waited_for(queued):
                 self.sweep_soon(PROMPT_NS)
-        gaps = self._park(stuck)
+        gaps = self._park(stuck) if stuck else []
         self._spill.sweep()
         if self._queue.unparked_count or self._spill.is_outdated:
             self.set_sweep()

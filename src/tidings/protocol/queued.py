@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+
+from msgspec import Struct, field
 
 from tidings.model.messages import Forward, ForwardGap
 from tidings.protocol.labels import Label
 from tidings.structures.range_map import RangeMap
 
 
-class LocalClient(NamedTuple):
+class LocalClient(Struct, frozen=True, gc=False):
     """One of the broker's own clients, where clients and other brokers are hops alike."""
 
     name: str
@@ -25,6 +27,9 @@ def name_of(hop: Hop) -> str:
     return hop.name if isinstance(hop, LocalClient) else hop
 
 
+NOBODY: frozenset[Hop] = frozenset()
+
+
 class Row:
     """A row of the spill on disk, and what of it somebody still waits for."""
 
@@ -35,69 +40,45 @@ class Row:
         self.pieces: dict[int, Queued] = {}
 
 
-class Queued:
+class Queued(Struct, eq=False):
     """Consecutive publications of a flow that wait for the same, or a gap in the place of some.
 
     All that is said of it holds for each of its publications; where that ends, it is split. It has consecutive numbers
     with every hop and every sender, one for each publication; a gap has one.
     """
 
-    __slots__ = (
-        "excluded",
-        "first",
-        "flow",
-        "hops",
-        "label",
-        "last",
-        "local",
-        "mark",
-        "message",
-        "parked",
-        "parked_beyond",
-        "pending",
-        "row",
-        "senders",
-        "serial",
-        "size_bytes",
-        "taken_at",
-    )
+    serial: int
+    """In the order in which publications were taken."""
+    flow: Flow
+    label: Label
+    first: int
+    last: int
+    count: int
+    """How many numbers it takes."""
+    taken_at: int
+    message: Forward | ForwardGap | None = None
+    """With these publications, and maybe others around them; None while it is on disk only."""
+    size_bytes: int = 0
+    mark: int = 0
+    """Records of the log beyond this position do not get it, and never will."""
+    excluded: tuple[str, ...] = ()
+    local: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Clients with the subscriptions that it is for; others may share it, so it is replaced where it changes."""
+    pending: dict[Hop, Hop | None] = field(default_factory=dict)
+    """Who has to confirm it, with the hop that it was handed to."""
+    hops: dict[Hop, int] = field(default_factory=dict)
+    """Hops that have it or will get it, with its first number there; 0: not sent yet."""
+    parked_beyond: frozenset[Hop] = NOBODY
+    """Hops that said that it waits only for somebody who cannot be reached from there."""
+    senders: list[tuple[Hop, int]] = field(default_factory=list)
+    """Who sent it, with its first number there; a client's numbers are its sequences."""
+    is_gap: bool = False
+    parked: bool = False
+    row: Row | None = None
+    """Where it is on disk."""
 
-    def __init__(self, serial: int, flow: Flow, label: Label, first: int, last: int, taken_at: int) -> None:
-        self.serial = serial
-        """In the order in which publications were taken."""
-        self.flow = flow
-        self.label = label
-        self.first = first
-        self.last = last
-        self.taken_at = taken_at
-        self.message: Forward | ForwardGap | None = None
-        """With these publications, and maybe others around them; None while it is on disk only."""
-        self.size_bytes = 0
-        self.mark = 0
-        """Records of the log beyond this position do not get it, and never will."""
-        self.excluded: tuple[str, ...] = ()
-        self.pending: dict[Hop, Hop | None] = {}
-        """Who has to confirm it, with the hop that it was handed to."""
-        self.hops: dict[Hop, int] = {}
-        """Hops that have it or will get it, with its first number there; 0: not sent yet."""
-        self.parked_beyond: frozenset[Hop] = frozenset()
-        """Hops that said that it waits only for somebody who cannot be reached from there."""
-        self.local: dict[str, tuple[str, ...]] = {}
-        """Clients with the subscriptions that it is for."""
-        self.senders: list[tuple[Hop, int]] = []
-        """Who sent it, with its first number there; a client's numbers are its sequences."""
-        self.parked = False
-        self.row: Row | None = None
-        """Where it is on disk."""
-
-    @property
-    def is_gap(self) -> bool:
-        return self.message.__class__ is ForwardGap
-
-    @property
-    def count(self) -> int:
-        """How many numbers it takes."""
-        return 1 if self.message.__class__ is ForwardGap else self.last - self.first + 1
+    def make_gap(self, message: ForwardGap) -> None:
+        self.message, self.last, self.count, self.is_gap = message, message.last, 1, True
 
     def keep_in(self, row: Row) -> None:
         self.row = row
@@ -106,15 +87,16 @@ class Queued:
     def split_off(self, at: int) -> Queued:
         """What is from that sequence on; this ends before it."""
         offset = at - self.first
-        part = Queued(self.serial + offset, self.flow, self.label, at, self.last, self.taken_at)
-        part.size_bytes = self.size_bytes * part.count // self.count
+        count = self.last - at + 1
+        part = Queued(self.serial + offset, self.flow, self.label, at, self.last, count, self.taken_at)
+        part.size_bytes = self.size_bytes * count // self.count
         self.size_bytes -= part.size_bytes
-        self.last = at - 1
+        self.last, self.count = at - 1, offset
         part.message, part.mark, part.excluded = self.message, self.mark, self.excluded
         part.pending = dict(self.pending)
         part.hops = {hop: number and number + offset for hop, number in self.hops.items()}
         part.parked_beyond = self.parked_beyond
-        part.local = dict(self.local)
+        part.local = self.local
         part.senders = [(sender, number + offset) for sender, number in self.senders]
         part.parked = self.parked
         if self.row is not None:
@@ -133,6 +115,8 @@ class Queue:
         self._unparked: dict[int, Queued] = {}
         self._flows: dict[Flow, RangeMap[Queued]] = {}
         self._in_order = True
+        self._highest = 0
+        """Of all serials so far."""
         self.parked_count = 0
         """Entries that are parked."""
 
@@ -160,7 +144,10 @@ class Queue:
         return [] if ranges is None else ranges.overlapping(first, last)
 
     def add(self, queued: Queued) -> None:
-        self._in_order = self._in_order and queued.serial > next(reversed(self._entries), 0)
+        if queued.serial > self._highest:
+            self._highest = queued.serial
+        else:
+            self._in_order = False
         self._entries[queued.serial] = queued
         if queued.parked:
             self.parked_count += 1
@@ -177,7 +164,7 @@ class Queue:
         else:
             del self._unparked[queued.serial]
         ranges = self._flows[queued.flow]
-        ranges.take(queued.last if queued.is_gap else queued.first, queued.last)
+        ranges.pop(queued.last if queued.is_gap else queued.first, queued.last)
         if not ranges:
             del self._flows[queued.flow]
         return True
@@ -199,7 +186,7 @@ class Queue:
         """It is a gap from now on, or another one."""
         ranges = self._flows[queued.flow]
         ranges.take(queued.last if queued.is_gap else queued.first, queued.last)
-        queued.message, queued.last = message, message.last
+        queued.make_gap(message)
         self._index(queued)
 
     def _index(self, queued: Queued) -> None:

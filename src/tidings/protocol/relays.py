@@ -53,6 +53,7 @@ class RelayingPort:
         self.random: RandomSource = port.random
         self.circuits: dict[str, Circuit] = {}
         self._port = port
+        self._send: Callable[[str, Message], None] = port.send
         self.set_timer: Callable[[TimerName, int], None] = port.set_timer
         self.cancel_timer: Callable[[TimerName], None] = port.cancel_timer
         self.emit: Callable[[object], None] = port.emit
@@ -62,17 +63,17 @@ class RelayingPort:
         return self._port.now
 
     def send(self, to: str, message: Message) -> None:
-        circuit = self.circuits.get(to)
+        circuit = self.circuits.get(to) if self.circuits else None
         if circuit is not None and circuit.up:
-            self._port.send(circuit.relay, Relayed(to, circuit.serial, message))
+            self._send(circuit.relay, Relayed(to, circuit.serial, message))
         else:
-            self._port.send(to, message)
+            self._send(to, message)
 
     def sender(self, to: str) -> Send:
         return lambda message: self.send(to, message)
 
     def send_directly(self, to: str, message: Message) -> None:
-        self._port.send(to, message)
+        self._send(to, message)
 
 
 class Relays(Part, SessionListener):

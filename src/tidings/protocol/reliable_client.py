@@ -19,7 +19,7 @@ that goes on, the sequences that may have been among it are reported as missed, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from tidings.model.errors import WireError
@@ -44,7 +44,8 @@ from tidings.model.messages import (
 )
 from tidings.model.run import Run, Stretch, singles
 from tidings.model.subscription import Subscription
-from tidings.protocol.arrivals import Arrivals, Notice, Ticket
+from tidings.protocol.application.beneath import END
+from tidings.protocol.arrivals import Arrivals, Notice, Source, Undone
 from tidings.protocol.bookmarks import LeftBookmarks
 from tidings.protocol.client import CANCELLING, Held, Session, State
 from tidings.protocol.facts import (
@@ -60,7 +61,6 @@ from tidings.protocol.facts import (
 from tidings.protocol.kernel import Node, Port, TimerName
 from tidings.protocol.matching import selected
 from tidings.protocol.unconfirmed import Unconfirmed
-from tidings.structures.range_map import RangeMap
 
 DRAIN_NS = 5_000_000_000
 """So long a subscription that has a successor stays in the network, for what others have on its way to it."""
@@ -133,8 +133,8 @@ class ReliableSession(Session):
         """Subscriptions that were made while it is early: these are known, also when they have ended."""
         self._arrivals = Arrivals(self._on_news)
         """Of this connection."""
-        self._undone: dict[tuple[str, str, int], RangeMap[Ticket]] = {}
-        """(subscription, source, incarnation) -> what the application holds, by sequence."""
+        self._undone: dict[Source, Undone] = {}
+        """What the application holds."""
         self._handling = self._gathering = self._stopped = False
         if lasting:
             # The port's `emit` of the moment: a host may set another once it has made its application.
@@ -219,8 +219,7 @@ class ReliableSession(Session):
             return
         super().unsubscribe(subscription_id)
         for key in [key for key in self._undone if key[0] == subscription_id]:
-            for _, _, ticket in self._undone[key]:
-                ticket.done()
+            self._undone[key].finish(0, END)
 
     def _drain(self, held: Held) -> None:
         held.state = State.DRAINING
@@ -244,92 +243,76 @@ class ReliableSession(Session):
             self._marks.pop(message.subscription, None)
 
     def on_notify(self, sender: str, message: Notify) -> None:
-        self._on_stretch(sender, message.subscriptions, message.publication)
+        self._handle(sender, message.subscriptions, message.publication)
 
     def on_notify_run(self, sender: str, message: NotifyRun) -> None:
-        self._on_stretch(sender, message.subscriptions, message.run)
-
-    def _on_stretch(self, sender: str, subscriptions: tuple[str, ...], stretch: Stretch) -> None:
-        def deliver(held: Held, notice: Notice) -> None:
-            try:
-                self._deliver(held, stretch, notice, notice.first)
-            except WireError as error:
-                self.port.emit(Misbehaviour(sender, str(error)))
-
-        self._handle(subscriptions, stretch, stretch.count, deliver)
+        self._handle(sender, message.subscriptions, message.run)
 
     def on_missed(self, sender: str, message: Missed) -> None:
-        self._handle(
-            message.subscriptions, message, 1, lambda held, notice: self._miss(held, message, notice)
-        )
+        self._handle(sender, message.subscriptions, message)
 
-    def _handle(
-        self,
-        subscriptions: tuple[str, ...],
-        what: Stretch | Missed,
-        count: int,
-        show: Callable[[Held, Notice], None],
-    ) -> None:
+    def _handle(self, sender: str, subscriptions: tuple[str, ...], what: Stretch | Missed) -> None:
         """Whatever is done with inside is told to the broker at once, unless that is gathered."""
         self._handling = True
-        notice = self._arrivals.arrive(count)
+        if isinstance(what, Missed):
+            notice = self._arrivals.arrive(what.last, 1)
+        else:
+            notice = self._arrivals.arrive(what.first, what.count)
         for subscription_id in subscriptions:
             held = self._held.get(subscription_id)
-            if held is not None and held.state is not CANCELLING:
-                show(held, notice)
-            elif held is None and not self._is_early and self.bookmarks is not None:
-                self.bookmarks.discard(subscription_id)
+            if held is None:
+                if not self._is_early and self.bookmarks is not None:
+                    self.bookmarks.discard(subscription_id)
+            elif held.state is CANCELLING:
+                pass
+            elif isinstance(what, Missed):
+                self._miss(held, what, notice)
+            else:
+                try:
+                    self._deliver(held, what, notice)
+                except WireError as error:
+                    self.port.emit(Misbehaviour(sender, str(error)))
         if self._is_early:
             self._keep_early(subscriptions, what, notice)
         notice.close()
         self._handling = False
-        self._on_news()
+        if self._gathers:
+            self._on_news()
+        else:
+            self._acknowledge()
 
-    def _deliver(self, held: Held, stretch: Stretch, notice: Notice, number: int) -> None:
-        """Show what is new of it; what the application holds already is the same, under this number now."""
-        source, incarnation = stretch.source, stretch.incarnation
-        key = (held.subscription.id, source, incarnation)
-        highest = self._shown_before(held, source, incarnation, stretch.last)
-        if stretch.first <= highest and key in self._undone:
-            for low, high, ticket in self._undone[key].overlapping(stretch.first, min(stretch.last, highest)):
-                ticket.move(notice, number + low - stretch.first, low, high)
-        if stretch.last <= highest:
-            return
-        fresh = stretch
-        if stretch.first <= highest:
+    def _deliver(self, held: Held, stretch: Stretch, notice: Notice) -> None:
+        """Show what is new of it; what the application holds already is the same, on this connection now."""
+        source, incarnation, first, last = stretch.source, stretch.incarnation, stretch.first, stretch.last
+        highest = self._shown_before(held, source, incarnation, last)
+        if first <= highest:
+            undone = self._undone.get((held.subscription.id, source, incarnation))
+            if undone is not None:
+                undone.move(notice, first, min(last, highest))
+            if last <= highest:
+                return
             assert isinstance(stretch, Run)
-            fresh = stretch.cut(highest + 1, stretch.last)
+            stretch = stretch.cut(highest + 1, last)
         if self._moved:
-            self._report_missed(held.subscription.id, fresh, highest)
-        self._show_fresh(held.subscription.id, fresh, notice, number + fresh.first - stretch.first)
+            self._report_missed(held.subscription.id, stretch, highest)
+        if not isinstance(stretch, Run) or self.takes_runs or stretch.kind != WHOLE:
+            self._hand_out(held, stretch, notice)
+        else:
+            for publication in singles(stretch):
+                self._hand_out(held, publication, notice)
 
-    def _show_fresh(self, subscription_id: str, stretch: Stretch, notice: Notice, number: int) -> None:
-        if isinstance(stretch, Run) and not self.takes_runs and stretch.kind == WHOLE:
-            for offset, publication in enumerate(singles(stretch)):
-                self._show_fresh(subscription_id, publication, notice, number + offset)
-            return
-        ticket = self._make_ticket(subscription_id, stretch, notice, number)
+    def _hand_out(self, held: Held, stretch: Stretch, notice: Notice) -> None:
+        subscription_id = held.subscription.id
+        source = (subscription_id, stretch.source, stretch.incarnation)
+        ticket = notice.ticket(self._undone, source, stretch.first, stretch.last)
         if isinstance(stretch, Run):
             self.port.emit(RunDelivered(subscription_id, stretch, ticket=ticket))
         else:
             self.port.emit(Delivered(subscription_id, stretch, ticket=ticket))
-        if self.acknowledges:
+        if self.acknowledges or held.state is CANCELLING:
             ticket.done()
-
-    def _make_ticket(self, subscription_id: str, stretch: Stretch, notice: Notice, number: int) -> Ticket:
-        key = (subscription_id, stretch.source, stretch.incarnation)
-        undone = self._undone.get(key)
-        if undone is None:
-            undone = self._undone[key] = RangeMap()
-
-        def forget(first: int, last: int) -> None:
-            undone.take(first, last)
-            if not undone and self._undone.get(key) is undone:
-                del self._undone[key]
-
-        ticket = Ticket(notice, number, stretch.first, stretch.last, forget)
-        undone.add(stretch.first, stretch.last, ticket)
-        return ticket
+        else:
+            ticket.keep()
 
     def _report_missed(self, subscription_id: str, fresh: Stretch, highest: int) -> None:
         """The first event of a source since we moved: those in between may have waited at the old broker."""
@@ -347,7 +330,8 @@ class ReliableSession(Session):
     def _miss(self, held: Held, message: Missed, notice: Notice) -> None:
         self._shown_before(held, message.source, message.incarnation, message.last)
         missed = (message.source, message.incarnation, message.first, message.last)
-        ticket = Ticket(notice, notice.first, message.last, message.last, lambda first, last: None)
+        source = (held.subscription.id, message.source, message.incarnation)
+        ticket = notice.ticket({}, source, message.last, message.last)  # if it comes again, it is told again
         self.port.emit(EventsMissed(held.subscription.id, *missed, ticket=ticket))
         if self.acknowledges:
             ticket.done()
@@ -374,7 +358,7 @@ class ReliableSession(Session):
             wanted = selected(what, interest) if what.kind == WHOLE else [(what.first, what.last)]
             for first, last in wanted:  # of what has no body its subscriber judges
                 part = what.cut(first, last) if isinstance(what, Run) else what
-                self._deliver(held, part, notice, notice.first + first - what.first)
+                self._deliver(held, part, notice)
         self._forget_early([early for early in self._early if early.waits_for])
 
     def _discard_early(self) -> None:

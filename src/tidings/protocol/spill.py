@@ -102,7 +102,7 @@ class Spill:
         message = queued.message
         if message is None:
             return self._read(queued)
-        if isinstance(message, Forward):
+        if isinstance(message, Forward) and isinstance(message.stretch, Run):
             message = queued.message = _narrowed(message, queued)
         return message
 

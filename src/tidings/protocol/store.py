@@ -93,12 +93,15 @@ class MemoryStore:
         self._check_open()
         check_tables(changes)  # nothing fails after this, so the batch is all or nothing
         for table, key, value in changes:
-            old = self._tables[table].get(key)
+            entries = self._tables[table]
+            old = entries.get(key)
             if old is not None:
                 self._size_bytes[table] -= len(key) + len(old)
             if value is not None:
                 self._size_bytes[table] += len(key) + len(value)
-            _apply(self._tables, table, key, value)
+                entries[key] = value
+            elif old is not None:
+                del entries[key]
         if self._on_pending is not None and changes:
             self._pending += changes
             self._on_pending()
@@ -111,8 +114,11 @@ class MemoryStore:
     def commit(self) -> None:
         self._check_open()
         pending, self._pending = self._pending, []
-        for change in pending:
-            _apply(self._durable, *change)
+        for table, key, value in pending:
+            if value is not None:
+                self._durable[table][key] = value
+            else:
+                self._durable[table].pop(key, None)
 
     def size_bytes(self, table: str) -> int:
         self._check_open()
@@ -129,10 +135,3 @@ class MemoryStore:
         """A node that crashed must not write into the tables of the one that took its place."""
         if self._closed:
             raise StoreError("the store is closed")
-
-
-def _apply(tables: dict[str, dict[bytes, bytes]], table: str, key: bytes, value: bytes | None) -> None:
-    if value is not None:
-        tables[table][key] = value
-    else:
-        tables[table].pop(key, None)

@@ -223,8 +223,12 @@ class SubscriptionLog:
 
         One that does not decode is left out, and `complain` told.
         """
-        parts = self._matcher.parts(stretch, complain)
-        return [(part, self._route(part.selection, origin)) for part in parts]
+        found: list[tuple[Stretch, Route]] = []
+        known = stretch.selection_token is self._matcher.token
+        for part in (stretch,) if known else self._matcher.parts(stretch, complain):
+            route = self._routes.get((part.selection, origin))
+            found.append((part, self._route(part.selection, origin) if route is None else route))
+        return found
 
     def route(self, stretch: Stretch, origin: Label) -> Route:
         """Who wants any of these publications, which all had one route when they were taken."""

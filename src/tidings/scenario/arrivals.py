@@ -29,18 +29,19 @@ def arrivals(plan: Publisher, seed: int, end_ns: int) -> Iterator[Arrival]:
     """By the plan's clock, before that time."""
     random = Random(f"{seed}:publisher:{plan.name}")
     samplers = {name: _sampler(attribute, random) for name, attribute in sorted(plan.attributes.items())}
+    topics, rate_hz, is_poisson = plan.topics, plan.rate_hz, plan.arrival == "poisson"
     due_s = plan.start_s
     number = 0
     while plan.count is None or number < plan.count:
-        if plan.arrival == "poisson":
-            due_s += random.expovariate(plan.rate_hz)
+        if is_poisson:
+            due_s += random.expovariate(rate_hz)
         elif number:
-            due_s += 1.0 / plan.rate_hz
+            due_s += 1.0 / rate_hz
         due_ns = round(due_s * NS_PER_S)
         if due_ns >= end_ns:
             return
         attributes = {name: sample() for name, sample in samplers.items()}
-        topic = plan.topics[0] if len(plan.topics) == 1 else random.choice(plan.topics)
+        topic = topics[0] if len(topics) == 1 else random.choice(topics)
         yield Arrival(due_ns, topic, attributes)
         number += 1
 

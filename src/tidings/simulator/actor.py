@@ -6,7 +6,8 @@ subscription of its own: an event is shown for the one that the subscriber had w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Protocol
 
 from tidings.model.event import Publication
@@ -28,6 +29,7 @@ from tidings.protocol.sequencing.layout import Layout
 DRAIN_NS = 5_000_000_000
 """How long what was published before a subscription was cancelled may come."""
 NEVER = 2**63 - 1
+_pattern = lru_cache(maxsize=1_024)(TopicPattern)
 
 
 class Window:
@@ -183,7 +185,7 @@ class PlainActor:
     def _on_delivered(self, fact: Delivered) -> None:
         publication = fact.publication
         window = self.windows.get(fact.subscription)
-        if window is not None and window.has(publication.published_at):
+        if window is not None and window.requested_at <= publication.published_at < window.cancelled_at:
             self._host.shown(window, publication, fact.out_of_order, fact.recovered_by)
 
     def _on_broken(self, reason: str) -> None:
@@ -272,7 +274,7 @@ class OrderedActor(PlainActor):
     def _on_delivered(self, fact: Delivered) -> None:
         publication = fact.publication
         published_at = publication.published_at
-        if not any(published_at >= at for at in self._wanted_since(publication.topic)):
+        if published_at < min(self._wanted_since(publication.topic), default=NEVER):
             return
         for window in reversed(self._eligible):
             if window.has(published_at):
@@ -280,9 +282,9 @@ class OrderedActor(PlainActor):
                     self._host.shown(window, publication, fact.out_of_order, fact.recovered_by)
                 return
 
-    def _wanted_since(self, topic: str) -> Iterator[int]:
+    def _wanted_since(self, topic: str) -> list[int]:
         """What was left is not shown any more, though it is wanted again and its entry was never left."""
-        return (at for wanted, at in self._since.items() if TopicPattern(wanted).matches(topic))
+        return [at for wanted, at in self._since.items() if _pattern(wanted).matches(topic)]
 
     def _on_broken(self, reason: str) -> None:
         super()._on_broken(reason)

@@ -110,14 +110,17 @@ class SimulatedPublisher:
         self._tally.publish(topic, attributes, now, self._blocks)
 
     def on_fact(self, fact: object) -> None:
+        if isinstance(fact, PublicationSent):
+            for sequence in range(fact.first, fact.last + 1):
+                self._write(sequence, self._waiting.pop(sequence, self._calling))
+            self._sent = fact.last
+            return
+        if isinstance(fact, PublicationConfirmed):
+            source, now = self._source, self._schedule.now
+            for sequence in range(fact.first, fact.last + 1):
+                self._writer.confirmed(f"{source}:{sequence}", now)
+            return
         match fact:
-            case PublicationSent(first=first, last=last):
-                for sequence in range(first, last + 1):
-                    self._write(sequence, self._waiting.pop(sequence, self._calling))
-                self._sent = last
-            case PublicationConfirmed(first=first, last=last):
-                for sequence in range(first, last + 1):
-                    self._writer.confirmed(f"{self._source}:{sequence}", self._schedule.now)
             case PublicationNumbered(first=first, last=last, entries=entries) if self._ordering is not None:
                 for _ in range(first, last + 1):
                     self._ordering.stamped(entries)
@@ -265,7 +268,8 @@ class SimulatedSubscriber:
         self._position = position + 1
         text_id = publication.text_id
         if not text_id:  # once for all who are shown it
-            text_id = publication.text_id = str(publication.id)
+            source = source_text(publication.source, publication.incarnation)
+            text_id = publication.text_id = f"{source}:{publication.sequence}"
         self._write_delivered(self._name, window.subscription.id, position, text_id, now, late, by or None)
         tally.delivered += 1
         self._add_latency(now - publication.published_at)

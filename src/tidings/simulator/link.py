@@ -11,7 +11,7 @@ from tidings.scenario.channels import delay_sampler, loss_sampler
 from tidings.scenario.links import LinkSpec
 from tidings.scenario.schema import ConstantDelay
 from tidings.simulator.schedule import Schedule
-from tidings.wire.codec import BATCH_OVERHEAD_BYTES, encoded_size
+from tidings.wire.codec import BATCH_OVERHEAD_BYTES, size_of
 
 BITS_TIMES_NS_PER_MBPS = 8_000
 """Nanoseconds to send one byte at 1 Mbit/s."""
@@ -23,9 +23,10 @@ Handlers = dict[type, Callable[[str, Message], None]]
 class Traffic:
     """Messages of one class over one link."""
 
-    __slots__ = ("dropped", "messages", "size_bytes")
+    __slots__ = ("dropped", "messages", "size_bytes", "size_of")
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type) -> None:
+        self.size_of = size_of(kind)
         self.messages = 0
         self.size_bytes = 0
         self.dropped = 0
@@ -77,7 +78,7 @@ class Link:
         self.handlers = handlers
         """Whatever is there for a message when it is sent takes it when it arrives."""
         self.publications = self.publication_bytes = self.publications_dropped = 0
-        self.notifications = Traffic()
+        self.notifications = Traffic(Notify)
         self.others: dict[type, Traffic] = {}
         self._random = random
         self._draw_delay_ns = delay_sampler(spec.delay_ms, random)
@@ -110,7 +111,7 @@ class Link:
         """What went over the link so far, by class of message."""
         result = dict(self.others)
         if self.publications:
-            carried = result[Publication] = Traffic()
+            carried = result[Publication] = Traffic(Publication)
             carried.messages = self.publications
             carried.size_bytes = self.publication_bytes
             carried.dropped = self.publications_dropped
@@ -150,10 +151,10 @@ class Link:
             bucket.append((self.handlers[kind], self.source, message))
 
     def _count(self, kind: type, message: Message) -> int:
-        size_bytes = encoded_size(message)
         traffic = self.others.get(kind)
         if traffic is None:
-            traffic = self.others[kind] = Traffic()
+            traffic = self.others[kind] = Traffic(kind)
+        size_bytes = traffic.size_of(message)
         traffic.messages += 1
         traffic.size_bytes += size_bytes
         return size_bytes

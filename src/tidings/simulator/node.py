@@ -75,7 +75,7 @@ class SimulatedNode:
         return self._schedule.now
 
     def send(self, to: str, message: Message) -> None:
-        self.sender(to)(message)
+        (self._senders.get(to) or self.sender(to))(message)
 
     def sender(self, to: str) -> Send:
         send = self._senders.get(to)

@@ -106,6 +106,14 @@ class RangeMap(Generic[Value]):
                 self._remove(start)
         return pieces
 
+    def pop(self, first: int, last: int) -> Value | None:
+        """The value of just this range, which is there no more; None: there is no such range."""
+        found = self._ranges.get(first)
+        if found is None or found[0] != last:
+            return None
+        self._remove(first)
+        return found[1]
+
     def cut(self, at: int) -> None:
         """No range goes across: what has both `at` and the number before it becomes two."""
         place = self._place(at)
@@ -134,12 +142,12 @@ class RangeMap(Generic[Value]):
         return place + 1
 
     def _remove(self, first: int) -> None:
-        starts = self._starts
+        starts, head = self._starts, self._head
         del self._ranges[first]
-        if starts[self._head] != first:
-            del starts[bisect_left(starts, first, lo=self._head)]
+        if starts[head] != first:
+            del starts[bisect_left(starts, first, lo=head)]
             return
-        self._head += 1
-        if self._head > COMPACT_FROM and 2 * self._head > len(starts):
-            del starts[: self._head]
+        self._head = head + 1
+        if head >= COMPACT_FROM and 2 * head >= len(starts):
+            del starts[: head + 1]
             self._head = 0

@@ -233,13 +233,20 @@ def _check_sizes(stretches: Sequence[Stretch], body_bytes: int) -> None:
 
 def encoded_size(message: Message) -> int:
     """How many bytes the message takes in a batch of its kind, without encoding an event for it."""
-    size = _SIZES.get(message.__class__)
-    return len(encode(message)) if size is None else size(message)
+    return size_of(message.__class__)(message)
+
+
+def size_of(kind: type) -> Callable[[Any], int]:
+    """That function, for messages of one class."""
+    if kind in _SIZES:
+        return _SIZES[kind]
+    encode_it = _encode if kind in _TRAVELS_AS_IT_IS else encode
+    return lambda message: len(encode_it(message))
 
 
 def _forward_bytes(message: Forward) -> int:
-    excluded = sum([len(name) + 2 for name in message.excluded])
-    return message.stretch.size_bytes + excluded + BATCH_OVERHEAD_BYTES
+    size_bytes: int = message.stretch.size_bytes + BATCH_OVERHEAD_BYTES
+    return size_bytes + sum([len(name) + 2 for name in message.excluded]) if message.excluded else size_bytes
 
 
 def _fragment_bytes(message: Fragment) -> int:

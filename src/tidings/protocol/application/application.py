@@ -8,6 +8,7 @@ into futures, rows or lines. Facts of the service beneath and of the ordering mo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from tidings.model.errors import OrderError, SubscriptionRefused
 from tidings.model.predicates import Scalar
@@ -199,72 +200,85 @@ class Application:
             elif fact.ticket is not None:
                 fact.ticket.done()
             return
-        match fact:
-            case PublicationConfirmed(first=first, last=last):
-                if self._numbering is not None:
-                    self._numbering.on_confirmed(first, last)
-                self.emit(fact)
-            case PublicationFailed(sequence=sequence):
-                if self._numbering is not None:
-                    self._numbering.on_failed(sequence)
-                self.emit(fact)
-            case RunDelivered(subscription=name):
-                if name in self._holders:
-                    self._holders[name].on_run(fact)
-                elif fact.ticket is not None:
-                    fact.ticket.done()
-            case SubscriptionAccepted(subscription=name) if name in self._holders:
-                self._holders[name].on_accepted(fact)
-            case SubscriptionProgress(subscription=name) if name in self._holders:
-                self._holders[name].on_progress(fact)
-            case SubscriptionFailed(subscription=name) if name in self._holders:
-                self._holders.pop(name).on_failed(fact)
-            case SubscriptionCancelled(subscription=name) if name in self._holders:
-                self._holders.pop(name).on_cancelled(fact)
-            case EventsMissed(subscription=name):
-                if name in self._holders:
-                    self._holders[name].on_missed(fact)
-                elif fact.ticket is not None:
-                    fact.ticket.done()
-            case BookmarksKnown():
-                for ordered in self._ordered():
-                    ordered.on_bookmarks_known()
-            case BookmarkIsKept(subscription=name, number=number):
-                for ordered in self._ordered():
-                    if ordered.id == name:
-                        ordered.on_bookmark_kept(number)
-            case BrokerChanged():
-                for holder in list(self._subscriptions.values()):
-                    holder.on_broker_changed()
-                self.emit(fact)
-            case (
-                SubscriptionAccepted()
-                | SubscriptionProgress()
-                | SubscriptionFailed()
-                | SubscriptionCancelled()
-            ):
-                pass  # of one that has ended here
-            case _:
-                self._on_order_fact(fact)
+        handle = _HANDLERS.get(fact.__class__)
+        if handle is None:
+            self.emit(fact)
+        else:
+            handle(self, fact)
 
-    def _on_order_fact(self, fact: object) -> None:
-        """What the ordering module says."""
-        match fact:
-            case Shown(key=key):
-                self._by_key[key].on_shown(fact)
-            case PublishNow():
-                assert self._numbering is not None
-                self._numbering.on_publish_now(fact)
-            case Joined(key=key, topics=ranks):
-                if key in self._by_key:
-                    self._by_key[key].on_joined(ranks)
-            case OrderBroken(key=key, reason=reason):
-                if key in self._by_key:
-                    self._by_key[key].on_broken(reason)
-            case NumbersLost(reason=reason):
-                self.refuse_numbers(reason)
-            case _:
-                self.emit(fact)
+    def _on_run(self, fact: RunDelivered) -> None:
+        holder = self._holders.get(fact.subscription)
+        if holder is not None:
+            holder.on_run(fact)
+        elif fact.ticket is not None:
+            fact.ticket.done()
+
+    def _on_missed(self, fact: EventsMissed) -> None:
+        holder = self._holders.get(fact.subscription)
+        if holder is not None:
+            holder.on_missed(fact)
+        elif fact.ticket is not None:
+            fact.ticket.done()
+
+    def _on_confirmed(self, fact: PublicationConfirmed) -> None:
+        if self._numbering is not None:
+            self._numbering.on_confirmed(fact.first, fact.last)
+        self.emit(fact)
+
+    def _on_publication_failed(self, fact: PublicationFailed) -> None:
+        if self._numbering is not None:
+            self._numbering.on_failed(fact.sequence)
+        self.emit(fact)
+
+    def _on_accepted(self, fact: SubscriptionAccepted) -> None:
+        if fact.subscription in self._holders:
+            self._holders[fact.subscription].on_accepted(fact)
+
+    def _on_progress(self, fact: SubscriptionProgress) -> None:
+        if fact.subscription in self._holders:
+            self._holders[fact.subscription].on_progress(fact)
+
+    def _on_failed(self, fact: SubscriptionFailed) -> None:
+        if fact.subscription in self._holders:
+            self._holders.pop(fact.subscription).on_failed(fact)
+
+    def _on_cancelled(self, fact: SubscriptionCancelled) -> None:
+        if fact.subscription in self._holders:
+            self._holders.pop(fact.subscription).on_cancelled(fact)
+
+    def _on_bookmarks_known(self, fact: BookmarksKnown) -> None:
+        for ordered in self._ordered():
+            ordered.on_bookmarks_known()
+
+    def _on_bookmark_kept(self, fact: BookmarkIsKept) -> None:
+        for ordered in self._ordered():
+            if ordered.id == fact.subscription:
+                ordered.on_bookmark_kept(fact.number)
+
+    def _on_broker_changed(self, fact: BrokerChanged) -> None:
+        for holder in list(self._subscriptions.values()):
+            holder.on_broker_changed()
+        self.emit(fact)
+
+    # --- What the ordering module says
+
+    def _on_shown(self, fact: Shown) -> None:
+        self._by_key[fact.key].on_shown(fact)
+
+    def _on_publish_now(self, fact: PublishNow) -> None:
+        assert self._numbering is not None
+        self._numbering.on_publish_now(fact)
+
+    def _on_joined(self, fact: Joined) -> None:
+        if fact.key in self._by_key:
+            self._by_key[fact.key].on_joined(fact.topics)
+
+    def _on_broken(self, fact: OrderBroken) -> None:
+        if fact.key in self._by_key:
+            self._by_key[fact.key].on_broken(fact.reason)
+
+    def _on_numbers_lost(self, fact: NumbersLost) -> None:
+        self.refuse_numbers(fact.reason)
 
     def refuse_numbers(self, reason: str) -> None:
         """Nothing gets a number any more."""
@@ -294,3 +308,24 @@ class Application:
         """The application ends: what has no number gets none, and nobody waits for it."""
         if self._numbering is not None:
             self._numbering.leave()
+
+
+_HANDLERS: dict[type, Callable[[Application, Any], None]] = {
+    RunDelivered: Application._on_run,
+    EventsMissed: Application._on_missed,
+    PublicationConfirmed: Application._on_confirmed,
+    PublicationFailed: Application._on_publication_failed,
+    SubscriptionAccepted: Application._on_accepted,
+    SubscriptionProgress: Application._on_progress,
+    SubscriptionFailed: Application._on_failed,
+    SubscriptionCancelled: Application._on_cancelled,
+    BookmarksKnown: Application._on_bookmarks_known,
+    BookmarkIsKept: Application._on_bookmark_kept,
+    BrokerChanged: Application._on_broker_changed,
+    Shown: Application._on_shown,
+    PublishNow: Application._on_publish_now,
+    Joined: Application._on_joined,
+    OrderBroken: Application._on_broken,
+    NumbersLost: Application._on_numbers_lost,
+}
+"""By the class of the fact: each event makes several. What has none here is for the application."""

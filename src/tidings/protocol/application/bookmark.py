@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Struct, structs
 
 from tidings.model.messages import MAX_BOOKMARK_BYTES
-from tidings.model.timestamp import Timestamp
 from tidings.protocol.sequencing.resuming import Fence, Resumed, Resumption
 
 MAX_OPEN = 64
@@ -76,51 +75,50 @@ class Progress:
 
     def __init__(self) -> None:
         self._done: dict[int, int] = {}
-        self._open: dict[int, dict[int, None]] = {}
+        self._open: dict[int, tuple[int, ...]] = {}
+        """No-ops whose events may come yet, the latest last."""
         self._fences: dict[int, Fence] = {}
         """Of entries of which nothing was done with since they were joined."""
 
     def begin(self, rank: int, start: Resumed) -> None:
         self._done[rank] = start.clock
-        self._open[rank] = dict.fromkeys(start.open)
+        self._open[rank] = start.open
         if start.fence is not None:
             self._fences[rank] = start.fence
 
     def end(self, rank: int) -> None:
         self._done.pop(rank, None)
+        self._open.pop(rank, None)
         self._fences.pop(rank, None)
 
     def has(self, rank: int) -> bool:
         return rank in self._done
 
-    def pass_by(self, stamp: Timestamp, count: int = 1, *, no_op: bool) -> None:
+    def pass_by(self, rank: int, first: int, count: int = 1, *, no_op: bool) -> None:
         """Done with so many numbers, and with all before them. A no-op's event that comes after all is shown late."""
-        rank, number = stamp.topic, stamp.number + count - 1
-        if rank not in self._done:
+        done, last = self._done.get(rank), first + count - 1
+        if done is None:
             return
-        open_ = self._open[rank]
-        if number > self._done[rank]:
-            self._done[rank] = number
+        if last > done:
+            self._done[rank] = last
             self._fences.pop(rank, None)
+        open_ = self._open[rank]
         if no_op:
-            open_ |= dict.fromkeys(range(stamp.number, number + 1))
-            while len(open_) > MAX_OPEN:
-                del open_[next(iter(open_))]
-        else:
-            for passed in [passed for passed in open_ if stamp.number <= passed <= number]:
-                del open_[passed]
+            new = (number for number in range(first, last + 1) if number not in open_)
+            self._open[rank] = (*open_, *new)[-MAX_OPEN:]
+        elif open_:
+            self._open[rank] = tuple(number for number in open_ if not first <= number <= last)
 
     def copy(self) -> Progress:
         copy = Progress()
-        copy._done, copy._fences = dict(self._done), dict(self._fences)
-        copy._open = {rank: dict(numbers) for rank, numbers in self._open.items()}
+        copy._done, copy._open, copy._fences = dict(self._done), dict(self._open), dict(self._fences)
         return copy
 
     def reached(self, incarnation: int) -> Reached:
-        return Reached(incarnation, self._done, {rank: tuple(self._open[rank]) for rank in self._done})
+        return Reached(incarnation, self._done, self._open)
 
     def of(self, rank: int) -> Resumed:
-        return Resumed(self._done[rank], self._fences.get(rank), tuple(self._open[rank]))
+        return Resumed(self._done[rank], self._fences.get(rank), self._open[rank])
 
 
 def advanced(kept: Bookmark, reached: Reached | None) -> Bookmark:

@@ -108,16 +108,19 @@ class _Held:
         self.ticket = ticket
         self.recovered_by = recovered_by
 
+    def sequence_of(self, number: int) -> int:
+        return self.stretch.first + number - self.number
+
     def cut(self, number: int, count: int) -> Stretch:
         """The events of these numbers."""
-        first = self.stretch.first + number - self.number
+        first = self.sequence_of(number)
         return cut(self.stretch, first, first + count - 1)
 
     def release(self, number: int, count: int) -> None:
         """These numbers are done with; no-ops are one event of the service, done with when all of them are."""
         self.left -= count
         if self.stretch.kind <= WHOLE:
-            first = self.stretch.first + number - self.number
+            first = self.sequence_of(number)
             self.ticket.done(first, first + count - 1)
         elif not self.left:
             self.ticket.done()
@@ -126,7 +129,7 @@ class _Held:
 class _Turn:
     """What has had its turn in the order; the application's ticket, if it was shown."""
 
-    __slots__ = ("_held", "_number", "_owner", "_undone", "count", "stamp")
+    __slots__ = ("_held", "_number", "_owner", "_undone", "count", "stamp", "waits")
 
     def __init__(
         self, owner: OrderedSubscription, held: _Held, stamp: Timestamp, count: int, *, waits: bool
@@ -138,42 +141,42 @@ class _Turn:
         self.stamp = stamp
         self.count = count
         """Of what is not released."""
+        self.waits = waits
+        """For the application."""
         self._undone: RangeSet | None = None
-        """The sequences that the application is not done with; None: it was not shown."""
-        if waits:
-            first = held.stretch.first + stamp.number - held.number
-            self._undone = RangeSet([(first, first + count)])
+        """The sequences that it is not done with, once it is done with some; None: all or nothing."""
 
     @property
     def is_no_op(self) -> bool:
         return self._held.stretch.kind > WHOLE
 
-    @property
-    def waits(self) -> bool:
-        """For the application."""
-        return bool(self._undone)
-
     def ahead(self, progress: Progress, count: int) -> None:
         """As if so many of its numbers were done with."""
-        progress.pass_by(self.stamp.at(self._number), count, no_op=self.is_no_op)
+        progress.pass_by(self.stamp.topic, self._number, count, no_op=self.is_no_op)
 
     def grant(self, first: int = 0, last: int = END) -> None:
         pass
 
     def done(self, first: int = 0, last: int = END) -> None:
-        if self._undone:
+        if not self.waits:
+            return
+        begin = self._held.sequence_of(self._number)
+        end = begin + self.count
+        if self._undone is not None or first > begin or last < end - 1:
+            self._undone = self._undone or RangeSet([(begin, end)])
             self._undone.remove(first, last + 1)
-            self._owner.on_done()
+        self.waits = bool(self._undone)
+        self._owner.on_done()
 
     def release(self) -> int:
         """Release what can be, in order; how many numbers are left."""
         count = self.count
-        if self._undone:
-            assert self._undone.first is not None
-            count = self._undone.first - self._held.stretch.first - (self._number - self._held.number)
+        if self.waits:
+            undone = None if self._undone is None else self._undone.first
+            count = 0 if undone is None else undone - self._held.sequence_of(self._number)
         if count:
             # First the progress: whoever is told that this is done is told of that, too.
-            self._owner.progress.pass_by(self.stamp.at(self._number), count, no_op=self.is_no_op)
+            self.ahead(self._owner.progress, count)
             self._held.release(self._number, count)
             self._number += count
             self.count -= count
@@ -583,13 +586,14 @@ class OrderedSubscription:
             ticket.done()
             self._owner.emit(Misbehaviour(stretch.source, f"{stretch} was left out: {error}"))
             return
-        if self._unread < SLOW_READER_EVENTS and not self._resuming:
-            ticket.grant()
-        else:
+        has_room = self._unread < SLOW_READER_EVENTS and not self._resuming
+        if not has_room:
             self._ungranted.append(ticket)
         held = _Held(stretch, stamp.number, ticket, recovered_by)
         receive = self._module.receive if stretch.kind == WHOLE else self._module.receive_no_ops
-        receive(self.key, stamp, held, stretch.numbers)
+        receive(self.key, stamp, held, held.left)
+        if has_room:  # it is buffered, unless it has had its turn
+            ticket.grant()
 
     def _check(self, stretch: Stretch, stamp: Timestamp) -> None:
         """OrderError or WireError unless a server could have given this stamp to these events."""
@@ -597,9 +601,10 @@ class OrderedSubscription:
         check_stamp(stamp, stretch.layout, stretch.numbers, of=layout.fingerprint, chain=layout.chain)
         if stretch.kind != WHOLE and not stretch.topic:
             return  # headers of events on several topics, without them
-        topics = {stretch.topic} if stretch.topic else {content.topic for content in look(stretch)}
-        if any(layout.rank_of(topic) != stamp.topic for topic in topics):
-            raise OrderError(f"a timestamp of {layout.entry(stamp.topic)} for {', '.join(sorted(topics))}")
+        topics = (stretch.topic,) if stretch.topic else sorted({content.topic for content in look(stretch)})
+        for topic in topics:
+            if layout.rank_of(topic) != stamp.topic:
+                raise OrderError(f"a timestamp of {layout.entry(stamp.topic)} for {', '.join(topics)}")
 
     def drop(self, event: object, number: int, count: int) -> None:
         """By the module: it will not be shown."""
@@ -617,10 +622,12 @@ class OrderedSubscription:
         held, stamp = fact.event, fact.stamp
         assert isinstance(held, _Held)
         number = stamp.number
-        for count, is_selected in self._selected(held.cut(number, fact.count)):
+        stretch = held.cut(number, fact.count)
+        for count, is_selected in self._selected(stretch):
             turn = self._append(held, stamp.at(number), count, waits=is_selected)
             if is_selected:
-                self._show(held, turn, late=fact.out_of_order)
+                part = stretch if count == fact.count else held.cut(number, count)
+                self._show(held, part, turn, late=fact.out_of_order)
             number += count
         self.on_done()
 
@@ -630,8 +637,7 @@ class OrderedSubscription:
         self._unread += count
         return turn
 
-    def _show(self, held: _Held, turn: _Turn, *, late: bool) -> None:
-        stretch = held.cut(turn.stamp.number, turn.count)
+    def _show(self, held: _Held, stretch: Stretch, turn: _Turn, *, late: bool) -> None:
         if isinstance(stretch, Run):
             self._owner.emit(RunDelivered(self.id, stretch, late, turn, turn.stamp))
         else:
@@ -669,7 +675,8 @@ class OrderedSubscription:
             if left:
                 break
             turns.popleft()
-        self._maybe_grant()
+        if self._ungranted:
+            self._maybe_grant()
 
     def _maybe_grant(self) -> None:
         """While the servers have not answered what comes is not shown: what is on its way is enough."""

@@ -98,7 +98,7 @@ class PlainSubscription:
             self._owner.emit(SubscriptionCancelled(self.id))
 
     def on_delivered(self, fact: Delivered) -> None:
-        if self._hides(fact.publication):
+        if fact.publication.kind != WHOLE and self._hides(fact.publication):
             (fact.ticket or NOTHING).done()
             return
         if self._recent is None:

@@ -114,8 +114,10 @@ class Journal:
         changes: list[Change] = []
         for offset, batch in enumerate(batches):
             changes.append(("log", self._key(number + offset), batch))
-        outdated = [*islice(self._outdated, REMOVED_WITH_EACH * len(batches))]
-        changes += self._removals(outdated)
+        outdated: list[int] = []
+        if self._outdated:
+            outdated += islice(self._outdated, REMOVED_WITH_EACH * len(batches))
+            changes += self._removals(outdated)
         self._store.write(changes)
         for _ in outdated:
             self._outdated.popleft()

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -128,7 +128,7 @@ class _NoReleases:
 NO_RELEASES: Releases = _NoReleases()
 
 
-class _Waiting(NamedTuple):
+class _Waiting(Struct, frozen=True):
     """The stamp is that of some number; those of the others are the same but for the number."""
 
     stamp: Timestamp
@@ -469,6 +469,12 @@ class OrderedSubscriber(Part):
     def _keep(self, queue: _Queue, waiting: _Waiting, first: int, last: int) -> None:
         """What was not here before, and no-ops that wait are replaced by their events."""
         topic, is_next = waiting.stamp.topic, first == self.clock[waiting.stamp.topic] + 1
+        if is_next and not queue.events and topic not in self._under_way:  # mostly
+            queue.begin(first, waiting.stamp)
+            if self._is_next(queue):
+                self._pass(topic, queue, first, last, waiting)
+                self._settle(self._woken(topic))
+                return
         fresh = queue.events.free(first, last)
         for begin, end, held in queue.events.overlapping(first, last):
             if isinstance(held.event, NoOp) and not isinstance(waiting.event, NoOp):
@@ -561,15 +567,19 @@ class OrderedSubscriber(Part):
     def _woken(self, topic: int) -> list[int]:
         """The topics whose heads waited for a value that the topic's clock has reached."""
         heap = self._waiting.get(topic)
-        woken = []
+        woken: list[int] = []
         while heap and heap[0][0] <= self.clock[topic]:
             woken.append(heappop(heap)[1])
         return woken
 
     def _show(self, topic: int, queue: _Queue, first: int, last: int, waiting: _Waiting) -> None:
-        stamp, event, count = waiting.stamp.at(first), waiting.event, last - first + 1
         queue.events.take(first, last)
-        self._expected -= count
+        self._expected -= last - first + 1
+        self._pass(topic, queue, first, last, waiting)
+
+    def _pass(self, topic: int, queue: _Queue, first: int, last: int, waiting: _Waiting) -> None:
+        """Their turn has come."""
+        stamp, event, count = waiting.stamp.at(first), waiting.event, last - first + 1
         queue.fence = None
         self.clock[topic] = last
         if isinstance(event, NoOp):
