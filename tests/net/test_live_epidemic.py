@@ -636,7 +636,7 @@ def test_what_cannot_leave_is_counted() -> None:
     endpoint.take_sessionless(("127.0.0.1", 7), encode(carried(4)))
     post.cut = ()
     send(carried(5))
-    assert [decode(chunk)[0].publication.sequence for chunk, _ in endpoint.written] == [5]  # type: ignore[union-attr]
+    assert [decode(chunk)[0].stretch.first for chunk, _ in endpoint.written] == [5]  # type: ignore[union-attr]
     assert (post.oversize, post.dropped, post.sent, post.received, post.ignored) == (1, 1, 1, 0, 1)
 
 

@@ -462,7 +462,7 @@ def test_what_gossip_recovers_is_stripped_for_the_client_alone(payload: bytes) -
     carried = [passage.message for passage in network.sent(Carried, Fragment)]
     assert carried
     for message in carried:
-        assert message.header == b"" if isinstance(message, Fragment) else message.publication.kind == WHOLE
+        assert message.header == b"" if isinstance(message, Fragment) else message.stretch.kind == WHOLE
 
 
 # --- The client's side

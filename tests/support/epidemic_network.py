@@ -26,11 +26,13 @@ from tidings.model.messages import (
     LinkOpen,
     Message,
     Notify,
+    NotifyRun,
     Settled,
     Subscribe,
     Unsubscribe,
 )
 from tidings.model.recovery_messages import Announce, BrokerEntry, Carried, Fragment, PatternNumbers
+from tidings.model.run import Run, RunMaker, Stretch
 from tidings.model.subscription import Subscription, make_interest
 from tidings.protocol.client import Client
 from tidings.protocol.epidemic import EpidemicBroker
@@ -69,10 +71,10 @@ class Passage:
 
     @property
     def sequence(self) -> int | None:
-        """Of the event that it carries, all of it or a block."""
+        """Of the event that it carries, all of it or a block; of several the first."""
         match self.message:
-            case Carried(publication=publication):
-                return publication.sequence
+            case Carried(stretch=stretch):
+                return stretch.first
             case Fragment(sequence=sequence):
                 return sequence
         return None
@@ -206,6 +208,19 @@ def first_copy(source: str, target: str, *sequences: int) -> Callable[[Passage],
     )
 
 
+def notified(message: Notify | NotifyRun) -> Stretch:
+    return message.run if isinstance(message, NotifyRun) else message.publication
+
+
+def run_of(sequences: Sequence[int], *, topic: str = TOPIC, source: str = "p", payload: bytes = b"") -> Run:
+    maker = RunMaker(source, 0)
+    for sequence in sequences:
+        maker.add(sequence, topic, {"x": sequence % 3}, payload, 0)
+    (run,) = maker.take_all()
+    assert isinstance(run, Run)
+    return run
+
+
 # --- One broker
 
 
@@ -300,6 +315,20 @@ class LoneBroker:
         publication = self.publication(number, topic=topic, source=source, payload=payload)
         return Carried("far", self.numbers(number) if numbers is None else numbers, route, by, publication)
 
+    def carried_run(
+        self,
+        first: int,
+        last: int,
+        *,
+        by: str = "",
+        topic: str = TOPIC,
+        numbers: PatternNumbers | None = None,
+        payload: bytes = b"",
+    ) -> Carried:
+        """The events that its origin `far` counted so, together."""
+        stretch = run_of(range(first, last + 1), topic=topic, payload=payload)
+        return Carried("far", self.numbers(first) if numbers is None else numbers, (), by, stretch)
+
     def publication(
         self, sequence: int, *, topic: str = TOPIC, source: str = "p", payload: bytes = b""
     ) -> Publication:
@@ -324,7 +353,8 @@ class LoneBroker:
     @property
     def notified(self) -> list[int]:
         """The sequences of which the client was notified, in order."""
-        return [message.publication.sequence for to, message in self.port.sent if isinstance(message, Notify)]
+        stretches = [notified(message) for _, message in self.sent(Notify, NotifyRun)]
+        return [number for stretch in stretches for number in range(stretch.first, stretch.last + 1)]
 
     @property
     def misbehaviours(self) -> list[tuple[str, str]]:
