@@ -451,8 +451,8 @@ def test_what_gossip_recovers_is_stripped_for_the_client_alone(payload: bytes) -
     seen = {
         at: {
             fact.publication.sequence: (shown((), fact.publication).payload, fact.recovered_by != "")
-            for broker, name, fact in network._shown
-            if (broker, name) == (at, "W")
+            for broker, _, fact in network.deliveries
+            if (broker, fact.subscription) == (at, "W")
         }
         for at in ("b1", "b2")
     }

@@ -36,7 +36,7 @@ from tidings.model.run import Run, RunMaker, Stretch
 from tidings.model.subscription import Subscription, make_interest
 from tidings.protocol.client import Client
 from tidings.protocol.epidemic import EpidemicBroker
-from tidings.protocol.facts import Delivered, Misbehaviour
+from tidings.protocol.facts import Delivered, Misbehaviour, RunDelivered
 from tidings.protocol.kernel import Handler, Port
 from tidings.protocol.labels import parse_label
 from tidings.protocol.matching import Matcher
@@ -52,6 +52,8 @@ NS_PER_MS = 1_000_000
 TEN_MS = LinkSpec(ConstantDelay(value=10.0), NoLoss(), 0.0, 0.0, 0.0)
 TOPIC = "/t"
 
+Published = tuple[str, int, bytes]
+"""(topic, attribute x, payload)"""
 Sent = TypeVar("Sent", bound=Message)
 
 
@@ -95,9 +97,11 @@ class EpidemicNetwork:
             self.around.setdefault(left, []).append(right)
             self.around.setdefault(right, []).append(left)
         self.lose: Callable[[Passage], bool] = lambda passage: False
+        self.alter: Callable[[Passage], Message] = lambda passage: passage.message
         self.passages: list[Passage] = []
         self.lost: list[Passage] = []
-        self._shown: list[tuple[str, str, Delivered]] = []
+        self.deliveries: list[tuple[str, int, Delivered]] = []
+        """(broker, when, what)"""
         self._settings = settings
         self._labels = labels(Topology(tuple(self.around), tuple(pairs)))
         self._matcher = Matcher()
@@ -135,14 +139,15 @@ class EpidemicNetwork:
                 if self.lose(passage):
                     self.lost.append(passage)
                     return
+                message = self.alter(passage)
             handler(sender, message)
 
         return take
 
     def _on_fact(self, broker: str) -> Callable[[object], None]:
         def on_fact(fact: object) -> None:
-            if isinstance(fact, Delivered):
-                self._shown.append((broker, fact.subscription, fact))
+            for shown in delivered(fact):
+                self.deliveries.append((broker, self.network.schedule.now, shown))
 
         return on_fact
 
@@ -151,8 +156,8 @@ class EpidemicNetwork:
     def run(self, seconds: float) -> None:
         self.network.run(self.network.schedule.now + round(seconds * NS_PER_S))
 
-    def subscribe(self, at: str, *topics: str, name: str = "s") -> None:
-        self.client(at).subscribe(Subscription(name, topics or (TOPIC,)))
+    def subscribe(self, at: str, *topics: str, name: str = "s", where: str | None = None) -> None:
+        self.client(at).subscribe(Subscription(name, topics or (TOPIC,), where))
         self.run(3)
 
     def unsubscribe(self, at: str, name: str = "s") -> None:
@@ -166,6 +171,16 @@ class EpidemicNetwork:
         for _ in range(count):
             self.client(at).publish(topic, {}, payload, self.network.schedule.now)
             self.run(pause_s)
+
+    def publish_all(self, at: str, events: Sequence[Published], *, together: bool = True) -> None:
+        """Events on these topics, with these attributes and payloads, in one instant."""
+        client, now = self.client(at), self.network.schedule.now
+        for topic, x, payload in events:
+            if together:
+                client.session.add(topic, {"x": x}, payload, now)
+            else:
+                client.publish(topic, {"x": x}, payload, now)
+        client.flush()
 
     # --- What a test looks at
 
@@ -183,14 +198,16 @@ class EpidemicNetwork:
         """The sequences that the subscription was shown, sorted; a repetition would be there twice."""
         return sorted(
             fact.publication.sequence
-            for broker, subscription, fact in self._shown
-            if (broker, subscription) == (at, name)
+            for broker, _, fact in self.deliveries
+            if (broker, fact.subscription) == (at, name)
         )
 
     def ways(self, at: str) -> dict[int, str]:
         """sequence -> by which algorithm the client got it"""
         return {
-            fact.publication.sequence: fact.recovered_by for broker, _, fact in self._shown if broker == at
+            fact.publication.sequence: fact.recovered_by
+            for broker, _, fact in self.deliveries
+            if broker == at
         }
 
     def sent(self, *kinds: type) -> list[Passage]:
@@ -199,6 +216,14 @@ class EpidemicNetwork:
     def answers(self, to: str) -> list[Passage]:
         """Events and blocks that gossip brought to a broker."""
         return [passage for passage in self.passages if passage.by and passage.target == to]
+
+
+def delivered(fact: object) -> list[Delivered]:
+    """What a client is shown, one by one."""
+    if isinstance(fact, RunDelivered):
+        how = (fact.out_of_order, fact.recovered_by)
+        return [Delivered(fact.subscription, each, *how) for each in fact.run.publications()]
+    return [fact] if isinstance(fact, Delivered) else []
 
 
 def first_copy(source: str, target: str, *sequences: int) -> Callable[[Passage], bool]:

@@ -286,6 +286,7 @@ class Run(Struct, array_like=True, eq=False, gc=False):
 
     def verify(self) -> None:
         """WireError unless its events are those that it says, each without a header: then it can be cut anywhere."""
+        check_header(self)
         if any(piece[0] != EVENT_ITEMS for piece in self.pieces()):
             raise WireError(f"{self} has an event with a header of its own")
         try:

@@ -25,7 +25,6 @@ from msgspec import Meta, Raw, Struct
 from tidings.model import archive_messages, messages, ordering_messages, recovery_messages
 from tidings.model.errors import WireError
 from tidings.model.event import (
-    BARE,
     INT_MAX,
     MAX_EVENT_BYTES,
     Counter,
@@ -216,9 +215,9 @@ def _stretches(raws: list[Raw], body_bytes: int) -> Sequence[Stretch]:
 
 
 def _carried(message: Carried) -> Carried:
-    """WireError unless all its events are there, and have numbers."""
-    if isinstance(message.stretch, Run) and message.stretch.kind == BARE:
-        raise WireError(f"{message.stretch} is carried without its events")
+    """WireError unless all its events are there, and have numbers: brokers cut a stretch, and keep it, unseen."""
+    if isinstance(message.stretch, Run):
+        message.stretch.verify()
     if any(number > INT_MAX for _, _, number in message.last_numbers):
         raise WireError(f"{message.stretch}: its numbers do not fit into 64 bits")
     return message

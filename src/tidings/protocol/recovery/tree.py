@@ -178,12 +178,6 @@ class EpidemicTree(Part):
         stretch = message.stretch
         if not self._may_send(sender, message.by):
             return
-        try:
-            if isinstance(stretch, Run):
-                stretch.verify()
-        except WireError as error:
-            self.port.emit(Misbehaviour(sender, str(error)))
-            return
         if not message.by:
             self._link_loss.received(sender)
             self._high_waters.passed(message.origin, message.last_numbers, sender)
