@@ -287,10 +287,11 @@ class Run(Struct, array_like=True, eq=False, gc=False):
     def verify(self) -> None:
         """WireError unless its events are those that it says, each without a header: then it can be cut anywhere."""
         check_header(self)
-        if any(piece[0] != EVENT_ITEMS for piece in self.pieces()):
+        body = self.body
+        if any(body[start] != EVENT_ITEMS for start in self._bounds()[:-1]):
             raise WireError(f"{self} has an event with a header of its own")
         try:
-            heads = _decode_heads(self.body)
+            heads = _decode_heads(body)
         except _UNREADABLE as error:
             raise WireError(f"{self}: its events do not decode: {error}") from None
         self._check_ids(heads, self.first)

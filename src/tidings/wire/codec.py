@@ -189,8 +189,9 @@ def decode(body: bytes | bytearray | memoryview) -> Sequence[Message]:
         return [Stamped(generation, stamp, stretch) for stretch in _kept(message.events, len(body))]
     if kind is CarriedEvent:
         header = (message.origin, message.numbers, message.route, message.by)
-        (stretch,) = _kept([message.event], len(body))
-        return [_carried(Carried(*header, stretch))]
+        carried = Carried(*header, decode_stretch(message.event.copy()))
+        _check_carried(carried, len(body))
+        return [carried]
     if kind is RelayedBody:
         return [Relayed(message.peer, message.serial, inner) for inner in _relayed(message.body)]
     return (message,)
@@ -214,13 +215,14 @@ def _stretches(raws: list[Raw], body_bytes: int) -> Sequence[Stretch]:
     return stretches
 
 
-def _carried(message: Carried) -> Carried:
+def _check_carried(message: Carried, body_bytes: int) -> None:
     """WireError unless all its events are there, and have numbers: brokers cut a stretch, and keep it, unseen."""
-    if isinstance(message.stretch, Run):
-        message.stretch.verify()
-    if any(number > INT_MAX for _, _, number in message.last_numbers):
-        raise WireError(f"{message.stretch}: its numbers do not fit into 64 bits")
-    return message
+    stretch = message.stretch
+    _check_sizes((stretch,), body_bytes)
+    if isinstance(stretch, Run):
+        stretch.verify()
+        if any(number > INT_MAX for _, _, number in message.last_numbers):
+            raise WireError(f"{stretch}: its numbers do not fit into 64 bits")
 
 
 def _check_sizes(stretches: Sequence[Stretch], body_bytes: int) -> None:

@@ -91,6 +91,8 @@ def in_blocks(carried: Carried, block_bytes: int, datagram_bytes: int = 0) -> As
     publication = carried.stretch
     if isinstance(publication, Run):  # its origin has seen to that
         return None
+    if publication.size_bytes <= min(block_bytes, SMALLEST_BLOCK_BYTES):
+        return None
     block_bytes = _room_bytes(carried, block_bytes, datagram_bytes, publication.packed_attributes)
     if publication.size_bytes <= block_bytes:
         return None

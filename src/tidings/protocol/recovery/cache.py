@@ -152,20 +152,19 @@ class EventCache:
 
     def add(self, entry: Cached) -> None:
         """Keep what is not here already, unless it is an event larger than the whole cache."""
-        stretch, source = entry.stretch, entry.source
-        held = self._entries.get(source)
-        absent = [(stretch.first, stretch.last)] if held is None else held.free(stretch.first, stretch.last)
-        for first, last in absent:
+        held = self._entries.get(entry.source)
+        if held is None:
+            self._add(entry)
+            return
+        for first, last in held.free(entry.stretch.first, entry.stretch.last):
             self._add(entry.cut(first, last))
 
     def _add(self, entry: Cached) -> None:
         stretch = entry.stretch
         count, size_bytes = stretch.count, stretch.size_bytes
-        if count > 1 and (count > self._max_events or size_bytes > self._max_bytes):
-            for sequence in range(stretch.first, stretch.last + 1):  # as many of them as there is room for
-                self._add(entry.cut(sequence, sequence))
-            return
-        if size_bytes > self._max_bytes:
+        if size_bytes > self._max_bytes or 1 < count > self._max_events:
+            for sequence in range(stretch.first, stretch.last + 1) if count > 1 else ():
+                self._add(entry.cut(sequence, sequence))  # as many of them as there is room for
             return
         self._count += count
         self.size_bytes += size_bytes
@@ -210,31 +209,34 @@ class EventCache:
         self.evicted += entry.stretch.count
 
     def _index(self, entry: Cached) -> None:
-        stretch = entry.stretch
-        held = self._entries.get(entry.source)
+        source, stretch = entry.source, entry.stretch
+        first, last = stretch.first, stretch.last
+        held = self._entries.get(source)
         if held is None:
-            held = self._entries[entry.source] = RangeMap()
-        held.add(stretch.first, stretch.last, entry)
-        _add_ids(self._ids, entry)
+            held = self._entries[source] = RangeMap()
+        held.add(first, last, entry)
+        _add_ids(self._ids, source, first, last)
         for pattern, epoch, number in entry.numbers:
-            _add_ids(self._ids_of.setdefault(pattern, {}), entry)
+            _add_ids(self._ids_of.setdefault(pattern, {}), source, first, last)
             stream = entry.origin, pattern, epoch
             numbered = self._numbered.get(stream)
             if numbered is None:
                 numbered = self._numbered[stream] = RangeMap()
             # Should two events claim the same number, which only a broken origin brings about, the first has it.
-            for first, last in numbered.free(number, number + stretch.count - 1):
-                numbered.add(first, last, (entry, number))
+            for low, high in numbered.free(number, number + last - first):
+                numbered.add(low, high, (entry, number))
 
     def _unindex(self, entry: Cached) -> None:
-        stretch, held = entry.stretch, self._entries[entry.source]
-        held.take(stretch.first, stretch.last)
+        source, stretch = entry.source, entry.stretch
+        first, last = stretch.first, stretch.last
+        held = self._entries[source]
+        held.take(first, last)
         if not held:
-            del self._entries[entry.source]
-        _remove_ids(self._ids, entry)
+            del self._entries[source]
+        _remove_ids(self._ids, source, first, last)
         for pattern, epoch, number in entry.numbers:
             ids = self._ids_of.get(pattern, {})  # nothing is left for a pattern that the event lists twice
-            _remove_ids(ids, entry)
+            _remove_ids(ids, source, first, last)
             if not ids:
                 self._ids_of.pop(pattern, None)
             self._unnumber((entry.origin, pattern, epoch), number, entry)
@@ -243,23 +245,23 @@ class EventCache:
         numbered = self._numbered.get(stream)
         if numbered is None:
             return
-        for first, last, (holder, _) in numbered.overlapping(number, number + entry.stretch.count - 1):
-            if holder is entry:
-                numbered.take(first, last)
+        for low, high, held in numbered.take(number, number + entry.stretch.count - 1):
+            if held[0] is not entry:  # another one had the number first
+                numbered.add(low, high, held)
         if not numbered:
             del self._numbered[stream]
 
 
-def _add_ids(ids: Ids, entry: Cached) -> None:
-    sequences = ids.get(entry.source)
+def _add_ids(ids: Ids, source: Source, first: int, last: int) -> None:
+    sequences = ids.get(source)
     if sequences is None:
-        sequences = ids[entry.source] = RangeSet()
-    sequences.add_range(entry.stretch.first, entry.stretch.last + 1)
+        sequences = ids[source] = RangeSet()
+    sequences.add_range(first, last + 1)
 
 
-def _remove_ids(ids: Ids, entry: Cached) -> None:
-    sequences = ids.get(entry.source)
+def _remove_ids(ids: Ids, source: Source, first: int, last: int) -> None:
+    sequences = ids.get(source)
     if sequences is not None:
-        sequences.remove(entry.stretch.first, entry.stretch.last + 1)
+        sequences.remove(first, last + 1)
         if not sequences:
-            del ids[entry.source]
+            del ids[source]

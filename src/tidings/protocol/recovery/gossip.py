@@ -211,8 +211,10 @@ class Gossip(Part):
 
     def _list(self, first: Identity, numbers: PatternNumbers, count: int = 1) -> None:
         """What is advertised in the next rounds, from that event on; no more than is kept for those who ask."""
+        if not self._settings.advertises:
+            return
         source, incarnation, sequence = first
-        for place in range(count) if self._settings.advertises else ():
+        for place in range(count):
             if len(self._fresh[-1]) >= self._settings.buffer_events:
                 return
             if self._listed.first_time(source, incarnation, sequence + place):

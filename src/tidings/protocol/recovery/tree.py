@@ -21,7 +21,7 @@ from tidings.model.errors import WireError
 from tidings.model.event import Publication
 from tidings.model.messages import Confirm, PublishFailed, notification
 from tidings.model.recovery_messages import MAX_ROUTE, Carried, Fragment
-from tidings.model.run import Run, Stretch, cut, singles
+from tidings.model.run import Run, Stretch, singles
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.kernel import Part, Port
 from tidings.protocol.matching import Matcher
@@ -127,8 +127,10 @@ class EpidemicTree(Part):
             return
         for part in self._sound(client, stretch):
             self.port.send(client, Confirm(part.incarnation, part.first, part.last))
-            for first, last in self._fresh(self._published, part):
-                for alike in self._parts(client, cut(part, first, last)):
+            fresh = _unseen(self._published, part)
+            self.duplicates += part.count - sum([new.count for new in fresh])
+            for new in fresh:
+                for alike in self._parts(client, new):
                     self._publish(client, alike)
 
     def _sound(self, client: str, stretch: Stretch) -> list[Stretch]:
@@ -152,8 +154,7 @@ class EpidemicTree(Part):
             whole = Carried(origin, numbers, way, "", stretch)
             self._high_waters.passed(origin, whole.last_numbers, client)
             for carried in in_datagrams(whole, settings.block_bytes, settings.datagram_bytes):
-                part = carried.stretch
-                self._holdings.received.fresh(part.source, part.incarnation, part.first, part.last)
+                _unseen(self._holdings.received, carried.stretch)
                 if route.hops:
                     self._send_whole(carried, route, "")
                 self._gain(carried, route, client, "")
@@ -182,12 +183,11 @@ class EpidemicTree(Part):
             self._link_loss.received(sender)
             self._high_waters.passed(message.origin, message.last_numbers, sender)
         for alike in self._parts(sender, stretch):  # mostly one: our table may differ from the origin's
-            part, route = message.part(alike), self._route(alike)
+            part = message if alike is stretch else message.part(alike)
+            route = self._route(alike)
             if not message.by:
-                for first, last in self._forwarded.fresh(
-                    alike.source, alike.incarnation, alike.first, alike.last
-                ):
-                    self._forward(sender, part.cut(first, last), route)
+                for unsent in _unseen(self._forwarded, alike):
+                    self._forward(sender, part.part(unsent), route)
             self._receive(sender, part, route)
 
     def _receive(self, sender: str, message: Carried, route: Route) -> None:
@@ -196,19 +196,14 @@ class EpidemicTree(Part):
         if by and not route.notices:
             self.unwanted += stretch.count
             return
-        fresh = self._fresh(self._holdings.received, stretch)
+        fresh = _unseen(self._holdings.received, stretch)
         if by == "push":
             self._gossip.on_pushed(bool(fresh))
-        if fresh != [(stretch.first, stretch.last)]:
+        if not fresh or fresh[0] is not stretch:
+            self.duplicates += stretch.count - sum([new.count for new in fresh])
             self._holdings.again(message.origin, message.numbers, stretch.count)
-        for first, last in fresh:
-            self._gain(message.cut(first, last), route, sender, by)
-
-    def _fresh(self, recent: RecentIds, stretch: Stretch) -> list[tuple[int, int]]:
-        """The ranges of what is new; the rest is counted as repeated."""
-        fresh = recent.fresh(stretch.source, stretch.incarnation, stretch.first, stretch.last)
-        self.duplicates += stretch.count - sum([last - first + 1 for first, last in fresh])
-        return fresh
+        for new in fresh:
+            self._gain(message.part(new), route, sender, by)
 
     def _gain(self, carried: Carried, route: Route, sender: str, by: str) -> None:
         wanted = bool(route.notices) or carried.origin == self.port.node
@@ -331,11 +326,22 @@ class EpidemicTree(Part):
 
     def _parts(self, sender: str, stretch: Stretch) -> list[Stretch]:
         """In stretches of one selection each; what cannot be matched is left out."""
+        if stretch.selection_token is self._matcher.token:
+            return [stretch]
         return self._matcher.parts(stretch, lambda error: self.port.emit(Misbehaviour(sender, str(error))))
 
     def _route(self, alike: Stretch) -> Route:
         """Of events of one selection."""
         return self._table.routes.get(alike.selection) or self._table.route(alike.selection)
+
+
+def _unseen(recent: RecentIds, stretch: Stretch) -> list[Stretch]:
+    """What of it was not seen before; from now on it was."""
+    if isinstance(stretch, Publication):  # quicker, and most are
+        seen = not recent.first_time(stretch.source, stretch.incarnation, stretch.sequence)
+        return [] if seen else [stretch]
+    ranges = recent.fresh(stretch.source, stretch.incarnation, stretch.first, stretch.last)
+    return [stretch.cut(first, last) for first, last in ranges]
 
 
 def _too_long(stretch: Stretch) -> list[int]:
