@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -94,6 +95,32 @@ def test_every_stretch_of_a_run_is_what_its_events_are_one_by_one(
             assert encodings(stretch) == [bytes(single.raw) for single in plain[start : end + 1]]
             inner = stretch.cut(stretch.last, stretch.last) if isinstance(stretch, Run) else stretch
             assert encodings(inner) == [bytes(plain[end].raw)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(EVENTS, min_size=2, max_size=12), st.integers(0, 300))
+def test_a_run_is_split_into_as_few_stretches_as_fit(events: list[Published], limit_bytes: int) -> None:
+    (run,) = made(events)
+    assert isinstance(run, Run)
+    pieces = run.split(limit_bytes)
+    assert [raw for piece in pieces for raw in encodings(piece)] == encodings(run)
+    for piece, following in pairwise([*pieces, None]):
+        assert isinstance(piece, Publication) or piece.size_bytes <= limit_bytes
+        if piece is not None and following is not None:
+            assert run.cut(piece.first, following.first).size_bytes > limit_bytes
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(EVENTS, min_size=2, max_size=12))
+def test_what_is_verified_is_what_it_says(events: list[Published]) -> None:
+    (run,) = made(events)
+    back = decode_stretch(run.raw)
+    assert isinstance(back, Run)
+    back.verify()
+    told = {name: getattr(run, name) for name in Run.__struct_fields__[:6]}
+    for lying in ({"first": 2}, {"count": run.count + 1}, {"source": "q"}, {"topic": "/other"}):
+        with pytest.raises(WireError):
+            Run(*(told | lying).values()).verify()
 
 
 STAMP = Timestamp(2, 11, (0, 3), (5, 0))

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from breadth import examples
 from live_network import EpidemicBrokers, User, known_to, until
 from tidings.model.errors import ConnectionFailed
-from tidings.model.event import check_publication, make_publication
+from tidings.model.event import Publication, check_publication, make_publication
 from tidings.model.messages import PROTOCOL_VERSION, Hello, Message, Ping, Refused
 from tidings.model.recovery_messages import Ask, Carried, Fragment, HighWater, Offer, Solicit
+from tidings.model.run import Run, RunMaker, singles
 from tidings.net.address import Address
 from tidings.net.broker import BrokerServer
 from tidings.net.epidemic import EpidemicSettings, Post, is_gossip, loopback_peer, unpinned
@@ -636,7 +637,7 @@ def test_what_cannot_leave_is_counted() -> None:
     endpoint.take_sessionless(("127.0.0.1", 7), encode(carried(4)))
     post.cut = ()
     send(carried(5))
-    assert [decode(chunk)[0].publication.sequence for chunk, _ in endpoint.written] == [5]  # type: ignore[union-attr]
+    assert [decode(chunk)[0].stretch.first for chunk, _ in endpoint.written] == [5]  # type: ignore[union-attr]
     assert (post.oversize, post.dropped, post.sent, post.received, post.ignored) == (1, 1, 1, 0, 1)
 
 
@@ -718,4 +719,24 @@ def test_a_publication_that_is_kept_does_not_hold_what_was_read() -> None:
     kept = unpinned(first)  # type: ignore[arg-type]
     del first, _
     assert sys.getrefcount(body) == free
+    assert isinstance(kept, Publication)
     assert (kept.id, kept.decoded, kept.raw) == (made[0].id, {"x": 0, "topic": "/a"}, made[0].raw)
+
+
+def test_nor_does_a_run_or_what_is_cut_out_of_it() -> None:
+    maker = RunMaker("p", 0)
+    for number in range(50):
+        maker.add(number, "/a", {"x": number}, bytes(10), 0)
+    (made,) = maker.take_all()
+    body = encode_publications([made.raw])
+    free = sys.getrefcount(body)
+    (run,) = decode(body)
+    assert isinstance(run, Run)
+    assert run.check() == []
+    pieces = unpinned(run).split(200)  # type: ignore[union-attr]
+    del run
+    assert sys.getrefcount(body) == free
+    assert [event for piece in pieces for event in singles(piece)][49].attributes() == {
+        "x": 49,
+        "topic": "/a",
+    }

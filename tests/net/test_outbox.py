@@ -75,7 +75,7 @@ def plain(message: Message) -> Any:
             *([message.by] if message.by else []),
         )
     if isinstance(message, Carried):
-        return ("carried", message.origin, message.numbers, message.by, message.publication.sequence)
+        return ("carried", message.origin, message.numbers, message.by, message.stretch.first)
     if isinstance(message, Forward):
         shared = (message.origin, message.label, message.generation, message.stamp, message.excluded)
         return ("forward", *shared, message.stretch.first)

@@ -393,10 +393,10 @@ def test_gap_9_numbers_for_unknown_patterns_are_ignored(monkeypatch: Patch) -> N
     assert taken_with_stale_numbers() == ([1, 2, 3, 4, 5, 6], 0)
     arrived = LossDetector.arrived
 
-    def counting_all(self: LossDetector, origin: str, numbers: Any, now: int) -> None:
+    def counting_all(self: LossDetector, origin: str, numbers: Any, now: int, count: int) -> None:
         for pattern, _, _ in numbers:
             self.watch(pattern, ())
-        arrived(self, origin, numbers, now)
+        arrived(self, origin, numbers, now, count)
 
     monkeypatch.setattr(LossDetector, "arrived", counting_all)
     assert taken_with_stale_numbers()[1] > 0
@@ -597,7 +597,7 @@ def test_gap_13_a_recovered_event_is_cached_and_delivered_and_not_forwarded(monk
         def forwarding_too(self: EpidemicTree, sender: str, message: Carried, route: Route) -> None:
             if message.by:
                 self._forward(
-                    sender, Carried(message.origin, message.numbers, (), "", message.publication), route
+                    sender, Carried(message.origin, message.numbers, (), "", message.stretch), route
                 )
             receive(self, sender, message, route)
 

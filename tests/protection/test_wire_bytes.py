@@ -15,7 +15,8 @@ from msgspec import Meta, Raw
 import tidings.model
 from golden import check_golden, golden_lines
 from tidings.model.event import Publication, decode_publication, make_no_ops
-from tidings.model.messages import Hello, Message, Notify, WireMessage
+from tidings.model.messages import Hello, Message, Notify, NotifyRun, WireMessage
+from tidings.model.recovery_messages import Carried
 from tidings.model.run import Run, RunMaker, stamped, stripped
 from tidings.model.timestamp import Timestamp
 from tidings.wire.codec import decode, encode, encode_notifications, encode_publications
@@ -26,6 +27,7 @@ for module in pkgutil.iter_modules(tidings.model.__path__):  # whichever of them
 CLASSES = sorted(WireMessage.__subclasses__(), key=lambda cls: int(cls.__struct_config__.tag or 0))
 FILE = "wire.txt"
 STAMP = Timestamp(2, 7, (0, 3), (5, 0))
+NUMBERS = ((b"\x02" * 8, 3, 4), (b"\x05" * 8, 6, 7))
 
 
 def event(sequence: int) -> Publication:
@@ -92,6 +94,8 @@ def instances() -> dict[str, Message]:
         "Publication": event(1),
         "Run": run(1),
         **{cls.__name__: Filler().message(cls) for cls in CLASSES},
+        "Carried-event": Carried("t1", NUMBERS, ("t8", "t9"), "t10", event(11)),  # by itself
+        "NotifyRun-by-the-tree": NotifyRun(("t1", "t2"), run(3)),  # as ever, before one could be recovered
     }
 
 

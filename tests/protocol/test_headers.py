@@ -451,8 +451,8 @@ def test_what_gossip_recovers_is_stripped_for_the_client_alone(payload: bytes) -
     seen = {
         at: {
             fact.publication.sequence: (shown((), fact.publication).payload, fact.recovered_by != "")
-            for broker, name, fact in network._shown
-            if (broker, name) == (at, "W")
+            for broker, _, fact in network.deliveries
+            if (broker, fact.subscription) == (at, "W")
         }
         for at in ("b1", "b2")
     }
@@ -462,7 +462,7 @@ def test_what_gossip_recovers_is_stripped_for_the_client_alone(payload: bytes) -
     carried = [passage.message for passage in network.sent(Carried, Fragment)]
     assert carried
     for message in carried:
-        assert message.header == b"" if isinstance(message, Fragment) else message.publication.kind == WHOLE
+        assert message.header == b"" if isinstance(message, Fragment) else message.stretch.kind == WHOLE
 
 
 # --- The client's side

@@ -26,15 +26,17 @@ from tidings.model.messages import (
     LinkOpen,
     Message,
     Notify,
+    NotifyRun,
     Settled,
     Subscribe,
     Unsubscribe,
 )
 from tidings.model.recovery_messages import Announce, BrokerEntry, Carried, Fragment, PatternNumbers
+from tidings.model.run import Run, RunMaker, Stretch
 from tidings.model.subscription import Subscription, make_interest
 from tidings.protocol.client import Client
 from tidings.protocol.epidemic import EpidemicBroker
-from tidings.protocol.facts import Delivered, Misbehaviour
+from tidings.protocol.facts import Delivered, Misbehaviour, RunDelivered
 from tidings.protocol.kernel import Handler, Port
 from tidings.protocol.labels import parse_label
 from tidings.protocol.matching import Matcher
@@ -50,6 +52,8 @@ NS_PER_MS = 1_000_000
 TEN_MS = LinkSpec(ConstantDelay(value=10.0), NoLoss(), 0.0, 0.0, 0.0)
 TOPIC = "/t"
 
+Published = tuple[str, int, bytes]
+"""(topic, attribute x, payload)"""
 Sent = TypeVar("Sent", bound=Message)
 
 
@@ -69,10 +73,10 @@ class Passage:
 
     @property
     def sequence(self) -> int | None:
-        """Of the event that it carries, all of it or a block."""
+        """Of the event that it carries, all of it or a block; of several the first."""
         match self.message:
-            case Carried(publication=publication):
-                return publication.sequence
+            case Carried(stretch=stretch):
+                return stretch.first
             case Fragment(sequence=sequence):
                 return sequence
         return None
@@ -93,9 +97,11 @@ class EpidemicNetwork:
             self.around.setdefault(left, []).append(right)
             self.around.setdefault(right, []).append(left)
         self.lose: Callable[[Passage], bool] = lambda passage: False
+        self.alter: Callable[[Passage], Message] = lambda passage: passage.message
         self.passages: list[Passage] = []
         self.lost: list[Passage] = []
-        self._shown: list[tuple[str, str, Delivered]] = []
+        self.deliveries: list[tuple[str, int, Delivered]] = []
+        """(broker, when, what)"""
         self._settings = settings
         self._labels = labels(Topology(tuple(self.around), tuple(pairs)))
         self._matcher = Matcher()
@@ -133,14 +139,15 @@ class EpidemicNetwork:
                 if self.lose(passage):
                     self.lost.append(passage)
                     return
+                message = self.alter(passage)
             handler(sender, message)
 
         return take
 
     def _on_fact(self, broker: str) -> Callable[[object], None]:
         def on_fact(fact: object) -> None:
-            if isinstance(fact, Delivered):
-                self._shown.append((broker, fact.subscription, fact))
+            for shown in delivered(fact):
+                self.deliveries.append((broker, self.network.schedule.now, shown))
 
         return on_fact
 
@@ -149,8 +156,8 @@ class EpidemicNetwork:
     def run(self, seconds: float) -> None:
         self.network.run(self.network.schedule.now + round(seconds * NS_PER_S))
 
-    def subscribe(self, at: str, *topics: str, name: str = "s") -> None:
-        self.client(at).subscribe(Subscription(name, topics or (TOPIC,)))
+    def subscribe(self, at: str, *topics: str, name: str = "s", where: str | None = None) -> None:
+        self.client(at).subscribe(Subscription(name, topics or (TOPIC,), where))
         self.run(3)
 
     def unsubscribe(self, at: str, name: str = "s") -> None:
@@ -164,6 +171,16 @@ class EpidemicNetwork:
         for _ in range(count):
             self.client(at).publish(topic, {}, payload, self.network.schedule.now)
             self.run(pause_s)
+
+    def publish_all(self, at: str, events: Sequence[Published], *, together: bool = True) -> None:
+        """Events on these topics, with these attributes and payloads, in one instant."""
+        client, now = self.client(at), self.network.schedule.now
+        for topic, x, payload in events:
+            if together:
+                client.session.add(topic, {"x": x}, payload, now)
+            else:
+                client.publish(topic, {"x": x}, payload, now)
+        client.flush()
 
     # --- What a test looks at
 
@@ -181,14 +198,16 @@ class EpidemicNetwork:
         """The sequences that the subscription was shown, sorted; a repetition would be there twice."""
         return sorted(
             fact.publication.sequence
-            for broker, subscription, fact in self._shown
-            if (broker, subscription) == (at, name)
+            for broker, _, fact in self.deliveries
+            if (broker, fact.subscription) == (at, name)
         )
 
     def ways(self, at: str) -> dict[int, str]:
         """sequence -> by which algorithm the client got it"""
         return {
-            fact.publication.sequence: fact.recovered_by for broker, _, fact in self._shown if broker == at
+            fact.publication.sequence: fact.recovered_by
+            for broker, _, fact in self.deliveries
+            if broker == at
         }
 
     def sent(self, *kinds: type) -> list[Passage]:
@@ -199,11 +218,32 @@ class EpidemicNetwork:
         return [passage for passage in self.passages if passage.by and passage.target == to]
 
 
+def delivered(fact: object) -> list[Delivered]:
+    """What a client is shown, one by one."""
+    if isinstance(fact, RunDelivered):
+        how = (fact.out_of_order, fact.recovered_by)
+        return [Delivered(fact.subscription, each, *how) for each in fact.run.publications()]
+    return [fact] if isinstance(fact, Delivered) else []
+
+
 def first_copy(source: str, target: str, *sequences: int) -> Callable[[Passage], bool]:
     """Loses these events on that link of the tree; what gossip brings passes."""
     return lambda passage: (
         passage.between(source, target) and passage.by == "" and passage.sequence in sequences
     )
+
+
+def notified(message: Notify | NotifyRun) -> Stretch:
+    return message.run if isinstance(message, NotifyRun) else message.publication
+
+
+def run_of(sequences: Sequence[int], *, topic: str = TOPIC, source: str = "p", payload: bytes = b"") -> Run:
+    maker = RunMaker(source, 0)
+    for sequence in sequences:
+        maker.add(sequence, topic, {"x": sequence % 3}, payload, 0)
+    (run,) = maker.take_all()
+    assert isinstance(run, Run)
+    return run
 
 
 # --- One broker
@@ -300,6 +340,20 @@ class LoneBroker:
         publication = self.publication(number, topic=topic, source=source, payload=payload)
         return Carried("far", self.numbers(number) if numbers is None else numbers, route, by, publication)
 
+    def carried_run(
+        self,
+        first: int,
+        last: int,
+        *,
+        by: str = "",
+        topic: str = TOPIC,
+        numbers: PatternNumbers | None = None,
+        payload: bytes = b"",
+    ) -> Carried:
+        """The events that its origin `far` counted so, together."""
+        stretch = run_of(range(first, last + 1), topic=topic, payload=payload)
+        return Carried("far", self.numbers(first) if numbers is None else numbers, (), by, stretch)
+
     def publication(
         self, sequence: int, *, topic: str = TOPIC, source: str = "p", payload: bytes = b""
     ) -> Publication:
@@ -324,7 +378,8 @@ class LoneBroker:
     @property
     def notified(self) -> list[int]:
         """The sequences of which the client was notified, in order."""
-        return [message.publication.sequence for to, message in self.port.sent if isinstance(message, Notify)]
+        stretches = [notified(message) for _, message in self.sent(Notify, NotifyRun)]
+        return [number for stretch in stretches for number in range(stretch.first, stretch.last + 1)]
 
     @property
     def misbehaviours(self) -> list[tuple[str, str]]:

@@ -144,7 +144,7 @@ def test_messages_with_an_event_inside_carry_it_unchanged(
     carried = Carried("b1", ((b"p" * 8, 3, stamp),), excluded, "push", publication)
     (carried_back,) = decode(encode(carried))
     assert isinstance(carried_back, Carried)
-    assert bytes(carried_back.publication.raw) == bytes(publication.raw)
+    assert bytes(carried_back.stretch.raw) == bytes(publication.raw)
     assert (carried_back.origin, carried_back.numbers, carried_back.route, carried_back.by) == (
         "b1",
         ((b"p" * 8, 3, stamp),),

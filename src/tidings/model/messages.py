@@ -185,10 +185,18 @@ class NotifyRun(WireMessage, frozen=True, gc=False, tag=29):
 
     subscriptions: tuple[str, ...]
     run: Run
+    by: str = ""
+    """As in Notify."""
 
     @property
     def count(self) -> int:
         return self.run.count
+
+
+def notification(subscriptions: tuple[str, ...], stretch: Stretch, by: str = "") -> Notify | NotifyRun:
+    if isinstance(stretch, Run):
+        return NotifyRun(subscriptions, stretch, by)
+    return Notify(subscriptions, stretch, by)
 
 
 class Dropped(WireMessage, frozen=True, gc=False, tag=28):

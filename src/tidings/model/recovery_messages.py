@@ -9,8 +9,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from tidings.model.event import Counter, Name, Publication
+from tidings.model.event import Counter, Name
 from tidings.model.messages import LabelItems, PatternCount, WireMessage
+from tidings.model.run import Stretch, cut
 
 MAX_NUMBERS = 64
 MAX_ROUTE = 64
@@ -40,16 +41,43 @@ Way = Annotated[str, Meta(max_length=32)]
 """Which algorithm sent it: push, subscriber-pull, ...; empty: the tree."""
 
 
+def later(numbers: PatternNumbers, count: int) -> PatternNumbers:
+    """Those of the event so many behind, if all between have the same patterns."""
+    if not count:
+        return numbers
+    return tuple((pattern, epoch, number + count) for pattern, epoch, number in numbers)
+
+
 class Carried(WireMessage, frozen=True, gc=False, tag=80):
-    """An event that fits into one datagram, with what recovery needs to know about it."""
+    """An event, or consecutive ones with the same patterns, in one datagram, with what recovery needs to know."""
 
     origin: Name
     """The publisher's broker, which counts."""
     numbers: PatternNumbers
+    """Of the first event; each event behind it has the next number of each pattern."""
     route: Route
     """The brokers that it passed, the origin first, where routes are wanted."""
     by: Way
-    publication: Publication
+    stretch: Stretch
+
+    @property
+    def count(self) -> int:
+        return self.stretch.count
+
+    @property
+    def last_numbers(self) -> PatternNumbers:
+        return later(self.numbers, self.stretch.count - 1)
+
+    def cut(self, first: int, last: int) -> Carried:
+        """The events with the sequences `first` to `last`."""
+        return self.part(cut(self.stretch, first, last))
+
+    def part(self, stretch: Stretch) -> Carried:
+        """These of its events."""
+        if stretch is self.stretch:
+            return self
+        numbers = later(self.numbers, stretch.first - self.stretch.first)
+        return Carried(self.origin, numbers, self.route, self.by, stretch)
 
 
 class Fragment(WireMessage, frozen=True, gc=False, tag=81):

@@ -13,6 +13,7 @@ where either may be.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Annotated, Any
@@ -62,14 +63,19 @@ _ARRAY_BYTES = 3
 _UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
-class Content(Struct, array_like=True, gc=False):
-    """An event of a run as brokers look at it: checked, with its attributes."""
+class _Head(Struct, array_like=True, gc=False):
+    """What of an event of a run is in front."""
 
     source: Name
     incarnation: Counter
     sequence: Counter
     topic: Annotated[str, Meta(min_length=2, max_length=1024)]
     published_at: Counter
+
+
+class Content(_Head, array_like=True, gc=False):
+    """An event of a run as brokers look at it: checked, with its attributes."""
+
     values: PlainMap
     payload: memoryview
 
@@ -125,6 +131,12 @@ class Run(Struct, array_like=True, eq=False, gc=False):
         return encoded
 
     @property
+    def packed_header(self) -> bytes:
+        """Empty: it has none."""
+        has_none = self.stamp is None and self.kind == WHOLE
+        return b"" if has_none else _encode((self.layout, self.stamp, self.kind))
+
+    @property
     def numbers(self) -> int:
         """How many numbers of its order it stands for, if it has one."""
         return self.count
@@ -158,14 +170,35 @@ class Run(Struct, array_like=True, eq=False, gc=False):
         edges = [self.first - 1, *sequences, self.last + 1]
         return [self.cut(left + 1, right - 1) for left, right in pairwise(edges) if right - left > 1]
 
+    def split(self, limit_bytes: int) -> list[Run | Publication]:
+        """In stretches of at most so many bytes, as many events in each as fit; a larger event is alone.
+
+        They are for long: what was looked at inside refers to what the run was read from, and stays behind.
+        """
+        self.contents = None
+        limit_bytes -= self._overhead_bytes
+        if len(self.body) <= limit_bytes:
+            return [self]
+        bounds, start = self._bounds(), 0
+        stretches: list[Run | Publication] = []
+        while start < self.count:
+            end = bisect_right(bounds, bounds[start] + limit_bytes - _ARRAY_BYTES) - 1
+            end = max(end, start + 1)
+            stretches.append(self.cut(self.first + start, self.first + end - 1))
+            start = end
+        return stretches
+
+    @property
+    def _overhead_bytes(self) -> int:
+        return len(self.source) + len(self.topic) + RUN_OVERHEAD_BYTES
+
     def bare(self) -> Run:
         """Its header, for whoever needs no more."""
         return self if self.kind == BARE else self._bare(self.first, self.count)
 
     def _bare(self, first: int, count: int) -> Run:
-        size_bytes = len(self.source) + len(self.topic) + RUN_OVERHEAD_BYTES
         fields = (self.source, self.incarnation, first, count, self.topic, memoryview(b""))
-        return Run(*fields, self.layout, self._stamp_at(first - self.first), BARE, size_bytes)
+        return Run(*fields, self.layout, self._stamp_at(first - self.first), BARE, self._overhead_bytes)
 
     def _stamp_at(self, place: int) -> Timestamp | None:
         return None if self.stamp is None else self.stamp.at(self.stamp.number + place)
@@ -188,7 +221,7 @@ class Run(Struct, array_like=True, eq=False, gc=False):
         return bounds
 
     def _single(self, place: int, encoding: memoryview) -> Publication:
-        publication = self._stamped(decode_publication(Raw(encoding)), place)
+        publication = self._stamped(decode_publication(Raw(bytes(encoding))), place)
         self._check_ids([publication], self.first + place)
         content = None if self.contents is None else self.contents[place]
         if content is not None:
@@ -251,11 +284,23 @@ class Run(Struct, array_like=True, eq=False, gc=False):
 
     # --- Checking
 
+    def verify(self) -> None:
+        """WireError unless its events are those that it says, each without a header: then it can be cut anywhere."""
+        check_header(self)
+        body = self.body
+        if any(body[start] != EVENT_ITEMS for start in self._bounds()[:-1]):
+            raise WireError(f"{self} has an event with a header of its own")
+        try:
+            heads = _decode_heads(body)
+        except _UNREADABLE as error:
+            raise WireError(f"{self}: its events do not decode: {error}") from None
+        self._check_ids(heads, self.first)
+
     def _check_count(self, found: int) -> None:
         if found != self.count:
             raise WireError(f"{self} has {found} events, not {self.count}")
 
-    def _check_ids(self, events: Sequence[Content | Publication], first: int) -> None:
+    def _check_ids(self, events: Sequence[_Head | Publication], first: int) -> None:
         """WireError unless these are its events from `first` on."""
         if [event.sequence for event in events] != list(range(first, first + len(events))):
             raise WireError(f"{self} has events with other sequences")
@@ -314,6 +359,8 @@ class Arrival(Struct, frozen=True, eq=False, gc=False):
     stretch: Stretch
     late: bool = False
     """Later events of their source came before."""
+    by: str = ""
+    """Which recovery algorithm brought them; empty: none was needed."""
     places: Any = None
     """Those of the events in their order, where it has one: `places.of(sequence)`, in consecutive numbers."""
 
@@ -326,8 +373,8 @@ class Arrival(Struct, frozen=True, eq=False, gc=False):
         run = self.stretch
         assert isinstance(run, Run)
         middle = run.first + count
-        first, rest = run.cut(run.first, middle - 1), run.cut(middle, run.last)
-        return Arrival(first, self.late, self.places), Arrival(rest, self.late, self.places)
+        how = (self.late, self.by, self.places)
+        return Arrival(run.cut(run.first, middle - 1), *how), Arrival(run.cut(middle, run.last), *how)
 
     def events(self, complain: Callable[[WireError], None]) -> Sequence[Event | None]:
         """None in the place of one that does not decode."""
@@ -335,6 +382,8 @@ class Arrival(Struct, frozen=True, eq=False, gc=False):
         events = stretch.events(complain) if isinstance(stretch, Run) else [stretch.event()]
         for event in events if self.late else ():
             event.__dict__["out_of_order"] = True
+        for event in events if self.by else ():
+            event.__dict__["recovered_by"] = self.by
         for event in events if self.places is not None else ():
             event.__dict__["places"] = self.places
         if len(events) == stretch.count:
@@ -346,6 +395,7 @@ class Arrival(Struct, frozen=True, eq=False, gc=False):
 _encode = msgspec.msgpack.Encoder().encode
 _encode_into = msgspec.msgpack.Encoder().encode_into
 _decode_run = msgspec.msgpack.Decoder(Run).decode
+_decode_heads = msgspec.msgpack.Decoder(list[_Head]).decode
 _decode_raws = msgspec.msgpack.Decoder(list[Raw]).decode
 _decode_contents = msgspec.msgpack.Decoder(list[Content]).decode
 _decode_events = msgspec.msgpack.Decoder(list[Event]).decode

@@ -21,7 +21,7 @@ from tidings.model.messages import (
     Subscribe,
     Unsubscribe,
 )
-from tidings.model.run import Run, Stretch, singles
+from tidings.model.run import Run, Stretch
 from tidings.net.session import MAX_REASON_CHARACTERS, Handler, Session
 from tidings.net.status_text import status_text
 
@@ -48,7 +48,7 @@ def client_handlers(session: Session, receive: Handler, status: Callable[[], dic
 
 
 def publication_handlers(
-    session: Session, receive: Handler, prepare: Callable[[Publication], Publication] | None = None
+    session: Session, receive: Handler, prepare: Callable[[Stretch], Stretch] | None = None
 ) -> Handlers:
     """Publications and runs of them as such; `prepare` makes of each what the protocol is to get."""
 
@@ -58,11 +58,7 @@ def publication_handlers(
 
     def take_run(run: Run) -> None:
         for stretch in _sound_stretches(session, run):
-            if prepare is None:
-                receive(stretch)
-            else:
-                for publication in singles(stretch):
-                    receive(prepare(publication))
+            receive(stretch if prepare is None else prepare(stretch))
 
     return {Publication: take, Run: take_run}
 

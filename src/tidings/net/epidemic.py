@@ -14,9 +14,10 @@ from ipaddress import IPv6Address, ip_address
 from msgspec.structs import replace
 
 from tidings.model.errors import ConnectionFailed, WireError
-from tidings.model.event import Publication, decode_publication
+from tidings.model.event import decode_publication
 from tidings.model.messages import Hello, Message
 from tidings.model.recovery_messages import Ask, Carried, Fragment, Offer, Solicit
+from tidings.model.run import Run, Stretch
 from tidings.net.address import parse_address
 from tidings.net.handshake import BROKER, CLIENT
 from tidings.net.outbox import DATAGRAM_MAX_BYTES
@@ -156,10 +157,13 @@ def is_gossip(message: Message) -> bool:
     return isinstance(message, DIGESTS) or (isinstance(message, DATA) and bool(message.by))
 
 
-def unpinned(publication: Publication) -> Publication:
-    """A checked publication that may be kept for long: it does not hold the buffer that it was read from."""
-    kept = decode_publication(publication.raw.copy())
-    kept.decoded = publication.decoded
+def unpinned(stretch: Stretch) -> Stretch:
+    """What a client published, checked, so that it may be kept for long: it does not hold the buffer that it was read
+    from."""
+    if isinstance(stretch, Run):
+        return stretch.kept()
+    kept = decode_publication(stretch.raw.copy())
+    kept.decoded = stretch.decoded
     return kept
 
 

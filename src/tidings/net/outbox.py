@@ -152,6 +152,8 @@ class Outbox:
                 shared = Recovered(message.subscriptions, message.by)  # type: ignore[union-attr]
         elif kind is NotifyRun:
             publication, shared = message.run, message.subscriptions  # type: ignore[union-attr]
+            if message.by:  # type: ignore[union-attr]
+                shared = Recovered(message.subscriptions, message.by)  # type: ignore[union-attr]
         elif kind is Publication or kind is Run:
             publication, shared = message, None  # type: ignore[assignment]
         elif kind is Forward or kind is Stamped:
@@ -177,7 +179,8 @@ class Outbox:
         else:
             self._close_all()
             self._store(_body(message))
-            self.sent_events += isinstance(message, Carried)
+            if isinstance(message, Carried):
+                self.sent_events += message.count
             self._begin_turn()
 
     def finish_turn(self) -> None:
@@ -358,7 +361,7 @@ class DatagramOutbox(Outbox):
     def _add_other(self, message: Message) -> None:
         """Events and blocks that brokers repair by gossip are left out where too much waits."""
         if isinstance(message, Carried | Fragment) and self.waiting_bytes >= self.policy.limit_bytes:
-            self.dropped += 1
+            self.dropped += message.count if isinstance(message, Carried) else 1
         else:
             super()._add_other(message)
 
@@ -381,7 +384,7 @@ def _body(message: Message) -> object:
     """As it travels: what carries an event or a message does so in its encoding."""
     if isinstance(message, Carried):
         header = (message.origin, message.numbers, message.route, message.by)
-        return CarriedEvent(*header, message.publication.raw)
+        return CarriedEvent(*header, message.stretch.raw)
     if isinstance(message, Relayed):
         return RelayedBody(message.peer, message.serial, encode(message.message))
     return message

@@ -150,10 +150,10 @@ class ServiceBeneath:
 
     def _notified(self, name: str, event: Event) -> None:
         ticket, carrier = _Taken(self._service, name), event.carrier
+        by = event.recovered_by or ""
         if isinstance(carrier, Run):
-            self._on_fact(RunDelivered(name, carrier, event.out_of_order, ticket))
+            self._on_fact(RunDelivered(name, carrier, event.out_of_order, ticket, recovered_by=by))
         else:
-            by = event.recovered_by or ""
             self._on_fact(Delivered(name, carrier, event.out_of_order, by, ticket))
 
     def _missed(self, name: str, gap: stream.EventsMissed, certain: bool, noted: Callable[[], None]) -> None:

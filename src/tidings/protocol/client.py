@@ -226,14 +226,14 @@ class Session(Part):
         try:
             if not self.takes_runs and run.kind == WHOLE:
                 for publication in run.publications():
-                    self.on_notify(sender, Notify(message.subscriptions, publication))
+                    self.on_notify(sender, Notify(message.subscriptions, publication, message.by))
                 return
             for first, last in self._recent.fresh(run.source, run.incarnation, run.first, run.last):
-                self._show(message.subscriptions, run.cut(first, last))
+                self._show(message.subscriptions, run.cut(first, last), message.by)
         except WireError as error:
             self.port.emit(Misbehaviour(sender, str(error)))
 
-    def _show(self, subscriptions: tuple[str, ...], stretch: Stretch) -> None:
+    def _show(self, subscriptions: tuple[str, ...], stretch: Stretch, by: str) -> None:
         for subscription_id in subscriptions:
             held = self._held.get(subscription_id)
             if held is None or held.state is CANCELLING:
@@ -245,9 +245,9 @@ class Session(Part):
             )
             for part, late in parted(stretch, before):
                 if isinstance(part, Run):
-                    self.port.emit(RunDelivered(subscription_id, part, late))
+                    self.port.emit(RunDelivered(subscription_id, part, late, recovered_by=by))
                 else:
-                    self.port.emit(Delivered(subscription_id, part, late))
+                    self.port.emit(Delivered(subscription_id, part, late, by))
 
     def on_confirm(self, sender: str, message: Confirm) -> None:
         if message.incarnation == self.incarnation:

@@ -27,12 +27,11 @@ from tidings.model.messages import (
     ForwardGap,
     Message,
     Missed,
-    Notify,
-    NotifyRun,
     Parked,
     Passed,
     PublishFailed,
     Taken,
+    notification,
 )
 from tidings.model.run import Run, Stretch, stripped
 from tidings.model.subscription import Interest
@@ -464,9 +463,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         stretch = message.stretch
         if not stays_whole:
             stretch = stripped(stretch)
-        if isinstance(stretch, Run):
-            return NotifyRun(subscriptions, stretch)
-        return Notify(subscriptions, stretch)
+        return notification(subscriptions, stretch)
 
     # --- Confirmations
 

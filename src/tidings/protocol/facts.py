@@ -39,6 +39,7 @@ class RunDelivered(Fact, frozen=True, gc=False):
     """Of a service that keeps the events until the application says that it is done with them."""
     stamp: Timestamp | None = None
     """That of its first event, where the subscription has an order of several topics."""
+    recovered_by: str = ""
 
 
 class SubscriptionAccepted(Fact, frozen=True, gc=False):

@@ -171,7 +171,7 @@ def _baring(send: Send) -> Send:
 
     def send_header(message: Message) -> None:
         if isinstance(message, NotifyRun):
-            send(NotifyRun(message.subscriptions, message.run.bare()))
+            send(NotifyRun(message.subscriptions, message.run.bare(), message.by))
         else:
             assert isinstance(message, Notify)
             send(Notify(message.subscriptions, bare_publication(message.publication), message.by))

@@ -374,7 +374,8 @@ class ApplicationHost(EventService):
             self._on_bare_run(shown, run, ticket)
         elif isinstance(shown.notify, stream.Stream):
             shown.owes(ticket, run)
-            shown.notify.push_run(run, late=fact.out_of_order, places=self._places(run, fact.stamp))
+            places = self._places(run, fact.stamp)
+            shown.notify.push_run(run, late=fact.out_of_order, by=fact.recovered_by, places=places)
         else:
             self._on_each(run, fact)
 
@@ -386,9 +387,8 @@ class ApplicationHost(EventService):
         for place, publication in enumerate(publications):
             at = None if stamp is None else stamp.at(stamp.number + place)
             part = PartOfTicket(ticket, publication.sequence, publication.sequence)
-            self._on_delivered(
-                Delivered(fact.subscription, publication, fact.out_of_order, ticket=part, stamp=at)
-            )
+            how = (fact.out_of_order, fact.recovered_by, part, at)
+            self._on_delivered(Delivered(fact.subscription, publication, *how))
 
     def _on_bare_run(self, shown: _Shown, run: Run, ticket: Taking) -> None:
         """For whoever asked for headers: as many events that only have a carrier."""

@@ -103,7 +103,7 @@ class Stream:
 
     __call__ = push
 
-    def push_run(self, run: Run, *, late: bool = False, places: Places | None = None) -> None:
+    def push_run(self, run: Run, *, late: bool = False, by: str = "", places: Places | None = None) -> None:
         """Called by a service that has runs: the next events."""
         room = self._room()
         taken: Stretch = run
@@ -112,7 +112,7 @@ class Stream:
             if not room:
                 return
             taken = run.cut(run.first, run.first + room - 1)
-        self._later.append(Arrival(taken.kept() if isinstance(taken, Run) else taken, late, places))
+        self._later.append(Arrival(taken.kept() if isinstance(taken, Run) else taken, late, by, places))
         self._waiting += taken.count
         for _ in range(min(taken.count, len(self._waiters))):
             self._wake()

@@ -178,7 +178,8 @@ class PlainActor:
     def _on_run(self, fact: RunDelivered) -> None:
         """Its events one by one."""
         for publication in fact.run.publications():
-            self._on_delivered(Delivered(fact.subscription, publication, fact.out_of_order, stamp=fact.stamp))
+            how = (fact.out_of_order, fact.recovered_by)
+            self._on_delivered(Delivered(fact.subscription, publication, *how, stamp=fact.stamp))
         if fact.ticket is not None:
             fact.ticket.done()
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from random import Random
 from typing import NamedTuple
 
 from tidings.model.event import source_text
@@ -44,6 +45,8 @@ MAX_GIVEN_UP = 4
 """So many losses of a broker may be given up where every question and every answer may be lost."""
 MAX_PROBLEMS = 5
 """Of one run: more of them say no more."""
+RUNS = (1, 1, 2, 3, 8, 40)
+"""Events that are published together, in every second run; the longest take several datagrams."""
 MODULE = "tidings.simulator.epidemic_campaign"
 
 
@@ -56,6 +59,11 @@ def run_seed(seed: int) -> CampaignResult:
     writer = MemoryWriter()
     simulation = Simulation(expand(parse_scenario(epidemic_scenario(seed))), writer)
     monitor = EpidemicMonitor(simulation)
+    random = Random(f"{seed}:runs")
+    for publisher in simulation.publishers if seed % 2 else ():
+        publisher.together = lambda: random.choice(RUNS)
+    for subscriber in simulation.subscribers if seed % 4 == 1 else ():
+        subscriber.client.on_start.append(subscriber.take_runs)
     problems = problems_of(partial(_run, simulation, writer, monitor), EpidemicError)
     steps = simulation.network.schedule.steps
     return CampaignResult(seed, problems, *writer.counts, steps, replay_command(seed))
@@ -165,8 +173,9 @@ def _holders(brokers: Iterable[EpidemicBroker]) -> Holders:
         for (source, incarnation), ranges in cache.ids().items():
             for first, stop in ranges:
                 for entry in cache.id_range(source, incarnation, first, stop - 1):
-                    event = f"{source_text(source, incarnation)}:{entry.publication.sequence}"
-                    holders.setdefault(event, []).append((broker, entry))
+                    for sequence in range(entry.stretch.first, entry.stretch.last + 1):
+                        event = f"{source_text(source, incarnation)}:{sequence}"
+                        holders.setdefault(event, []).append((broker, entry))
     return holders
 
 

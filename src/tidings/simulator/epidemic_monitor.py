@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from tidings.model.event import Publication, source_text
-from tidings.model.messages import Message, Notify
-from tidings.model.recovery_messages import Ask, Carried, Fragment, Solicit
+from tidings.model.event import EventId, Publication
+from tidings.model.messages import Message, Notify, NotifyRun
+from tidings.model.recovery_messages import Ask, Carried, Fragment, Solicit, later
+from tidings.model.run import Run, Stretch, singles
 from tidings.model.subscription import Interest
 from tidings.protocol.epidemic import EpidemicBroker
 from tidings.protocol.kernel import Handler, Node, Part, RandomSource, Send, TimerName
@@ -93,12 +94,14 @@ class Requests:
                 self._events.setdefault((source, incarnation), RangeSet()).add_range(first, last + 1)
 
     def include(self, message: Carried | Fragment) -> bool:
-        source, incarnation, sequence = identity_of(message)
-        if sequence in self._events.get((source, incarnation), ()):
-            return True
-        return any(
-            number in self._numbers.get((message.origin, pattern, epoch), ())
-            for pattern, epoch, number in message.numbers
+        """All of its events."""
+        return all(
+            sequence in self._events.get((source, incarnation), ())
+            or any(
+                number in self._numbers.get((message.origin, pattern, epoch), ())
+                for pattern, epoch, number in later(message.numbers, place)
+            )
+            for place, (source, incarnation, sequence) in enumerate(identities(message))
         )
 
 
@@ -127,18 +130,18 @@ class Life(Part):
     def attach(self, broker: EpidemicBroker) -> None:
         self.broker = broker
         broker.parts = (*broker.parts, self)
-        for kind, handler in ((Publication, self.publish), (Carried, self.take), (Fragment, self.take)):
+        for kind in (Publication, Run, Carried, Fragment):
             self._inner[kind] = broker.handlers[kind]
-            broker.handlers[kind] = handler
+            broker.handlers[kind] = self.publish if kind in (Publication, Run) else self.take
 
     def _fail(self, title: str, what: str) -> EpidemicError:
         return EpidemicError(title, self.port.now, f"{self.port.node} {what}")
 
     # --- What is taken
 
-    def publish(self, sender: str, message: Publication) -> None:
+    def publish(self, sender: str, message: Stretch) -> None:
         self._sent = []
-        self._inner[Publication](sender, message)
+        self._inner[message.__class__](sender, message)
         self._sent = None
 
     def take(self, sender: str, message: Carried | Fragment) -> None:
@@ -148,7 +151,7 @@ class Life(Part):
         self._sent = None
         self._check_forwarded(sender, message, sent)
         if isinstance(message, Carried):
-            self._came_at[identity_of(message)] = self.port.now
+            self._came_at |= dict.fromkeys(identities(message), self.port.now)
 
     def _check_forwarded(
         self, sender: str, message: Carried | Fragment, sent: list[tuple[str, Carried | Fragment]]
@@ -157,20 +160,23 @@ class Life(Part):
             if sent:
                 raise self._fail("tree", f"sent {text(message)} down the tree, which gossip brought")
             return
-        hops = [hop for hop, _ in sent]
-        if sender in hops:
+        if any(hop == sender for hop, _ in sent):
             raise self._fail("tree", f"sent {text(message)} back to {sender}")
         if isinstance(message, Fragment) and (message.coefficients or self.broker.settings.redundancy):
             return  # how many combinations go on is not told by one of them
-        unit = unit_of(message)
-        expected = [] if unit in self._taken else [hop for hop in self._hops(message) if hop != sender]
-        self._taken[unit] = None
-        if sorted(hops) != sorted(expected):
-            raise self._fail("tree", f"sent {text(message)} of {sender} to {hops}, not to {expected}")
+        hops = sorted((unit, hop) for hop, went in sent for unit in units(went))
+        expected = sorted(
+            (unit, hop)
+            for unit, header in zip(units(message), headers(message), strict=True)
+            for hop in self._hops(header)
+            if unit not in self._taken and hop != sender
+        )
+        self._taken |= dict.fromkeys(units(message))
+        if hops != expected:
+            raise self._fail("tree", f"sent {text(message)} of {sender} as {hops}, not as {expected}")
 
-    def _hops(self, message: Carried | Fragment) -> list[str]:
+    def _hops(self, header: Publication) -> list[str]:
         """Those behind whom somebody wants the event."""
-        header = message.publication if isinstance(message, Carried) else Passing(message).header
         hops: dict[str, None] = {}
         for interest in self._monitor.matching(header):
             hops |= dict.fromkeys(self.broker.table.neighbours(interest))
@@ -180,7 +186,9 @@ class Life(Part):
 
     def sending(self, to: str, message: Message) -> None:
         if isinstance(message, Notify):
-            self._check_notice(to, message)
+            self._check_notice(to, message.subscriptions, message.publication)
+        elif isinstance(message, NotifyRun):
+            self._check_notice(to, message.subscriptions, message.run)
         elif isinstance(message, Ask):
             self._monitor.requests(self.port.node).note(message)
         elif isinstance(message, Solicit):
@@ -194,18 +202,18 @@ class Life(Part):
         for origin, pattern, epoch, ranges in message.lost:
             for first, last in ranges:
                 for entry in self.broker.holdings.cache.find_range(origin, pattern, epoch, first, last):
-                    asked_at = self._asked_at.setdefault(entry.identity, self.port.now)
-                    if self._came_at.get(entry.identity, 0) > asked_at:
-                        raise self._fail("requests", f"asked again for event {entry.identity}, which came")
+                    for identity in events_of(entry.stretch):
+                        asked_at = self._asked_at.setdefault(identity, self.port.now)
+                        if self._came_at.get(identity, 0) > asked_at:
+                            raise self._fail("requests", f"asked again for event {identity}, which came")
 
-    def _check_notice(self, to: str, message: Notify) -> None:
-        publication = message.publication
-        identity = publication.source, publication.incarnation, publication.sequence
-        for subscription in message.subscriptions:
-            key = to, subscription, identity
-            if key in self._noticed:
-                raise self._fail("notices", f"told {subscription} of {to} twice of event {identity}")
-            self._noticed[key] = None
+    def _check_notice(self, to: str, subscriptions: tuple[str, ...], stretch: Stretch) -> None:
+        for subscription in subscriptions:
+            for identity in events_of(stretch):
+                key = to, subscription, identity
+                if key in self._noticed:
+                    raise self._fail("notices", f"told {subscription} of {to} twice of event {identity}")
+                self._noticed[key] = None
 
     def _check_sent(self, to: str, message: Carried | Fragment) -> None:
         if not message.by:
@@ -213,10 +221,11 @@ class Life(Part):
                 raise self._fail("tree", f"sent {text(message)} to {to}, which did not just come")
             self._sent.append((to, message))
         elif message.by == PUSH and self.broker.settings.pushes_events:
-            partners = self._pushed.setdefault(identity_of(message), {})
-            partners[to] = None
-            if len(partners) > self.broker.settings.fanout:
-                raise self._fail("pushes", f"pushed {text(message)} to {list(partners)}")
+            for identity in identities(message):
+                partners = self._pushed.setdefault(identity, {})
+                partners[to] = None
+                if len(partners) > self.broker.settings.fanout:
+                    raise self._fail("pushes", f"pushed {text(message)} to {list(partners)}")
         elif not self._monitor.requests(to).include(message):
             raise self._fail("answers", f"sent {text(message)} to {to}, which had not asked")
 
@@ -272,18 +281,28 @@ class EpidemicMonitor:
         return self._matcher.select(publication).interests
 
 
-def identity_of(message: Carried | Fragment) -> Identity:
-    event = message.publication if isinstance(message, Carried) else message
-    return event.source, event.incarnation, event.sequence
+def events_of(stretch: Stretch) -> list[Identity]:
+    sequences = range(stretch.first, stretch.last + 1)
+    return [(stretch.source, stretch.incarnation, sequence) for sequence in sequences]
 
 
-def unit_of(message: Carried | Fragment) -> Unit:
+def identities(message: Carried | Fragment) -> list[Identity]:
     if isinstance(message, Carried):
-        return identity_of(message), -1, -1
-    return identity_of(message), message.generation, message.index
+        return events_of(message.stretch)
+    return [(message.source, message.incarnation, message.sequence)]
+
+
+def units(message: Carried | Fragment) -> list[Unit]:
+    generation, index = (message.generation, message.index) if isinstance(message, Fragment) else (-1, -1)
+    return [(identity, generation, index) for identity in identities(message)]
+
+
+def headers(message: Carried | Fragment) -> list[Publication]:
+    """What routes each of its events."""
+    return singles(message.stretch) if isinstance(message, Carried) else [Passing(message).header]
 
 
 def text(message: Carried | Fragment) -> str:
-    source, incarnation, sequence = identity_of(message)
+    events = [str(EventId(*identity)) for identity in identities(message)]
     block = f" block {message.generation}/{message.index}" if isinstance(message, Fragment) else ""
-    return f"event {source_text(source, incarnation)}:{sequence}{block}"
+    return f"event {' '.join(events)}{block}"

@@ -82,6 +82,8 @@ class RangeMap(Generic[Value]):
 
     def free(self, first: int, last: int) -> list[tuple[int, int]]:
         """Of `first` to `last`, what no range has, ascending."""
+        if first <= last and (not self._ranges or self._ranges[self._starts[-1]][0] < first):
+            return [(first, last)]
         found: list[tuple[int, int]] = []
         start = first
         for begin, end, _ in self.overlapping(first, last):

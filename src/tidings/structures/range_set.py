@@ -41,7 +41,11 @@ class RangeSet:
         """Add `[start, stop)`; returns how many other integers were assumed present (see `max_ranges`)."""
         if start >= stop:
             return 0
-        first = bisect_left(self._stops, start)
+        stops = self._stops
+        if stops and start == stops[-1]:  # as above
+            stops[-1] = stop
+            return 0
+        first = bisect_left(stops, start)
         last = bisect_right(self._starts, stop)
         if first < last:
             start = min(start, self._starts[first])
@@ -53,6 +57,11 @@ class RangeSet:
     def remove(self, start: int, stop: int) -> None:
         """Take `[start, stop)` out. A range cut in two may exceed `max_ranges` until the next addition."""
         if start >= stop:
+            return
+        if (
+            self._starts and start == self._starts[0] and stop < self._stops[0]
+        ):  # what came first leaves first
+            self._starts[0] = stop
             return
         first = bisect_right(self._stops, start)
         last = bisect_left(self._starts, stop)

@@ -56,6 +56,14 @@ class RecentIds:
         if window is not None and first > window[0]:
             self._advance(window, first, last)
             return [(first, last)]
+        if window is not None and window[0] - self._width < first <= last <= window[0]:
+            bits = (1 << last - first + 1) - 1 << window[0] - last
+            seen = window[1] & bits
+            if seen == bits:
+                return []
+            if not seen:
+                window[1] |= bits
+                return [(first, last)]
         ranges: list[tuple[int, int]] = []
         for sequence in range(first, last + 1):
             if self.first_time(source, incarnation, sequence):

@@ -25,12 +25,12 @@ from msgspec import Meta, Raw, Struct
 from tidings.model import archive_messages, messages, ordering_messages, recovery_messages
 from tidings.model.errors import WireError
 from tidings.model.event import (
+    INT_MAX,
     MAX_EVENT_BYTES,
     Counter,
     Name,
     Publication,
     check_size,
-    decode_publication,
 )
 from tidings.model.messages import (
     Forward,
@@ -43,6 +43,7 @@ from tidings.model.messages import (
     Stamped,
     SubscriptionId,
     WireMessage,
+    notification,
 )
 from tidings.model.recovery_messages import Carried, Fragment, PatternNumbers, Route, Way
 from tidings.model.run import Run, Stretch, decode_stretch
@@ -140,12 +141,12 @@ def encode(message: Message) -> bytes:
     if isinstance(message, Notify):
         return encode_notifications(message.subscriptions, [message.publication.raw], message.by)
     if isinstance(message, NotifyRun):
-        return encode_notifications(message.subscriptions, [message.run.raw])
+        return encode_notifications(message.subscriptions, [message.run.raw], message.by)
     if isinstance(message, Forward | Stamped):
         return _encode(batch_of(message, [message.stretch.raw]))
     if isinstance(message, Carried):
         header = (message.origin, message.numbers, message.route, message.by)
-        return _encode(CarriedEvent(*header, message.publication.raw))
+        return _encode(CarriedEvent(*header, message.stretch.raw))
     assert isinstance(message, Relayed)
     return _encode(RelayedBody(message.peer, message.serial, encode(message.message)))
 
@@ -177,12 +178,7 @@ def decode(body: bytes | bytearray | memoryview) -> Sequence[Message]:
     kind = message.__class__
     if kind is NotificationBatch:
         subscriptions, by = message.subscriptions, message.by
-        return [
-            NotifyRun(subscriptions, stretch)
-            if isinstance(stretch, Run)
-            else Notify(subscriptions, stretch, by)
-            for stretch in _stretches(message.events, len(body))
-        ]
+        return [notification(subscriptions, stretch, by) for stretch in _stretches(message.events, len(body))]
     if kind is PublicationBatch:
         return _stretches(message.events, len(body))
     if kind is ForwardBatch:
@@ -193,7 +189,9 @@ def decode(body: bytes | bytearray | memoryview) -> Sequence[Message]:
         return [Stamped(generation, stamp, stretch) for stretch in _kept(message.events, len(body))]
     if kind is CarriedEvent:
         header = (message.origin, message.numbers, message.route, message.by)
-        return [Carried(*header, _publication(message.event.copy(), len(body)))]
+        carried = Carried(*header, decode_stretch(message.event.copy()))
+        _check_carried(carried, len(body))
+        return [carried]
     if kind is RelayedBody:
         return [Relayed(message.peer, message.serial, inner) for inner in _relayed(message.body)]
     return (message,)
@@ -217,10 +215,14 @@ def _stretches(raws: list[Raw], body_bytes: int) -> Sequence[Stretch]:
     return stretches
 
 
-def _publication(raw: Raw, body_bytes: int) -> Publication:
-    publication = decode_publication(raw)
-    _check_sizes([publication], body_bytes)
-    return publication
+def _check_carried(message: Carried, body_bytes: int) -> None:
+    """WireError unless all its events are there, and have numbers: brokers cut a stretch, and keep it, unseen."""
+    stretch = message.stretch
+    _check_sizes((stretch,), body_bytes)
+    if isinstance(stretch, Run):
+        stretch.verify()
+        if any(number > INT_MAX for _, _, number in message.last_numbers):
+            raise WireError(f"{stretch}: its numbers do not fit into 64 bits")
 
 
 def _check_sizes(stretches: Sequence[Stretch], body_bytes: int) -> None:
@@ -261,7 +263,7 @@ _SIZES: dict[type, Callable[[Any], int]] = {
     NotifyRun: lambda message: message.run.size_bytes + BATCH_OVERHEAD_BYTES,
     Forward: _forward_bytes,
     Stamped: lambda message: message.stretch.size_bytes + BATCH_OVERHEAD_BYTES,
-    Carried: lambda message: message.publication.size_bytes + _header_bytes(message),
+    Carried: lambda message: message.stretch.size_bytes + _header_bytes(message),
     Fragment: _fragment_bytes,
 }
 """The simulator asks for every message."""

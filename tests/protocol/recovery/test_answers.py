@@ -40,9 +40,10 @@ def solicit(broker: LoneBroker, *ranges: tuple[int, int], origin: str = "far", *
 
 def answered(broker: LoneBroker, to: str = "far") -> list[int]:
     return [
-        message.publication.sequence
+        sequence
         for peer, message in broker.port.sent
         if isinstance(message, Carried) and peer == to
+        for sequence in range(message.stretch.first, message.stretch.last + 1)
     ]
 
 

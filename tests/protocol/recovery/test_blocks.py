@@ -59,7 +59,7 @@ def on_the_wire(fragment: Fragment) -> Fragment:
 
 
 def same(found: Carried, carried: Carried) -> bool:
-    ours, theirs = found.publication, carried.publication
+    ours, theirs = found.stretch, carried.stretch
     return (found.origin, found.numbers, bytes(ours.raw)) == (
         carried.origin,
         carried.numbers,
@@ -108,8 +108,8 @@ def test_the_largest_event_of_the_paper_has_sixteen_blocks() -> None:
     fragments = whole.fragments(Random(1), route=(), by="")
     assert whole.blocks == whole.rank == len(fragments) == 16 and whole.complete and not whole.lacks()
     assert [len(fragment.data) for fragment in fragments] == [1_472] * 16
-    assert whole.carried("pull") == Carried("origin", NUMBERS, ROUTE, "pull", carried.publication)
-    assert (whole.id, whole.origin, whole.numbers) == (carried.publication.id, "origin", NUMBERS)
+    assert whole.carried("pull") == Carried("origin", NUMBERS, ROUTE, "pull", carried.stretch)
+    assert (whole.id, whole.origin, whole.numbers) == (carried.stretch.id, "origin", NUMBERS)
 
 
 # --- Round trips
@@ -158,13 +158,13 @@ def test_blocks_fit_into_a_packet(
     )
     numbers = tuple((bytes([number]) * 8, 2**61, 2**31) for number in range(patterns))
     carried = Carried("origin", numbers, (), "subscriber-pull", publication)
-    whole = blocks.cut(carried, 1_472, 1_400)
+    whole = blocks.in_blocks(carried, 1_472, 1_400)
     if whole is None:
         assert payload_bytes <= 1_472
         return
     for fragment in whole.fragments(Random(1), redundancy=redundancy, route=(), by="subscriber-pull"):
         assert len(encode(fragment)) <= 1_400
-    again = blocks.cut(Carried("origin", numbers, ("far", "away"), "", publication), 1_472, 1_400)
+    again = blocks.in_blocks(Carried("origin", numbers, ("far", "away"), "", publication), 1_472, 1_400)
     assert again is not None and again.header == whole.header, "every broker cuts it in the same way"
 
 
@@ -364,11 +364,12 @@ def test_attributes_that_no_publisher_may_send_are_never_delivered(attributes: b
 
 
 def test_an_event_whose_payload_is_no_payload_is_not_cut() -> None:
-    publication = WHOLE.publication
+    publication = WHOLE.stretch
+    assert isinstance(publication, Publication)
     fields = [getattr(publication, name) for name in Publication.__struct_fields__[:6]]
     wrong = Publication(*fields, Raw(b"\x93\1\2\3"))
     with pytest.raises(WireError, match="payload"):
-        Assembly.of(replace(WHOLE, publication=wrong), 10)
+        Assembly.of(replace(WHOLE, stretch=wrong), 10)
 
 
 # --- Damage

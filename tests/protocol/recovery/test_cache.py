@@ -1,8 +1,13 @@
-"""The cache of events against a list of them that is searched from end to end."""
+"""The cache of events against a list of them that is searched from end to end.
+
+Events that come together are in it as one, and are found one by one; of what is found, only what is in it counts.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from random import Random
 from typing import Any
 
@@ -12,7 +17,8 @@ from hypothesis import strategies as st
 
 from breadth import examples
 from tidings.model.event import make_publication
-from tidings.model.recovery_messages import PatternNumbers
+from tidings.model.recovery_messages import PatternNumbers, later
+from tidings.model.run import RunMaker, singles
 from tidings.protocol.recovery import cache as cache_module
 from tidings.protocol.recovery.cache import Cached, EventCache
 from tidings.protocol.recovery.settings import CachePolicy
@@ -32,9 +38,26 @@ def entry_of(
     origin: str = "o",
     own: bool = True,
     payload_bytes: int = 0,
+    count: int = 1,
 ) -> Cached:
-    publication = make_publication(source, incarnation, sequence, "/t", {}, b"x" * payload_bytes, 0)
-    return Cached(publication, origin, numbers, (), own)
+    maker = RunMaker(source, incarnation)
+    for each in range(sequence, sequence + count):
+        maker.add(each, "/t", {}, b"x" * payload_bytes, 0)
+    (stretch,) = maker.take_all()
+    return Cached(stretch, origin, numbers, (), own)
+
+
+Seen = tuple[tuple[str, int, int], PatternNumbers, bytes]
+"""Identity, numbers and bytes of an event."""
+
+
+def seen(entries: Iterable[Cached]) -> list[Seen]:
+    """Their events, one by one."""
+    return [
+        ((one.source, one.incarnation, one.sequence), later(entry.numbers, place), bytes(one.raw))
+        for entry in entries
+        for place, one in enumerate(singles(entry.stretch))
+    ]
 
 
 class CacheTwin:
@@ -47,16 +70,29 @@ class CacheTwin:
 
     @property
     def size_bytes(self) -> int:
-        return sum(entry.publication.size_bytes for entry in self.entries)
+        return sum(entry.stretch.size_bytes for entry in self.entries)
+
+    @property
+    def count(self) -> int:
+        return sum(entry.stretch.count for entry in self.entries)
 
     @property
     def overfull(self) -> bool:
-        return len(self.entries) > self.max_events or self.size_bytes > self.max_bytes
+        return self.count > self.max_events or self.size_bytes > self.max_bytes
 
     def add(self, entry: Cached, cache: EventCache) -> None:
         """What leaves at random is taken from the cache, once it is clear that it may leave."""
-        known = [other.identity for other in self.entries]
-        if entry.identity not in known and entry.publication.size_bytes <= self.max_bytes:
+        known = {identity for identity, _, _ in seen(self.entries)}
+        absent = [identity[2] for identity, _, _ in seen([entry]) if identity not in known]
+        for _, group in groupby(enumerate(absent), key=lambda item: item[1] - item[0]):
+            sequences = [sequence for _, sequence in group]
+            part = entry.cut(sequences[0], sequences[-1])
+            fits = len(sequences) <= self.max_events and part.stretch.size_bytes <= self.max_bytes
+            for piece in [part] if fits else [part.cut(sequence, sequence) for sequence in sequences]:
+                self.add_piece(piece, cache)
+
+    def add_piece(self, entry: Cached, cache: EventCache) -> None:
+        if entry.stretch.size_bytes <= self.max_bytes:
             self.entries.append(entry)
         if self.policy == "random":
             self.follow(cache)
@@ -76,20 +112,21 @@ class CacheTwin:
             # since without it the cache need not have been overfull.
             may_leave = [entry for entry in gone if any(entry is other for other in quarter)]
             assert may_leave, "only the oldest quarter leaves"
-            leaving = min(may_leave, key=lambda entry: entry.publication.size_bytes)
+            leaving = min(may_leave, key=lambda entry: entry.stretch.size_bytes)
             gone = [entry for entry in gone if entry is not leaving]
             self.leave(leaving)
         assert not self.overfull
 
     def leave(self, leaving: Cached) -> None:
         self.entries = [entry for entry in self.entries if entry is not leaving]
-        self.evicted += 1
+        self.evicted += leaving.stretch.count
 
-    def numbered(self, origin: str, pattern: bytes, epoch: int) -> dict[int, Cached]:
+    def numbered(self, origin: str, pattern: bytes, epoch: int) -> dict[int, Seen]:
         return {
-            number: entry
+            number: event
             for entry in self.entries
-            for listed, when, number in entry.numbers
+            for event in seen([entry])
+            for listed, when, number in event[1]
             if (entry.origin, listed, when) == (origin, pattern, epoch)
         }
 
@@ -97,28 +134,31 @@ class CacheTwin:
         found: dict[tuple[str, int], RangeSet] = {}
         for entry in self.entries:
             if pattern is None or any(listed == pattern for listed, _, _ in entry.numbers):
-                source, incarnation, sequence = entry.identity
-                found.setdefault((source, incarnation), RangeSet()).add(sequence)
+                for (source, incarnation, sequence), _, _ in seen([entry]):
+                    found.setdefault((source, incarnation), RangeSet()).add(sequence)
         return found
 
 
 # Numbers follow from the identity, as an origin gives them: no two events have the same.
 identities = st.tuples(st.sampled_from("st"), st.integers(0, 1), st.integers(0, 12))
 listings = st.lists(st.tuples(st.sampled_from([A, B]), st.integers(1, 2)), max_size=3, unique=True)
-additions = st.tuples(identities, listings, st.booleans(), st.sampled_from([0, 0, 0, 40, 300]))
+additions = st.tuples(
+    identities, listings, st.booleans(), st.sampled_from([0, 0, 0, 40, 300]), st.sampled_from([1, 1, 2, 5])
+)
 limits = st.tuples(st.integers(0, 12), st.sampled_from([SMALL_BYTES, 200, 500, 10_000]))
 policies: st.SearchStrategy[CachePolicy] = st.sampled_from(["fifo", "foreign-first", "random"])
 windows = st.tuples(st.integers(-2, 40), st.one_of(st.integers(-2, 40), st.just(ABSURD)))
-Addition = tuple[tuple[str, int, int], list[tuple[bytes, int]], bool, int]
+Addition = tuple[tuple[str, int, int], list[tuple[bytes, int]], bool, int, int]
 
 
-def made(addition: Addition) -> Cached:
-    (source, incarnation, sequence), listing, own, payload_bytes = addition
-    number = 2 * sequence + incarnation
+def made(addition: Addition, policy: CachePolicy) -> Cached:
+    (source, incarnation, sequence), listing, own, payload_bytes, count = addition
+    number = sequence + 20 * incarnation
     numbers = tuple((pattern, epoch, number) for pattern, epoch in listing)
-    return entry_of(
-        source, incarnation, sequence, numbers, origin=f"o{source}", own=own, payload_bytes=payload_bytes
-    )
+    if policy == "random":  # what leaves in between of several that are added is not known afterwards
+        count = 1
+    how: dict[str, Any] = {"own": own, "payload_bytes": payload_bytes, "count": count}
+    return entry_of(source, incarnation, sequence, numbers, origin=f"o{source}", **how)
 
 
 def assert_like_the_twin(
@@ -126,11 +166,11 @@ def assert_like_the_twin(
 ) -> None:
     cache, twin = EventCache(*limit, policy, Random(1)), CacheTwin(*limit, policy)
     for addition in added:
-        entry = made(addition)
+        entry = made(addition, policy)
         cache.add(entry)
         twin.add(entry, cache)
         assert (len(cache), cache.size_bytes, cache.evicted) == (
-            len(twin.entries),
+            twin.count,
             twin.size_bytes,
             twin.evicted,
         )
@@ -144,20 +184,24 @@ def assert_like_the_twin(
 def assert_same_lookups(cache: EventCache, twin: CacheTwin, source: str, window: tuple[int, int]) -> None:
     first, last = window
     for incarnation in (0, 1):
-        held = {entry.identity: entry for entry in twin.entries}
-        for sequence in range(13):
-            assert cache.get(source, incarnation, sequence) is held.get((source, incarnation, sequence))
+        held = {event[0]: event for event in seen(twin.entries)}
+        for sequence in range(18):
+            assert_found(cache.get(source, incarnation, sequence), held.get((source, incarnation, sequence)))
         expected = [held[key] for key in sorted(held) if key[:2] == (source, incarnation)]
-        assert list(cache.id_range(source, incarnation, first, last)) == [
-            entry for entry in expected if first <= entry.publication.sequence <= last
+        assert seen(cache.id_range(source, incarnation, first, last)) == [
+            event for event in expected if first <= event[0][2] <= last
         ]
     for pattern, epoch in ((A, 1), (A, 2), (B, 1), (C, 1)):
         numbered = twin.numbered(f"o{source}", pattern, epoch)
-        for number in range(-1, 27):
-            assert cache.find(f"o{source}", pattern, epoch, number) is numbered.get(number)
-        assert list(cache.find_range(f"o{source}", pattern, epoch, first, last)) == [
+        for number in range(-1, 40):
+            assert_found(cache.find(f"o{source}", pattern, epoch, number), numbered.get(number))
+        assert seen(cache.find_range(f"o{source}", pattern, epoch, first, last)) == [
             numbered[number] for number in sorted(numbered) if first <= number <= last
         ]
+
+
+def assert_found(entry: Cached | None, event: Seen | None) -> None:
+    assert seen([entry] if entry is not None else []) == ([event] if event is not None else [])
 
 
 @given(limits, policies, st.lists(additions, max_size=30), windows)
@@ -189,7 +233,33 @@ def takes_own_first(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize("plant", [forgets_no_index, leaves_from_anywhere, takes_own_first])
+def numbers_all_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is cut out of a stretch."""
+    monkeypatch.setattr(cache_module, "later", lambda numbers, count: numbers)
+
+
+def hands_out_what_came_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where some of it is looked for."""
+
+    def all_of_it(
+        self: EventCache, origin: str, pattern: bytes, epoch: int, first: int, last: int
+    ) -> Iterator[Cached]:
+        numbered = self._numbered.get((origin, pattern, epoch))
+        return iter([] if numbered is None else [each[0] for _, _, each in numbered.overlapping(first, last)])
+
+    monkeypatch.setattr(EventCache, "find_range", all_of_it)
+
+
+PLANTED = [
+    forgets_no_index,
+    leaves_from_anywhere,
+    takes_own_first,
+    numbers_all_as_the_first,
+    hands_out_what_came_together,
+]
+
+
+@pytest.mark.parametrize("plant", PLANTED)
 def test_the_twin_finds_planted_bugs(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     hunt = settings(

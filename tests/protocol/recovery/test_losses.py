@@ -95,9 +95,10 @@ class LossTwin:
         self.heard = {key for key in self.heard if key[1] != pattern}
         self.lost = [loss for loss in self.lost if loss[0][1] != pattern]
 
-    def arrived(self, origin: str, numbers: PatternNumbers, now: int) -> None:
-        for pattern, epoch, number in numbers:
-            if pattern in self.watched:
+    def arrived(self, origin: str, numbers: PatternNumbers, now: int, count: int) -> None:
+        """Events that come together, one by one."""
+        for pattern, epoch, first in numbers:
+            for number in range(first, first + count) if pattern in self.watched else ():
                 key = (origin, pattern, epoch)
                 self.lost = [loss for loss in self.lost if loss[:2] != (key, number)]
                 self.attempts.pop((key, number), None)
@@ -153,9 +154,9 @@ numbered = st.lists(st.tuples(patterns, epochs, counts), max_size=2, unique_by=l
 )
 calls = st.one_of(
     st.tuples(st.just("watch"), patterns, st.lists(st.tuples(origins, epochs, counts), max_size=3)),
-    st.tuples(st.just("arrived"), origins, numbered),
-    st.tuples(st.just("arrived"), origins, numbered),
-    st.tuples(st.just("arrived"), origins, numbered),
+    st.tuples(st.just("arrived"), origins, st.tuples(numbered, st.just(1))),
+    st.tuples(st.just("arrived"), origins, st.tuples(numbered, st.just(1))),
+    st.tuples(st.just("arrived"), origins, st.tuples(numbered, st.integers(2, 9))),
     st.tuples(st.just("high_water"), origins, numbered),
     st.tuples(st.just("unwatch"), patterns, st.none()),
     st.tuples(st.just("attempted"), st.integers(0, 5), st.none()),
@@ -178,9 +179,13 @@ def assert_like_the_twin(limits: tuple[int, int, int, int], history: list[Step])
             arguments = (first,) if call == "unwatch" else (first, second)
             getattr(detector, call)(*arguments)
             getattr(twin, call)(*arguments)
-        elif call in ("arrived", "high_water"):
-            getattr(detector, call)(first, second, now)
-            getattr(twin, call)(first, second, now)
+        elif call == "arrived":
+            numbers, count = second
+            detector.arrived(first, numbers, now, count)
+            twin.arrived(first, numbers, now, count)
+        elif call == "high_water":
+            detector.high_water(first, second, now)
+            twin.high_water(first, second, now)
         elif call == "expire":
             assert detector.expire(now) == twin.expire(now)
         else:
@@ -214,7 +219,7 @@ class Truth:
     def __init__(self) -> None:
         self.detector = detector_of(max_attempts=FOREVER, blind=FOREVER, max_age_ns=FOREVER)
         self.origins = {"x": Numbering(), "y": Numbering()}
-        self.late: list[tuple[str, PatternNumbers]] = []
+        self.late: list[tuple[str, PatternNumbers, int]] = []
         self.missing: dict[StreamKey, set[int]] = {}
         self.watched: set[bytes] = set()
         self.now = 0
@@ -240,20 +245,22 @@ class Truth:
         self.origins[origin].removed(interest)
         self.origins[origin].installed(interest, self.now)
 
-    def publish(self, origin: str, interests: list[Interest], fate: str) -> None:
-        numbers = self.origins[origin].count(interests)
-        for pattern, epoch, number in numbers:
+    def publish(self, origin: str, interests: list[Interest], fate: str, count: int) -> None:
+        numbers = self.origins[origin].count(interests, count)
+        for pattern, epoch, first in numbers:
             if pattern in self.watched:
-                self.missing.setdefault((origin, pattern, epoch), set()).add(number)
+                missing = self.missing.setdefault((origin, pattern, epoch), set())
+                missing |= set(range(first, first + count))
         if fate in ("arrives", "twice"):
-            self.arrive(origin, numbers)
+            self.arrive(origin, numbers, count)
         if fate in ("late", "twice"):
-            self.late.append((origin, numbers))
+            self.late.append((origin, numbers, count))
 
-    def arrive(self, origin: str, numbers: PatternNumbers) -> None:
-        self.detector.arrived(origin, numbers, self.now)
-        for pattern, epoch, number in numbers:
-            self.missing.get((origin, pattern, epoch), set()).discard(number)
+    def arrive(self, origin: str, numbers: PatternNumbers, count: int) -> None:
+        self.detector.arrived(origin, numbers, self.now, count)
+        for pattern, epoch, first in numbers:
+            missing = self.missing.get((origin, pattern, epoch), set())
+            missing -= set(range(first, first + count))
 
     def check(self) -> None:
         """After the high-water messages all that is missing is known, of ended epochs at least nothing else."""
@@ -278,6 +285,7 @@ publications = st.tuples(
     st.sampled_from("xy"),
     st.lists(interests, min_size=1, unique=True),
     st.sampled_from(["arrives", "arrives", "twice", "late", "lost"]),
+    st.sampled_from([1, 1, 1, 2, 7]),
 )
 truth_steps = st.one_of(
     publications,

@@ -573,7 +573,7 @@ class OrderedSubscription:
         self._take(fact.publication, fact.ticket or NOTHING, fact.recovered_by)
 
     def on_run(self, fact: RunDelivered) -> None:
-        self._take(fact.run, fact.ticket or NOTHING, "")
+        self._take(fact.run, fact.ticket or NOTHING, fact.recovered_by)
 
     def _take(self, stretch: Stretch, ticket: Taking, recovered_by: str) -> None:
         stamp = stretch.stamp
@@ -639,7 +639,7 @@ class OrderedSubscription:
 
     def _show(self, held: _Held, stretch: Stretch, turn: _Turn, *, late: bool) -> None:
         if isinstance(stretch, Run):
-            self._owner.emit(RunDelivered(self.id, stretch, late, turn, turn.stamp))
+            self._owner.emit(RunDelivered(self.id, stretch, late, turn, turn.stamp, held.recovered_by))
         else:
             self._owner.emit(Delivered(self.id, stretch, late, held.recovered_by, turn, turn.stamp))
 

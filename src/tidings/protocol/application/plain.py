@@ -132,10 +132,11 @@ class PlainSubscription:
             ticket.done(begin, first - 1)
             begin = last + 1
             stretch, part = run.cut(first, last), PartOfTicket(ticket, first, last)
+            late, by = fact.out_of_order, fact.recovered_by
             if isinstance(stretch, Run):
-                self._owner.emit(RunDelivered(self.id, stretch, fact.out_of_order, part))
+                self._owner.emit(RunDelivered(self.id, stretch, late, part, recovered_by=by))
             else:
-                self._owner.emit(Delivered(self.id, stretch, fact.out_of_order, ticket=part))
+                self._owner.emit(Delivered(self.id, stretch, late, by, part))
         ticket.done(begin, run.last)
 
     def _hides(self, stretch: Stretch) -> bool:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from tidings.model.recovery_messages import Carried, Fragment, IdRanges, Lack, Lost, Want
 from tidings.protocol.kernel import Port
-from tidings.protocol.recovery.blocks import Assembly, cut
+from tidings.protocol.recovery.blocks import Assembly, in_blocks
 from tidings.protocol.recovery.budget import Budget, data_bytes
 from tidings.protocol.recovery.cache import Cached
 from tidings.protocol.recovery.holdings import Holdings
@@ -52,7 +52,7 @@ class Answers:
                 for entry in self._holdings.cache.id_range(source, incarnation, start, stop - 1):
                     if not self._may_look():
                         return sent
-                    sent += self._send_event(to, entry, by)
+                    sent += self._send_events(to, entry, by)
                 for sequence in range(start, stop):  # what is incomplete was advertised, too
                     if not self._may_look():
                         return sent
@@ -69,8 +69,8 @@ class Answers:
             for entry, number in self._found(origin, pattern, epoch, [*iter(left)]):
                 if not self._may_look():
                     break
-                sent += self._send_event(to, entry, by)
-                left.remove(number, number + 1)
+                sent += self._send_events(to, entry, by)
+                left.remove(number, number + entry.stretch.count)
             if left:
                 unserved = tuple((start, stop - 1) for start, stop in left)[:MAX_RANGES_LEFT]
                 rest.append((origin, pattern, epoch, unserved))
@@ -85,7 +85,7 @@ class Answers:
                 continue
             entry = self._holdings.cache.get(source, incarnation, sequence)
             if entry is not None:
-                sent += self._send_event(to, entry, by, lacks)
+                sent += self._send_events(to, entry, by, lacks)
                 continue
             assembly = self._holdings.assemblies.get(source, incarnation, sequence)
             if assembly is not None:
@@ -110,12 +110,19 @@ class Answers:
                     if listed == pattern:
                         yield entry, number
 
-    def _send_event(self, to: str, entry: Cached, by: str, lacks: Sequence[Lack] | None = None) -> int:
-        publication = entry.publication
-        identity = publication.source, publication.incarnation, publication.sequence
-        if self._just_sent(to, identity) or not self._budget.allows(publication.size_bytes, lacks):
-            return 0
-        return self._send(to, identity, self.messages(entry, by, lacks))
+    def _send_events(self, to: str, entry: Cached, by: str, lacks: Sequence[Lack] | None = None) -> int:
+        """What of it was not just sent; how many events that were."""
+        source, incarnation, first = entry.identity
+        unsent = RangeSet()
+        for sequence in range(first, first + entry.stretch.count):
+            if not self._just_sent(to, (source, incarnation, sequence)):
+                unsent.add(sequence)
+        sent = 0
+        for start, stop in unsent:
+            part = entry.cut(start, min(stop, start + max(self._left, 1)) - 1)
+            if self._budget.allows(part.stretch.size_bytes, lacks):
+                sent += self._send(to, part.identity, self.messages(part, by, lacks), part.stretch.count)
+        return sent
 
     def _send_blocks(self, to: str, assembly: Assembly, by: str, lacks: Sequence[Lack] | None) -> int:
         if self._just_sent(to, assembly.id):
@@ -128,23 +135,27 @@ class Answers:
         sent_at = self._answered.get((to, identity))
         return sent_at is not None and self._port.now - sent_at < self._settings.grace_ns
 
-    def _send(self, to: str, identity: Identity, messages: Sequence[Carried | Fragment]) -> int:
+    def _send(self, to: str, first: Identity, messages: Sequence[Carried | Fragment], count: int = 1) -> int:
         if not messages:
             return 0
         if not self._budget.spend(sum(map(data_bytes, messages))):
             self.refused += 1
             return 0
-        key = to, identity
+        source, incarnation, sequence = first
+        for place in range(count):
+            self._remember((to, (source, incarnation, sequence + place)))
+        self._left -= count
+        self.answered += count
+        self.messages_sent += len(messages)
+        for message in messages:
+            self._port.send(to, message)
+        return count
+
+    def _remember(self, key: tuple[str, Identity]) -> None:
         if len(self._answered) >= MAX_REMEMBERED:
             del self._answered[next(iter(self._answered))]
         self._answered.pop(key, None)
         self._answered[key] = self._port.now
-        self._left -= 1
-        self.answered += 1
-        self.messages_sent += len(messages)
-        for message in messages:
-            self._port.send(to, message)
-        return 1
 
     def pushed_block(self, assembly: Assembly, message: Fragment, by: str) -> Fragment:
         """What is pushed when a block comes: itself, or with coding a fresh combination of what is here."""
@@ -157,10 +168,10 @@ class Answers:
     def messages(
         self, entry: Cached, by: str, lacks: Sequence[Lack] | None = None
     ) -> Sequence[Carried | Fragment]:
-        """The event as it is sent to one broker: whole if it fits, in blocks otherwise."""
+        """The events as they are sent to one broker: whole if they fit, one that does not in blocks."""
         settings = self._settings
-        carried = Carried(entry.origin, entry.numbers, (), by, entry.publication)
-        whole = cut(carried, settings.block_bytes, settings.datagram_bytes)
+        carried = Carried(entry.origin, entry.numbers, (), by, entry.stretch)
+        whole = in_blocks(carried, settings.block_bytes, settings.datagram_bytes)
         if whole is None:
             return (carried,)
         return whole.fragments(

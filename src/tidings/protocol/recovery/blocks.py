@@ -23,10 +23,12 @@ from typing import NamedTuple
 from zlib import crc32
 
 import msgspec
+from msgspec import Raw
 
 from tidings.model.errors import AttributeValueError, WireError
 from tidings.model.event import MAX_EVENT_BYTES, EventId, Publication, rebuild_publication
 from tidings.model.recovery_messages import Carried, Fragment, Lack, PatternNumbers
+from tidings.model.run import Run
 from tidings.protocol.kernel import RandomSource
 from tidings.structures.network_coding import Decoder
 
@@ -81,22 +83,45 @@ def plan(payload_bytes: int, block_bytes: int) -> tuple[int, ...]:
     return (size + 1,) * larger + (size,) * (generations - larger)
 
 
-def cut(carried: Carried, block_bytes: int, datagram_bytes: int = 0) -> Assembly | None:
+def in_blocks(carried: Carried, block_bytes: int, datagram_bytes: int = 0) -> Assembly | None:
     """An event to be sent in blocks; None if it fits into one.
 
     Every broker must cut an event in the same way, so what it goes by is the same in all of them.
     """
-    publication = carried.publication
-    if datagram_bytes:
-        names = len(carried.origin) + len(publication.source) + len(publication.topic)
-        header_bytes = len(memoryview(publication.packed_attributes)) + 24 * len(carried.numbers) + 4 * names
-        header_bytes += len(publication.packed_header)
-        room_bytes = datagram_bytes - header_bytes - HEADER_BYTES - MAX_GENERATION_BLOCKS
-        block_bytes = max(min(block_bytes, room_bytes), SMALLEST_BLOCK_BYTES)
+    publication = carried.stretch
+    if isinstance(publication, Run):  # its origin has seen to that
+        return None
+    if publication.size_bytes <= min(block_bytes, SMALLEST_BLOCK_BYTES):
+        return None
+    block_bytes = _room_bytes(carried, block_bytes, datagram_bytes, publication.packed_attributes)
     if publication.size_bytes <= block_bytes:
         return None
     whole = Assembly.of(carried, block_bytes)
     return whole if whole.blocks > 1 else None
+
+
+def in_datagrams(carried: Carried, block_bytes: int, datagram_bytes: int = 0) -> list[Carried]:
+    """Events in stretches that are no longer than what is sent whole of one event; a longer event is alone.
+
+    A larger datagram is cut by IP, and lost as a whole with any part of it.
+    """
+    stretch = carried.stretch
+    if not isinstance(stretch, Run):
+        return [carried]
+    limit_bytes = _room_bytes(carried, block_bytes, datagram_bytes)
+    return [carried.part(piece) for piece in stretch.split(limit_bytes)]
+
+
+def _room_bytes(carried: Carried, block_bytes: int, datagram_bytes: int, inline: Raw | bytes = b"") -> int:
+    """What a datagram has for data, `inline` and the rest of the header apart; `block_bytes` at most."""
+    if not datagram_bytes:
+        return block_bytes
+    stretch = carried.stretch
+    names = len(carried.origin) + len(stretch.source) + len(stretch.topic)
+    header_bytes = len(memoryview(inline)) + 24 * len(carried.numbers) + 4 * names
+    header_bytes += len(stretch.packed_header)
+    room_bytes = datagram_bytes - header_bytes - HEADER_BYTES - MAX_GENERATION_BLOCKS
+    return max(min(block_bytes, room_bytes), SMALLEST_BLOCK_BYTES)
 
 
 def checksum(fragment: Fragment) -> int:
@@ -173,7 +198,8 @@ class Assembly:
     @classmethod
     def of(cls, carried: Carried, block_bytes: int) -> Assembly:
         """A whole event, to be cut; AttributeValueError if its attributes are too large for that."""
-        publication = carried.publication
+        publication = carried.stretch
+        assert isinstance(publication, Publication)
         attributes = bytes(publication.packed_attributes)
         if len(attributes) > MAX_INLINE_ATTRIBUTES_BYTES:
             raise AttributeValueError(

@@ -48,5 +48,5 @@ class Budget:
 
 def data_bytes(message: Carried | Fragment) -> int:
     if isinstance(message, Carried):
-        return message.publication.size_bytes + HEADER_BYTES
+        return message.stretch.size_bytes + HEADER_BYTES
     return len(message.data) + len(message.coefficients) + HEADER_BYTES

@@ -16,31 +16,47 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
-from tidings.model.event import Publication
-from tidings.model.recovery_messages import PatternNumbers
+from tidings.model.recovery_messages import PatternNumbers, later
+from tidings.model.run import Stretch, cut
 from tidings.protocol.kernel import RandomSource
 from tidings.protocol.recovery.settings import CachePolicy
+from tidings.structures.range_map import RangeMap
 from tidings.structures.range_set import RangeSet
 
 Source = tuple[str, int]
 """(source, incarnation)"""
 Identity = tuple[str, int, int]
 """(source, incarnation, sequence)"""
+Stream = tuple[str, bytes, int]
+"""(origin, pattern, epoch)"""
 Ids = dict[Source, RangeSet]
 
 
 class Cached(NamedTuple):
-    publication: Publication
+    stretch: Stretch
     origin: str
     numbers: PatternNumbers
+    """Of its first event."""
     route: tuple[str, ...]
     own: bool
     """This broker is its source or a subscriber."""
 
     @property
+    def source(self) -> Source:
+        return self.stretch.source, self.stretch.incarnation
+
+    @property
     def identity(self) -> Identity:
-        publication = self.publication
-        return publication.source, publication.incarnation, publication.sequence
+        """Of its first event."""
+        stretch = self.stretch
+        return stretch.source, stretch.incarnation, stretch.first
+
+    def cut(self, first: int, last: int) -> Cached:
+        """The events with the sequences `first` to `last`."""
+        stretch = cut(self.stretch, first, last)
+        if stretch is self.stretch:
+            return self
+        return self._replace(stretch=stretch, numbers=later(self.numbers, stretch.first - self.stretch.first))
 
 
 class _Departure(Protocol):
@@ -109,19 +125,10 @@ def _departure(policy: CachePolicy, random: RandomSource) -> _Departure:
     raise ValueError(f"cache policy {policy!r} is none of fifo, foreign-first, random")
 
 
-class _Numbered:
-    """The cached events of one (origin, pattern, epoch), by number."""
-
-    __slots__ = ("entries", "numbers")
-
-    def __init__(self) -> None:
-        self.entries: dict[int, Cached] = {}
-        self.numbers = RangeSet()
-
-
 class EventCache:
     """At most `max_events` events of at most `max_bytes` together; `evicted` counts those that had to leave.
 
+    Events that came together stay together, and leave together. Whoever looks for some of them gets these alone.
     An iterator or a mapping that is handed out shows the cache itself: it must not change meanwhile.
     """
 
@@ -129,41 +136,56 @@ class EventCache:
         self._max_events = max_events
         self._max_bytes = max_bytes
         self._departure = _departure(policy, random)
-        self._entries: dict[Identity, Cached] = {}
+        self._entries: dict[Source, RangeMap[Cached]] = {}
+        """By sequence."""
         self._ids: Ids = {}
         self._ids_of: dict[bytes, Ids] = {}
-        self._numbered: dict[tuple[str, bytes, int], _Numbered] = {}
+        self._numbered: dict[Stream, RangeMap[tuple[Cached, int]]] = {}
+        """By number; with the number of the first event."""
+        self._count = 0
         self.size_bytes = 0
         self.evicted = 0
 
     def __len__(self) -> int:
-        return len(self._entries)
+        """How many events are here."""
+        return self._count
 
     def add(self, entry: Cached) -> None:
-        """Keep an event, unless it is here already or larger than the whole cache."""
-        size_bytes = entry.publication.size_bytes
-        if size_bytes > self._max_bytes or entry.identity in self._entries:
+        """Keep what is not here already, unless it is an event larger than the whole cache."""
+        held = self._entries.get(entry.source)
+        if held is None:
+            self._add(entry)
             return
-        self._entries[entry.identity] = entry
+        for first, last in held.free(entry.stretch.first, entry.stretch.last):
+            self._add(entry.cut(first, last))
+
+    def _add(self, entry: Cached) -> None:
+        stretch = entry.stretch
+        count, size_bytes = stretch.count, stretch.size_bytes
+        if size_bytes > self._max_bytes or 1 < count > self._max_events:
+            for sequence in range(stretch.first, stretch.last + 1) if count > 1 else ():
+                self._add(entry.cut(sequence, sequence))  # as many of them as there is room for
+            return
+        self._count += count
         self.size_bytes += size_bytes
         self._index(entry)
         self._departure.add(entry)
-        while len(self._entries) > self._max_events or self.size_bytes > self._max_bytes:
+        while self._count > self._max_events or self.size_bytes > self._max_bytes:
             self._evict(self._departure.next())
 
     def get(self, source: str, incarnation: int, sequence: int) -> Cached | None:
-        return self._entries.get((source, incarnation, sequence))
+        return next(self.id_range(source, incarnation, sequence, sequence), None)
 
     def find(self, origin: str, pattern: bytes, epoch: int, number: int) -> Cached | None:
-        numbered = self._numbered.get((origin, pattern, epoch))
-        return None if numbered is None else numbered.entries.get(number)
+        return next(self.find_range(origin, pattern, epoch, number, number), None)
 
     def find_range(self, origin: str, pattern: bytes, epoch: int, first: int, last: int) -> Iterator[Cached]:
         """Those numbered `first` to `last`, in order."""
         numbered = self._numbered.get((origin, pattern, epoch))
         if numbered is not None:
-            for number in _present(numbered.numbers, first, last):
-                yield numbered.entries[number]
+            for low, high, (entry, number) in numbered.overlapping(first, last):
+                shift = entry.stretch.first - number
+                yield entry.cut(low + shift, high + shift)
 
     def ids(self, pattern: bytes | None = None) -> Mapping[Source, RangeSet]:
         """The sequences of all events, or of those numbered for the pattern, by source."""
@@ -171,72 +193,75 @@ class EventCache:
 
     def id_range(self, source: str, incarnation: int, first: int, last: int) -> Iterator[Cached]:
         """Those with the sequences `first` to `last`, in order."""
-        sequences = self._ids.get((source, incarnation))
-        if sequences is not None:
-            for sequence in _present(sequences, first, last):
-                yield self._entries[source, incarnation, sequence]
+        held = self._entries.get((source, incarnation))
+        if held is not None:
+            for low, high, entry in held.overlapping(first, last):
+                yield entry.cut(low, high)
 
     def patterns(self) -> Iterable[bytes]:
         """The patterns of the cached events, in the order in which they came to be here."""
         return self._ids_of.keys()
 
     def _evict(self, entry: Cached) -> None:
-        del self._entries[entry.identity]
-        self.size_bytes -= entry.publication.size_bytes
+        self._count -= entry.stretch.count
+        self.size_bytes -= entry.stretch.size_bytes
         self._unindex(entry)
-        self.evicted += 1
+        self.evicted += entry.stretch.count
 
     def _index(self, entry: Cached) -> None:
-        _add_id(self._ids, entry)
+        source, stretch = entry.source, entry.stretch
+        first, last = stretch.first, stretch.last
+        held = self._entries.get(source)
+        if held is None:
+            held = self._entries[source] = RangeMap()
+        held.add(first, last, entry)
+        _add_ids(self._ids, source, first, last)
         for pattern, epoch, number in entry.numbers:
-            _add_id(self._ids_of.setdefault(pattern, {}), entry)
+            _add_ids(self._ids_of.setdefault(pattern, {}), source, first, last)
             stream = entry.origin, pattern, epoch
             numbered = self._numbered.get(stream)
             if numbered is None:
-                numbered = self._numbered[stream] = _Numbered()
+                numbered = self._numbered[stream] = RangeMap()
             # Should two events claim the same number, which only a broken origin brings about, the first has it.
-            if numbered.entries.setdefault(number, entry) is entry:
-                numbered.numbers.add(number)
+            for low, high in numbered.free(number, number + last - first):
+                numbered.add(low, high, (entry, number))
 
     def _unindex(self, entry: Cached) -> None:
-        _remove_id(self._ids, entry)
+        source, stretch = entry.source, entry.stretch
+        first, last = stretch.first, stretch.last
+        held = self._entries[source]
+        held.take(first, last)
+        if not held:
+            del self._entries[source]
+        _remove_ids(self._ids, source, first, last)
         for pattern, epoch, number in entry.numbers:
             ids = self._ids_of.get(pattern, {})  # nothing is left for a pattern that the event lists twice
-            _remove_id(ids, entry)
+            _remove_ids(ids, source, first, last)
             if not ids:
                 self._ids_of.pop(pattern, None)
             self._unnumber((entry.origin, pattern, epoch), number, entry)
 
-    def _unnumber(self, stream: tuple[str, bytes, int], number: int, entry: Cached) -> None:
+    def _unnumber(self, stream: Stream, number: int, entry: Cached) -> None:
         numbered = self._numbered.get(stream)
-        if numbered is None or numbered.entries.get(number) is not entry:
+        if numbered is None:
             return
-        del numbered.entries[number]
-        numbered.numbers.remove(number, number + 1)
-        if not numbered.entries:
+        for low, high, held in numbered.take(number, number + entry.stretch.count - 1):
+            if held[0] is not entry:  # another one had the number first
+                numbered.add(low, high, held)
+        if not numbered:
             del self._numbered[stream]
 
 
-def _add_id(ids: Ids, entry: Cached) -> None:
-    source, incarnation, sequence = entry.identity
-    sequences = ids.get((source, incarnation))
+def _add_ids(ids: Ids, source: Source, first: int, last: int) -> None:
+    sequences = ids.get(source)
     if sequences is None:
-        sequences = ids[source, incarnation] = RangeSet()
-    sequences.add(sequence)
+        sequences = ids[source] = RangeSet()
+    sequences.add_range(first, last + 1)
 
 
-def _remove_id(ids: Ids, entry: Cached) -> None:
-    source, incarnation, sequence = entry.identity
-    sequences = ids.get((source, incarnation))
+def _remove_ids(ids: Ids, source: Source, first: int, last: int) -> None:
+    sequences = ids.get(source)
     if sequences is not None:
-        sequences.remove(sequence, sequence + 1)
+        sequences.remove(first, last + 1)
         if not sequences:
-            del ids[source, incarnation]
-
-
-def _present(numbers: RangeSet, first: int, last: int) -> Iterator[int]:
-    """The numbers of the set from `first` to `last`: what lies between the holes, of which there are few."""
-    for start, stop in numbers.missing(first, last + 1):
-        yield from range(first, start)
-        first = stop
-    yield from range(first, last + 1)
+            del ids[source]

@@ -15,7 +15,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
-from tidings.model.recovery_messages import Ask, Carried, Fragment, IdRanges, Offer, PatternNumbers, Solicit
+from tidings.model.recovery_messages import (
+    Ask,
+    Carried,
+    Fragment,
+    IdRanges,
+    Offer,
+    PatternNumbers,
+    Solicit,
+    later,
+)
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.kernel import Part, Port, TimerName
 from tidings.protocol.recovery.answers import Answers
@@ -124,16 +133,15 @@ class Gossip(Part):
     # --- Push
 
     def on_gained(self, entry: Cached, sender: str, by: str) -> None:
-        """An event is here, whole, for the first time, by that algorithm (empty: the tree)."""
+        """Events are here, whole, for the first time, by that algorithm (empty: the tree)."""
         if by:
             self._busy = True
         elif entry.route:
             self.asking.learn_route(entry)
         if self._holdings.losses.lost:
             self.hasten()
-        publication = entry.publication
-        identity = publication.source, publication.incarnation, publication.sequence
-        self._list(identity, entry.numbers)
+        identity = entry.identity
+        self._list(identity, entry.numbers, entry.stretch.count)
         if self._may_push(entry.origin) and identity not in self._partners:
             partners = self._draw(entry.numbers, (sender, entry.origin), by)
             messages = self.answers.messages(entry, PUSH) if partners else ()
@@ -201,12 +209,16 @@ class Gossip(Part):
 
     # --- Advertising
 
-    def _list(self, identity: Identity, numbers: PatternNumbers) -> None:
-        """What is advertised in the next rounds; no more than is kept for those who ask."""
-        if not self._settings.advertises or len(self._fresh[-1]) >= self._settings.buffer_events:
+    def _list(self, first: Identity, numbers: PatternNumbers, count: int = 1) -> None:
+        """What is advertised in the next rounds, from that event on; no more than is kept for those who ask."""
+        if not self._settings.advertises:
             return
-        if self._listed.first_time(*identity):
-            self._fresh[-1][identity] = numbers
+        source, incarnation, sequence = first
+        for place in range(count):
+            if len(self._fresh[-1]) >= self._settings.buffer_events:
+                return
+            if self._listed.first_time(source, incarnation, sequence + place):
+                self._fresh[-1][source, incarnation, sequence + place] = later(numbers, place)
 
     def _advertise(self) -> None:
         listed = {identity: numbers for known in self._fresh for identity, numbers in known.items()}

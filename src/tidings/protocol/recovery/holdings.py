@@ -49,18 +49,19 @@ class Holdings:
         return self.received.seen(source, incarnation, sequence)
 
     def take(self, carried: Carried, *, wanted: bool, cached: bool) -> Cached:
-        """An event is here, whole, for the first time."""
-        publication = carried.publication
-        entry = Cached(publication, carried.origin, carried.numbers, carried.route, wanted)
+        """Events are here, whole, for the first time."""
+        stretch = carried.stretch
+        entry = Cached(stretch, carried.origin, carried.numbers, carried.route, wanted)
         if cached:
             self.cache.add(entry)
-        self.losses.arrived(carried.origin, carried.numbers, self._port.now)
-        self.assemblies.forget(publication.source, publication.incarnation, publication.sequence)
+        self.losses.arrived(carried.origin, carried.numbers, self._port.now, stretch.count)
+        for sequence in range(stretch.first, stretch.last + 1) if len(self.assemblies) else ():
+            self.assemblies.forget(stretch.source, stretch.incarnation, sequence)
         return entry
 
-    def again(self, origin: str, numbers: PatternNumbers) -> None:
-        """An event that we have came again: whatever of it counts as lost does no more."""
-        self.losses.arrived(origin, numbers, self._port.now)
+    def again(self, origin: str, numbers: PatternNumbers, count: int = 1) -> None:
+        """Events that we have came again: whatever of them counts as lost does no more."""
+        self.losses.arrived(origin, numbers, self._port.now, count)
 
     def incomplete(self) -> list[Assembly]:
         """Events of which some blocks are here, none came lately, and none were asked for lately."""

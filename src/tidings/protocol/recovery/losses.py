@@ -157,15 +157,20 @@ class LossDetector:
         for entry in [entry for entry in self._lost if entry[0][1] == pattern]:
             del self._lost[entry]
 
-    def arrived(self, origin: str, numbers: PatternNumbers, now: int) -> None:
-        """An event is here, by the tree or recovered."""
-        for pattern, epoch, number in numbers:
+    def arrived(self, origin: str, numbers: PatternNumbers, now: int, count: int = 1) -> None:
+        """So many events, the first of which has these numbers, are here, by the tree or recovered."""
+        for pattern, epoch, first in numbers:
             if pattern in self._watched:
                 key = (origin, pattern, epoch)
-                loss = self._lost.pop((key, number), None)
-                if loss is not None and loss.attempts == 1:  # else it may be an earlier attempt's answer
-                    self._answer_time.took(now - loss.asked_at)
-                self._account(key, number, number - 1, now)
+                last = first + count - 1
+                for number in range(first, last + 1) if self._lost else ():
+                    self._strike_off(key, number, now)
+                self._account(key, last, first - 1, now)
+
+    def _strike_off(self, key: StreamKey, number: int, now: int) -> None:
+        loss = self._lost.pop((key, number), None)
+        if loss is not None and loss.attempts == 1:  # else it may be an earlier attempt's answer
+            self._answer_time.took(now - loss.asked_at)
 
     def high_water(self, origin: str, numbers: PatternNumbers, now: int) -> None:
         """The origin has counted up to these numbers: whatever has not come by now is lost."""
@@ -212,7 +217,7 @@ class LossDetector:
 
     def _account(self, key: StreamKey, high: int, last_missing: int, now: int) -> None:
         """The stream has reached `high`; its numbers up to `last_missing` that nobody accounted for are lost."""
-        stream = self._heard(key, high)
+        stream = self._heard(key, min(high, last_missing + 1))
         if stream is not None and high > stream.high:
             self._lose(key, stream.high + 1, last_missing, now)
             stream.high = high

@@ -82,18 +82,21 @@ class Numbering:
             return next(iter(sharing)) if len(sharing) == 1 else None
         return next((interest for interest in sharing if interest.key == pattern), None)
 
-    def count(self, interests: Iterable[Interest]) -> PatternNumbers:
-        """Number an event that is published here and matches `interests`; what is not installed is left out."""
+    def count(self, interests: Iterable[Interest], events: int = 1) -> PatternNumbers:
+        """Number so many events that are published here and match `interests`: the numbers of the first one.
+
+        What is not installed is left out.
+        """
         found = [self._counts[each] for each in dict.fromkeys(interests) if each in self._counts]
         found.sort(key=_precedence)
-        self.unlisted += len(found[MAX_NUMBERS:])
+        self.unlisted += len(found[MAX_NUMBERS:]) * events
         del found[MAX_NUMBERS:]
         for count in found:
-            count.number += 1
+            count.number += events
             if count.rank == NEVER_LISTED:
                 count.rank = self._ranked
                 self._ranked += 1
-        return tuple((count.pattern, count.epoch, count.number) for count in found)
+        return tuple((count.pattern, count.epoch, count.number - events + 1) for count in found)
 
     def current(self, interest: Interest) -> tuple[int, int] | None:
         """(epoch, number of the last event that was counted)"""

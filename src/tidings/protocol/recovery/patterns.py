@@ -7,10 +7,12 @@ unfiltered, and one for each filter beside. Whoever has an interest watches all 
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Iterator
+from functools import lru_cache, partial
+from itertools import groupby
 
-from tidings.model.event import Publication
 from tidings.model.recovery_messages import PatternNumbers
+from tidings.model.run import Stretch, cut, look
 from tidings.model.subscription import Interest
 from tidings.protocol.kernel import Port
 from tidings.protocol.matching import Selection
@@ -89,9 +91,21 @@ class Patterns(RoutingListener):
         counted = self._counted.counts(pattern)
         return counted if mine is None or mine[1] == 0 else ((self._port.node, *mine), *counted)
 
-    def number(self, publication: Publication, selection: Selection) -> PatternNumbers:
-        """Counts an event that is published here."""
-        key = selection, publication.topic
+    def number(self, stretch: Stretch) -> Iterator[tuple[Stretch, PatternNumbers]]:
+        """Counts events of one selection that are published here: as stretches that match the same patterns, each with
+        the numbers of its first event."""
+        if stretch.topic:
+            yield stretch, self._numbering.count(self._match(stretch.selection, stretch.topic), stretch.count)
+            return
+        first = stretch.first
+        topics = (event.topic for event in look(stretch))
+        for matching, alike in groupby(topics, key=partial(self._match, stretch.selection)):
+            count = len(list(alike))
+            yield cut(stretch, first, first + count - 1), self._numbering.count(matching, count)
+            first += count
+
+    def _match(self, selection: Selection, topic: str) -> tuple[Interest, ...]:
+        key = selection, topic
         matching = self._matching.get(key)
         if matching is None:
             if len(self._matching) >= MAX_REMEMBERED:
@@ -100,9 +114,9 @@ class Patterns(RoutingListener):
                 pattern
                 for interest in selection.interests
                 for pattern in patterns_of(interest)
-                if pattern.topics[0].matches(publication.topic)
+                if pattern.topics[0].matches(topic)
             )
-        return self._numbering.count(matching)
+        return matching
 
     def held_here(self, interest: Interest, held: bool) -> None:
         for pattern in patterns_of(interest):

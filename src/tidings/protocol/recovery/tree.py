@@ -1,15 +1,17 @@
 """Routing of events and blocks along the interests in epidemic mode, and notification of local clients.
 
-The origin numbers an event for every pattern that it matches and cuts a large payload into blocks. Events and blocks
-follow the interests, each for itself; what is lost on the way, gossip recovers (protocol/recovery/gossip.py). Whether
-something was forwarded and whether it was received are two questions: an event that gossip brought first must still go
-down the tree when it comes by the tree, and a recovered one must not (recovery, epidemic 13).
+The origin numbers an event for every pattern that it matches and cuts a large payload into blocks. Consecutive events
+of a run that match the same patterns have consecutive numbers in each, so they stay together, as many as a datagram
+takes. Stretches and blocks follow the interests, each for itself; what is lost on the way, gossip recovers
+(protocol/recovery/gossip.py), event by event where a part of a stretch is known. Whether something was forwarded and
+whether it was received are two questions: an event that gossip brought first must still go down the tree when it comes
+by the tree, and a recovered one must not (recovery, epidemic 13).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import Raw
@@ -17,13 +19,20 @@ from msgspec.structs import replace
 
 from tidings.model.errors import WireError
 from tidings.model.event import Publication
-from tidings.model.messages import Confirm, Notify, PublishFailed
+from tidings.model.messages import Confirm, PublishFailed, notification
 from tidings.model.recovery_messages import MAX_ROUTE, Carried, Fragment
-from tidings.model.run import Run
+from tidings.model.run import Run, Stretch, singles
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.kernel import Part, Port
 from tidings.protocol.matching import Matcher
-from tidings.protocol.recovery.blocks import MAX_INLINE_ATTRIBUTES_BYTES, Assembly, Header, cut, header_of
+from tidings.protocol.recovery.blocks import (
+    MAX_INLINE_ATTRIBUTES_BYTES,
+    Assembly,
+    Header,
+    header_of,
+    in_blocks,
+    in_datagrams,
+)
 from tidings.protocol.recovery.circle import Circle
 from tidings.protocol.recovery.gossip import Gossip
 from tidings.protocol.recovery.high_water import HighWaters
@@ -74,7 +83,7 @@ class Passing:
 
 class EpidemicTree(Part):
     name = "tree"
-    handles = {Publication: "on_publication", Run: "on_run", Carried: "on_carried", Fragment: "on_fragment"}
+    handles = {Publication: "on_stretch", Run: "on_stretch", Carried: "on_carried", Fragment: "on_fragment"}
 
     def __init__(
         self,
@@ -110,44 +119,49 @@ class EpidemicTree(Part):
 
     # --- What our clients publish
 
-    def on_run(self, client: str, run: Run) -> None:
-        """Events are numbered, cached and repaired one by one."""
-        for publication in run.publications():
-            self.on_publication(client, publication)
-
-    def on_publication(self, client: str, publication: Publication) -> None:
-        sequence = publication.sequence
-        if publication.source != client or client in self._neighbours:
-            reason = f"client {client!r} may not publish as {publication.source!r}"
+    def on_stretch(self, client: str, stretch: Stretch) -> None:
+        if stretch.source != client or client in self._neighbours:
+            reason = f"client {client!r} may not publish as {stretch.source!r}"
             self.port.emit(Misbehaviour(client, reason))
+            self._refuse(client, range(stretch.first, stretch.last + 1), reason)
+            return
+        for part in self._sound(client, stretch):
+            self.port.send(client, Confirm(part.incarnation, part.first, part.last))
+            fresh = _unseen(self._published, part)
+            self.duplicates += part.count - sum([new.count for new in fresh])
+            for new in fresh:
+                for alike in self._parts(client, new):
+                    self._publish(client, alike)
+
+    def _sound(self, client: str, stretch: Stretch) -> list[Stretch]:
+        """All but the events that cannot be sent in blocks."""
+        too_long = _too_long(stretch)
+        if not too_long:
+            return [stretch]
+        reason = f"in this mode an event has at most {MAX_INLINE_ATTRIBUTES_BYTES} bytes of attributes"
+        self._refuse(client, too_long, reason)
+        return stretch.without(too_long) if isinstance(stretch, Run) else []
+
+    def _refuse(self, client: str, sequences: Iterable[int], reason: str) -> None:
+        for sequence in sequences:
             self.port.send(client, PublishFailed(sequence, reason))
-            return
-        inline_bytes = len(memoryview(publication.packed_attributes)) + len(publication.packed_header)
-        if inline_bytes > MAX_INLINE_ATTRIBUTES_BYTES:
-            reason = f"in this mode an event has at most {MAX_INLINE_ATTRIBUTES_BYTES} bytes of attributes"
-            self.port.send(client, PublishFailed(sequence, reason))
-            return
-        self.port.send(client, Confirm(publication.incarnation, sequence, sequence))
-        if not self._published.first_time(publication.source, publication.incarnation, sequence):
-            self.duplicates += 1
-            return
-        route = self._route(client, publication)
-        if route is None:
-            return
-        numbers = self._patterns.number(publication, self._matcher.select(publication))
-        self._high_waters.passed(self.port.node, numbers, client)
-        origin = self.port.node
-        carried = Carried(
-            origin, numbers, (origin,) if self._settings.records_routes else (), "", publication
-        )
-        self._holdings.received.first_time(publication.source, publication.incarnation, sequence)
-        if route.hops:
-            self._send_whole(carried, route, "")
-        self._gain(carried, route, client, "")
+
+    def _publish(self, client: str, alike: Stretch) -> None:
+        """Events of one selection."""
+        route, origin, settings = self._route(alike), self.port.node, self._settings
+        way = (origin,) if settings.records_routes else ()
+        for stretch, numbers in self._patterns.number(alike):
+            whole = Carried(origin, numbers, way, "", stretch)
+            self._high_waters.passed(origin, whole.last_numbers, client)
+            for carried in in_datagrams(whole, settings.block_bytes, settings.datagram_bytes):
+                _unseen(self._holdings.received, carried.stretch)
+                if route.hops:
+                    self._send_whole(carried, route, "")
+                self._gain(carried, route, client, "")
 
     def _send_whole(self, carried: Carried, route: Route, sender: str) -> None:
         settings = self._settings
-        whole = cut(carried, settings.block_bytes, settings.datagram_bytes)
+        whole = in_blocks(carried, settings.block_bytes, settings.datagram_bytes)
         blocks: Sequence[Carried | Fragment] = (carried,)
         if whole is not None:
             blocks = whole.fragments(
@@ -162,43 +176,40 @@ class EpidemicTree(Part):
     # --- What comes by the tree or by gossip
 
     def on_carried(self, sender: str, message: Carried) -> None:
-        publication = message.publication
+        stretch = message.stretch
         if not self._may_send(sender, message.by):
             return
         if not message.by:
             self._link_loss.received(sender)
-            self._high_waters.passed(message.origin, message.numbers, sender)
-        route = self._route(sender, publication)
-        if route is None:
-            return
-        identity = publication.source, publication.incarnation, publication.sequence
-        if not message.by and self._forwarded.first_time(*identity):
-            self._forward(sender, message, route)
-        self._receive(sender, message, route)
+            self._high_waters.passed(message.origin, message.last_numbers, sender)
+        for alike in self._parts(sender, stretch):  # mostly one: our table may differ from the origin's
+            part = message if alike is stretch else message.part(alike)
+            route = self._route(alike)
+            if not message.by:
+                for unsent in _unseen(self._forwarded, alike):
+                    self._forward(sender, part.part(unsent), route)
+            self._receive(sender, part, route)
 
     def _receive(self, sender: str, message: Carried, route: Route) -> None:
-        """The event for ourselves, whichever way it came."""
-        publication, by = message.publication, message.by
+        """The events for ourselves, whichever way they came."""
+        stretch, by = message.stretch, message.by
         if by and not route.notices:
-            self.unwanted += 1
+            self.unwanted += stretch.count
             return
-        useful = self._holdings.received.first_time(
-            publication.source, publication.incarnation, publication.sequence
-        )
+        fresh = _unseen(self._holdings.received, stretch)
         if by == "push":
-            self._gossip.on_pushed(useful)
-        if useful:
-            self._gain(message, route, sender, by)
-        else:
-            self.duplicates += 1
-            self._holdings.again(message.origin, message.numbers)
+            self._gossip.on_pushed(bool(fresh))
+        if not fresh or fresh[0] is not stretch:
+            self.duplicates += stretch.count - sum([new.count for new in fresh])
+            self._holdings.again(message.origin, message.numbers, stretch.count)
+        for new in fresh:
+            self._gain(message.part(new), route, sender, by)
 
     def _gain(self, carried: Carried, route: Route, sender: str, by: str) -> None:
-        publication = carried.publication
         wanted = bool(route.notices) or carried.origin == self.port.node
         entry = self._holdings.take(carried, wanted=wanted, cached=wanted or self._settings.records_routes)
         for send, subscriptions in route.notices:
-            send(Notify(subscriptions, publication, by))
+            send(notification(subscriptions, carried.stretch, by))
         if wanted:
             self._gossip.on_gained(entry, sender, by)
 
@@ -220,9 +231,9 @@ class EpidemicTree(Part):
         except WireError as error:
             self.port.emit(Misbehaviour(sender, str(error)))
             return
-        route = self._route(sender, passing.header)
-        if route is None:
+        if not self._parts(sender, passing.header):
             return
+        route = self._route(passing.header)
         if not by:
             self._link_loss.received(sender)
             self._high_waters.passed(message.origin, message.numbers, sender)
@@ -313,10 +324,32 @@ class EpidemicTree(Part):
         self.port.emit(Misbehaviour(sender, "it is no neighbour and sent an event by the tree"))
         return False
 
-    def _route(self, sender: str, publication: Publication) -> Route | None:
-        try:
-            selection = self._matcher.select(publication)
-        except WireError as error:
-            self.port.emit(Misbehaviour(sender, str(error)))
-            return None
-        return self._table.routes.get(selection) or self._table.route(selection)
+    def _parts(self, sender: str, stretch: Stretch) -> list[Stretch]:
+        """In stretches of one selection each; what cannot be matched is left out."""
+        if stretch.selection_token is self._matcher.token:
+            return [stretch]
+        return self._matcher.parts(stretch, lambda error: self.port.emit(Misbehaviour(sender, str(error))))
+
+    def _route(self, alike: Stretch) -> Route:
+        """Of events of one selection."""
+        return self._table.routes.get(alike.selection) or self._table.route(alike.selection)
+
+
+def _unseen(recent: RecentIds, stretch: Stretch) -> list[Stretch]:
+    """What of it was not seen before; from now on it was."""
+    if isinstance(stretch, Publication):  # quicker, and most are
+        seen = not recent.first_time(stretch.source, stretch.incarnation, stretch.sequence)
+        return [] if seen else [stretch]
+    ranges = recent.fresh(stretch.source, stretch.incarnation, stretch.first, stretch.last)
+    return [stretch.cut(first, last) for first, last in ranges]
+
+
+def _too_long(stretch: Stretch) -> list[int]:
+    """The sequences of events whose attributes and header leave no room in a block."""
+    if stretch.size_bytes + len(stretch.packed_header) <= MAX_INLINE_ATTRIBUTES_BYTES:
+        return []
+    inline_bytes = [
+        (event.sequence, len(memoryview(event.packed_attributes)) + len(event.packed_header))
+        for event in singles(stretch)
+    ]
+    return [sequence for sequence, size_bytes in inline_bytes if size_bytes > MAX_INLINE_ATTRIBUTES_BYTES]
