@@ -15,6 +15,7 @@ import tidings
 from live_network import until
 from recording_network import guaranteed_broker, play, running
 from tidings.protocol import reliable_client
+from tidings.protocol.bookmarks import LeftBookmarks
 from tidings.protocol.reliable_client import ReliableSession
 
 pytestmark = pytest.mark.timeout(100)
@@ -142,3 +143,51 @@ def test_done_when_taken_would_lose_it(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(tidings.Stream, "_next", hasty)
     check_what_was_held(tmp_path, 4, list(range(4, 10)))
+
+
+# --- One that had changed its topics
+
+
+def check_changed(tmp_path: Path, topics: tuple[str, ...], expected: list[int]) -> None:
+    """It was subscribed to /a, and to /b as well when it was killed."""
+
+    async def main() -> None:
+        async with running(guaranteed_broker(tmp_path)) as url:
+            bus: Any = tidings.connect(url, name="reader")
+            await bus.open()
+            stream = await bus.subscribe("/a").__aenter__()
+            await stream.add("/b")
+            await kill(bus)
+            for first, topic in ((0, "/a"), (10, "/b"), (20, "/c")):
+                await publish(url, topic, range(first, first + 10))
+            async with tidings.connect(url, name="reader") as again, again.subscribe(*topics) as resumed:
+                await publish(url, "/a", range(30, 40))
+                assert await shown(resumed, len(expected)) == expected
+                with pytest.raises(TimeoutError):
+                    await resumed.get(0.2)
+                await asyncio.sleep(6)
+                status = await again.status()
+                assert status["subscriptions"] == 1, "those that it had before have ended"
+
+    play(main)
+
+
+@pytest.mark.parametrize(
+    ("topics", "expected"),
+    [
+        (("/a", "/b"), [*range(20), *range(30, 40)]),
+        (("/b", "/c"), [*range(10, 20)]),
+        (("/a",), [*range(10), *range(30, 40)]),
+    ],
+)
+def test_what_waits_for_one_that_had_changed_is_for_its_next_life(
+    tmp_path: Path, topics: tuple[str, ...], expected: list[int]
+) -> None:
+    check_changed(tmp_path, topics, expected)
+
+
+def test_without_a_bookmark_it_would_be_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted bug to the test above."""
+    monkeypatch.setattr(LeftBookmarks, "take", lambda self, subscription: None)
+    with pytest.raises((AssertionError, TimeoutError)):
+        check_changed(tmp_path, ("/a", "/b"), [*range(20), *range(30, 40)])

@@ -59,8 +59,8 @@ class Beneath:
         maker.add(sequence, topic, attributes, payload, published_at)
         self.taken += maker.take_all()
 
-    def subscribe(self, subscription: Subscription) -> None:
-        self.subscribed.append(subscription)
+    def subscribe(self, *subscriptions: Subscription) -> None:
+        self.subscribed += subscriptions
 
     def unsubscribe(self, subscription_id: str) -> None:
         pass

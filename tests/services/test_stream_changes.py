@@ -57,6 +57,18 @@ def test_topics_come_and_go_while_the_stream_is_open(mode: str, order: str) -> N
     run(scenario, mode=mode)
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_changes_of_several_tasks_follow_one_another(order: str) -> None:
+    async def scenario(bus: Embedded) -> None:
+        async with bus.connect() as reader, reader.subscribe("/a", order=order) as stream:
+            await asyncio.gather(stream.add("/b"), stream.add("/c"), stream.remove("/a"))
+            assert stream.subscription.topics == ("/b", "/c")
+            await tell(bus, 0, 1)
+            assert [event.topic for event in await take(stream, 2)] == ["/b", "/c"]
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_filter_changes_while_the_stream_is_open(mode: str, order: str) -> None:
@@ -115,7 +127,8 @@ def test_without_the_old_one_until_the_new_one_holds_events_are_missed(
     change = plain.PlainSubscription.change
 
     def hasty(self: plain.PlainSubscription, topics: tuple[str, ...], condition: str | None) -> None:
-        self._owner.unsubscribe(self._current.id)
+        assert self._current is not None
+        self._owner.unsubscribe(self._name(self._current))
         change(self, topics, condition)
 
     monkeypatch.setattr(plain.PlainSubscription, "change", hasty)

@@ -1,4 +1,5 @@
-"""The subscriber of a scenario, alone: what it asks its client for, and for which subscription an event is shown."""
+"""The subscriber of a scenario over the users' client: what it asks the network for, and for which subscription of the
+trace an event is shown."""
 
 from __future__ import annotations
 
@@ -10,39 +11,81 @@ from hypothesis import strategies as st
 
 from tidings.model.event import Publication, make_publication
 from tidings.model.subscription import Order, Subscription
-from tidings.protocol.facts import Delivered, EventsMissed, SubscriptionAccepted
-from tidings.simulator.actor import DRAIN_NS, PlainActor, Window
+from tidings.protocol.application.application import Application
+from tidings.protocol.client import DRAIN_NS
+from tidings.protocol.facts import Delivered, EventsMissed, SubscriptionAccepted, SubscriptionCancelled
+from tidings.simulator.actor import Actor, Window
 
 
-class Client:
-    """In place of the application's client."""
+class Network:
+    """In place of the event service: it accepts what it is told to, and drains until it is told."""
+
+    bookmarks = None
 
     def __init__(self) -> None:
-        self.has: list[str] = []
+        self.held: dict[str, Subscription] = {}
+        self.draining: list[str] = []
 
-    def start(self, subscription: Subscription) -> None:
-        self.has.append(subscription.id)
+    def subscribe(self, *subscriptions: Subscription) -> None:
+        self.held |= {subscription.id: subscription for subscription in subscriptions}
 
-    def end(self, name: str) -> None:
-        self.has.remove(name)
+    def unsubscribe(self, name: str, *, drain: bool = False) -> None:
+        if drain:
+            self.draining.append(name)
+        else:
+            self.held.pop(name)
 
 
 class Ticket:
     is_done = False
 
-    def done(self) -> None:
+    def done(self, first: int = 0, last: int = 0) -> None:
         self.is_done = True
 
 
 class Place:
     """A host whose time goes on when it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, kept: bool = False) -> None:
         self.now = 0
-        self.application: Any = Client()
-        self.accepted_at: dict[str, int] = {}
+        self.network: Any = Network()
+        self.actor = Actor(self, "s", None, Order.NONE, kept=kept)
+        self.application: Application | None = None
+        self.rows: dict[str, list[int]] = {}
         self.events: list[tuple[str, int]] = []
         self._due: list[tuple[int, Callable[[Window], None], Window]] = []
+        self.start()
+
+    def start(self) -> None:
+        """Its client, in a new life if it had one."""
+        self.network = Network()
+        self.application = Application(self.network, self.actor.on_fact, lingers=True)
+        self.actor.back()
+
+    def crash(self) -> None:
+        self.application = None
+        self.actor.crashed()
+
+    def tell(self, fact: object) -> None:
+        assert self.application is not None
+        self.application.on_fact(fact)
+
+    def accept(self) -> None:
+        """All that the network was asked for."""
+        for name in list(self.network.held):
+            self.tell(SubscriptionAccepted(name))
+
+    def drain(self) -> None:
+        for name in self.network.draining:
+            self.network.held.pop(name)
+            self.tell(SubscriptionCancelled(name))
+        self.network.draining = []
+
+    def deliver(self, publication: Publication) -> None:
+        """To all that the network has for it."""
+        for name, subscription in list(self.network.held.items()):
+            if subscription.interest().matches(publication):
+                self.tell(Delivered(name, publication))
 
     def pass_to(self, now: int) -> None:
         self.now = now
@@ -54,8 +97,11 @@ class Place:
     def later(self, at: int, action: Callable[[Window], None], window: Window) -> None:
         self._due.append((at, action, window))
 
+    def requested(self, window: Window) -> None:
+        self.rows[window.subscription.id] = [window.requested_at]
+
     def accepted(self, window: Window) -> None:
-        self.accepted_at[window.subscription.id] = window.accepted_at
+        self.rows[window.subscription.id].append(window.accepted_at)
 
     def shown(self, window: Window, publication: Publication, late: bool, by: str) -> None:
         self.events.append((window.subscription.id, publication.sequence))
@@ -63,63 +109,118 @@ class Place:
     def said(self, what: object) -> None:
         """Nothing that is looked at here."""
 
-    requested = cancelled = ended = missed = failed = broken = accused = said
+    cancelled = ended = missed = failed = broken = accused = said
 
 
-def event(sequence: int, published_at: int) -> Publication:
-    return make_publication("p", 0, sequence, "/t", {}, b"", published_at)
+def event(sequence: int, published_at: int, topic: str = "/a") -> Publication:
+    return make_publication("p", 0, sequence, topic, {}, b"", published_at)
 
 
-@given(st.lists(st.sampled_from(["/a", "/b", None]), max_size=6), st.lists(st.integers(0, 70), max_size=20))
-def test_an_event_is_shown_for_the_subscription_of_its_time(
-    steps: list[str | None], published: list[int]
+steps = st.lists(st.tuples(st.sampled_from(["/a", "/b", None]), st.booleans()), max_size=6)
+published = st.lists(st.tuples(st.integers(0, 70), st.sampled_from(["/a", "/b"])), max_size=20)
+
+
+@given(steps, published)
+def test_an_event_is_shown_once_for_the_subscription_of_its_time(
+    steps: list[tuple[str | None, bool]], published: list[tuple[int, str]]
 ) -> None:
+    """Whether or not the network had accepted a change when the next one came; late events, too."""
     place = Place()
-    actor = PlainActor(place, "s", None, Order.NONE)
-    had: list[str | None] = []
-    """At each time, in steps of ten."""
-    for number, topic in enumerate([*steps, None]):
+    had: list[tuple[str, str] | None] = []
+    """At each time, in steps of ten: the name in the trace, and the topic."""
+    for number, (topic, accepts) in enumerate([*steps, (None, False)]):
         place.pass_to(10 * number)
-        actor.change(None if topic is None else (topic,))
-        made = sum(1 for name in had if name is not None)
-        had.append(None if topic is None else f"s#{made}")
-    asked = [name for name in had if name is not None]
-    assert place.application.has == asked, "those that are cancelled are kept for a while"
-    for sequence, at in enumerate(published):
-        for name in asked:
-            actor.on_fact(Delivered(name, event(sequence, at)))
-    expected = [
-        (had[at // 10], sequence)
-        for sequence, at in enumerate(published)
-        if at // 10 < len(had) and had[at // 10] is not None
-    ]
+        place.actor.change(None if topic is None else (topic,))
+        made = sum(1 for window in had if window is not None)
+        had.append(None if topic is None else (f"s#{made}", topic))
+        if accepts:
+            place.accept()
+    held = {subscription.topics[0] for subscription in place.network.held.values()}
+    for sequence, (at, topic) in enumerate(published):
+        place.deliver(event(sequence, at, topic))
+    expected = []
+    for sequence, (at, topic) in enumerate(published):
+        window = had[at // 10] if at // 10 < len(had) else None
+        if window is not None and window[1] == topic and topic in held:
+            expected.append((window[0], sequence))
     assert place.events == expected
-    place.pass_to(place.now + DRAIN_NS)
-    assert place.application.has == []
+    place.drain()
+    assert place.network.held == {}, "it has left"
 
 
-def test_who_comes_back_asks_for_what_it_had_and_what_it_had_left_is_drained() -> None:
+def test_a_window_is_accepted_with_its_own_change_and_closed_when_its_drain_is_over() -> None:
     place = Place()
-    actor = PlainActor(place, "s", None, Order.NONE)
-    actor.change(("/a",))
-    actor.on_fact(SubscriptionAccepted("s#0"))
+    place.actor.change(("/a",))
+    place.accept()
+    place.pass_to(10)
+    place.actor.change(("/a", "/b"))
+    assert place.rows == {"s#0": [0, 1], "s#1": [10]}
+    place.deliver(event(1, 15))  # the one before still brings what both select
+    place.accept()
+    place.pass_to(20)
+    assert place.rows["s#1"] == [10, 11]
+    place.deliver(event(2, 5))
+    assert place.events == [("s#1", 1), ("s#0", 2)]
+    place.pass_to(10 + DRAIN_NS)
+    place.deliver(event(3, 6))
+    assert place.events == [("s#1", 1), ("s#0", 2)], "that of its time is closed"
+
+
+def test_a_change_that_another_overtakes_is_never_accepted() -> None:
+    place = Place()
+    place.actor.change(("/a",))
+    for number, topics in enumerate([("/b",), ("/c",)], 1):
+        place.pass_to(10 * number)
+        place.actor.change(topics)
+    assert [subscription.topics for subscription in place.network.held.values()] == [("/a",), ("/c",)]
+    place.pass_to(30)
+    place.accept()
+    assert place.rows == {"s#0": [0], "s#1": [10], "s#2": [20, 31]}
+
+
+def test_who_is_forgotten_while_it_is_down_asks_for_what_it_wants_now() -> None:
+    place = Place()
+    place.actor.change(("/a",))
+    place.accept()
+    place.crash()
     place.pass_to(5)
-    place.application = None  # it is down when its topics change
-    actor.change(("/b",))
-    place.application = Client()
-    actor.back()
-    assert place.application.has == ["s#0", "s#1"]
-    actor.on_fact(SubscriptionAccepted("s#0"))
+    place.start()
+    assert list(place.network.held) == ["s#0"], "by the same name: its broker may not have heard of the crash"
+    place.crash()
+    place.actor.change(("/b",))
     place.pass_to(7)
-    actor.on_fact(SubscriptionAccepted("s#1"))
-    assert place.accepted_at == {"s#0": 1, "s#1": 8}, "accepted once, and from the next instant on"
-    place.pass_to(5 + DRAIN_NS)
-    assert place.application.has == ["s#1"]
+    place.start()
+    assert [subscription.topics for subscription in place.network.held.values()] == [("/b",)]
+    place.accept()
+    assert place.rows == {"s#0": [0, 1], "s#1": [7, 8]}
+
+
+def test_who_is_kept_takes_up_what_it_had_and_changes_it() -> None:
+    """What came meanwhile is for the subscription that it had."""
+    place = Place(kept=True)
+    place.actor.change(("/a",))
+    place.accept()
+    place.crash()
+    place.pass_to(5)
+    place.actor.change(("/b",))
+    place.start()
+    assert [subscription.topics for subscription in place.network.held.values()] == [("/a",), ("/b",)]
+    place.deliver(event(1, 3))
+    place.pass_to(7)
+    place.accept()
+    assert place.events == [("s#0", 1)]
+    assert place.network.draining == ["s#0"]
+    assert place.rows == {"s#0": [0, 1], "s#1": [5, 8]}, "accepted once, and from the next instant on"
+    place.crash()
+    place.actor.change(None)
+    place.start()
+    assert list(place.network.held) == place.network.draining == ["s#0"], "it is left"
 
 
 def test_whatever_comes_is_done_with() -> None:
-    actor = PlainActor(Place(), "s", None, Order.NONE)
+    place = Place()
+    place.actor.change(("/a",))
     tickets: list[Any] = [Ticket(), Ticket()]
-    actor.on_fact(Delivered("s#0", event(1, 1), ticket=tickets[0]))
-    actor.on_fact(EventsMissed("s#0", "p", 0, 1, 2, ticket=tickets[1]))
+    place.tell(Delivered("s#0", event(1, 1), ticket=tickets[0]))
+    place.tell(EventsMissed("s#0", "p", 0, 1, 2, ticket=tickets[1]))
     assert all(ticket.is_done for ticket in tickets)

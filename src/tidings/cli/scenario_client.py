@@ -20,7 +20,7 @@ from tidings.net.guaranteed import GUARANTEED
 from tidings.protocol.application.application import ORDERED, Application
 from tidings.protocol.facts import EventsMissed, Misbehaviour, PublicationConfirmed, PublicationNumbered
 from tidings.scenario.arrivals import NS_PER_S, Arrival, arrivals
-from tidings.simulator.actor import OrderedActor, PlainActor, Window
+from tidings.simulator.actor import Actor, Window
 from tidings.simulator.faults import nanoseconds
 
 log = logging.getLogger("tidings.cli")
@@ -87,12 +87,9 @@ class LiveSubscriber(Role):
     def __init__(self, work: SubscriberWork, link: LiveLink) -> None:
         super().__init__(work.name, link)
         self._work = work
-        order = Order(work.order)
-        self.actor = (
-            PlainActor(self, work.name, work.filter, order, made=work.made)
-            if link.sequencers is None or order not in ORDERED
-            else OrderedActor(self, work.name, work.filter, order, link.sequencers.layout, made=work.made)
-        )
+        self._ordered = Order(work.order) in ORDERED
+        self.actor: Actor
+        """From when it is known which network this is."""
 
     async def run(self) -> None:
         """Who was away when its topics changed asks for the last of them."""
@@ -112,11 +109,14 @@ class LiveSubscriber(Role):
     def on_first_connection(self) -> None:
         """Back from a crash: it asks again for what there was, before the broker shows what it has kept for it. What
         its broker may still know and is of no use ends."""
-        for name in self._work.entries:
+        work, order = self._work, Order(self._work.order)
+        kept = self.link.connection.mode == GUARANTEED and not self._ordered
+        begun = work.begun if kept else None
+        self.actor = Actor(self, work.name, work.filter, order, kept=kept, made=work.made, begun=begun)
+        for name in work.entries:
             self.link.session.end_earlier(name)
-        for held in self._work.held:
-            order = Order(self._work.order)
-            subscription = Subscription(held.subscription, held.topics, self._work.filter, order)
+        for held in work.held:
+            subscription = Subscription(held.subscription, held.topics, work.filter, order)
             window = Window(subscription, self.go.wall_ns + held.requested_ns)
             if held.accepted:
                 window.accepted_at = window.requested_at
@@ -130,7 +130,7 @@ class LiveSubscriber(Role):
 
     def on_subscribing(self, name: str) -> None:
         """The network must not hear of what nobody would end after a crash."""
-        if isinstance(self.actor, OrderedActor):
+        if self._ordered:
             report(words.Entries(self.name, (*self.link.application.beneath, name)))
 
     # --- What the actor needs and says

@@ -42,6 +42,8 @@ class SubscriberWork(msgspec.Struct, frozen=True):
     """How many steps of the timeline it has taken."""
     made: int = 0
     """How many subscriptions it has made."""
+    begun: tuple[str, ...] | None = None
+    """With which topics it began."""
     held: tuple[Held, ...] = ()
     marks: Mapping[str, Mapping[str, int]] = {}
     """Subscription -> source -> the last sequence that it was shown; what its disk would hold."""

@@ -81,8 +81,10 @@ class Subscriber:
         )
         if self.ordered:
             return structs.replace(work, topics=self._topics, entries=self.entries)
+        first = next(iter(self.accounts.values()), None)
         return structs.replace(
             work,
+            begun=None if first is None else first.request.topics,
             held=tuple(account.held for account in self.accounts.values() if not account.ended),
             marks=self.marks if keep_marks else {},
         )

@@ -114,13 +114,13 @@ class Sequencers:
 class _Told:
     """The session with the broker; roles hear of subscriptions before the network does.
 
-    No bookmarks: in a trace the subscription of a client that crashes ends with the crash, and another begins."""
-
-    bookmarks = None
+    No bookmarks where there is an order: in a trace the subscription of a client that crashes ends with the crash, and
+    another begins."""
 
     def __init__(self, link: LiveLink) -> None:
         self._link = link
         session = self._session = link.session
+        self.bookmarks = session.bookmarks if link.sequencers is None else None
         self.identity = session.identity
         self.reserve = session.reserve
         self.publish_as = session.publish_as
@@ -131,10 +131,11 @@ class _Told:
     def next_sequence(self) -> int:
         return self._session.next_sequence
 
-    def subscribe(self, subscription: Subscription) -> None:
+    def subscribe(self, *subscriptions: Subscription) -> None:
         for role in self._link.roles:
-            role.on_subscribing(subscription.id)
-        self._link.session.subscribe(subscription)
+            for subscription in subscriptions:
+                role.on_subscribing(subscription.id)
+        self._link.session.subscribe(*subscriptions)
 
 
 class LiveLink:
@@ -201,7 +202,7 @@ class LiveLink:
         if up and not self._was_connected:
             self._was_connected = True
             self.session.takes_runs = self.sequencers is not None
-            self.application = Application(_Told(self), self.on_fact)
+            self.application = Application(_Told(self), self.on_fact, lingers=True)
             for role in self.roles:
                 role.on_first_connection()
         elif not up and self.connection.closed and not self._closing:

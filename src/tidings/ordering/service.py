@@ -128,8 +128,9 @@ class ServiceBeneath:
         else:
             self._on_fact(PublicationConfirmed(sequence, sequence))
 
-    def subscribe(self, subscription: Subscription) -> None:
-        self._start(self._subscribe(subscription))
+    def subscribe(self, *subscriptions: Subscription) -> None:
+        for subscription in subscriptions:
+            self._start(self._subscribe(subscription))
 
     async def _subscribe(self, subscription: Subscription) -> None:
         name = subscription.id

@@ -1,8 +1,9 @@
 """A client of one broker: it publishes, subscribes, and is notified.
 
     idle -> requested -> accepted -> cancelling -> gone
-              |  ^           |
-              |  +-----------+   the connection came back: asked for again, accepted stays accepted
+              |  ^           |           ^
+              |  +-----------+           |   the connection came back: asked for again, accepted stays accepted
+              |              +-> draining
               +-> failed
 
 Requests without an answer are repeated, so the client works over datagrams too.
@@ -57,13 +58,15 @@ from tidings.structures.recent_ids import RecentIds
 MAX_TRACKED_SOURCES = 65_536
 RECENT_EVENTS = 4_096
 """Of one source: a copy of an event that is further behind is taken for a repetition."""
+DRAIN_NS = 5_000_000_000
+"""So long a subscription that is left stays in the network, for what others have on its way to it."""
 
 
 class State(StrEnum):
     REQUESTED = "requested"
     ACCEPTED = "accepted"
     DRAINING = "draining"
-    """It has a successor; what is on its way for it alone is still shown."""
+    """It is left; what is on its way for it alone is still shown."""
     CANCELLING = "cancelling"
 
 
@@ -90,6 +93,7 @@ class Session(Part):
     """True: what is not taken waits at the broker."""
     generation = 0
     """Of a guaranteed broker's disk; 0: not known."""
+    end_of_drain: type[Unsubscribe | Drain] = Unsubscribe
     handles = {
         Notify: "on_notify",
         NotifyRun: "on_notify_run",
@@ -180,17 +184,26 @@ class Session(Part):
     def _publish(self, stretch: Stretch) -> None:
         self.port.send(self.broker, stretch)
 
-    def subscribe(self, subscription: Subscription) -> None:
-        if subscription.id in self._held:
-            raise ValueError(f"subscription {subscription.id!r} exists")
-        held = self._held[subscription.id] = Held(subscription)
-        self._ask(held)
+    def subscribe(self, *subscriptions: Subscription) -> None:
+        for subscription in subscriptions:
+            if subscription.id in self._held:
+                raise ValueError(f"subscription {subscription.id!r} exists")
+            held = self._held[subscription.id] = Held(subscription)
+            self._ask(held)
 
     def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
-        """`drain`: what is on its way for it is still wanted, where the network keeps events."""
+        """`drain`: what was published before everybody knew of its successor, or that there is none, still comes."""
         held = self._held[subscription_id]
-        held.state = CANCELLING
-        self._ask(held)
+        if drain:
+            self._drain(held)
+        else:
+            held.state = CANCELLING
+            self._ask(held)
+
+    def _drain(self, held: Held) -> None:
+        held.state = State.DRAINING
+        self._answered(held.subscription.id)
+        self.port.set_timer((self.name, "drain", held.subscription.id), self.port.now + DRAIN_NS)
 
     def end_earlier(self, subscription_id: str) -> None:
         """A subscription of an earlier life of this client, which the broker may still know."""
@@ -299,6 +312,11 @@ class Session(Part):
                 self._ask(held)
 
     def on_timer(self, name: TimerName) -> None:
+        if name[1] == "drain":
+            drained = self._held.get(str(name[2]))
+            if drained is not None and drained.state is State.DRAINING:
+                self._ask(drained)
+            return
         for held in self._unanswered.values():
             self._send_request(held)
         self._attempt += 1
@@ -323,7 +341,7 @@ class Session(Part):
     def _send_request(self, held: Held) -> None:
         subscription = held.subscription
         if held.state in ENDING:
-            kind = Drain if held.state is State.DRAINING else Unsubscribe
+            kind = self.end_of_drain if held.state is State.DRAINING else Unsubscribe
             self.port.send(self.broker, kind(subscription.id))
         else:
             self.port.send(

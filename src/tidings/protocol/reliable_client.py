@@ -32,6 +32,7 @@ from tidings.model.messages import (
     BookmarkKept,
     Confirm,
     Coverage,
+    Drain,
     Missed,
     Notified,
     Notify,
@@ -43,7 +44,7 @@ from tidings.model.messages import (
     Unsubscribed,
 )
 from tidings.model.run import Run, Stretch, singles
-from tidings.model.subscription import Subscription
+from tidings.model.subscription import Interest, Subscription
 from tidings.protocol.application.beneath import END
 from tidings.protocol.arrivals import Arrivals, Notice, Source, Undone
 from tidings.protocol.bookmarks import LeftBookmarks
@@ -62,8 +63,6 @@ from tidings.protocol.kernel import Node, Port, TimerName
 from tidings.protocol.matching import selected
 from tidings.protocol.unconfirmed import Unconfirmed
 
-DRAIN_NS = 5_000_000_000
-"""So long a subscription that has a successor stays in the network, for what others have on its way to it."""
 EARLY_NS = 5_000_000_000
 """So long, from its first connection on, a client keeps what comes for subscriptions that it has not made (again)."""
 
@@ -85,6 +84,7 @@ class Early(NamedTuple):
 
 class ReliableSession(Session):
     lossless = True
+    end_of_drain = Drain
     handles = {
         **Session.handles,
         Attached: "on_attached",
@@ -202,29 +202,23 @@ class ReliableSession(Session):
 
     # --- Being notified
 
-    def subscribe(self, subscription: Subscription) -> None:
-        super().subscribe(subscription)
-        highest = self._held[subscription.id].highest
-        highest.update(self._marks.get(subscription.id, {}))
-        self._marks[subscription.id] = highest
+    def subscribe(self, *subscriptions: Subscription) -> None:
+        super().subscribe(*subscriptions)
+        for subscription in subscriptions:
+            highest = self._held[subscription.id].highest
+            highest.update(self._marks.get(subscription.id, {}))
+            self._marks[subscription.id] = highest
         if self._is_early:
-            self._asked.add(subscription.id)
-            self._show_early(subscription)
+            self._asked.update(subscription.id for subscription in subscriptions)
+            self._show_early({subscription.id: subscription.interest() for subscription in subscriptions})
 
     def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
-        """What its application holds is of no use to it any more, unless it has a successor: then what was published
-        before everybody knew that one comes for a while, and what waits at the broker as long as it takes."""
-        if drain:
-            self._drain(self._held[subscription_id])
-            return
-        super().unsubscribe(subscription_id)
-        for key in [key for key in self._undone if key[0] == subscription_id]:
-            self._undone[key].finish(0, END)
-
-    def _drain(self, held: Held) -> None:
-        held.state = State.DRAINING
-        self._answered(held.subscription.id)
-        self.port.set_timer((self.name, "drain", held.subscription.id), self.port.now + DRAIN_NS)
+        """What its application holds is of no use to it any more, unless it drains: then what waits at the broker
+        comes, too, as long as it takes."""
+        super().unsubscribe(subscription_id, drain=drain)
+        if not drain:
+            for key in [key for key in self._undone if key[0] == subscription_id]:
+                self._undone[key].finish(0, END)
 
     def end_earlier(self, subscription_id: str, drain: bool = False) -> None:
         if drain:  # what comes for it comes for others as well, whole because of it
@@ -344,22 +338,23 @@ class ReliableSession(Session):
             notice.hold(notice.first, notice.last)
             self._early.append(Early(notice, _kept(what), unknown))
 
-    def _show_early(self, subscription: Subscription) -> None:
-        """What came for it before it was made; an earlier life may have asked for something else by that name."""
-        held, interest = self._held[subscription.id], subscription.interest()
+    def _show_early(self, interests: Mapping[str, Interest]) -> None:
+        """What came for them before they were made, in that order."""
         for early in self._early:
-            if subscription.id not in early.waits_for:
-                continue
-            early.waits_for.discard(subscription.id)
-            what, notice = early.what, early.notice
-            if isinstance(what, Missed):
-                self._miss(held, what, notice)
-                continue
-            wanted = selected(what, interest) if what.kind == WHOLE else [(what.first, what.last)]
-            for first, last in wanted:  # of what has no body its subscriber judges
-                part = what.cut(first, last) if isinstance(what, Run) else what
-                self._deliver(held, part, notice)
+            for name in sorted(early.waits_for & interests.keys()):
+                early.waits_for.discard(name)
+                self._show_early_one(self._held[name], interests[name], early.what, early.notice)
         self._forget_early([early for early in self._early if early.waits_for])
+
+    def _show_early_one(self, held: Held, interest: Interest, what: Stretch | Missed, notice: Notice) -> None:
+        """An earlier life may have asked for something else by that name."""
+        if isinstance(what, Missed):
+            self._miss(held, what, notice)
+            return
+        wanted = selected(what, interest) if what.kind == WHOLE else [(what.first, what.last)]
+        for first, last in wanted:  # of what has no body its subscriber judges
+            part = what.cut(first, last) if isinstance(what, Run) else what
+            self._deliver(held, part, notice)
 
     def _discard_early(self) -> None:
         if self.bookmarks is not None:
@@ -380,10 +375,6 @@ class ReliableSession(Session):
                 self._asked.clear()
                 self._discard_early()
                 self._forget_early([])
-            case "drain":
-                held = self._held.get(str(name[2]))
-                if held is not None and held.state is State.DRAINING:
-                    self._ask(held)
             case "acknowledge":
                 self._gathering = False
                 self._acknowledge()

@@ -27,9 +27,13 @@ from tidings.structures.range_set import RangeSet
 MAX_CACHED_ROUTES = 4_096
 _encode = msgspec.msgpack.Encoder().encode
 _decode_row = msgspec.msgpack.Decoder(tuple[int, Record]).decode
+_decode_position = msgspec.msgpack.Decoder(int).decode
 _decode_ranges = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
 COLLECTED = b"\0"
 """In front of the name of a source, where the log on disk has the numbers of its collected records."""
+POSITION = COLLECTED
+"""Without a name: the position of the newest record, if that was collected. It is never given to another: publishers
+stamp with it."""
 
 
 class Entry:
@@ -113,6 +117,9 @@ class SubscriptionLog:
                 ) from None
 
     def _load(self, key: bytes, value: bytes) -> None:
+        if key == POSITION:
+            self.position = max(self.position, _decode_position(value))
+            return
         if key.startswith(COLLECTED):
             self._collected[key[len(COLLECTED) :].decode()] = RangeSet(_decode_ranges(value))
             return
@@ -177,6 +184,8 @@ class SubscriptionLog:
             ranges = self._collected.setdefault(source, RangeSet())
             ranges.add(number)
             changes.append(("log", known.encode(), None))
+            if known in self._entries and self._entries[known].position == self.position:
+                changes.append(("log", POSITION, _encode(self.position)))
             changes.append(("log", COLLECTED + source.encode(), _encode(list(ranges))))
         if changes:
             self._store.write(changes)

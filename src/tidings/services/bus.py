@@ -79,8 +79,8 @@ class _Beneath:
         full = self._session.add_as(sequence, topic, attributes, payload, published_at)
         self._bus.flush_soon(full=full)
 
-    def subscribe(self, subscription: Subscription) -> None:
-        self._session.subscribe(subscription)
+    def subscribe(self, *subscriptions: Subscription) -> None:
+        self._session.subscribe(*subscriptions)
 
     def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
         self._session.unsubscribe(subscription_id, drain=drain)

@@ -266,17 +266,21 @@ class Stream:
     async def add(self, *topics: str) -> None:
         """Select these topic patterns as well, from when it returns on; what was selected before has no gap and no
         repetition."""
-        await self._change((*self._topics, *topics), self.subscription.filter)
+        async with self._changing:
+            await self._change((*self._topics, *topics), self.subscription.filter)
 
     async def remove(self, *topics: str) -> None:
         """Drop these topic patterns; ValueError if one is not among the stream's, or none would be left."""
-        unknown = [topic for topic in topics if topic not in self._topics]
-        if unknown:
-            raise ValueError(f"{', '.join(unknown)}: not among the stream's topics {', '.join(self._topics)}")
-        left = tuple(topic for topic in self._topics if topic not in topics)
-        if not left:
-            raise ValueError("a stream keeps at least one topic; leave its block to end it")
-        await self._change(left, self.subscription.filter)
+        async with self._changing:
+            unknown = [topic for topic in topics if topic not in self._topics]
+            if unknown:
+                raise ValueError(
+                    f"{', '.join(unknown)}: not among the stream's topics {', '.join(self._topics)}"
+                )
+            left = tuple(topic for topic in self._topics if topic not in topics)
+            if not left:
+                raise ValueError("a stream keeps at least one topic; leave its block to end it")
+            await self._change(left, self.subscription.filter)
 
     async def change(self, *topics: str, where: object = KEEP) -> None:
         """Other topics (none given: the same), another filter (None: none), or both, in one step.
@@ -285,8 +289,9 @@ class Stream:
         """
         from tidings.services.service import filter_sql
 
-        condition = self.subscription.filter if where is KEEP else filter_sql(where)
-        await self._change(topics or self.subscription.topics, condition)
+        async with self._changing:
+            condition = self.subscription.filter if where is KEEP else filter_sql(where)
+            await self._change(topics or self.subscription.topics, condition)
 
     @property
     def _topics(self) -> tuple[str, ...]:
@@ -298,9 +303,8 @@ class Stream:
         before = self.subscription
         changed = Subscription(before.id, tuple(dict.fromkeys(topics)), condition, before.order)
         changed.interest()  # a mistake shows here
-        async with self._changing:
-            await self._service.change_subscription(changed)
-            self.subscription = changed
+        await self._service.change_subscription(changed)
+        self.subscription = changed
 
     async def __aenter__(self) -> Self:
         if self._entered:

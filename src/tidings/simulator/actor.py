@@ -1,7 +1,8 @@
 """The subscriber of a scenario, in virtual time or over real sockets: it follows its timeline with a client.
 
-It is pure. A host gives it the time and its client, and puts what it says into the trace. There each set of topics is a
-subscription of its own: an event is shown for the one that the subscriber had when the event was published.
+It is pure. A host gives it the time and its client, and puts what it says into the trace. To the client it is one
+subscription that changes. In the trace each set of topics is a subscription of its own, a *window*: an event is shown
+for the one that the subscriber had when the event was published.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import Protocol
 from tidings.model.event import Publication
 from tidings.model.subscription import Order, Subscription
 from tidings.model.topics import TopicPattern
-from tidings.protocol.application.application import Application
+from tidings.protocol.application.application import ORDERED, Application
+from tidings.protocol.client import DRAIN_NS
 from tidings.protocol.facts import (
+    ChangeFailed,
     Delivered,
     EventsMissed,
     Misbehaviour,
@@ -24,10 +27,7 @@ from tidings.protocol.facts import (
     SubscriptionChanged,
     SubscriptionFailed,
 )
-from tidings.protocol.sequencing.layout import Layout
 
-DRAIN_NS = 5_000_000_000
-"""How long what was published before a subscription was cancelled may come."""
 NEVER = 2**63 - 1
 _pattern = lru_cache(maxsize=1_024)(TopicPattern)
 
@@ -68,55 +68,111 @@ class Host(Protocol):
     def accused(self, fact: Misbehaviour) -> None: ...
 
 
-class PlainActor:
-    """Its subscriptions are those of the trace; a cancelled one is kept for what was published before.
+class Actor:
+    """With an order, one that crashes comes back as somebody else to the servers: its window ends with the crash, and
+    another begins when it is back. Without, the window goes on. `kept`: its broker keeps what it had meanwhile."""
 
-    After a crash it asks again for what it had.
-    """
-
-    id = ""
-    """Of the one subscription of an actor with an order."""
-
-    def __init__(self, host: Host, name: str, condition: str | None, order: Order, *, made: int = 0) -> None:
-        self.windows: dict[str, Window] = {}
+    def __init__(
+        self,
+        host: Host,
+        name: str,
+        condition: str | None,
+        order: Order,
+        *,
+        kept: bool = False,
+        made: int = 0,
+        begun: tuple[str, ...] | None = None,
+    ) -> None:
+        self.id = ""
+        """Of its subscription in the client; empty: there is none in this life."""
         self.current: Window | None = None
+        self.lives = made
+        """Tells the subscriptions of its lives apart."""
         self._host = host
         self._name = name
         self._condition = condition
         self._order = order
+        self._ordered = order in ORDERED
+        self.kept = kept
         self._made = made
+        self._topics: tuple[str, ...] | None = None
+        self._begun = begun
+        """What its subscription was begun with, if the network may still know it."""
+        self._windows: list[Window] = []
+        """For which events may be shown, by time."""
+        self._since: dict[str, int] = {}
+        """Topic -> since when the application wants it."""
 
     # --- What the application wants
 
     def change(self, topics: tuple[str, ...] | None) -> None:
         self._close_current()
-        if topics is not None:
+        self._topics = topics
+        if self._host.application is not None:
+            self._follow(self._host.application)
+
+    def _follow(self, application: Application) -> None:
+        topics = self._topics
+        if topics is not None and self.current is None:
             self.current = self._open_window(topics)
-            if self._host.application is not None:
-                self._host.application.start(self.current.subscription)
+        began_at = self._host.now if self.current is None else self.current.requested_at
+        self._since = {topic: self._since.get(topic, began_at) for topic in topics or ()}
+        if not self.id:
+            self._start(application)
+        elif topics is None:
+            application.rest(self.id)
+        else:
+            application.change(self.id, topics, self._condition)
+
+    def _start(self, application: Application) -> None:
+        """As the first life did, and from there to what is wanted now: what comes meanwhile comes for what it had."""
+        begun = self._begun or self._topics
+        if begun is not None:
+            self._begun = begun
+            self.id = self._make_id()
+            self._start_with(application, Subscription(self.id, begun, self._condition, self._order))
+            if begun != self._topics:
+                self._follow(application)
+
+    def _make_id(self) -> str:
+        if self._ordered:
+            return f"{self._name}~{self.lives}"
+        if self.kept or self.current is None:
+            return f"{self._name}#0"
+        return self.current.subscription.id
+
+    def _start_with(self, application: Application, subscription: Subscription) -> None:
+        application.start(subscription)
 
     def back(self) -> None:
         """The client starts, maybe not for the first time."""
-        application = self._host.application
-        assert application is not None
-        for window in self.windows.values():
-            application.start(window.subscription)
+        self.lives += 1
+        if self._topics is not None or self._begun is not None:
+            assert self._host.application is not None
+            self._follow(self._host.application)
 
     def crashed(self) -> None:
         """The client is gone, with what it knew."""
+        self.id = ""
+        if not self.kept:
+            self._begun = None
+        if self._ordered:
+            self._forget()
 
     def restore(self, window: Window) -> None:
-        """One of an earlier life of this actor."""
-        self.windows[window.subscription.id] = window
+        """One of an earlier life of this actor, the earliest first."""
+        self._windows.append(window)
         if window.cancelled_at == NEVER:
             self.current = window
+            self._topics = window.subscription.topics
         else:
             self._end_later(window)
 
     def _open_window(self, topics: tuple[str, ...], at: int | None = None) -> Window:
         subscription = Subscription(f"{self._name}#{self._made}", topics, self._condition, self._order)
         self._made += 1
-        window = self.windows[subscription.id] = Window(subscription, self._host.now if at is None else at)
+        window = Window(subscription, self._host.now if at is None else at)
+        self._windows.append(window)
         self._host.requested(window)
         return window
 
@@ -131,16 +187,20 @@ class PlainActor:
         self._end_later(window)
 
     def _end_later(self, window: Window) -> None:
+        """Its client drains at least so long what the window is owed."""
         self._host.later(max(window.cancelled_at + DRAIN_NS, self._host.now), self._end, window)
 
     def _end(self, window: Window) -> None:
-        del self.windows[window.subscription.id]
+        if not self._ordered:
+            # From now on some of what is late may come, and some may not: a later form may bring what it selects, too.
+            self._windows.remove(window)
         self._host.ended(window)
-        self._leave(window)
 
-    def _leave(self, window: Window) -> None:
-        if self._host.application is not None:
-            self._host.application.end(window.subscription.id)
+    def _forget(self) -> None:
+        """What was on its way is lost."""
+        self._close_current()
+        self._windows.clear()
+        self._since.clear()
 
     # --- What the client says
 
@@ -154,8 +214,8 @@ class PlainActor:
             case RunDelivered():
                 self._on_run(fact)
             case SubscriptionAccepted() | SubscriptionChanged():
-                self._accept(self._asked_for(fact.subscription))
-            case SubscriptionFailed(reason=reason):
+                self._on_complete()
+            case SubscriptionFailed(reason=reason) | ChangeFailed(reason=reason):
                 self._host.failed(f"subscriber {self._name!r}: {reason}")
             case SubscriptionBroken(reason=reason):
                 self._on_broken(reason)
@@ -166,10 +226,9 @@ class PlainActor:
             case Misbehaviour():
                 self._host.accused(fact)
 
-    def _asked_for(self, subscription_id: str) -> Window | None:
-        return self.windows.get(subscription_id)
-
-    def _accept(self, window: Window | None) -> None:
+    def _on_complete(self) -> None:
+        """The network knows what is wanted."""
+        window = self.current
         if window is not None and window.accepted_at == window.cancelled_at == NEVER:
             # What was published earlier in this very instant may have been missed.
             window.accepted_at = self._host.now + 1
@@ -185,109 +244,25 @@ class PlainActor:
 
     def _on_delivered(self, fact: Delivered) -> None:
         publication = fact.publication
-        window = self.windows.get(fact.subscription)
-        if window is not None and window.requested_at <= publication.published_at < window.cancelled_at:
-            self._host.shown(window, publication, fact.out_of_order, fact.recovered_by)
+        published_at = publication.published_at
+        if self._ordered and not self._wants(publication.topic, published_at):
+            return
+        for window in reversed(self._windows):
+            if window.has(published_at):
+                # What was asked for before may select what is published from now on.
+                if self._made == 1 or window.subscription.interest().matches(publication):
+                    self._host.shown(window, publication, fact.out_of_order, fact.recovered_by)
+                return
+
+    def _wants(self, topic: str, published_at: int) -> bool:
+        """An order leaves at once: what was left is not shown any more, though it is wanted again and its entry was
+        never left."""
+        return any(
+            published_at >= at for wanted, at in self._since.items() if _pattern(wanted).matches(topic)
+        )
 
     def _on_broken(self, reason: str) -> None:
         """Nothing more is shown until the topics change."""
         self._host.broken(reason)
-
-
-class OrderedActor(PlainActor):
-    """It has one subscription, whatever the changes of its topics.
-
-    One that crashes comes back as somebody else to the servers: its subscription in the trace ends with the crash, and
-    another begins when it is back.
-    """
-
-    def __init__(
-        self,
-        host: Host,
-        name: str,
-        condition: str | None,
-        order: Order,
-        layout: Layout,
-        *,
-        made: int = 0,
-    ) -> None:
-        super().__init__(host, name, condition, order, made=made)
-        self.lives = made
-        """Tells the subscriptions of its lives apart."""
-        self._layout = layout
-        self._topics: tuple[str, ...] | None = None
-        self._since: dict[str, int] = {}
-        """Topic -> since when the application wants it."""
-        self._eligible: list[Window] = []
-        """For which events may be shown: those of this life."""
-
-    def change(self, topics: tuple[str, ...] | None) -> None:
-        self._close_current()
-        self._topics = topics
-        if self._host.application is not None:
-            self._follow(self._host.application)
-
-    def _follow(self, application: Application) -> None:
-        """Leave at once what is not wanted any more; join what is once the service has accepted it."""
-        topics = self._topics
-        if topics is not None and self.current is None:
-            self.current = self._open_window(topics)
-            self._eligible.append(self.current)
-        began_at = self._host.now if self.current is None else self.current.requested_at
-        self._since = {topic: self._since.get(topic, began_at) for topic in topics or ()}
-        if topics is None:
-            self._rest(application)
-        elif self.id:
-            application.change(self.id, topics, self._condition)
-        else:
-            self._start(application, topics)
-
-    def _start(self, application: Application, topics: tuple[str, ...]) -> None:
-        self.id = f"{self._name}~{self.lives}"
-        application.start(Subscription(self.id, topics, self._condition, self._order))
-
-    def _rest(self, application: Application) -> None:
-        if self.id:
-            application.rest(self.id)
-
-    def back(self) -> None:
-        self.lives += 1
-        if self._topics is not None:
-            assert self._host.application is not None
-            self._follow(self._host.application)
-
-    def crashed(self) -> None:
-        self.id = ""
         self._forget()
-
-    def _forget(self) -> None:
-        """What was on its way for the subscription is lost."""
-        self._close_current()
-        self._eligible.clear()
-        self._since.clear()
-
-    def _leave(self, window: Window) -> None:
-        """A subscription of the trace is none in the service."""
-
-    def _asked_for(self, subscription_id: str) -> Window | None:
-        return self.current
-
-    def _on_delivered(self, fact: Delivered) -> None:
-        publication = fact.publication
-        published_at = publication.published_at
-        if published_at < min(self._wanted_since(publication.topic), default=NEVER):
-            return
-        for window in reversed(self._eligible):
-            if window.has(published_at):
-                if window.subscription.interest().matches(publication):
-                    self._host.shown(window, publication, fact.out_of_order, fact.recovered_by)
-                return
-
-    def _wanted_since(self, topic: str) -> list[int]:
-        """What was left is not shown any more, though it is wanted again and its entry was never left."""
-        return [at for wanted, at in self._since.items() if _pattern(wanted).matches(topic)]
-
-    def _on_broken(self, reason: str) -> None:
-        super()._on_broken(reason)
-        self._forget()
-        self._topics = None
+        self._topics = self._begun = None

@@ -46,8 +46,7 @@ class WatchedNode(Node):
 class SimulatedClient:
     """What a publisher, a subscriber, or both under one name, have in the network.
 
-    `on_start` is told of each life of the node, once its parts are there; with an order, `on_crash` before they are
-    gone.
+    `on_start` is told of each life of the node, once its parts are there; `on_crash` before they are gone.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class SimulatedClient:
         self.on_start: list[Callable[[], None]] = []
         self.on_crash: list[Callable[[], None]] = []
         self._at = at
-        self._reliable = reliable
+        self.reliable = reliable
         self._publishes = publishes
         self._layout = layout
         self._patience = patience
@@ -82,26 +81,25 @@ class SimulatedClient:
     @property
     def resumes(self) -> bool:
         """An ordered subscription goes on after a crash."""
-        return self._reliable and self._layout is not None and self._patience is None
+        return self.reliable and self._layout is not None and self._patience is None
 
     def _make(self, node: SimulatedNode) -> Node:
         # A publisher that crashed and forgot how far it had counted must not count there again, whether its
         # disk is kept or lost: a real one takes the time of its start.
         incarnation = self.lives if self._publishes or self._layout is not None else 0
-        made: Node
-        made = client = make_client(node, self._at, incarnation, reliable=self._reliable)
-        self.session = client.session
-        self.application = Application(self.session, self._emit(), confirms=self._reliable)
+        self.session = make_client(node, self._at, incarnation, reliable=self.reliable).session
+        self.application = Application(self.session, self._emit(), confirms=self.reliable, lingers=True)
         node.emit = self.application.on_fact
+        parts: tuple[Part, ...] = (self.session,)
         if self._layout is not None:
             self.session.takes_runs = True
             self.module = OrderingModule(node, self._layout, incarnation=self.lives * IDENTITIES_PER_LIFE)
             self.application.add_order(self.module, patience=self._patience)
-            made = WatchedNode((self.session, self.module), self._crashed)
+            parts = (self.session, self.module)
         self.lives += 1
         for told in self.on_start:
             told()
-        return made
+        return WatchedNode(parts, self._crashed)
 
     def _emit(self) -> Emit:
         if self.publisher is not None and self.subscriber is not None:

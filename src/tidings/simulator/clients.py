@@ -25,7 +25,7 @@ from tidings.protocol.facts import (
 from tidings.scenario.arrivals import Arrival
 from tidings.scenario.expand import PlannedSubscriber
 from tidings.scenario.schema import Publisher
-from tidings.simulator.actor import NEVER, OrderedActor, PlainActor, Window
+from tidings.simulator.actor import NEVER, Actor, Window
 from tidings.simulator.client_node import SimulatedClient
 from tidings.simulator.faults import nanoseconds
 from tidings.simulator.resuming_actor import ResumingActor
@@ -189,12 +189,11 @@ class SimulatedSubscriber:
         for step in plan.timeline:
             self._schedule.at(nanoseconds(step.at_s), self._change, step.topics)
 
-    def _make_actor(self, order: Order) -> PlainActor:
-        plan, ordering = self._plan, self._ordering
-        if ordering is None or order not in ORDERED:
-            return PlainActor(self, plan.name, plan.filter, order)
-        kind = ResumingActor if self._client.resumes else OrderedActor
-        return kind(self, plan.name, plan.filter, order, ordering.layout)
+    def _make_actor(self, order: Order) -> Actor:
+        plan = self._plan
+        if order in ORDERED and self._client.resumes:
+            return ResumingActor(self, plan.name, plan.filter, order)
+        return Actor(self, plan.name, plan.filter, order, kept=self._client.reliable and order not in ORDERED)
 
     def _change(self, topics: tuple[str, ...] | None, _second: object) -> None:
         if not self._node.holds(self._change, topics):
@@ -205,13 +204,14 @@ class SimulatedSubscriber:
         self._client.session.takes_runs = True
 
     def _on_start(self) -> None:
-        for name in self._lost:
-            self._client.session.end_earlier(name)
-        self._lost = ()
         self._actor.back()
+        for name in self._lost:
+            if name not in self._client.application.beneath:
+                self._client.session.end_earlier(name)
+        self._lost = ()
 
     def _on_crash(self) -> None:
-        if isinstance(self._actor, OrderedActor) and not self._client.resumes:
+        if not self._actor.kept:
             self._lost = self._client.application.beneath
         self._actor.crashed()
 

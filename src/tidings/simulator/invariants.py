@@ -39,7 +39,7 @@ from tidings.protocol.kernel import Handler, Node, Part
 from tidings.protocol.labels import Label, on_path
 from tidings.protocol.queued import Flow, Hop, LocalClient, Queued, name_of
 from tidings.protocol.regions import Region
-from tidings.protocol.reliable_client import ReliableClient
+from tidings.protocol.reliable_client import ReliableSession
 from tidings.protocol.subscription_log import Entry
 from tidings.simulator.network import SimulatedNetwork
 from tidings.simulator.node import SimulatedNode
@@ -166,7 +166,7 @@ class OverlayMonitor:
             protocol = make(node)
             if isinstance(protocol, GuaranteedBroker):
                 self._watch_broker(node, protocol, had_disk=had_disk)
-            elif isinstance(protocol, ReliableClient):
+            elif _reliable_session(protocol) is not None:
                 self._watch_client(node.node, protocol)
             return protocol
 
@@ -187,7 +187,7 @@ class OverlayMonitor:
         for kind in (Records, StampTaken):
             handlers[kind] = self._before_claims(watch, handlers[kind])
 
-    def _watch_client(self, name: str, client: ReliableClient) -> None:
+    def _watch_client(self, name: str, client: Node) -> None:
         """What an earlier life of the client had not got confirmed went with it."""
         for key in [key for key in self._at_client if key[0][1] == name]:
             self._at_client.discard(key)
@@ -508,18 +508,21 @@ def unsettled(network: SimulatedNetwork) -> str | None:
         protocol = node.protocol
         if not node.up or node.paused:
             return f"{name} is {'paused' if node.up else 'down'}"
+        session = _reliable_session(protocol)
         if isinstance(protocol, GuaranteedBroker):
             brokers.append(protocol)
-        elif isinstance(protocol, ReliableClient):
-            session = protocol.session
-            if session.unconfirmed:
-                return f"client {name} has {session.unconfirmed} publications that are not confirmed"
-            if session._unanswered:
-                return f"client {name} has no answer for its subscriptions {_names(session._unanswered)}"
+        elif session is not None and session.unconfirmed:
+            return f"client {name} has {session.unconfirmed} publications that are not confirmed"
+        elif session is not None and session._unanswered:
+            return f"client {name} has no answer for its subscriptions {_names(session._unanswered)}"
     for trouble in (_busy(brokers), _differing_logs(brokers), _uncovered(brokers)):
         if trouble is not None:
             return trouble
     return None
+
+
+def _reliable_session(protocol: Node) -> ReliableSession | None:
+    return next((part for part in protocol.parts if isinstance(part, ReliableSession)), None)
 
 
 def _busy(brokers: Iterable[GuaranteedBroker]) -> str | None:

@@ -12,8 +12,7 @@ from tidings.model.subscription import Order, Subscription
 from tidings.protocol.application.application import Application
 from tidings.protocol.application.bookmark import Reached
 from tidings.protocol.facts import Delivered, RunDelivered
-from tidings.protocol.sequencing.layout import Layout
-from tidings.simulator.actor import NEVER, Host, OrderedActor, Window
+from tidings.simulator.actor import NEVER, Actor, Host
 
 REACHED = "reached"
 """Where on its disk a subscriber has how far it has come."""
@@ -25,14 +24,10 @@ class ResumingHost(Host, Protocol):
     def not_resumed(self) -> None: ...
 
 
-class ResumingActor(OrderedActor):
-    def __init__(
-        self, host: ResumingHost, name: str, condition: str | None, order: Order, layout: Layout
-    ) -> None:
-        super().__init__(host, name, condition, order, layout)
+class ResumingActor(Actor):
+    def __init__(self, host: ResumingHost, name: str, condition: str | None, order: Order) -> None:
+        super().__init__(host, name, condition, order, kept=True)
         self._resuming_host = host
-        self._asked: tuple[str, ...] | None = None
-        """The topics that the network was last asked for."""
         self._started_at = 0
         self._crashed_at: int | None = None
         """Of the life before, until it is known whether this one has resumed."""
@@ -41,8 +36,7 @@ class ResumingActor(OrderedActor):
 
     def back(self) -> None:
         self._started_at = self._host.now
-        assert self._host.application is not None
-        self._follow(self._host.application)
+        super().back()
 
     def crashed(self) -> None:
         marks = self._resuming_host.disk.get("marks", {})
@@ -51,19 +45,11 @@ class ResumingActor(OrderedActor):
         self.id = ""
         self._crashed_at = self._host.now
 
-    def _follow(self, application: Application) -> None:
-        super()._follow(application)
-        self._asked = self._topics or self._asked
+    def _make_id(self) -> str:
+        return self._name
 
-    def _start(self, application: Application, topics: tuple[str, ...]) -> None:
-        self.id = self._name
-        subscription = Subscription(self.id, topics, self._condition, self._order)
+    def _start_with(self, application: Application, subscription: Subscription) -> None:
         application.start(subscription, self._resuming_host.disk.get(REACHED))
-
-    def _rest(self, application: Application) -> None:
-        if not self.id and self._asked is not None:  # what the life before wanted is not wanted any more
-            self._start(application, self._asked)
-        super()._rest(application)
 
     def _look_at_life(self) -> None:
         """Once it is known who this life is: not the one before, if its subscriber is another."""
@@ -73,29 +59,28 @@ class ResumingActor(OrderedActor):
             return
         kept: Reached | None = self._resuming_host.disk.get(REACHED)
         if kept is None or kept.incarnation != application.reached(self.id, 0).incarnation:
-            had = any(window.accepted_at < crashed_at <= window.cancelled_at for window in self._eligible)
+            had = any(window.accepted_at < crashed_at <= window.cancelled_at for window in self._windows)
             if had and kept is not None and kept.done:
                 self._resuming_host.not_resumed()
             self._begin_anew(crashed_at)
 
     def _begin_anew(self, crashed_at: int) -> None:
         """What was on its way for the subscription of the life before is lost."""
-        for window in self._eligible:
+        for window in self._windows:
             if window.cancelled_at == NEVER:
                 self._close(window, crashed_at)
-        self._eligible.clear()
+        self._windows.clear()
         self.current = None
         self._since = dict.fromkeys(self._since, self._started_at)
         if self._topics is not None:
             self.current = self._open_window(self._topics, self._started_at)
-            self._eligible.append(self.current)
 
     # --- What the client says
 
-    def _asked_for(self, subscription_id: str) -> Window | None:
+    def _on_complete(self) -> None:
         self._look_at_life()
         self._keep_reached(0)
-        return super()._asked_for(subscription_id)
+        super()._on_complete()
 
     def _on_delivered(self, fact: Delivered) -> None:
         """What is shown is kept, with how far that is, before anybody hears that it is done with."""

@@ -86,6 +86,11 @@ class RecentIds:
         behind = window[0] - sequence
         return behind >= 0 and (behind >= self._width or bool(window[1] >> behind & 1))
 
+    def highest(self, source: str, incarnation: int) -> int:
+        """The highest number that was seen; 0: none was, as far as is known."""
+        window = self._windows.get((source, incarnation) if incarnation else source)
+        return 0 if window is None else window[0]
+
     def forget(self, source: str, incarnation: int) -> None:
         """Drop what is known of a source that is gone for good."""
         self._windows.pop((source, incarnation) if incarnation else source, None)

@@ -53,7 +53,8 @@ NO_SEQUENCERS = (
 
 class Application:
     """`strips`: the service reduces to a header what only a subscription with `headers` selects. `hides`: it shows what
-    is for protocols alone only to such a subscription. `confirms`: it says what became of each publication."""
+    is for protocols alone only to such a subscription. `confirms`: it says what became of each publication. `lingers`:
+    a subscription without an order that changes shows all that was on its way for it before."""
 
     def __init__(
         self,
@@ -63,12 +64,14 @@ class Application:
         strips: bool = True,
         hides: bool = False,
         confirms: bool = True,
+        lingers: bool = False,
     ) -> None:
         self.emit = emit
         self._beneath = beneath
         self._strips = strips
         self._hides = hides
         self._confirms = confirms
+        self._lingers = lingers
         self._numbering: Numbering | None = None
         self._module: OrderingModule | None = None
         self._patience: Patience | None = None
@@ -121,15 +124,16 @@ class Application:
     def start(self, subscription: Subscription, reached: Reached | None = None) -> None:
         """SubscriptionAccepted or SubscriptionFailed follows. SubscriptionRefused, OrderError: there is no order.
 
-        An ordered one goes on where that of an earlier life of this client ended, if the service keeps that. `reached`
-        is what the application knows of it."""
+        One of an earlier life of this client is gone on with, if the service keeps that; an ordered one where it
+        ended, and `reached` is what the application knows of that."""
         if subscription.id in self._subscriptions:
             raise ValueError(f"subscription {subscription.id!r} exists")
         holder: Holder
         if subscription.order in ORDERED:
             holder = self._make_ordered(subscription, reached)
         else:
-            holder = PlainSubscription(self, subscription)
+            bookmarks = self._beneath.bookmarks
+            holder = PlainSubscription(self, subscription, bookmarks=bookmarks, lingers=self._lingers)
         self._subscriptions[subscription.id] = holder
         holder.start()
 
@@ -160,14 +164,12 @@ class Application:
         return holder.reached(count)
 
     def change(self, subscription_id: str, topics: tuple[str, ...], condition: str | None) -> None:
-        """SubscriptionChanged or ChangeFailed follows."""
+        """SubscriptionChanged or ChangeFailed follows. While a change is under way another takes its place."""
         self._subscriptions[subscription_id].change(topics, condition)
 
     def rest(self, subscription_id: str) -> None:
-        """An ordered subscription without topics, for the time being."""
-        holder = self._subscriptions[subscription_id]
-        assert isinstance(holder, OrderedSubscription)
-        holder.rest()
+        """No topics for the time being: it selects nothing until it changes."""
+        self._subscriptions[subscription_id].rest()
 
     def abandon_change(self, subscription_id: str) -> None:
         if subscription_id in self._subscriptions:
@@ -178,10 +180,11 @@ class Application:
         if holder is not None:
             holder.end()
 
-    def subscribe(self, holder: Holder, subscription: Subscription) -> None:
+    def subscribe(self, holder: Holder, *subscriptions: Subscription) -> None:
         """In the service beneath, for one of the subscriptions here."""
-        self._holders[subscription.id] = holder
-        self._beneath.subscribe(subscription)
+        for subscription in subscriptions:
+            self._holders[subscription.id] = holder
+        self._beneath.subscribe(*subscriptions)
 
     def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
         """`drain`: its holder hears of what still comes, until it is cancelled."""
@@ -247,8 +250,8 @@ class Application:
             self._holders.pop(fact.subscription).on_cancelled(fact)
 
     def _on_bookmarks_known(self, fact: BookmarksKnown) -> None:
-        for ordered in self._ordered():
-            ordered.on_bookmarks_known()
+        for holder in list(self._subscriptions.values()):
+            holder.on_bookmarks_known()
 
     def _on_bookmark_kept(self, fact: BookmarkIsKept) -> None:
         for ordered in self._ordered():

@@ -43,11 +43,12 @@ class Beneath(Protocol):
         self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
     ) -> object: ...
 
-    def subscribe(self, subscription: Subscription) -> None: ...
+    def subscribe(self, *subscriptions: Subscription) -> None:
+        """What came for them before, for an earlier life of this client, is shown in the order in which it came."""
 
     def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
-        """`drain`: it has a successor; what is on its way for it alone still comes, where the service keeps events.
-        SubscriptionCancelled follows when all has."""
+        """`drain`: what is on its way for it alone still comes, where the service can bring it. SubscriptionCancelled
+        follows when all has."""
 
 
 class Taking(Protocol):

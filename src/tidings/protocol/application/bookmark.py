@@ -1,4 +1,5 @@
-"""How far an ordered subscription has come: what its next life needs, as the bytes that the broker keeps.
+"""What the next life of a subscription needs, as the bytes that the broker keeps: how far an ordered one has come, and
+which subscriptions in the service one without an order has, once it has changed.
 
 Numbers are done with in the order in which they had their turns. So per entry of the layout one number says which are:
 all up to it, events as well as numbers without one (no-ops, headers).
@@ -7,11 +8,13 @@ all up to it, events as well as numbers without one (no-ops, headers).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct, structs
 
 from tidings.model.messages import MAX_BOOKMARK_BYTES
+from tidings.protocol.bookmarks import LeftBookmarks
 from tidings.protocol.sequencing.resuming import Fence, Resumed, Resumption
 
 MAX_OPEN = 64
@@ -30,6 +33,32 @@ class KeptEntry(Struct, frozen=True, array_like=True):
     made: int
     """How many of these were made."""
     done: Resumed
+
+
+class Form(Struct, frozen=True, array_like=True):
+    """What a subscription without an order wants, or wanted: one in the service."""
+
+    number: int
+    topics: tuple[str, ...]
+    filter: str | None
+
+
+class Forms(Struct, frozen=True):
+    """Those that a subscription without an order has in the service. (Not an array: so it is told from a Bookmark.)"""
+
+    made: int
+    """So many, so far."""
+    current: Form | None
+    next: Form | None = None
+    draining: tuple[Form, ...] = ()
+    others: tuple[int, ...] = ()
+    """The numbers of those that cannot be resumed."""
+
+    def names(self, subscription_id: str) -> list[str]:
+        """Of its subscriptions in the service."""
+        forms = (self.current, self.next, *self.draining)
+        numbers = (*(form.number for form in forms if form is not None), *self.others)
+        return [form_name(subscription_id, number) for number in numbers]
 
 
 class Bookmark(Struct, frozen=True, array_like=True):
@@ -53,6 +82,14 @@ class Bookmark(Struct, frozen=True, array_like=True):
     """Why it cannot be resumed."""
     draining: tuple[str, ...] = ()
     """Subscriptions in the service that have successors; something may be on its way for them alone."""
+
+    def resumable(self, subscription_id: str) -> list[str]:
+        names = (name for entry in self.entries for name in entry_names(subscription_id, entry))
+        return [name for name in names if name is not None]
+
+    def names(self, subscription_id: str) -> list[str]:
+        """Of its subscriptions in the service."""
+        return [*self.others, *self.draining, *self.resumable(subscription_id)]
 
     def resumption(self) -> Resumption:
         topics = {entry.rank: entry.done for entry in self.entries}
@@ -137,6 +174,7 @@ def _advance(entry: KeptEntry, reached: Reached) -> KeptEntry:
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Bookmark).decode
+_decode_forms = msgspec.msgpack.Decoder(Forms).decode
 
 
 def encode_bookmark(bookmark: Bookmark) -> bytes:
@@ -147,18 +185,42 @@ def encode_bookmark(bookmark: Bookmark) -> bytes:
     return state
 
 
-def decode_bookmark(state: bytes) -> Bookmark:
+def encode_forms(forms: Forms) -> bytes:
+    """Of what is too large the next life can only end what is left."""
+    state = _encode(forms)
+    if len(state) > MAX_BOOKMARK_BYTES:
+        every = (forms.current, forms.next, *forms.draining)
+        state = _encode(
+            Forms(forms.made, None, others=tuple(form.number for form in every if form is not None))
+        )
+    return state
+
+
+def decode_bookmark(state: bytes) -> Bookmark | Forms:
     """One that does not decode says so itself."""
+    with suppress(msgspec.MsgspecError):
+        return _decode_forms(state)
     try:
         return _decode(state)
     except msgspec.MsgspecError as error:
         return Bookmark(0, 0, refusal=f"what was kept of it does not decode: {error}")
 
 
+def end_kept(bookmarks: LeftBookmarks, subscription_id: str, kept: Bookmark | Forms) -> None:
+    """What an earlier life has left is of no use to this one."""
+    for name in kept.names(subscription_id):
+        bookmarks.end(name, False)
+    bookmarks.forget(subscription_id)
+
+
 def entry_names(subscription_id: str, entry: KeptEntry) -> tuple[str, str | None]:
     """Of its subscriptions in the service: that for all numbers, and that for events as a whole."""
     numbers = numbers_name(subscription_id, entry.rank, entry.joined)
     return numbers, whole_name(numbers, entry.whole) if entry.whole else None
+
+
+def form_name(subscription_id: str, number: int) -> str:
+    return subscription_id if number == 1 else f"{subscription_id}.{number}"
 
 
 def numbers_name(subscription_id: str, rank: int, joined: int) -> str:

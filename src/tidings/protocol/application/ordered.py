@@ -27,12 +27,14 @@ from tidings.model.topics import TopicPattern
 from tidings.protocol.application.beneath import END, NOTHING, Taking
 from tidings.protocol.application.bookmark import (
     Bookmark,
+    Forms,
     KeptEntry,
     Progress,
     Reached,
     advanced,
     decode_bookmark,
     encode_bookmark,
+    end_kept,
     entry_names,
     numbers_name,
     whole_name,
@@ -316,8 +318,7 @@ class OrderedSubscription:
 
     def _subscribe_new(self) -> None:
         new, self._new = self._new, []
-        for subscription in new:
-            self._owner.subscribe(self, subscription)
+        self._owner.subscribe(self, *new)
 
     def _adjust(self, entry: _Entry, rank: int, topics: tuple[TopicPattern, ...]) -> list[Subscription]:
         """Other events of an entry that stays are wanted as a whole: asked for beside those that were. What was to be
@@ -470,23 +471,26 @@ class OrderedSubscription:
             return
         self._is_waiting = False
         state = None if self._bookmarks is None else self._bookmarks.take(self.id)
-        if state is None or self._resume(advanced(decode_bookmark(state), self._reached)):
+        kept = None if state is None else decode_bookmark(state)
+        if self._bookmarks is not None and isinstance(kept, Forms):  # it had no order
+            end_kept(self._bookmarks, self.id, kept)
+            kept = None
+        if not isinstance(kept, Bookmark) or self._resume(advanced(kept, self._reached)):
             self._maybe_follow()
 
     def _resume(self, kept: Bookmark) -> bool:
         """Be what the earlier life was; False: that cannot be, and was said."""
         assert self._bookmarks is not None
-        names = [name for entry in kept.entries for name in entry_names(self.id, entry) if name is not None]
         earlier = kept.resumption()
-        reason = kept.refusal or self._refusal(kept, names)
-        for name in (*kept.others, *(names if reason else ())):
-            self._bookmarks.end(name, False)
-        for name in kept.draining:
-            self._bookmarks.end(name, not reason)
+        reason = kept.refusal or self._refusal(kept)
         if reason:
-            self._bookmarks.forget(self.id)
+            end_kept(self._bookmarks, self.id, kept)
             self._owner.emit(SubscriptionBroken(self.id, f"{NOT_RESUMED}: {reason}"))
             return False
+        for name in kept.others:
+            self._bookmarks.end(name, False)
+        for name in kept.draining:
+            self._bookmarks.end(name, True)
         wanted, self._interest = self._interest, make_interest(kept.topics, kept.filter)
         self._settled = self._interest
         self._made = dict(kept.joined) | {entry.rank: entry.joined for entry in kept.entries}
@@ -506,11 +510,11 @@ class OrderedSubscription:
         self._interest = wanted
         return True
 
-    def _refusal(self, kept: Bookmark, names: Iterable[str]) -> str:
+    def _refusal(self, kept: Bookmark) -> str:
         assert self._bookmarks is not None
         if kept.layout != self._layout.fingerprint:
             return "the topics that have an order are others now"
-        if self._bookmarks.has_discarded(names):
+        if self._bookmarks.has_discarded(kept.resumable(self.id)):
             return "it was made again too late, and what came for it meanwhile is gone"
         stranger = self._module.stranger(kept.resumption())
         return f"sequencer server {stranger} lost its state" if stranger else ""
