@@ -469,12 +469,14 @@ class OrderedSubscriber(Part):
     def _keep(self, queue: _Queue, waiting: _Waiting, first: int, last: int) -> None:
         """What was not here before, and no-ops that wait are replaced by their events."""
         topic, is_next = waiting.stamp.topic, first == self.clock[waiting.stamp.topic] + 1
-        if is_next and not queue.events and topic not in self._under_way:  # mostly
+        is_head = is_next and not queue.events and topic not in self._under_way
+        if is_head:  # mostly, and it need not wait
             queue.begin(first, waiting.stamp)
             if self._is_next(queue):
                 self._pass(topic, queue, first, last, waiting)
                 self._settle(self._woken(topic))
                 return
+            self._block(topic, queue)
         fresh = queue.events.free(first, last)
         for begin, end, held in queue.events.overlapping(first, last):
             if isinstance(held.event, NoOp) and not isinstance(waiting.event, NoOp):
@@ -487,7 +489,8 @@ class OrderedSubscriber(Part):
             queue.events.add(begin, end, waiting)
             self._expected += 0 if topic in self._under_way else end - begin + 1
         if fresh and is_next and fresh[0][0] == first:
-            self._settle((topic,))
+            if not is_head:
+                self._settle((topic,))
         elif fresh and self._patience is None:
             self._look_at_room(last - first + 1)
         if self._patience is not None:
@@ -547,9 +550,7 @@ class OrderedSubscriber(Part):
             if queue.scanned != number:
                 queue.begin(number, head[2].stamp)
             if not self._is_next(queue):
-                waits_for = queue.index[queue.position]
-                value = queue.values[queue.position]
-                heappush(self._waiting.setdefault(waits_for, []), (value, topic))
+                self._block(topic, queue)
                 break
             self._show(topic, queue, *head)
             number = head[1] + 1
@@ -563,6 +564,11 @@ class OrderedSubscriber(Part):
                 queue.position = position
                 return False
         return True
+
+    def _block(self, topic: int, queue: _Queue) -> None:
+        """The head waits for the entry that stops it."""
+        waits_for, value = queue.index[queue.position], queue.values[queue.position]
+        heappush(self._waiting.setdefault(waits_for, []), (value, topic))
 
     def _woken(self, topic: int) -> list[int]:
         """The topics whose heads waited for a value that the topic's clock has reached."""
