@@ -59,10 +59,10 @@ def whole(user: User, subscription: str) -> list[tuple[int, bool]]:
     found = []
     for fact in user.facts:
         if isinstance(fact, Delivered) and fact.subscription == subscription:
-            event = fact.publication.event()
-            assert fact.publication.stamp is not None
-            number = fact.publication.stamp.number - 1
-            is_header = fact.publication.kind == BARE
+            event = fact.stretch.event()
+            assert fact.stretch.stamp is not None
+            number = fact.stretch.stamp.number - 1
+            is_header = fact.stretch.kind == BARE
             assert event.attributes == ({} if is_header else {"number": number})
             assert event.payload == (b"" if is_header else b"payload")
             found.append((number, not is_header))

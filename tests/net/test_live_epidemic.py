@@ -126,7 +126,7 @@ def test_all_events_arrive_once_though_brokers_lose_a_tenth(
             assert users.writer.confirmed == count
             for reader in users.readers:
                 facts = [fact for fact in reader.facts if isinstance(fact, Delivered)]
-                assert all(fact.publication.event().payload == bytes(size_bytes) for fact in facts)
+                assert all(fact.stretch.event().payload == bytes(size_bytes) for fact in facts)
             assert any(server.status()["lost_on_purpose"] for server in brokers.servers)
 
     play(main, uvloop=uvloop)

@@ -71,7 +71,7 @@ def test_two_brokers_deliver_between_their_clients(transport: Transport, uvloop:
             by_subscription: dict[str, list[object]] = {}
             for fact in reader.facts:
                 if isinstance(fact, Delivered):
-                    number = fact.publication.event().attributes["number"]
+                    number = fact.stretch.event().attributes["number"]
                     by_subscription.setdefault(fact.subscription, []).append(number)
             assert by_subscription == {"all": list(range(100)), "few": list(range(90, 100))}
             reader.connection.client.unsubscribe("all")

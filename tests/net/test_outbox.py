@@ -71,7 +71,7 @@ def plain(message: Message) -> Any:
         return (
             "notify",
             message.subscriptions,
-            message.publication.sequence,
+            message.stretch.sequence,
             *([message.by] if message.by else []),
         )
     if isinstance(message, Carried):
@@ -278,7 +278,7 @@ def test_drops_are_reported_in_their_place(steps: list[tuple[int, int]]) -> None
             expected += message.count
         else:
             assert isinstance(message, Notify)
-            assert message.publication.sequence == expected
+            assert message.stretch.sequence == expected
             expected += 1
     assert expected == number + 1
 
@@ -347,7 +347,7 @@ def test_a_notification_of_many_subscriptions_fits_into_datagrams() -> None:
     for body in bodies:
         for message in decode(body):
             assert isinstance(message, Notify)
-            told.setdefault(message.publication.sequence, []).extend(message.subscriptions)
+            told.setdefault(message.stretch.sequence, []).extend(message.subscriptions)
     assert told == {0: list(names), 1: list(names), 2: list(names)}
 
 
@@ -379,7 +379,7 @@ def test_a_large_encoding_is_shared_by_all_sessions_that_it_goes_to() -> None:
     for number, outbox in enumerate(outboxes):
         (got,) = messages_of(outbox)
         assert isinstance(got, Notify)
-        assert (got.subscriptions, got.publication.raw) == ((f"s{number}",), event.raw)
+        assert (got.subscriptions, got.stretch.raw) == ((f"s{number}",), event.raw)
 
 
 @settings(max_examples=examples(60))

@@ -59,15 +59,15 @@ def assert_only_the_flaw_fails(played: Scenario, put_back: Callable[[], None], s
 def test_e1_a_clock_is_raised_to_the_new_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """E1. Figure 17, lines 14 and 25: with the value v from before it, the topic's second event is never next."""
     played = scenario({"s": (0,)}, p=publish(0, 0))
-    show = OrderedSubscriber._show
+    take_turn = OrderedSubscriber._pass
 
     def old_value(self: OrderedSubscriber, topic: int, *shown: Any) -> None:
         value = self.clock[topic]
-        show(self, topic, *shown)
+        take_turn(self, topic, *shown)
         self.clock[topic] = value
 
     def put_back() -> None:
-        monkeypatch.setattr(OrderedSubscriber, "_show", old_value)
+        monkeypatch.setattr(OrderedSubscriber, "_pass", old_value)
 
     assert_only_the_flaw_fails(played, put_back, "s has 1 events in its buffer")
 

@@ -15,7 +15,7 @@ from msgspec import Meta, Raw
 import tidings.model
 from golden import check_golden, golden_lines
 from tidings.model.event import Publication, decode_publication, make_no_ops
-from tidings.model.messages import Hello, Message, Notify, NotifyRun, WireMessage
+from tidings.model.messages import Hello, Message, Notify, WireMessage
 from tidings.model.recovery_messages import Carried
 from tidings.model.run import Run, RunMaker, stamped, stripped
 from tidings.model.timestamp import Timestamp
@@ -95,7 +95,8 @@ def instances() -> dict[str, Message]:
         "Run": run(1),
         **{cls.__name__: Filler().message(cls) for cls in CLASSES},
         "Carried-event": Carried("t1", NUMBERS, ("t8", "t9"), "t10", event(11)),  # by itself
-        "NotifyRun-by-the-tree": NotifyRun(("t1", "t2"), run(3)),  # as ever, before one could be recovered
+        "Notify-event": Notify(("t1", "t2"), event(3)),
+        "NotifyRun-by-the-tree": Notify(("t1", "t2"), run(3)),  # as ever, before one could be recovered
     }
 
 

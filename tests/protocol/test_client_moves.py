@@ -45,8 +45,8 @@ class Mover:
         """Sequences of that source, and pairs of those that may be missing."""
         found: list[Shown] = []
         for fact in self.port.facts:
-            if isinstance(fact, Delivered) and fact.publication.source == of:
-                found.append(fact.publication.sequence)
+            if isinstance(fact, Delivered) and fact.stretch.source == of:
+                found.append(fact.stretch.sequence)
             elif isinstance(fact, EventsMissed) and fact.source == of:
                 found.append((fact.first, fact.last))
         return found

@@ -127,10 +127,10 @@ class World:
             name = (client, fact.subscription)
             held = self.held[name]
             assert held.cancelled_at is None, "notified after it unsubscribed"
-            assert held.interest.matches(fact.publication), "notified of what it did not ask for"
+            assert held.interest.matches(fact.stretch), "notified of what it did not ask for"
             seen = self.delivered.setdefault(name, [])
-            assert fact.publication.id not in seen, "notified twice"
-            seen.append(fact.publication.id)
+            assert fact.stretch.id not in seen, "notified twice"
+            seen.append(fact.stretch.id)
 
     # --- What clients do
 

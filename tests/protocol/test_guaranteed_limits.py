@@ -121,7 +121,7 @@ class Chain:
             self.network.restart(name)
 
     def delivered(self) -> list[int]:
-        return [fact.publication.sequence for fact in self.facts["s"] if isinstance(fact, Delivered)]
+        return [fact.stretch.sequence for fact in self.facts["s"] if isinstance(fact, Delivered)]
 
     def missed(self) -> list[tuple[int, int]]:
         return [(fact.first, fact.last) for fact in self.facts["s"] if isinstance(fact, EventsMissed)]

@@ -25,7 +25,6 @@ from tidings.model.messages import (
     Message,
     Notified,
     Notify,
-    NotifyRun,
     Stamp,
     Stamped,
     StampTaken,
@@ -137,7 +136,7 @@ class Lone:
         for to, message in list(self.port.sent):
             if isinstance(message, Notify):
                 assert to not in found, "a client is notified once"
-                found[to] = shown(message.subscriptions, message.publication)
+                found[to] = shown(message.subscriptions, message.stretch)
                 if self.mode == "guaranteed":
                     self._counts[to] += 1
                     count = self._counts[to]
@@ -203,7 +202,7 @@ def test_an_event_is_stripped_once_however_many_clients_get_its_header() -> None
     for number in range(5):
         lone.subscribe(f"c{number}", WIDE)
     lone.publish({"size": 1})
-    headers = [message.publication for _, message in lone.port.sent if isinstance(message, Notify)]
+    headers = [message.stretch for _, message in lone.port.sent if isinstance(message, Notify)]
     assert len(headers) == 5
     assert len(set(map(id, headers))) == 1
 
@@ -225,7 +224,7 @@ def test_a_run_comes_without_its_body_to_who_needs_headers_only(mode: str) -> No
         lone.node.receive("p", Stamped(lone.node.generation, lone.node.log.position, run))
     else:
         lone.node.receive("p", run)
-    sent = [(to, message.run) for to, message in lone.port.sent if isinstance(message, NotifyRun)]
+    sent = [(to, message.stretch) for to, message in lone.port.sent if isinstance(message, Notify)]
     left = [part for to, part in sent if to == "wide"]
     whole = [part for to, part in sent if to == "narrow"]
     assert [(part.first, part.last, part.kind, len(part.body)) for part in left] == [
@@ -296,8 +295,8 @@ def test_a_broker_that_strips_nothing_or_too_much_is_found_out(
     mode: str, flaw: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if flaw == "never":
-        monkeypatch.setattr(routing, "bare_publication", lambda publication: publication)
-        monkeypatch.setattr(delivery, "stripped", lambda stretch: stretch)
+        for module in (routing, delivery):
+            monkeypatch.setattr(module, "stripped", lambda stretch: stretch)
     else:  # one header subscription is enough
         for module in (routing, local_subscriptions):
             monkeypatch.setattr(module, "all", any, raising=False)
@@ -319,8 +318,8 @@ class Watched:
 
         def watch(fact: object) -> None:
             if isinstance(fact, Delivered):
-                whole = fact.publication.kind == WHOLE
-                self.shown.append((fact.subscription, fact.publication.sequence, whole))
+                whole = fact.stretch.kind == WHOLE
+                self.shown.append((fact.subscription, fact.stretch.sequence, whole))
             emit(fact)
 
         node.emit = watch
@@ -380,7 +379,7 @@ def test_what_waits_on_disk_is_whole_and_stripped_when_it_is_sent() -> None:
     net.at(9.0).restart("s")
     net.at(12.0)
     [fact] = facts
-    assert shown((fact.subscription,), fact.publication) == Shown(("W",), {}, (None, BARE), b"")
+    assert shown((fact.subscription,), fact.stretch) == Shown(("W",), {}, (None, BARE), b"")
     assert net.queues() == {}
 
 
@@ -450,7 +449,7 @@ def test_what_gossip_recovers_is_stripped_for_the_client_alone(payload: bytes) -
     network.run(10)
     seen = {
         at: {
-            fact.publication.sequence: (shown((), fact.publication).payload, fact.recovered_by != "")
+            fact.stretch.sequence: (shown((), fact.stretch).payload, fact.recovered_by != "")
             for broker, _, fact in network.deliveries
             if (broker, fact.subscription) == (at, "W")
         }

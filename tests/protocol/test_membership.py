@@ -96,7 +96,7 @@ class World:
 
         def emit(fact: object) -> None:
             if isinstance(fact, Delivered):
-                shown.append(fact.publication.sequence)
+                shown.append(fact.stretch.sequence)
 
         node = self.network.add(name, make, emit)
         self.network.attach(name, at)

@@ -23,7 +23,6 @@ from tidings.protocol.facts import (
     Misbehaviour,
     PublicationConfirmed,
     PublicationFailed,
-    RunDelivered,
     SubscriptionAccepted,
 )
 from tidings.protocol.sequencing.client import OrderingModule
@@ -208,22 +207,17 @@ class Reader(User):
 
     def notify(self, stretch: Stretch, name: str = "s@0") -> Ticket:
         ticket = Ticket()
-        if isinstance(stretch, Run):
-            self.application.on_fact(RunDelivered(name, stretch, ticket=ticket))
-        else:
-            self.application.on_fact(Delivered(name, stretch, ticket=ticket))
+        self.application.on_fact(Delivered(name, stretch, ticket=ticket))
         return ticket
 
     def shown(self) -> list[tuple[int, int]]:
         """(sequence, number)"""
         found = []
         for fact in self.facts:
-            if isinstance(fact, RunDelivered):
-                places = enumerate(range(fact.run.first, fact.run.last + 1), fact.stamp.number)  # type: ignore[union-attr]
-                found += [(sequence, number) for number, sequence in places]
-            elif isinstance(fact, Delivered):
+            if isinstance(fact, Delivered):
                 assert fact.stamp is not None
-                found.append((fact.publication.sequence, fact.stamp.number))
+                places = enumerate(range(fact.stretch.first, fact.stretch.last + 1), fact.stamp.number)
+                found += [(sequence, number) for number, sequence in places]
         return found
 
 
@@ -250,7 +244,7 @@ def test_a_run_is_done_with_in_the_order_in_which_it_was_shown(count: int, data:
     assert reader.shown() == [(sequence, sequence) for sequence in wanted]
     told: list[tuple[Any, int]] = []
     for fact in reader.facts:
-        stretch = fact.run if isinstance(fact, RunDelivered) else fact.publication
+        stretch = fact.stretch
         told += [(fact.ticket, sequence) for sequence in range(stretch.first, stretch.last + 1)]
     finished: set[int] = {3}
     for ticket, sequence in data.draw(st.permutations(told)):
@@ -308,7 +302,7 @@ def test_a_slow_reader_is_granted_no_more(monkeypatch: pytest.MonkeyPatch) -> No
     reader = Reader("/a/**")
     tickets = [reader.notify(run_of(3, first=first, number=first)) for first in (1, 4, 7)]
     assert [ticket.granted for ticket in tickets] == [True, True, False]
-    shown = [fact for fact in reader.facts if isinstance(fact, RunDelivered)]
+    shown = [fact for fact in reader.facts if isinstance(fact, Delivered)]
     shown[0].ticket.done(1, 2)  # type: ignore[union-attr]
     assert not tickets[2].granted
     shown[0].ticket.done(3, 3)  # type: ignore[union-attr]

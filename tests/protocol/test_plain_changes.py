@@ -51,7 +51,7 @@ class Bench:
     def _on_fact(self, fact: object) -> None:
         if isinstance(fact, Delivered):
             assert fact.subscription == "s"
-            self.shown.append((fact.publication.sequence, fact.out_of_order))
+            self.shown.append((fact.stretch.sequence, fact.out_of_order))
         else:
             self.facts.append(fact)
 

@@ -16,7 +16,6 @@ from tidings.model.messages import (
     LinkOpen,
     Message,
     Notify,
-    NotifyRun,
     PublishFailed,
     Subscribe,
 )
@@ -24,7 +23,7 @@ from tidings.model.run import Run, RunMaker, Stretch, singles
 from tidings.model.subscription import Order, Subscription, make_interest
 from tidings.protocol.broker import Broker
 from tidings.protocol.client import Client
-from tidings.protocol.facts import Delivered, Misbehaviour, RunDelivered
+from tidings.protocol.facts import Delivered, Misbehaviour
 from tidings.structures.recent_ids import RecentIds
 from tidings.wire.codec import decode, encode
 
@@ -82,14 +81,14 @@ class Path:
         self.port.sent.clear()
         self.broker.receive("n", again(stretch, travels=self.travels))
         for to, message in self.port.sent:
-            if to == "c" and isinstance(message, Notify | NotifyRun):
+            if to == "c" and isinstance(message, Notify):
                 self.client.receive("b", again(message, travels=self.travels))
 
     def forwarded(self) -> list[int]:
         return [
             single.sequence
             for to, message in self.port.sent
-            if to == "m" and not isinstance(message, Notify | NotifyRun | Changes | LinkOpen)
+            if to == "m" and not isinstance(message, Notify | Changes | LinkOpen)
             for single in singles(message)  # type: ignore[arg-type]
         ]
 
@@ -97,9 +96,7 @@ class Path:
         found: dict[str, list[tuple[int, bool]]] = {}
         for fact in self.client_port.facts:
             if isinstance(fact, Delivered):
-                found.setdefault(fact.subscription, []).append((fact.publication.sequence, fact.out_of_order))
-            elif isinstance(fact, RunDelivered):
-                sequences = [single.sequence for single in fact.run.publications()]
+                sequences = [single.sequence for single in singles(fact.stretch)]
                 found.setdefault(fact.subscription, []).extend(
                     (each, fact.out_of_order) for each in sequences
                 )
@@ -151,8 +148,7 @@ def test_a_run_on_a_topic_without_filters_stays_whole() -> None:
     broker.receive("p", run)
     assert [message for to, message in port.sent if to == "p"] == [Confirm(3, 1, 9)]
     notices = [message for to, message in port.sent if to != "p"]
-    assert [type(notice) for notice in notices] == [NotifyRun, NotifyRun]
-    assert all(notice.run is run for notice in notices if isinstance(notice, NotifyRun))
+    assert [notice.stretch is run for notice in notices if isinstance(notice, Notify)] == [True, True]
     assert run.contents is None  # nobody looked
 
 

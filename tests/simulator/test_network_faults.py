@@ -324,7 +324,7 @@ def test_a_copy_that_outlives_a_crash_of_the_broker_is_not_shown_again() -> None
 
         def on_fact(fact: object, shown: list[EventId] = shown) -> None:
             if isinstance(fact, Delivered):
-                shown.append(fact.publication.id)
+                shown.append(fact.stretch.id)
 
         for name in around:
             network.add(name, make_broker)

@@ -532,8 +532,8 @@ def test_the_campaign_finds_a_subscriber_that_ignores_the_order() -> None:
 
     def show_at_once(self: Any, fact: Any) -> None:
         rank = self._rank_of[fact.subscription]
-        if self.key is not None and self._interest.matches(fact.publication):
-            self._owner.emit(Delivered(self.id, fact.publication, stamp=Timestamp(rank, 1)))
+        if self.key is not None and self._interest.matches(fact.stretch):
+            self._owner.emit(Delivered(self.id, fact.stretch, stamp=Timestamp(rank, 1)))
         fact.ticket.done()
 
     with pytest.MonkeyPatch.context() as patch:

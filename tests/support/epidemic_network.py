@@ -26,17 +26,16 @@ from tidings.model.messages import (
     LinkOpen,
     Message,
     Notify,
-    NotifyRun,
     Settled,
     Subscribe,
     Unsubscribe,
 )
 from tidings.model.recovery_messages import Announce, BrokerEntry, Carried, Fragment, PatternNumbers
-from tidings.model.run import Run, RunMaker, Stretch
+from tidings.model.run import Run, RunMaker, singles
 from tidings.model.subscription import Subscription, make_interest
 from tidings.protocol.client import Client
 from tidings.protocol.epidemic import EpidemicBroker
-from tidings.protocol.facts import Delivered, Misbehaviour, RunDelivered
+from tidings.protocol.facts import Delivered, Misbehaviour
 from tidings.protocol.kernel import Handler, Port
 from tidings.protocol.labels import parse_label
 from tidings.protocol.matching import Matcher
@@ -197,7 +196,7 @@ class EpidemicNetwork:
     def shown(self, at: str, name: str = "s") -> list[int]:
         """The sequences that the subscription was shown, sorted; a repetition would be there twice."""
         return sorted(
-            fact.publication.sequence
+            fact.stretch.sequence
             for broker, _, fact in self.deliveries
             if (broker, fact.subscription) == (at, name)
         )
@@ -205,9 +204,7 @@ class EpidemicNetwork:
     def ways(self, at: str) -> dict[int, str]:
         """sequence -> by which algorithm the client got it"""
         return {
-            fact.publication.sequence: fact.recovered_by
-            for broker, _, fact in self.deliveries
-            if broker == at
+            fact.stretch.sequence: fact.recovered_by for broker, _, fact in self.deliveries if broker == at
         }
 
     def sent(self, *kinds: type) -> list[Passage]:
@@ -220,10 +217,10 @@ class EpidemicNetwork:
 
 def delivered(fact: object) -> list[Delivered]:
     """What a client is shown, one by one."""
-    if isinstance(fact, RunDelivered):
-        how = (fact.out_of_order, fact.recovered_by)
-        return [Delivered(fact.subscription, each, *how) for each in fact.run.publications()]
-    return [fact] if isinstance(fact, Delivered) else []
+    if not isinstance(fact, Delivered):
+        return []
+    how = (fact.out_of_order, fact.recovered_by)
+    return [Delivered(fact.subscription, each, *how) for each in singles(fact.stretch)]
 
 
 def first_copy(source: str, target: str, *sequences: int) -> Callable[[Passage], bool]:
@@ -231,10 +228,6 @@ def first_copy(source: str, target: str, *sequences: int) -> Callable[[Passage],
     return lambda passage: (
         passage.between(source, target) and passage.by == "" and passage.sequence in sequences
     )
-
-
-def notified(message: Notify | NotifyRun) -> Stretch:
-    return message.run if isinstance(message, NotifyRun) else message.publication
 
 
 def run_of(sequences: Sequence[int], *, topic: str = TOPIC, source: str = "p", payload: bytes = b"") -> Run:
@@ -378,7 +371,7 @@ class LoneBroker:
     @property
     def notified(self) -> list[int]:
         """The sequences of which the client was notified, in order."""
-        stretches = [notified(message) for _, message in self.sent(Notify, NotifyRun)]
+        stretches = [message.stretch for _, message in self.sent(Notify)]
         return [number for stretch in stretches for number in range(stretch.first, stretch.last + 1)]
 
     @property

@@ -59,7 +59,7 @@ class User:
     @property
     def numbers(self) -> list[object]:
         facts = [fact for fact in self.facts if isinstance(fact, Delivered)]
-        return [fact.publication.event().attributes["number"] for fact in facts]
+        return [fact.stretch.event().attributes["number"] for fact in facts]
 
     @property
     def recovered_by(self) -> list[str]:

@@ -20,6 +20,7 @@ import pytest
 from tidings.model.event import Publication
 from tidings.model.messages import Message
 from tidings.model.predicates import Scalar
+from tidings.model.run import singles
 from tidings.model.subscription import Subscription
 from tidings.protocol import subscription_log
 from tidings.protocol.delivery import Delivery
@@ -148,8 +149,8 @@ class OverlayNetwork:
     def _on_client_fact(self, name: str) -> Emit:
         def on_fact(fact: object) -> None:
             match fact:
-                case Delivered(publication=publication):
-                    self.deliveries.append((name, _event(publication), self.now_ms))
+                case Delivered(stretch=stretch):
+                    self.deliveries += [(name, _event(event), self.now_ms) for event in singles(stretch)]
                 case PublicationConfirmed(first=first, last=last):
                     for sequence in range(first, last + 1):
                         self.confirmations.append((f"{name}:{sequence}", self.now_ms))

@@ -190,7 +190,7 @@ def test_notifications_of_the_same_subscriptions_travel_together(
     for sent, got in zip(batch, back, strict=True):
         assert isinstance(got, Notify)
         assert got.subscriptions == subscriptions
-        assert same_publication(sent, got.publication)
+        assert same_publication(sent, got.stretch)
 
 
 @settings(max_examples=examples(60))
@@ -250,7 +250,7 @@ def survives(body: bytes) -> None:
     except WireError:
         return
     for message in found:
-        publication = message.publication if isinstance(message, Notify) else message
+        publication = message.stretch if isinstance(message, Notify) else message
         if isinstance(publication, Publication):
             for look in (publication.attributes, publication.event):
                 with suppress(WireError):

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from tidings.model.errors import WireError
 from tidings.model.event import BARE, Publication, check_publication, make_no_ops, make_publication
-from tidings.model.messages import Notify, NotifyRun
+from tidings.model.messages import Notify
 from tidings.model.run import Run, RunMaker, Stretch, decode_stretch, stamped, stripped
 from tidings.model.timestamp import Timestamp
 from tidings.wire.codec import decode, encode
@@ -45,9 +45,9 @@ def headed() -> list[Stretch]:
 
 @pytest.mark.parametrize("stretch", headed(), ids=str)
 def test_headed_stretches_come_back_from_their_frames(stretch: Stretch) -> None:
-    message = NotifyRun(("s",), stretch) if isinstance(stretch, Run) else Notify(("s",), stretch)
-    (back,) = decode(encode(message))
-    found = back.run if isinstance(back, NotifyRun) else back.publication  # type: ignore[union-attr]
+    (back,) = decode(encode(Notify(("s",), stretch)))
+    assert isinstance(back, Notify)
+    found = back.stretch
     assert (found.layout, found.stamp, found.kind) == (stretch.layout, stretch.stamp, stretch.kind)
     assert bytes(found.raw) == bytes(stretch.raw)
     (again,) = decode(encode(stretch))

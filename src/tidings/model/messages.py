@@ -172,31 +172,16 @@ class PublishFailed(WireMessage, frozen=True, gc=False, tag=26):
 
 
 class Notify(WireMessage, frozen=True, gc=False, tag=27):
-    """An event for the named subscriptions of a client."""
+    """Events for the named subscriptions of a client."""
 
     subscriptions: tuple[str, ...]
-    publication: Publication
+    stretch: Stretch
     by: str = ""
-    """Which recovery algorithm brought the event; empty: none was needed."""
-
-
-class NotifyRun(WireMessage, frozen=True, gc=False, tag=29):
-    """A run of events for the named subscriptions of a client."""
-
-    subscriptions: tuple[str, ...]
-    run: Run
-    by: str = ""
-    """As in Notify."""
+    """Which recovery algorithm brought them; empty: none was needed."""
 
     @property
     def count(self) -> int:
-        return self.run.count
-
-
-def notification(subscriptions: tuple[str, ...], stretch: Stretch, by: str = "") -> Notify | NotifyRun:
-    if isinstance(stretch, Run):
-        return NotifyRun(subscriptions, stretch, by)
-    return Notify(subscriptions, stretch, by)
+        return self.stretch.count
 
 
 class Dropped(WireMessage, frozen=True, gc=False, tag=28):

@@ -359,10 +359,10 @@ class Arrival(Struct, frozen=True, eq=False, gc=False):
     stretch: Stretch
     late: bool = False
     """Later events of their source came before."""
-    by: str = ""
-    """Which recovery algorithm brought them; empty: none was needed."""
     places: Any = None
     """Those of the events in their order, where it has one: `places.of(sequence)`, in consecutive numbers."""
+    by: str = ""
+    """Which recovery algorithm brought them; empty: none was needed."""
 
     @property
     def count(self) -> int:
@@ -373,7 +373,7 @@ class Arrival(Struct, frozen=True, eq=False, gc=False):
         run = self.stretch
         assert isinstance(run, Run)
         middle = run.first + count
-        how = (self.late, self.by, self.places)
+        how = (self.late, self.places, self.by)
         return Arrival(run.cut(run.first, middle - 1), *how), Arrival(run.cut(middle, run.last), *how)
 
     def events(self, complain: Callable[[WireError], None]) -> Sequence[Event | None]:

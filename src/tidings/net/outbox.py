@@ -28,7 +28,6 @@ from tidings.model.messages import (
     Forward,
     Message,
     Notify,
-    NotifyRun,
     Passed,
     Relayed,
     Stamped,
@@ -146,12 +145,8 @@ class Outbox:
         kind = message.__class__
         first: Forward | Stamped | None = None
         if kind is Notify:
-            publication: Stretch = message.publication  # type: ignore[union-attr]
+            publication: Stretch = message.stretch  # type: ignore[union-attr]
             shared: Shared = message.subscriptions  # type: ignore[union-attr]
-            if message.by:  # type: ignore[union-attr]
-                shared = Recovered(message.subscriptions, message.by)  # type: ignore[union-attr]
-        elif kind is NotifyRun:
-            publication, shared = message.run, message.subscriptions  # type: ignore[union-attr]
             if message.by:  # type: ignore[union-attr]
                 shared = Recovered(message.subscriptions, message.by)  # type: ignore[union-attr]
         elif kind is Publication or kind is Run:

@@ -23,7 +23,6 @@ from tidings.model.messages import (
     Hello,
     Message,
     Notify,
-    NotifyRun,
     Ping,
     Pong,
     Refused,
@@ -43,7 +42,7 @@ STALL_SECONDS = 10.0
 """A session that may leave nothing out ends when too much waits and its peer has taken nothing for this long."""
 
 
-EVENT_KINDS: frozenset[type] = frozenset((Publication, Run, Notify, NotifyRun, Forward, Stamped, Carried))
+EVENT_KINDS: frozenset[type] = frozenset((Publication, Run, Notify, Forward, Stamped, Carried))
 """Messages that carry events."""
 
 Handler = Callable[[Any], None]

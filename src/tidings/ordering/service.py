@@ -20,7 +20,7 @@ from typing import Any
 from tidings.model.errors import NotConfirmed, TidingsError
 from tidings.model.event import Event, EventId, make_publication
 from tidings.model.predicates import Scalar
-from tidings.model.run import Run, Stretch, singles
+from tidings.model.run import Stretch, singles
 from tidings.model.subscription import Subscription
 from tidings.protocol.application.beneath import END
 from tidings.protocol.facts import (
@@ -29,7 +29,6 @@ from tidings.protocol.facts import (
     PublicationConfirmed,
     PublicationFailed,
     PublicationSent,
-    RunDelivered,
     SubscriptionAccepted,
     SubscriptionCancelled,
     SubscriptionFailed,
@@ -150,12 +149,8 @@ class ServiceBeneath:
             self._on_fact(SubscriptionAccepted(name))
 
     def _notified(self, name: str, event: Event) -> None:
-        ticket, carrier = _Taken(self._service, name), event.carrier
-        by = event.recovered_by or ""
-        if isinstance(carrier, Run):
-            self._on_fact(RunDelivered(name, carrier, event.out_of_order, ticket, recovered_by=by))
-        else:
-            self._on_fact(Delivered(name, carrier, event.out_of_order, by, ticket))
+        how = (event.out_of_order, event.recovered_by or "", _Taken(self._service, name))
+        self._on_fact(Delivered(name, event.carrier, *how))
 
     def _missed(self, name: str, gap: stream.EventsMissed, certain: bool, noted: Callable[[], None]) -> None:
         noted()

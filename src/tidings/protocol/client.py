@@ -24,7 +24,6 @@ from tidings.model.messages import (
     Drain,
     Dropped,
     Notify,
-    NotifyRun,
     PublishFailed,
     Status,
     StatusRequest,
@@ -44,7 +43,6 @@ from tidings.protocol.facts import (
     NotificationsDropped,
     PublicationConfirmed,
     PublicationFailed,
-    RunDelivered,
     StatusReceived,
     SubscriptionAccepted,
     SubscriptionCancelled,
@@ -96,7 +94,6 @@ class Session(Part):
     end_of_drain: type[Unsubscribe | Drain] = Unsubscribe
     handles = {
         Notify: "on_notify",
-        NotifyRun: "on_notify_run",
         Confirm: "on_confirm",
         PublishFailed: "on_publish_failed",
         Subscribed: "on_subscribed",
@@ -221,28 +218,33 @@ class Session(Part):
     # --- What the broker says
 
     def on_notify(self, sender: str, message: Notify) -> None:
-        publication = message.publication
+        stretch = message.stretch
+        if isinstance(stretch, Run):
+            self._take_run(sender, stretch, message.subscriptions, message.by)
+        else:
+            self._take(stretch, message.subscriptions, message.by)
+
+    def _take(self, publication: Publication, subscriptions: tuple[str, ...], by: str) -> None:
         # A broker forgets in a crash what it sent; a copy that the network held back meanwhile stops here.
         source, incarnation, sequence = publication.source, publication.incarnation, publication.sequence
         if not self._recent.first_time(source, incarnation, sequence):
             return
-        for subscription_id in message.subscriptions:
+        for subscription_id in subscriptions:
             held = self._held.get(subscription_id)
             if held is None or held.state is CANCELLING:
                 continue  # on its way when we unsubscribed
             late = held.fifo and sequence < self._shown_before(held, source, incarnation, sequence)
-            self.port.emit(Delivered(subscription_id, publication, late, message.by))
+            self.port.emit(Delivered(subscription_id, publication, late, by))
 
-    def on_notify_run(self, sender: str, message: NotifyRun) -> None:
+    def _take_run(self, sender: str, run: Run, subscriptions: tuple[str, ...], by: str) -> None:
         """As if its events came one by one."""
-        run = message.run
         try:
             if not self.takes_runs and run.kind == WHOLE:
                 for publication in run.publications():
-                    self.on_notify(sender, Notify(message.subscriptions, publication, message.by))
+                    self._take(publication, subscriptions, by)
                 return
             for first, last in self._recent.fresh(run.source, run.incarnation, run.first, run.last):
-                self._show(message.subscriptions, run.cut(first, last), message.by)
+                self._show(subscriptions, run.cut(first, last), by)
         except WireError as error:
             self.port.emit(Misbehaviour(sender, str(error)))
 
@@ -257,10 +259,7 @@ class Session(Part):
                 else 0
             )
             for part, late in parted(stretch, before):
-                if isinstance(part, Run):
-                    self.port.emit(RunDelivered(subscription_id, part, late, recovered_by=by))
-                else:
-                    self.port.emit(Delivered(subscription_id, part, late, by))
+                self.port.emit(Delivered(subscription_id, part, late, by))
 
     def on_confirm(self, sender: str, message: Confirm) -> None:
         if message.incarnation == self.incarnation:

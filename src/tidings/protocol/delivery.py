@@ -27,11 +27,11 @@ from tidings.model.messages import (
     ForwardGap,
     Message,
     Missed,
+    Notify,
     Parked,
     Passed,
     PublishFailed,
     Taken,
-    notification,
 )
 from tidings.model.run import Run, Stretch, stripped
 from tidings.model.subscription import Interest
@@ -463,7 +463,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         stretch = message.stretch
         if not stays_whole:
             stretch = stripped(stretch)
-        return notification(subscriptions, stretch)
+        return Notify(subscriptions, stretch)
 
     # --- Confirmations
 

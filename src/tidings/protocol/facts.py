@@ -6,8 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from tidings.model.event import Publication
-from tidings.model.run import Run
+from tidings.model.run import Stretch
 from tidings.model.timestamp import Timestamp
 from tidings.protocol.application.beneath import Taking
 
@@ -17,29 +16,16 @@ class Fact(Struct, frozen=True, gc=False):
 
 
 class Delivered(Fact, frozen=True, gc=False):
-    """A client is notified of an event."""
+    """A client is notified of an event or, if it takes runs, of several."""
 
     subscription: str
-    publication: Publication
+    stretch: Stretch
     out_of_order: bool = False
     recovered_by: str = ""
     ticket: Taking | None = None
-    """Of a service that keeps the event until the application says that it is done with it."""
+    """Of a service that keeps events until the application says that it is done with them."""
     stamp: Timestamp | None = None
-    """The event's timestamp, where the subscription has an order of several topics."""
-
-
-class RunDelivered(Fact, frozen=True, gc=False):
-    """A client that takes runs is notified of one."""
-
-    subscription: str
-    run: Run
-    out_of_order: bool = False
-    ticket: Taking | None = None
-    """Of a service that keeps the events until the application says that it is done with them."""
-    stamp: Timestamp | None = None
-    """That of its first event, where the subscription has an order of several topics."""
-    recovered_by: str = ""
+    """The first event's timestamp, where the subscription has an order of several topics."""
 
 
 class SubscriptionAccepted(Fact, frozen=True, gc=False):

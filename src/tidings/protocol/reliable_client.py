@@ -36,7 +36,6 @@ from tidings.model.messages import (
     Missed,
     Notified,
     Notify,
-    NotifyRun,
     PublishFailed,
     Stamp,
     StampTaken,
@@ -56,7 +55,6 @@ from tidings.protocol.facts import (
     Misbehaviour,
     PublicationConfirmed,
     PublicationFailed,
-    RunDelivered,
     SubscriptionProgress,
 )
 from tidings.protocol.kernel import Node, Port, TimerName
@@ -237,10 +235,7 @@ class ReliableSession(Session):
             self._marks.pop(message.subscription, None)
 
     def on_notify(self, sender: str, message: Notify) -> None:
-        self._handle(sender, message.subscriptions, message.publication)
-
-    def on_notify_run(self, sender: str, message: NotifyRun) -> None:
-        self._handle(sender, message.subscriptions, message.run)
+        self._handle(sender, message.subscriptions, message.stretch)
 
     def on_missed(self, sender: str, message: Missed) -> None:
         self._handle(sender, message.subscriptions, message)
@@ -299,10 +294,7 @@ class ReliableSession(Session):
         subscription_id = held.subscription.id
         source = (subscription_id, stretch.source, stretch.incarnation)
         ticket = notice.ticket(self._undone, source, stretch.first, stretch.last)
-        if isinstance(stretch, Run):
-            self.port.emit(RunDelivered(subscription_id, stretch, ticket=ticket))
-        else:
-            self.port.emit(Delivered(subscription_id, stretch, ticket=ticket))
+        self.port.emit(Delivered(subscription_id, stretch, ticket=ticket))
         if self.acknowledges or held.state is CANCELLING:
             ticket.done()
         else:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tidings.model.event import bare_publication
-from tidings.model.messages import Message, Notify, NotifyRun
+from tidings.model.messages import Message, Notify
+from tidings.model.run import stripped
 from tidings.model.subscription import Interest
 from tidings.protocol.kernel import Port, Send
 from tidings.protocol.matching import Matcher, Selection
@@ -170,10 +170,7 @@ def _baring(send: Send) -> Send:
     """Sends what is left of a notification where only the header is wanted."""
 
     def send_header(message: Message) -> None:
-        if isinstance(message, NotifyRun):
-            send(NotifyRun(message.subscriptions, message.run.bare(), message.by))
-        else:
-            assert isinstance(message, Notify)
-            send(Notify(message.subscriptions, bare_publication(message.publication), message.by))
+        assert isinstance(message, Notify)
+        send(Notify(message.subscriptions, stripped(message.stretch), message.by))
 
     return send_header

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from tidings.model.errors import WireError
 from tidings.model.event import Publication
-from tidings.model.messages import Confirm, Notify, PublishFailed, notification
+from tidings.model.messages import Confirm, Notify, PublishFailed
 from tidings.model.run import Run, Stretch
 from tidings.protocol.facts import Misbehaviour
 from tidings.protocol.kernel import Part, Port
@@ -84,7 +84,7 @@ class TreeRouting(Part):
             if hop != sender:
                 send(stretch)
         for send, subscriptions in route.notices:
-            send(notification(subscriptions, stretch))
+            send(Notify(subscriptions, stretch))
 
     def _take_from_client(self, client: str, publication: Publication) -> bool:
         """One of our clients publishes: it is confirmed, also when it repeats itself."""

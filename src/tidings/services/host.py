@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from tidings.model.errors import ConnectionFailed, NotConfirmed, OrderError, SubscriptionRefused, WireError
-from tidings.model.event import BARE, Event
+from tidings.model.event import BARE, Event, Publication
 from tidings.model.run import Run, Stretch
 from tidings.model.subscription import Subscription
 from tidings.model.timestamp import Timestamp
@@ -28,7 +28,6 @@ from tidings.protocol.facts import (
     Misbehaviour,
     PublicationConfirmed,
     PublicationFailed,
-    RunDelivered,
     SubscriptionAccepted,
     SubscriptionBroken,
     SubscriptionChanged,
@@ -288,10 +287,10 @@ class ApplicationHost(EventService):
 
     def _on_application_fact(self, fact: object) -> None:
         match fact:
-            case Delivered():
-                self._on_delivered(fact)
-            case RunDelivered():
-                self._on_run(fact)
+            case Delivered(stretch=Run() as run):
+                self._on_run(run, fact)
+            case Delivered(stretch=Publication() as publication):
+                self._on_publication(publication, fact)
             case PublicationConfirmed(first=first, last=last):
                 self.ledger.settle(first, last)
                 self._make_room()
@@ -332,12 +331,11 @@ class ApplicationHost(EventService):
     def _on_other_fact(self, fact: object) -> None:
         """What only some services say."""
 
-    def _on_delivered(self, fact: Delivered) -> None:
+    def _on_publication(self, publication: Publication, fact: Delivered) -> None:
         shown, ticket = self._shown.get(fact.subscription), fact.ticket or NOTHING
         if shown is None:
             ticket.done()
             return
-        publication = fact.publication
         try:
             event = publication.event()
         except WireError as error:
@@ -365,9 +363,9 @@ class ApplicationHost(EventService):
             return None
         return Places(stamp, self._order.layout, stretch.first)
 
-    def _on_run(self, fact: RunDelivered) -> None:
+    def _on_run(self, run: Run, fact: Delivered) -> None:
         """A stream takes it whole, and decodes its events when they are taken."""
-        shown, run, ticket = self._shown.get(fact.subscription), fact.run, fact.ticket or NOTHING
+        shown, ticket = self._shown.get(fact.subscription), fact.ticket or NOTHING
         if shown is None:
             ticket.done()
         elif run.kind == BARE:
@@ -379,7 +377,7 @@ class ApplicationHost(EventService):
         else:
             self._on_each(run, fact)
 
-    def _on_each(self, run: Run, fact: RunDelivered) -> None:
+    def _on_each(self, run: Run, fact: Delivered) -> None:
         stamp, ticket = fact.stamp, fact.ticket or NOTHING
         publications = _publications(run)
         if not publications:
@@ -388,7 +386,7 @@ class ApplicationHost(EventService):
             at = None if stamp is None else stamp.at(stamp.number + place)
             part = PartOfTicket(ticket, publication.sequence, publication.sequence)
             how = (fact.out_of_order, fact.recovered_by, part, at)
-            self._on_delivered(Delivered(fact.subscription, publication, *how))
+            self._on_publication(publication, Delivered(fact.subscription, publication, *how))
 
     def _on_bare_run(self, shown: _Shown, run: Run, ticket: Taking) -> None:
         """For whoever asked for headers: as many events that only have a carrier."""

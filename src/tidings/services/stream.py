@@ -112,7 +112,7 @@ class Stream:
             if not room:
                 return
             taken = run.cut(run.first, run.first + room - 1)
-        self._later.append(Arrival(taken.kept() if isinstance(taken, Run) else taken, late, by, places))
+        self._later.append(Arrival(taken.kept() if isinstance(taken, Run) else taken, late, places, by))
         self._waiting += taken.count
         for _ in range(min(taken.count, len(self._waiters))):
             self._wake()

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from tidings.model.event import Publication
+from tidings.model.run import singles
 from tidings.model.subscription import Order, Subscription
 from tidings.model.topics import TopicPattern
 from tidings.protocol.application.application import ORDERED, Application
@@ -21,7 +22,6 @@ from tidings.protocol.facts import (
     Delivered,
     EventsMissed,
     Misbehaviour,
-    RunDelivered,
     SubscriptionAccepted,
     SubscriptionBroken,
     SubscriptionChanged,
@@ -211,8 +211,6 @@ class Actor:
                 fact.ticket.done()
             return
         match fact:
-            case RunDelivered():
-                self._on_run(fact)
             case SubscriptionAccepted() | SubscriptionChanged():
                 self._on_complete()
             case SubscriptionFailed(reason=reason) | ChangeFailed(reason=reason):
@@ -234,16 +232,12 @@ class Actor:
             window.accepted_at = self._host.now + 1
             self._host.accepted(window)
 
-    def _on_run(self, fact: RunDelivered) -> None:
-        """Its events one by one."""
-        for publication in fact.run.publications():
-            how = (fact.out_of_order, fact.recovered_by)
-            self._on_delivered(Delivered(fact.subscription, publication, *how, stamp=fact.stamp))
-        if fact.ticket is not None:
-            fact.ticket.done()
-
     def _on_delivered(self, fact: Delivered) -> None:
-        publication = fact.publication
+        """Its events one by one."""
+        for publication in singles(fact.stretch):
+            self._on_publication(publication, fact)
+
+    def _on_publication(self, publication: Publication, fact: Delivered) -> None:
         published_at = publication.published_at
         if self._ordered and not self._wants(publication.topic, published_at):
             return

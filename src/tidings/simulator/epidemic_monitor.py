@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import cast
 
 from tidings.model.event import EventId, Publication
-from tidings.model.messages import Message, Notify, NotifyRun
+from tidings.model.messages import Message, Notify
 from tidings.model.recovery_messages import Ask, Carried, Fragment, Solicit, later
 from tidings.model.run import Run, Stretch, singles
 from tidings.model.subscription import Interest
@@ -186,9 +186,7 @@ class Life(Part):
 
     def sending(self, to: str, message: Message) -> None:
         if isinstance(message, Notify):
-            self._check_notice(to, message.subscriptions, message.publication)
-        elif isinstance(message, NotifyRun):
-            self._check_notice(to, message.subscriptions, message.run)
+            self._check_notice(to, message.subscriptions, message.stretch)
         elif isinstance(message, Ask):
             self._monitor.requests(self.port.node).note(message)
         elif isinstance(message, Solicit):

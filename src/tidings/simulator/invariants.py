@@ -26,7 +26,6 @@ from tidings.model.messages import (
     Forward,
     Message,
     Notify,
-    NotifyRun,
     Records,
     Stamped,
     StampTaken,
@@ -193,8 +192,7 @@ class OverlayMonitor:
             self._at_client.discard(key)
             self._open.pop(key, None)
         client.handlers[Confirm] = self._around_confirm(name, client.handlers[Confirm])
-        for kind in (Notify, NotifyRun):
-            client.handlers[kind] = self._around_notify(name, client.handlers[kind])
+        client.handlers[Notify] = self._around_notify(name, client.handlers[Notify])
 
     # --- Messages
 
@@ -299,9 +297,9 @@ class OverlayMonitor:
 
     def _around_notify(self, client: str, handler: Handler) -> Handler:
         def on_notify(sender: str, message: Message) -> None:
-            assert isinstance(message, Notify | NotifyRun)
+            assert isinstance(message, Notify)
             handler(sender, message)
-            stretch = message.publication if isinstance(message, Notify) else message.run
+            stretch = message.stretch
             for subscription in message.subscriptions:
                 key = (client, subscription, stretch.source, stretch.incarnation)
                 self._notified[key] = max(self._notified.get(key, 0), stretch.last)

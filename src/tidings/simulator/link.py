@@ -130,7 +130,7 @@ class Link:
             self.publications += 1
             self.publication_bytes += size_bytes
         elif kind is Notify:
-            size_bytes = message.publication.size_bytes + BATCH_OVERHEAD_BYTES  # type: ignore[union-attr]
+            size_bytes = message.stretch.size_bytes + BATCH_OVERHEAD_BYTES  # type: ignore[union-attr]
             notifications = self.notifications
             notifications.messages += 1
             notifications.size_bytes += size_bytes

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from tidings.model.subscription import Order, Subscription
 from tidings.protocol.application.application import Application
 from tidings.protocol.application.bookmark import Reached
-from tidings.protocol.facts import Delivered, RunDelivered
+from tidings.protocol.facts import Delivered
 from tidings.simulator.actor import NEVER, Actor, Host
 
 REACHED = "reached"
@@ -83,14 +83,11 @@ class ResumingActor(Actor):
         super()._on_complete()
 
     def _on_delivered(self, fact: Delivered) -> None:
-        """What is shown is kept, with how far that is, before anybody hears that it is done with."""
+        """What is shown is kept, with how far that is, before anybody hears that it is done with. A crash is never in
+        the middle of this."""
         self._look_at_life()
-        self._keep_reached(1)
+        self._keep_reached(fact.stretch.count)
         super()._on_delivered(fact)
-
-    def _on_run(self, fact: RunDelivered) -> None:
-        super()._on_run(fact)
-        self._keep_reached(0)  # a crash is never in the middle of this
 
     def _keep_reached(self, count: int) -> None:
         if self._host.application is not None:

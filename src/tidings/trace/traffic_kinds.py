@@ -30,7 +30,6 @@ TRAFFIC_KINDS: dict[str | int | None, str] = {
     26: "publish_failed",
     27: "notify",
     28: "dropped",
-    29: "notify_run",
     30: "status_request",
     31: "status",
     40: "greeting",

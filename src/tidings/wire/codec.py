@@ -38,12 +38,10 @@ from tidings.model.messages import (
     LabelItems,
     Message,
     Notify,
-    NotifyRun,
     Relayed,
     Stamped,
     SubscriptionId,
     WireMessage,
-    notification,
 )
 from tidings.model.recovery_messages import Carried, Fragment, PatternNumbers, Route, Way
 from tidings.model.run import Run, Stretch, decode_stretch
@@ -99,7 +97,7 @@ class CarriedEvent(Struct, array_like=True, tag=69, gc=False):
     event: Raw
 
 
-CARRIERS = (Notify, NotifyRun, Forward, Stamped, Relayed, Carried)
+CARRIERS = (Notify, Forward, Stamped, Relayed, Carried)
 """Messages with an event or a message inside: these travel as the classes above."""
 
 
@@ -139,9 +137,7 @@ def encode(message: Message) -> bytes:
     if isinstance(message, Publication | Run):
         return encode_publications([message.raw])
     if isinstance(message, Notify):
-        return encode_notifications(message.subscriptions, [message.publication.raw], message.by)
-    if isinstance(message, NotifyRun):
-        return encode_notifications(message.subscriptions, [message.run.raw], message.by)
+        return encode_notifications(message.subscriptions, [message.stretch.raw], message.by)
     if isinstance(message, Forward | Stamped):
         return _encode(batch_of(message, [message.stretch.raw]))
     if isinstance(message, Carried):
@@ -178,7 +174,7 @@ def decode(body: bytes | bytearray | memoryview) -> Sequence[Message]:
     kind = message.__class__
     if kind is NotificationBatch:
         subscriptions, by = message.subscriptions, message.by
-        return [notification(subscriptions, stretch, by) for stretch in _stretches(message.events, len(body))]
+        return [Notify(subscriptions, stretch, by) for stretch in _stretches(message.events, len(body))]
     if kind is PublicationBatch:
         return _stretches(message.events, len(body))
     if kind is ForwardBatch:
@@ -259,8 +255,7 @@ def _fragment_bytes(message: Fragment) -> int:
 _SIZES: dict[type, Callable[[Any], int]] = {
     Publication: lambda publication: publication.size_bytes,
     Run: lambda run: run.size_bytes,
-    Notify: lambda message: message.publication.size_bytes + BATCH_OVERHEAD_BYTES,
-    NotifyRun: lambda message: message.run.size_bytes + BATCH_OVERHEAD_BYTES,
+    Notify: lambda message: message.stretch.size_bytes + BATCH_OVERHEAD_BYTES,
     Forward: _forward_bytes,
     Stamped: lambda message: message.stretch.size_bytes + BATCH_OVERHEAD_BYTES,
     Carried: lambda message: message.stretch.size_bytes + _header_bytes(message),

@@ -422,7 +422,7 @@ def check_steps(steps: list[tuple[str, Message, int]], configured: RecoverySetti
         check_bounds(broker)
     broker.advance(NS_PER_S)
     check_bounds(broker)
-    shown = [message.publication.id for _, message in broker.sent(Notify)]
+    shown = [message.stretch.id for _, message in broker.sent(Notify)]
     assert len(shown) == len(set(shown))
     for _, message in broker.port.sent:
         decode(encode(message))

@@ -26,12 +26,11 @@ from epidemic_network import (
     Passage,
     Published,
     first_copy,
-    notified,
     run_of,
 )
 from tidings.model.errors import WireError
 from tidings.model.event import INT_MAX, make_publication
-from tidings.model.messages import Confirm, Message, Notify, NotifyRun, PublishFailed
+from tidings.model.messages import Confirm, Message, Notify, PublishFailed
 from tidings.model.recovery_messages import Ask, Carried, Fragment, PatternNumbers, Solicit, later
 from tidings.model.run import Run, RunMaker, Stretch, decode_stretch, singles, stamped, stripped
 from tidings.model.subscription import Order, Subscription, make_interest
@@ -155,7 +154,7 @@ def _unsubscribe(at: str, name: str) -> Callable[[EpidemicNetwork], None]:
 def fates(network: EpidemicNetwork, *, times: bool) -> list[tuple[object, ...]]:
     """Who was shown what; with times, also when, in which order, and how it came."""
     found = [
-        (broker, fact.subscription, str(fact.publication.id), len(fact.publication.event().payload))
+        (broker, fact.subscription, str(fact.stretch.id), len(fact.stretch.event().payload))
         + ((when, fact.out_of_order, fact.recovered_by) if times else ())
         for broker, when, fact in network.deliveries
     ]
@@ -183,7 +182,7 @@ def assert_all_is_recovered(seed: int) -> None:
     network = script.play(together=True, loss=0.3)
     for at, name in script.subscriptions:
         shown = [
-            str(fact.publication.id)
+            str(fact.stretch.id)
             for broker, _, fact in network.deliveries
             if (broker, fact.subscription) == (at, name)
         ]
@@ -345,9 +344,7 @@ def test_what_gossip_brought_of_a_stretch_is_shown_once_and_still_goes_down_the_
     broker.receive("far", broker.carried(6, by="push"))
     broker.receive("n1", broker.carried_run(1, 7))
     assert forwarded(broker) == [(1, 7, 1)]
-    shown = [
-        (notified(message).first, notified(message).last) for _, message in broker.sent(Notify, NotifyRun)
-    ]
+    shown = [(message.stretch.first, message.stretch.last) for _, message in broker.sent(Notify)]
     assert shown == [(2, 3), (6, 6), (1, 1), (4, 5), (7, 7)]
     assert broker.lost == 0
     assert broker.broker.tree.duplicates == 3
@@ -400,7 +397,7 @@ def test_a_broker_whose_table_differs_cuts_again() -> None:
     interest = make_interest((TOPIC,), "x = 1")
     broker.broker.table.add_subscription(interest, "c", "narrow")
     broker.receive("n1", broker.carried_run(4, 8))  # x is 1, 2, 0, 1, 2
-    told = [(message.subscriptions, notified(message).first) for _, message in broker.sent(Notify, NotifyRun)]
+    told = [(message.subscriptions, message.stretch.first) for _, message in broker.sent(Notify)]
     assert told == [((TOPIC, "narrow"), 4), ((TOPIC,), 5), ((TOPIC, "narrow"), 7), ((TOPIC,), 8)]
     assert forwarded(broker) == [(4, 4, 4), (5, 6, 5), (7, 7, 7), (8, 8, 8)]
     assert broker.lost == 0
@@ -436,7 +433,7 @@ def test_order_fifo_marks_the_recovered_events_of_a_stretch() -> None:
     for _ in range(2):
         network.publish_all("b0", events(*["/a"] * 3))
     network.run(5)
-    marks = [(fact.publication.sequence, fact.out_of_order) for _, _, fact in network.deliveries]
+    marks = [(fact.stretch.sequence, fact.out_of_order) for _, _, fact in network.deliveries]
     assert marks == [(4, False), (5, False), (6, False), (1, True), (2, True), (3, True)]
 
 

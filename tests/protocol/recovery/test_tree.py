@@ -159,7 +159,7 @@ def test_a_wrong_block_among_the_right_ones_harms_nobody(what: str, redundancy: 
     for fragment in blocks(broker, 2, redundancy=redundancy):
         broker.receive("n1", fragment)
     assert broker.notified == [1, 2]
-    shown = [message.publication.event().payload for _, message in broker.sent(Notify)]
+    shown = [message.stretch.event().payload for _, message in broker.sent(Notify)]
     assert shown == [PAYLOAD, PAYLOAD]
     assert all(peer == "far" for peer, _ in broker.misbehaviours)
 

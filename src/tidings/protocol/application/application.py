@@ -28,7 +28,6 @@ from tidings.protocol.facts import (
     PublicationConfirmed,
     PublicationFailed,
     PublicationSent,
-    RunDelivered,
     SubscriptionAccepted,
     SubscriptionCancelled,
     SubscriptionFailed,
@@ -209,13 +208,6 @@ class Application:
         else:
             handle(self, fact)
 
-    def _on_run(self, fact: RunDelivered) -> None:
-        holder = self._holders.get(fact.subscription)
-        if holder is not None:
-            holder.on_run(fact)
-        elif fact.ticket is not None:
-            fact.ticket.done()
-
     def _on_missed(self, fact: EventsMissed) -> None:
         holder = self._holders.get(fact.subscription)
         if holder is not None:
@@ -314,7 +306,6 @@ class Application:
 
 
 _HANDLERS: dict[type, Callable[[Application, Any], None]] = {
-    RunDelivered: Application._on_run,
     EventsMissed: Application._on_missed,
     PublicationConfirmed: Application._on_confirmed,
     PublicationFailed: Application._on_publication_failed,

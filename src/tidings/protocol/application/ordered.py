@@ -20,7 +20,7 @@ from itertools import chain, groupby
 
 from tidings.model.errors import OrderError, SubscriptionRefused, WireError
 from tidings.model.event import WHOLE, Publication
-from tidings.model.run import Content, Run, Stretch, cut, look
+from tidings.model.run import Content, Stretch, cut, look
 from tidings.model.subscription import Interest, Order, Subscription, make_interest
 from tidings.model.timestamp import Timestamp
 from tidings.model.topics import TopicPattern
@@ -45,7 +45,6 @@ from tidings.protocol.facts import (
     Delivered,
     EventsMissed,
     Misbehaviour,
-    RunDelivered,
     SubscriptionAccepted,
     SubscriptionBroken,
     SubscriptionCancelled,
@@ -574,12 +573,7 @@ class OrderedSubscription:
     # --- Events
 
     def on_delivered(self, fact: Delivered) -> None:
-        self._take(fact.publication, fact.ticket or NOTHING, fact.recovered_by)
-
-    def on_run(self, fact: RunDelivered) -> None:
-        self._take(fact.run, fact.ticket or NOTHING, fact.recovered_by)
-
-    def _take(self, stretch: Stretch, ticket: Taking, recovered_by: str) -> None:
+        stretch, ticket = fact.stretch, fact.ticket or NOTHING
         stamp = stretch.stamp
         if stamp is None or self.key is None:  # published before anybody wanted an order, or before we did
             ticket.done()
@@ -593,7 +587,7 @@ class OrderedSubscription:
         has_room = self._unread < SLOW_READER_EVENTS and not self._resuming
         if not has_room:
             self._ungranted.append(ticket)
-        held = _Held(stretch, stamp.number, ticket, recovered_by)
+        held = _Held(stretch, stamp.number, ticket, fact.recovered_by)
         receive = self._module.receive if stretch.kind == WHOLE else self._module.receive_no_ops
         receive(self.key, stamp, held, held.left)
         if has_room:  # it is buffered, unless it has had its turn
@@ -642,10 +636,7 @@ class OrderedSubscription:
         return turn
 
     def _show(self, held: _Held, stretch: Stretch, turn: _Turn, *, late: bool) -> None:
-        if isinstance(stretch, Run):
-            self._owner.emit(RunDelivered(self.id, stretch, late, turn, turn.stamp, held.recovered_by))
-        else:
-            self._owner.emit(Delivered(self.id, stretch, late, held.recovered_by, turn, turn.stamp))
+        self._owner.emit(Delivered(self.id, stretch, late, held.recovered_by, turn, turn.stamp))
 
     def _selected(self, stretch: Stretch) -> list[tuple[int, bool]]:
         """How many of its events in a row are selected, or are not."""

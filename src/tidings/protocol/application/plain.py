@@ -29,7 +29,6 @@ from tidings.protocol.facts import (
     ChangeFailed,
     Delivered,
     EventsMissed,
-    RunDelivered,
     SubscriptionAccepted,
     SubscriptionCancelled,
     SubscriptionChanged,
@@ -245,35 +244,25 @@ class PlainSubscription:
     # --- Events
 
     def on_delivered(self, fact: Delivered) -> None:
-        if fact.publication.kind != WHOLE and self._hides(fact.publication):
+        stretch = fact.stretch
+        if stretch.kind != WHOLE and self._hides(stretch):
             (fact.ticket or NOTHING).done()
         elif self._recent is None:
             self._owner.emit(fact)
         else:
-            self._show(fact.publication, fact)
+            self._show(stretch, fact)
 
-    def on_run(self, fact: RunDelivered) -> None:
-        if self._hides(fact.run):
-            (fact.ticket or NOTHING).done()
-        elif self._recent is None:
-            self._owner.emit(fact)
-        else:
-            self._show(fact.run, fact)
-
-    def _show(self, stretch: Stretch, fact: Delivered | RunDelivered) -> None:
+    def _show(self, stretch: Stretch, fact: Delivered) -> None:
         """What of it is wanted and was not shown before."""
         ticket, begin = fact.ticket or NOTHING, stretch.first
         for part, late in self._fresh(stretch, fact):
             ticket.done(begin, part.first - 1)
             begin = part.last + 1
             taking = PartOfTicket(ticket, part.first, part.last)
-            if isinstance(part, Run):
-                self._owner.emit(RunDelivered(self.id, part, late, taking, recovered_by=fact.recovered_by))
-            else:
-                self._owner.emit(Delivered(self.id, part, late, fact.recovered_by, taking))
+            self._owner.emit(Delivered(self.id, part, late, fact.recovered_by, taking))
         ticket.done(begin, stretch.last)
 
-    def _fresh(self, stretch: Stretch, fact: Delivered | RunDelivered) -> list[tuple[Stretch, bool]]:
+    def _fresh(self, stretch: Stretch, fact: Delivered) -> list[tuple[Stretch, bool]]:
         """In parts, and whether they are late: what came for another form counts."""
         assert self._recent is not None
         source, incarnation = stretch.source, stretch.incarnation

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from tidings.model.errors import WireError
 from tidings.model.event import Publication
-from tidings.model.messages import Confirm, PublishFailed, notification
+from tidings.model.messages import Confirm, Notify, PublishFailed
 from tidings.model.recovery_messages import MAX_ROUTE, Carried, Fragment
 from tidings.model.run import Run, Stretch, singles
 from tidings.protocol.facts import Misbehaviour
@@ -209,7 +209,7 @@ class EpidemicTree(Part):
         wanted = bool(route.notices) or carried.origin == self.port.node
         entry = self._holdings.take(carried, wanted=wanted, cached=wanted or self._settings.records_routes)
         for send, subscriptions in route.notices:
-            send(notification(subscriptions, carried.stretch, by))
+            send(Notify(subscriptions, carried.stretch, by))
         if wanted:
             self._gossip.on_gained(entry, sender, by)
 
