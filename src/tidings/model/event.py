@@ -257,8 +257,9 @@ def check_event(topic: str, attributes: Mapping[str, Scalar], payload: bytes) ->
         check_topic(topic)
     except TypeError:  # it cannot even be looked up among those that were checked before
         raise TopicError(f"topic {topic!r} is not a string") from None
-    check_attributes(attributes)
-    check_not_reserved(tuple(attributes))
+    if attributes or attributes.__class__ is not dict:
+        check_attributes(attributes)
+        check_not_reserved(tuple(attributes))
     if payload.__class__ is not bytes and not isinstance(payload, _BYTES):
         raise AttributeValueError(f"payload must be bytes, not {type(payload).__name__}")
 

@@ -66,7 +66,10 @@ class SimulatedPublisher:
         """What is being published."""
         self._sent = 0
         """The last sequence of this life that the service has."""
+        self._source = plan.name
+        """As the trace names this life."""
         client.publisher = self.on_fact
+        client.on_start.append(self._on_start)
         client.on_crash.append(self._on_crash)
         self._schedule_next()
 
@@ -111,8 +114,11 @@ class SimulatedPublisher:
 
     def on_fact(self, fact: object) -> None:
         if isinstance(fact, PublicationSent):
-            for sequence in range(fact.first, fact.last + 1):
-                self._write(sequence, self._waiting.pop(sequence, self._calling))
+            if not self._waiting and fact.first == fact.last:
+                self._write(fact.first, self._calling)
+            else:
+                for sequence in range(fact.first, fact.last + 1):
+                    self._write(sequence, self._waiting.pop(sequence, self._calling))
             self._sent = fact.last
             return
         if isinstance(fact, PublicationConfirmed):
@@ -127,9 +133,8 @@ class SimulatedPublisher:
             case Misbehaviour() if self._ordering is not None:
                 self._ordering.complain(self._name, fact)
 
-    @property
-    def _source(self) -> str:
-        return source_text(self._name, self._client.session.incarnation)
+    def _on_start(self) -> None:
+        self._source = source_text(self._name, self._client.session.incarnation)
 
     def _write(self, sequence: int, arrival: Arrival) -> None:
         called_at, topic, attributes = arrival
