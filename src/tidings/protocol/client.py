@@ -202,10 +202,11 @@ class Session(Part):
             held.state = CANCELLING
             self._ask(held)
 
-    def end_earlier(self, subscription_id: str) -> None:
-        """A subscription of an earlier life of this client, which the broker may still know."""
+    def end_earlier(self, subscription_id: str, *, drain: bool = False) -> None:
+        """A subscription of an earlier life of this client, which the broker may still know; `drain`: what waits there
+        for it is not struck out."""
         held = self._held[subscription_id] = Held(Subscription(subscription_id))
-        held.state = CANCELLING
+        held.state = State.DRAINING if drain else CANCELLING
         self._ask(held)
 
     def stop_acknowledging(self) -> None:

@@ -221,8 +221,8 @@ class ReliableSession(Session):
                 for _, _, ticket in self._undone[key]:
                     ticket.done()
 
-    def end_earlier(self, subscription_id: str) -> None:
-        super().end_earlier(subscription_id)
+    def end_earlier(self, subscription_id: str, *, drain: bool = False) -> None:
+        super().end_earlier(subscription_id, drain=drain)
         self._asked.add(subscription_id)
         for early in self._early:
             early.waits_for.discard(subscription_id)

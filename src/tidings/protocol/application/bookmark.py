@@ -79,6 +79,8 @@ class Bookmark(Struct, frozen=True, array_like=True):
     lineages: tuple[tuple[str, int], ...] = ()
     doubt: str = ""
     """Why something that it waits for may never come."""
+    draining: tuple[str, ...] = ()
+    """Subscriptions in the service for what was wanted as a whole before: what waits for them stays whole."""
     refusal: str = ""
     """Why it cannot be resumed."""
 
@@ -88,7 +90,7 @@ class Bookmark(Struct, frozen=True, array_like=True):
 
     def names(self, subscription_id: str) -> list[str]:
         """Of its subscriptions in the service."""
-        return [*self.others, *self.resumable(subscription_id)]
+        return [*self.others, *self.draining, *self.resumable(subscription_id)]
 
     def resumption(self) -> Resumption:
         topics = {entry.rank: entry.done for entry in self.entries}

@@ -69,7 +69,7 @@ NOT_RESUMED = "the subscription of an earlier life cannot be resumed"
 class _Entry:
     """An entry of the layout and what is held for it in the service."""
 
-    __slots__ = ("chosen", "following", "joined", "made", "numbers", "unaccepted", "whole")
+    __slots__ = ("chosen", "draining", "following", "joined", "made", "numbers", "unaccepted", "whole")
 
     def __init__(
         self,
@@ -87,6 +87,8 @@ class _Entry:
         """What is wanted as a whole; None: everything comes so."""
         self.following: Subscription | None = None
         """What will be, once the network knows it."""
+        self.draining: dict[str, Subscription] = {}
+        """What was, by its name in the service."""
         self.chosen = chosen
         """Which of the `made` ones `whole` is."""
         self.made = made
@@ -359,10 +361,9 @@ class OrderedSubscription:
         """Its subscriptions in the service, which are to be ended."""
         entry = self._entries.pop(rank)
         self.progress.end(rank)
-        subscriptions = [*entry.subscriptions]
-        for subscription in subscriptions:
+        for subscription in entry.subscriptions:
             self._drop(entry, subscription)
-        return subscriptions
+        return [*entry.subscriptions, *entry.draining.values()]
 
     def _leave_all(self) -> None:
         for rank in sorted(self._entries):
@@ -426,8 +427,9 @@ class OrderedSubscription:
             entry.chosen = entry.made
             if before is not None:
                 self._drop(entry, before)
+                entry.draining[before.id] = before
                 self._tell()
-                self._owner.unsubscribe(before.id)
+                self._owner.unsubscribe(before.id, drain=True)
         self._maybe_join()
 
     def on_failed(self, fact: SubscriptionFailed) -> None:
@@ -438,7 +440,9 @@ class OrderedSubscription:
         self._owner.emit(SubscriptionProgress(self.id, fact.uncovered))
 
     def on_cancelled(self, fact: SubscriptionCancelled) -> None:
-        """One of several."""
+        """What was wanted as a whole before has all come."""
+        if any(entry.draining.pop(fact.subscription, None) for entry in self._entries.values()):
+            self._tell()
 
     def on_joined(self, ranks: Iterable[int]) -> None:
         """By the module. What was left and joined again meanwhile begins with the last time."""
@@ -477,6 +481,8 @@ class OrderedSubscription:
             return False
         for name in kept.others:
             self._bookmarks.end(name)
+        for name in kept.draining:
+            self._bookmarks.end(name, drain=True)
         wanted, self._interest = self._interest, make_interest(kept.topics, kept.filter)
         self._settled = self._interest
         self._made = dict(kept.joined) | {entry.rank: entry.joined for entry in kept.entries}
@@ -536,6 +542,7 @@ class OrderedSubscription:
                 ever=tuple(sorted(self._ever)),
                 lineages=self._module.lineages,
                 doubt=self._doubt,
+                draining=tuple(name for entry in self._entries.values() for name in entry.draining),
             )
         )
 
