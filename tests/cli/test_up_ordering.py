@@ -16,6 +16,7 @@ from tidings.cli.scenario_process import make_links
 from tidings.cli.scenario_run import check_wall_time, run_live
 from tidings.cli.scenario_sequencers import LiveOrdering
 from tidings.net.address import Address
+from tidings.protocol.application.bookmark import Reached
 from tidings.scenario.expand import Plan, expand
 from tidings.scenario.load import parse_scenario
 from tidings.simulator.run import run_scenario
@@ -169,6 +170,31 @@ def test_an_ordered_subscriber_that_crashed_asks_again_for_what_it_wants(ledger:
     assert subscribe(ledger, "s", 1).topics == ("/a", "/b")
 
 
+def test_one_whose_order_goes_on_is_told_how_far_it_had_come(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "trace")
+    plan = plan_of(network("guaranteed") + subscriber("s", "b0", CHANGES))
+    ledger = Ledger(writer, plan.subscribers, keeps=True, resumes=True)
+    subscribe(ledger, "s", 0)
+    reached = Reached(3, {0: 5, 1: 2}, {0: (4,)})
+    fact = words.Delivered("s", "s#0", "p", 1, 15, 17, False, "", reached)
+    assert words.decode_fact(words.line_of(fact)) == fact
+    ledger.take(fact)
+    ledger.take(words.Cancelled("s", "s#0", 20))
+    ledger.take(words.Requested("s", "s#1", ("/a", "/b"), 20))
+    ledger.crashed("s", 30)
+    work = ledger.subscribers["s"].work(keep_marks=True)
+    assert (work.begun, work.reached, work.crashed_ns, work.topics) == (("/a",), reached, 30, None)
+    assert [(held.subscription, held.cancelled_ns) for held in work.held] == [("s#0", 20), ("s#1", None)]
+    assert words.decode_work(words.line_of(words.Work(7, 1, {}, (), (work,)))).subscribers == (work,)
+    assert ledger.subscribers["s"].work(keep_marks=False).reached is None, "its disk is lost"
+    ledger.take(words.Broken("s", "no more"))
+    ledger.crashed("s", 40)
+    work = ledger.subscribers["s"].work(keep_marks=True)
+    assert (work.begun, work.reached, work.held, work.made) == (None, None, (), 2)
+    assert not ledger.subscribers["s"].accounts["s#1"].open
+    writer.discard()
+
+
 def test_a_subscriber_without_an_order_keeps_its_subscription_in_a_crash(ledger: Ledger) -> None:
     subscribe(ledger, "plain", 0)
     ledger.crashed("plain", 20)
@@ -234,6 +260,45 @@ def test_the_order_is_total_whatever_fails(tmp_path: Path) -> None:
     assert [row["topics"] for row in played.subscriptions("v")] == [["/a"], ["/a", "/b"], ["/b"]]
     assert {"p", "s", "b0"} <= set(trace.traffic["from"].to_pylist())
     assert "order:b2" in set(trace.traffic["to"].to_pylist())
+
+
+KILLED = (
+    network("guaranteed", duration_s=7.0)
+    + CLIENTS
+    + publisher("q", "b2")
+    + subscriber("v", "b1", 'topics = ["/a", "/b"]\nchanges = [{ at_s = 2.0, remove = ["/a"] }]')
+    + subscriber("plain", "b1", 'topics = ["/a"]\nchanges = [{ at_s = 1.0, add = ["/b"] }]', "fifo")
+    + "".join(crash(name, 2.5, 3.5) for name in ("s", "v", "plain"))
+    + crash("s", 4.5, 5.0)
+)
+
+
+@pytest.mark.processes
+def test_who_is_killed_resumes(tmp_path: Path) -> None:
+    """As the users' client does: nothing that was published meanwhile is missed, and nothing comes twice."""
+    played = Played(KILLED, tmp_path / "out")
+    played.check(gaps=True)
+    rows = {name: played.subscriptions(name) for name in ("s", "v", "plain")}
+    assert {name: [row["topics"] for row in windows] for name, windows in rows.items()} == {
+        "s": [["/**"]],
+        "v": [["/a", "/b"], ["/b"]],
+        "plain": [["/a"], ["/a", "/b"]],
+    }
+    assert all(windows[-1]["cancelled_ns"] is None for windows in rows.values())
+    published = {row["event_id"]: row["at_ns"] for row in played.trace.published.to_pylist()}
+    for name, windows in rows.items():
+        shown = {row["event_id"] for row in played.trace.delivered.to_pylist() if row["subscriber"] == name}
+        assert any(2_600_000_000 < published[event] < 3_400_000_000 for event in shown), (name, windows)
+
+
+@pytest.mark.processes
+def test_without_what_it_had_reached_it_would_begin_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted bug to the test above."""
+    monkeypatch.setattr(Ledger, "_note_reached", lambda self, subscriber, reached: None)
+    played = Played(KILLED, tmp_path / "out")
+    assert len(played.subscriptions("s")) == 3
 
 
 @pytest.mark.processes

@@ -16,8 +16,10 @@ from recording_network import guaranteed_broker, numbers, play, recording, runni
 from tidings.archive import ArchiveReader
 from tidings.model.errors import OrderError
 from tidings.net.address import Address
+from tidings.net.guaranteed import DEFAULT_WINDOW
 from tidings.net.sequencer import SequencerHost
 from tidings.protocol import reliable_client
+from tidings.protocol.reliable_client import ReliableSession
 from tidings.protocol.sequencing.layout import single
 from tidings.protocol.sequencing.replica import Times
 from tidings.protocol.sequencing.server import SequencerServer
@@ -130,6 +132,41 @@ def test_other_topics_go_on_with_what_both_have(tmp_path: Path) -> None:
                 assert await shown(stream, 13) == [*range(10), *range(30, 33)]
 
     play(main)
+
+
+def check_changed_filter(tmp_path: Path) -> None:
+    """More waits than a window when it changes what it wants, and is killed."""
+    wanted, count = "number >= 0 OR m = 1", 3 * DEFAULT_WINDOW
+
+    async def main() -> None:
+        async with network(tmp_path) as (url, _):
+            bus: Any = tidings.connect(url, name="reader")
+            await bus.open()
+            stream = await bus.subscribe("/a", where="number >= 0", order="total").__aenter__()
+            await publish(url, "/a", range(count))
+            await stream.change(where=wanted)
+            await kill(bus)
+            async with (
+                tidings.connect(url, name="reader") as again,
+                again.subscribe("/a", where=wanted, order="total") as rest,
+            ):
+                assert await shown(rest, count) == list(range(count))
+
+    play(main)
+
+
+def test_what_waits_stays_whole_for_the_next_life_of_one_that_had_changed(tmp_path: Path) -> None:
+    check_changed_filter(tmp_path)
+
+
+def test_ending_what_drained_in_the_life_before_would_lose_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted bug to the test above."""
+    end = ReliableSession.end_earlier
+    monkeypatch.setattr(ReliableSession, "end_earlier", lambda self, name, drain=False: end(self, name))
+    with pytest.raises((AssertionError, TimeoutError)):
+        check_changed_filter(tmp_path)
 
 
 def test_who_subscribes_too_late_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from ordered_clients import MODES, TIMEOUT_S, numbers, quiet, run, take
 from tidings.net.guaranteed import DEFAULT_WINDOW
 from tidings.opening import Embedded
 from tidings.protocol.application import plain
+from tidings.protocol.application.ordered import SLOW_READER_EVENTS
 from tidings.protocol.reliable_client import ReliableSession
 from tidings.testing import TestNetwork, simulate
 from troubled_service import troubled_client
@@ -264,32 +265,40 @@ def test_without_async() -> None:
 
 
 @pytest.mark.parametrize("change", ["add", "filter"])
-def test_what_waits_for_a_slow_reader_survives_a_change(change: str) -> None:
-    """More waits at the broker than a window: it was published for the subscription as it was before."""
-    count = 3 * DEFAULT_WINDOW
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_waits_for_a_slow_reader_survives_a_change(change: str, order: str) -> None:
+    """More waits at the broker than a window, and than an order buffers: it was published for the subscription as it
+    was before."""
+    count = 3 * DEFAULT_WINDOW + (0 if order == "none" else SLOW_READER_EVENTS)
 
-    async def scenario(bus: Embedded) -> None:
-        async with bus.connect() as reader, reader.subscribe("/a", where="n >= 0") as stream:
-            await tell(bus, 0, count, "/a")
-            if change == "add":
-                await stream.add("/b")
-            else:
-                await stream.change(where="n >= 0 OR m = 1")
-            await tell(bus, count, 5, "/a")
-            assert numbers(await take(stream, count + 5)) == list(range(count + 5))
-            assert await quiet(stream)
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b0") as publisher, net.connect("b1") as reader:
+            async with reader.subscribe("/a", where="n >= 0", order=order) as stream:
+                await tell(publisher, 0, count, "/a")
+                if change == "add":
+                    await stream.add("/b")
+                else:
+                    await stream.change(where="n >= 0 OR m = 1")
+                await asyncio.sleep(10)
+                await tell(publisher, count, 5, "/a")
+                assert numbers(await take(stream, count + 5)) == list(range(count + 5))
+                await asyncio.sleep(10)
+                assert not len(stream)
 
-    run(scenario, mode="guaranteed")
+    simulate(scenario, mode="guaranteed", order_topics=("/a", "/b"))
 
 
-def test_striking_out_what_waits_for_the_old_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("order", ORDERS)
+def test_striking_out_what_waits_for_the_old_one_is_noticed(
+    order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The planted bug to the test above."""
     unsubscribe = ReliableSession.unsubscribe
     monkeypatch.setattr(
         ReliableSession, "unsubscribe", lambda self, name, drain=False: unsubscribe(self, name)
     )
     with pytest.raises((AssertionError, TimeoutError)):
-        test_what_waits_for_a_slow_reader_survives_a_change("add")
+        test_what_waits_for_a_slow_reader_survives_a_change("filter", order)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -22,6 +22,7 @@ from tidings.protocol.facts import EventsMissed, Misbehaviour, PublicationConfir
 from tidings.scenario.arrivals import NS_PER_S, Arrival, arrivals
 from tidings.simulator.actor import Actor, Window
 from tidings.simulator.faults import nanoseconds
+from tidings.simulator.resuming_actor import ResumingActor
 
 log = logging.getLogger("tidings.cli")
 
@@ -87,12 +88,15 @@ class LiveSubscriber(Role):
     def __init__(self, work: SubscriberWork, link: LiveLink) -> None:
         super().__init__(work.name, link)
         self._work = work
-        self._ordered = Order(work.order) in ORDERED
-        self.actor: Actor
-        """From when it is known which network this is."""
+        self.reached = work.reached
+        self._order = Order(work.order)
+        self._begins_anew = self._order in ORDERED and not work.kept
+        self.actor: Actor | None = None
+        """From when the client is there."""
 
     async def run(self) -> None:
         """Who was away when its topics changed asks for the last of them."""
+        assert self.actor is not None, "the client is there"
         timeline, taken, topics = self._work.timeline, self._work.done, self._work.topics
         while taken < len(timeline) and nanoseconds(timeline[taken].at_s) <= self.go.now:
             topics = timeline[taken].topics
@@ -106,31 +110,39 @@ class LiveSubscriber(Role):
             self.actor.change(step.topics)
             report(words.StepTaken(self.name))
 
-    def on_first_connection(self) -> None:
-        """Back from a crash: it asks again for what there was, before the broker shows what it has kept for it. What
-        its broker may still know and is of no use ends."""
-        work, order = self._work, Order(self._work.order)
-        kept = self.link.connection.mode == GUARANTEED and not self._ordered
-        begun = work.begun if kept else None
-        self.actor = Actor(self, work.name, work.filter, order, kept=kept, made=work.made, begun=begun)
+    def on_open(self) -> None:
+        """Back from a crash: it asks again for what there was. What its broker may still know and is of no use ends."""
+        work, actor = self._work, self._make_actor()
+        self.actor = actor
         for name in work.entries:
             self.link.session.end_earlier(name)
         for held in work.held:
-            subscription = Subscription(held.subscription, held.topics, work.filter, order)
+            subscription = Subscription(held.subscription, held.topics, work.filter, self._order)
             window = Window(subscription, self.go.wall_ns + held.requested_ns)
             if held.accepted:
                 window.accepted_at = window.requested_at
             if held.cancelled_ns is not None:
                 window.cancelled_at = self.go.wall_ns + held.cancelled_ns
-            self.actor.restore(window)
-        self.actor.back()
+            actor.restore(window)
+        actor.back()
+
+    def _make_actor(self) -> Actor:
+        work, order = self._work, self._order
+        made, begun = work.made, work.begun
+        if order not in ORDERED or not work.kept:
+            return Actor(self, work.name, work.filter, order, kept=work.kept, made=made, begun=begun)
+        crashed_at = None if work.crashed_ns is None else self.go.wall_ns + work.crashed_ns
+        return ResumingActor(
+            self, work.name, work.filter, order, made=made, begun=begun, crashed_at=crashed_at
+        )
 
     def on_fact(self, fact: object) -> None:
-        self.actor.on_fact(fact)
+        if self.actor is not None:
+            self.actor.on_fact(fact)
 
     def on_subscribing(self, name: str) -> None:
         """The network must not hear of what nobody would end after a crash."""
-        if self._ordered:
+        if self._begins_anew:
             report(words.Entries(self.name, (*self.link.application.beneath, name)))
 
     # --- What the actor needs and says
@@ -159,7 +171,8 @@ class LiveSubscriber(Role):
         )
 
     def accepted(self, window: Window) -> None:
-        report(words.Accepted(self.name, window.subscription.id, self._since_start(window.accepted_at)))
+        subscription, at_ns = window.subscription.id, self._since_start(window.accepted_at)
+        report(words.Accepted(self.name, subscription, at_ns, self.reached))
 
     def cancelled(self, window: Window) -> None:
         report(words.Cancelled(self.name, window.subscription.id, self._since_start(window.cancelled_at)))
@@ -173,9 +186,8 @@ class LiveSubscriber(Role):
         if sequence <= self._work.marks.get(subscription, {}).get(source, 0):
             return
         published_ns = self._since_start(publication.published_at)
-        report(
-            words.Delivered(self.name, subscription, source, sequence, published_ns, self.go.now, late, by)
-        )
+        times = (published_ns, self.go.now)
+        report(words.Delivered(self.name, subscription, source, sequence, *times, late, by, self.reached))
 
     def missed(self, fact: EventsMissed) -> None:
         source = source_text(fact.source, fact.incarnation)
@@ -183,6 +195,9 @@ class LiveSubscriber(Role):
 
     def failed(self, reason: str) -> None:
         report(words.Failed(reason))
+
+    def not_resumed(self) -> None:
+        log.warning("%s has not resumed after its crash", self.name)
 
     def broken(self, reason: str) -> None:
         report(words.Broken(self.name, reason))

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tidings.net.address import Address
+from tidings.protocol.application.bookmark import Reached
 from tidings.scenario.schema import Order, Publisher
 from tidings.scenario.timeline import Step
 
@@ -44,13 +45,18 @@ class SubscriberWork(msgspec.Struct, frozen=True):
     """How many subscriptions it has made."""
     begun: tuple[str, ...] | None = None
     """With which topics it began."""
+    kept: bool = False
+    """Its broker keeps its subscriptions while it is down, and it goes on with them."""
+    reached: Reached | None = None
+    """With an order that goes on: how far it has come, and when it was killed."""
+    crashed_ns: int | None = None
     held: tuple[Held, ...] = ()
     marks: Mapping[str, Mapping[str, int]] = {}
     """Subscription -> source -> the last sequence that it was shown; what its disk would hold."""
     topics: tuple[str, ...] | None = None
-    """With an order: what it is to be subscribed to."""
+    """With an order that begins anew: what it is to be subscribed to."""
     entries: tuple[str, ...] = ()
-    """With an order: what its broker may still know of the life before (`Entries`)."""
+    """With an order that begins anew: what its broker may still know of the life before (`Entries`)."""
 
 
 class PublisherWork(msgspec.Struct, frozen=True):
@@ -141,6 +147,8 @@ class Accepted(Fact, frozen=True, gc=False):
     subscriber: str
     subscription: str
     at_ns: int
+    reached: Reached | None = None
+    """With an order that goes on after a crash: how far it has come."""
 
 
 class Cancelled(Fact, frozen=True, gc=False):
@@ -165,6 +173,8 @@ class Delivered(Fact, frozen=True, gc=False):
     at_ns: int
     out_of_order: bool
     recovered_by: str = ""
+    reached: Reached | None = None
+    """With an order that goes on after a crash: how far it has come with this event."""
 
 
 class Missed(Fact, frozen=True, gc=False):
@@ -184,7 +194,7 @@ class Stamped(Fact, frozen=True, gc=False):
 
 
 class Entries(Fact, frozen=True, gc=False):
-    """Of a subscriber with an order: all its subscriptions in the service, by name."""
+    """Of a subscriber with an order that begins anew after a crash: all its subscriptions in the service, by name."""
 
     subscriber: str
     entries: tuple[str, ...]

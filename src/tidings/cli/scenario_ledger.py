@@ -15,6 +15,7 @@ from tidings.cli.scenario_facts import Held, SubscriberWork
 from tidings.model.errors import ScenarioError
 from tidings.model.predicates import Scalar
 from tidings.model.subscription import Interest, Order, Subscription
+from tidings.protocol.application.bookmark import Reached
 from tidings.scenario.expand import PlannedSubscriber
 from tidings.scenario.ordering import ORDERS
 from tidings.structures.interest_index import InterestIndex
@@ -53,8 +54,10 @@ class Account:
 class Subscriber:
     """One subscriber of the plan, and how far it has come."""
 
-    def __init__(self, plan: PlannedSubscriber) -> None:
+    def __init__(self, plan: PlannedSubscriber, *, kept: bool) -> None:
         self.plan = plan
+        self.kept = kept
+        """Over a crash its subscriptions go on."""
         self.accounts: dict[str, Account] = {}
         self.marks: dict[str, dict[str, int]] = {}
         self.steps = 0
@@ -62,6 +65,10 @@ class Subscriber:
         self.entries: tuple[str, ...] = ()
         self.broken_after = 0
         """With an order: after so many steps it was given up."""
+        self.forgotten = 0
+        """So many subscriptions it had then."""
+        self.reached: Reached | None = None
+        self.crashed_ns: int | None = None
 
     @property
     def ordered(self) -> bool:
@@ -78,16 +85,33 @@ class Subscriber:
             plan.timeline,
             done=self.steps,
             made=len(self.accounts),
+            kept=self.kept,
         )
-        if self.ordered:
+        if self.ordered and not self.kept:
             return structs.replace(work, topics=self._topics, entries=self.entries)
-        first = next(iter(self.accounts.values()), None)
+        accounts = [*self.accounts.values()][self.forgotten :]
+        if self.kept and accounts:
+            work = structs.replace(work, begun=accounts[0].request.topics)
+        if self.ordered:
+            return structs.replace(
+                work,
+                held=tuple(account.held for account in accounts),
+                reached=self.reached if keep_marks else None,
+                crashed_ns=self.crashed_ns,
+            )
         return structs.replace(
             work,
-            begun=None if first is None else first.request.topics,
-            held=tuple(account.held for account in self.accounts.values() if not account.ended),
+            held=tuple(account.held for account in accounts if not account.ended),
             marks=self.marks if keep_marks else {},
         )
+
+    def crashed(self, at_ns: int) -> list[Account]:
+        """Those that end with the crash."""
+        self.crashed_ns = at_ns
+        if not self.ordered:
+            return []
+        accounts = [*self.accounts.values()]
+        return accounts[: self.forgotten] if self.kept else accounts
 
     @property
     def _topics(self) -> tuple[str, ...] | None:
@@ -95,8 +119,20 @@ class Subscriber:
 
 
 class Ledger:
-    def __init__(self, writer: TraceWriter, subscribers: tuple[PlannedSubscriber, ...]) -> None:
-        self.subscribers = {plan.name: Subscriber(plan) for plan in subscribers}
+    """`keeps`: brokers keep the subscriptions of clients that are down. `resumes`: so do those who give the order."""
+
+    def __init__(
+        self,
+        writer: TraceWriter,
+        subscribers: tuple[PlannedSubscriber, ...],
+        *,
+        keeps: bool = False,
+        resumes: bool = False,
+    ) -> None:
+        self.subscribers = {
+            plan.name: Subscriber(plan, kept=resumes if plan.order in ORDERS else keeps)
+            for plan in subscribers
+        }
         self.missed = 0
         """Events that a broker said it had given up."""
         self.stamped = 0
@@ -165,7 +201,8 @@ class Ledger:
                 self.subscribers[subscriber].entries = names
             case words.Broken(subscriber, reason):
                 self.broken.append(f"{subscriber}: {reason}")
-                self.subscribers[subscriber].broken_after = self.subscribers[subscriber].steps
+                known = self.subscribers[subscriber]
+                known.broken_after, known.forgotten, known.reached = known.steps, len(known.accounts), None
             case words.Failed(reason):
                 raise ScenarioError(reason)
             case words.Ready():
@@ -174,11 +211,10 @@ class Ledger:
                 self._on_subscription(fact)
 
     def crashed(self, name: str, at_ns: int) -> None:
-        """A client is gone. With an order its subscription ends there: it comes back as somebody else."""
+        """A client is gone. With an order that begins anew its subscription ends there."""
         subscriber = self.subscribers.get(name)
-        if subscriber is None or not subscriber.ordered:
-            return
-        for subscription, account in subscriber.accounts.items():
+        for account in () if subscriber is None else subscriber.crashed(at_ns):
+            subscription = account.request.subscription
             if account.cancelled_ns == NEVER:
                 self._on_subscription(words.Cancelled(name, subscription, at_ns))
             self._on_subscription(words.Ended(name, subscription))
@@ -198,7 +234,8 @@ class Ledger:
         match fact:
             case words.Requested():
                 self._on_requested(fact)
-            case words.Accepted(subscriber, subscription, at_ns):
+            case words.Accepted(subscriber, subscription, at_ns, reached):
+                self._note_reached(subscriber, reached)
                 self._unaccepted.discard((subscriber, subscription))
                 self._account(subscriber, subscription).accepted_ns = at_ns
                 self._writer.accepted(subscriber, subscription, at_ns)
@@ -209,6 +246,10 @@ class Ledger:
             case words.Ended(subscriber, subscription):
                 self._account(subscriber, subscription).ended = True
                 self.subscribers[subscriber].marks.pop(subscription, None)
+
+    def _note_reached(self, subscriber: str, reached: Reached | None) -> None:
+        if reached is not None:
+            self.subscribers[subscriber].reached = reached
 
     def _on_requested(self, fact: words.Requested) -> None:
         subscriber = self.subscribers[fact.subscriber]
@@ -223,6 +264,7 @@ class Ledger:
     def _on_delivered(self, fact: words.Delivered) -> None:
         subscriber = self.subscribers[fact.subscriber]
         event_id = f"{fact.source}:{fact.sequence}"
+        self._note_reached(fact.subscriber, fact.reached)
         self._writer.delivered(
             fact.subscriber,
             fact.subscription,

@@ -61,8 +61,8 @@ class Role:
         """Facts that another role of the client cares for come here, too."""
         raise NotImplementedError
 
-    def on_first_connection(self) -> None:
-        """With the broker, and before anything comes over it."""
+    def on_open(self) -> None:
+        """The client is there, with all that it needs."""
 
     def on_connection_lost(self) -> None:
         """With the broker."""
@@ -112,15 +112,12 @@ class Sequencers:
 
 
 class _Told:
-    """The session with the broker; roles hear of subscriptions before the network does.
-
-    No bookmarks where there is an order: in a trace the subscription of a client that crashes ends with the crash, and
-    another begins."""
+    """The session with the broker; roles hear of subscriptions before the network does."""
 
     def __init__(self, link: LiveLink) -> None:
         self._link = link
         session = self._session = link.session
-        self.bookmarks = session.bookmarks if link.sequencers is None else None
+        self.bookmarks = session.bookmarks
         self.identity = session.identity
         self.reserve = session.reserve
         self.publish_as = session.publish_as
@@ -174,6 +171,8 @@ class LiveLink:
                 tasks.create_task(self.sequencers.open(self.name, self._on_session_fact))
         if self.sequencers is not None:
             self.application.add_order(self.sequencers.module, patience=self.sequencers.patience)
+        for role in self.roles:
+            role.on_open()
 
     async def _open_connection(self) -> None:
         while True:
@@ -203,8 +202,6 @@ class LiveLink:
             self._was_connected = True
             self.session.takes_runs = self.sequencers is not None
             self.application = Application(_Told(self), self.on_fact, lingers=True)
-            for role in self.roles:
-                role.on_first_connection()
         elif not up and self.connection.closed and not self._closing:
             report(words.Failed(f"client {self.name!r}: {reason}"))
         elif not up:

@@ -117,8 +117,11 @@ class Conductor:
         scenario = plan.scenario
         self.plan = plan
         self.writer = writer
-        self.ledger = Ledger(writer, plan.subscribers)
         self.guaranteed = scenario.overlay.mode == "guaranteed"
+        patient = plan.ordering is not None and not plan.ordering.buffer_events
+        self.ledger = Ledger(
+            writer, plan.subscribers, keeps=self.guaranteed, resumes=self.guaranteed and patient
+        )
         self.duration_ns = nanoseconds(scenario.duration_s)
         self.settle_ns = nanoseconds(scenario.settle_s)
         self.settled_ns = 0

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from typing import Protocol
 
 import msgspec
 
@@ -26,6 +27,11 @@ from tidings.protocol.store import Store
 TABLE = "bookmarks"
 Send = Callable[[Bookmark], None]
 Emit = Callable[[object], None]
+
+
+class EndEarlier(Protocol):
+    def __call__(self, subscription_id: str, *, drain: bool = False) -> None: ...
+
 
 _encode_key = msgspec.msgpack.Encoder().encode
 _decode_key = msgspec.msgpack.Decoder(tuple[str, str]).decode
@@ -108,9 +114,9 @@ class KeptBookmarks(Part):
 class LeftBookmarks:
     """The client's half: what an earlier life has left at the broker, and what this one leaves there."""
 
-    def __init__(self, send: Send, emit: Emit, end: Callable[[str, bool], None]) -> None:
+    def __init__(self, send: Send, emit: Emit, end: EndEarlier) -> None:
         self.end = end
-        """A subscription of an earlier life is not wanted any more; True: what is on its way for it is."""
+        """A subscription of an earlier life is not wanted any more; `drain`: what is on its way for it is."""
         self.known = False
         """The broker has said what it has."""
         self._send = send

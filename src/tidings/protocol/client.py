@@ -202,11 +202,15 @@ class Session(Part):
         self._answered(held.subscription.id)
         self.port.set_timer((self.name, "drain", held.subscription.id), self.port.now + DRAIN_NS)
 
-    def end_earlier(self, subscription_id: str) -> None:
-        """A subscription of an earlier life of this client, which the broker may still know."""
+    def end_earlier(self, subscription_id: str, *, drain: bool = False) -> None:
+        """A subscription of an earlier life of this client, which the broker may still know. `drain`: what is on its way
+        for it, or waits there, still comes, for others of this client as well, and whole because of it."""
         held = self._held[subscription_id] = Held(Subscription(subscription_id))
-        held.state = CANCELLING
-        self._ask(held)
+        if drain:
+            self._drain(held)
+        else:
+            held.state = CANCELLING
+            self._ask(held)
 
     def stop_acknowledging(self) -> None:
         """What is not done with is for a later life of this client, where the broker keeps it."""

@@ -41,7 +41,7 @@ from tidings.protocol.facts import Misbehaviour, SpillFailed
 from tidings.protocol.hops import Hops, Senders
 from tidings.protocol.kernel import Part, Port, TimerName
 from tidings.protocol.labels import Label, on_path
-from tidings.protocol.local_subscriptions import ENDED, LocalSubscriptions
+from tidings.protocol.local_subscriptions import LocalSubscriptions
 from tidings.protocol.matching import selected
 from tidings.protocol.parking import Parking
 from tidings.protocol.queued import Flow, Hop, LocalClient, Queue, Queued, Row
@@ -455,13 +455,10 @@ class Delivery(Part, SessionListener, SubscriptionListener):
     def _notification(self, queued: Queued, client: str) -> Message:
         message = self._spill.body(queued)
         subscriptions = queued.local[client]
-        stays_whole = not self._local.only_headers(client, subscriptions)
-        if ENDED in subscriptions:
-            subscriptions = tuple(name for name in subscriptions if name != ENDED)
         if isinstance(message, ForwardGap):
             return Missed(subscriptions, message.source, message.incarnation, message.first, message.last)
         stretch = message.stretch
-        if not stays_whole:
+        if self._local.only_headers(client, subscriptions):
             stretch = stripped(stretch)
         return Notify(subscriptions, stretch)
 
@@ -552,13 +549,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             wanted = queued.local.get(client, ())
             if hop not in queued.pending or subscription not in wanted:
                 continue
-            left = tuple(other for other in wanted if other not in (subscription, ENDED))
-            if (
-                left
-                and not self._local.only_headers(client, wanted)
-                and self._local.only_headers(client, left)
-            ):
-                left += (ENDED,)
+            left = tuple(other for other in wanted if other != subscription)
             if left:
                 queued.local = {**queued.local, client: left}
             elif not queued.hops.get(hop):  # what is on its way is acknowledged like anything else

@@ -17,9 +17,6 @@ UNKNOWN_CLIENT = "?"
 Targets = Mapping[str, tuple[str, ...]]
 """Clients with the subscriptions that something is for."""
 MAX_CACHED_TARGETS = 4_096
-ENDED = "-"
-"""In the place of a subscription that has ended: what it selected goes to the client's others as a whole. An order
-changes what it wants so, and means only what is published from then on."""
 
 
 class Held:

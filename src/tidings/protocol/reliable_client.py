@@ -218,12 +218,8 @@ class ReliableSession(Session):
             for key in [key for key in self._undone if key[0] == subscription_id]:
                 self._undone[key].finish(0, END)
 
-    def end_earlier(self, subscription_id: str, drain: bool = False) -> None:
-        if drain:  # what comes for it comes for others as well, whole because of it
-            held = self._held[subscription_id] = Held(Subscription(subscription_id))
-            self._drain(held)
-        else:
-            super().end_earlier(subscription_id)
+    def end_earlier(self, subscription_id: str, *, drain: bool = False) -> None:
+        super().end_earlier(subscription_id, drain=drain)
         self._asked.add(subscription_id)
         for early in self._early:
             early.waits_for.discard(subscription_id)

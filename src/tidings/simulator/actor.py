@@ -106,25 +106,26 @@ class Actor:
     # --- What the application wants
 
     def change(self, topics: tuple[str, ...] | None) -> None:
-        self._close_current()
+        now = self._host.now
+        self._close_current(now)
         self._topics = topics
         if self._host.application is not None:
-            self._follow(self._host.application)
+            self._follow(self._host.application, now)
 
-    def _follow(self, application: Application) -> None:
+    def _follow(self, application: Application, now: int) -> None:
         topics = self._topics
         if topics is not None and self.current is None:
-            self.current = self._open_window(topics)
-        began_at = self._host.now if self.current is None else self.current.requested_at
+            self.current = self._open_window(topics, now)
+        began_at = now if self.current is None else self.current.requested_at
         self._since = {topic: self._since.get(topic, began_at) for topic in topics or ()}
         if not self.id:
-            self._start(application)
+            self._start(application, now)
         elif topics is None:
             application.rest(self.id)
         else:
             application.change(self.id, topics, self._condition)
 
-    def _start(self, application: Application) -> None:
+    def _start(self, application: Application, now: int) -> None:
         """As the first life did, and from there to what is wanted now: what comes meanwhile comes for what it had."""
         begun = self._begun or self._topics
         if begun is not None:
@@ -132,7 +133,7 @@ class Actor:
             self.id = self._make_id()
             self._start_with(application, Subscription(self.id, begun, self._condition, self._order))
             if begun != self._topics:
-                self._follow(application)
+                self._follow(application, now)
 
     def _make_id(self) -> str:
         if self._ordered:
@@ -149,7 +150,7 @@ class Actor:
         self.lives += 1
         if self._topics is not None or self._begun is not None:
             assert self._host.application is not None
-            self._follow(self._host.application)
+            self._follow(self._host.application, self._host.now)
 
     def crashed(self) -> None:
         """The client is gone, with what it knew."""
@@ -161,6 +162,9 @@ class Actor:
 
     def restore(self, window: Window) -> None:
         """One of an earlier life of this actor, the earliest first."""
+        goes_on = bool(self._windows) and self._windows[-1].cancelled_at == window.requested_at
+        since, began_at = self._since if goes_on else {}, window.requested_at
+        self._since = {topic: since.get(topic, began_at) for topic in window.subscription.topics}
         self._windows.append(window)
         if window.cancelled_at == NEVER:
             self.current = window
@@ -168,18 +172,18 @@ class Actor:
         else:
             self._end_later(window)
 
-    def _open_window(self, topics: tuple[str, ...], at: int | None = None) -> Window:
+    def _open_window(self, topics: tuple[str, ...], at: int) -> Window:
         subscription = Subscription(f"{self._name}#{self._made}", topics, self._condition, self._order)
         self._made += 1
-        window = Window(subscription, self._host.now if at is None else at)
+        window = Window(subscription, at)
         self._windows.append(window)
         self._host.requested(window)
         return window
 
-    def _close_current(self) -> None:
+    def _close_current(self, now: int) -> None:
         window, self.current = self.current, None
         if window is not None:
-            self._close(window, self._host.now)
+            self._close(window, now)
 
     def _close(self, window: Window, at: int) -> None:
         window.cancelled_at = at
@@ -198,7 +202,7 @@ class Actor:
 
     def _forget(self) -> None:
         """What was on its way is lost."""
-        self._close_current()
+        self._close_current(self._host.now)
         self._windows.clear()
         self._since.clear()
 

@@ -8,13 +8,13 @@ the run ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from tidings.model.errors import OrderError
 from tidings.model.event import Publication, source_text
 from tidings.model.run import RunMaker
 from tidings.model.subscription import Order
 from tidings.protocol.application.application import ORDERED, Application
+from tidings.protocol.application.bookmark import Reached
 from tidings.protocol.facts import (
     EventsMissed,
     Misbehaviour,
@@ -219,6 +219,9 @@ class SimulatedSubscriber:
         if not self._actor.kept:
             self._lost = self._client.application.beneath
         self._actor.crashed()
+        marks = self._node.disk.get("marks", {})
+        for name in [name for name in marks if name.startswith(f"{self._name}@")]:
+            del marks[name]  # an order has its own: what came and was only buffered was not shown
 
     @property
     def waiting(self) -> str:
@@ -235,8 +238,13 @@ class SimulatedSubscriber:
         return self._schedule.now
 
     @property
-    def disk(self) -> dict[str, Any]:
-        return self._node.disk
+    def reached(self) -> Reached | None:
+        kept: Reached | None = self._node.disk.get("reached")
+        return kept
+
+    @reached.setter
+    def reached(self, reached: Reached | None) -> None:
+        self._node.disk["reached"] = reached
 
     def not_resumed(self) -> None:
         assert self._ordering is not None

@@ -6,42 +6,46 @@ could not resume, the subscription ends with the crash, and another begins when 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
+from tidings.model.event import Publication
 from tidings.model.subscription import Order, Subscription
 from tidings.protocol.application.application import Application
 from tidings.protocol.application.bookmark import Reached
 from tidings.protocol.facts import Delivered
 from tidings.simulator.actor import NEVER, Actor, Host
 
-REACHED = "reached"
-"""Where on its disk a subscriber has how far it has come."""
-
 
 class ResumingHost(Host, Protocol):
-    @property
-    def disk(self) -> dict[str, Any]: ...
+    reached: Reached | None
+    """How far the subscriber has come: kept over a crash, with what it was shown."""
+
     def not_resumed(self) -> None: ...
 
 
 class ResumingActor(Actor):
-    def __init__(self, host: ResumingHost, name: str, condition: str | None, order: Order) -> None:
-        super().__init__(host, name, condition, order, kept=True)
+    def __init__(
+        self,
+        host: ResumingHost,
+        name: str,
+        condition: str | None,
+        order: Order,
+        *,
+        made: int = 0,
+        begun: tuple[str, ...] | None = None,
+        crashed_at: int | None = None,
+    ) -> None:
+        super().__init__(host, name, condition, order, kept=True, made=made, begun=begun)
         self._resuming_host = host
         self._started_at = 0
-        self._crashed_at: int | None = None
-        """Of the life before, until it is known whether this one has resumed."""
+        self._crashed_at = crashed_at
+        """The life before, until it is known whether this one has resumed."""
+        self._undone = 0
+        """Events that were shown, and of which nobody heard that they are done with."""
 
     # --- Lives
 
-    def back(self) -> None:
-        self._started_at = self._host.now
-        super().back()
-
     def crashed(self) -> None:
-        marks = self._resuming_host.disk.get("marks", {})
-        for name in [name for name in marks if name.startswith(f"{self._name}@")]:
-            del marks[name]  # an order has its own: what came and was only buffered was not shown
         self.id = ""
         self._crashed_at = self._host.now
 
@@ -49,7 +53,8 @@ class ResumingActor(Actor):
         return self._name
 
     def _start_with(self, application: Application, subscription: Subscription) -> None:
-        application.start(subscription, self._resuming_host.disk.get(REACHED))
+        self._started_at = self._host.now
+        application.start(subscription, self._resuming_host.reached)
 
     def _look_at_life(self) -> None:
         """Once it is known who this life is: not the one before, if its subscriber is another."""
@@ -57,7 +62,7 @@ class ResumingActor(Actor):
         application = self._host.application
         if crashed_at is None or application is None:
             return
-        kept: Reached | None = self._resuming_host.disk.get(REACHED)
+        kept = self._resuming_host.reached
         if kept is None or kept.incarnation != application.reached(self.id, 0).incarnation:
             had = any(window.accepted_at < crashed_at <= window.cancelled_at for window in self._windows)
             if had and kept is not None and kept.done:
@@ -77,23 +82,27 @@ class ResumingActor(Actor):
 
     # --- What the client says
 
+    def on_fact(self, fact: object) -> None:
+        super().on_fact(fact)
+        self._undone = 0
+
     def _on_complete(self) -> None:
         self._look_at_life()
         self._keep_reached(0)
         super()._on_complete()
 
-    def _on_delivered(self, fact: Delivered) -> None:
-        """What is shown is kept, with how far that is, before anybody hears that it is done with. A crash is never in
-        the middle of this."""
+    def _on_publication(self, publication: Publication, fact: Delivered) -> None:
+        """What is shown is kept, with how far that is, before anybody hears that it is done with."""
         self._look_at_life()
-        self._keep_reached(fact.stretch.count)
-        super()._on_delivered(fact)
+        self._undone += 1
+        self._keep_reached(self._undone)
+        super()._on_publication(publication, fact)
 
     def _keep_reached(self, count: int) -> None:
         if self._host.application is not None:
-            self._resuming_host.disk[REACHED] = self._host.application.reached(self.id, count)
+            self._resuming_host.reached = self._host.application.reached(self.id, count)
 
     def _on_broken(self, reason: str) -> None:
         super()._on_broken(reason)
-        self._resuming_host.disk.pop(REACHED, None)
+        self._resuming_host.reached = None
         self._crashed_at = None

@@ -209,7 +209,7 @@ def decode_bookmark(state: bytes) -> Bookmark | Forms:
 def end_kept(bookmarks: LeftBookmarks, subscription_id: str, kept: Bookmark | Forms) -> None:
     """What an earlier life has left is of no use to this one."""
     for name in kept.names(subscription_id):
-        bookmarks.end(name, False)
+        bookmarks.end(name)
     bookmarks.forget(subscription_id)
 
 

@@ -64,7 +64,6 @@ class Numbering:
         """What came before them and is not with the service."""
         self._handles: RangeMap[int] = RangeMap()
         """Sequences that the service has not confirmed -> their handle in the module."""
-        module.on_gather = self._close
 
     def publish(self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int) -> int:
         """The event's sequence; OrderError if its topic gets no numbers any more. Mistakes show before it has one."""
@@ -79,17 +78,17 @@ class Numbering:
         if rank is not None and self._module.is_full:
             raise OrderError(FULL)
         if rank != self._rank:
-            self._close()
+            self.close()
             self._rank = rank
         sequence = self._beneath.next_sequence
         is_full = self._making.add(sequence, topic, attributes, payload, published_at)
         self._beneath.reserve()
         if is_full:
             self._ask(self._making.take_full())
-        self._module.gather()
+        self._module.gather(self)
         return sequence
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """What was published until now makes a run."""
         self._ask(self._making.take_all())
 

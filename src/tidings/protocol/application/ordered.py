@@ -448,8 +448,10 @@ class OrderedSubscription:
         self._owner.emit(SubscriptionProgress(self.id, fact.uncovered))
 
     def on_cancelled(self, fact: SubscriptionCancelled) -> None:
-        """One of several."""
-        self._draining.pop(fact.subscription, None)
+        """What was wanted as a whole before has all come."""
+        if fact.subscription in self._draining:
+            del self._draining[fact.subscription]
+            self._tell()
 
     def on_joined(self, ranks: Iterable[int]) -> None:
         """By the module. What was left and joined again meanwhile begins with the last time."""
@@ -487,9 +489,9 @@ class OrderedSubscription:
             self._owner.emit(SubscriptionBroken(self.id, f"{NOT_RESUMED}: {reason}"))
             return False
         for name in kept.others:
-            self._bookmarks.end(name, False)
+            self._bookmarks.end(name)
         for name in kept.draining:
-            self._bookmarks.end(name, True)
+            self._bookmarks.end(name, drain=True)
         wanted, self._interest = self._interest, make_interest(kept.topics, kept.filter)
         self._settled = self._interest
         self._made = dict(kept.joined) | {entry.rank: entry.joined for entry in kept.entries}

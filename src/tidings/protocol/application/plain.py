@@ -189,7 +189,7 @@ class PlainSubscription:
         names = [self._name(form) for form in had]
         for name in kept.names(self.id):
             if name not in names:
-                self._bookmarks.end(name, False)
+                self._bookmarks.end(name)
         self._ask_for(*had)
         for name in list(self._draining):
             self._owner.unsubscribe(name, drain=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from tidings.model.messages import Message
 from tidings.model.ordering_messages import (
@@ -177,6 +178,13 @@ PUBLISHER = 0
 """The key of the publisher's timers; subscribers have theirs from 1."""
 
 
+class Gatherer(Protocol):
+    """Whoever makes runs of what is published in one instant."""
+
+    def close(self) -> None:
+        """The instant ends: publish what belongs to it."""
+
+
 class OrderingModule(Part):
     """`incarnation` was never used by a module of this node before; those after it are this module's."""
 
@@ -195,9 +203,9 @@ class OrderingModule(Part):
         self.routes = Routes(layout)
         self._incarnation = incarnation
         self._publisher: OrderedPublisher | None = None
-        self.on_gather: Callable[[], None] = lambda: None
-        """Called at the end of an instant for which somebody asked with `gather`: the last chance to publish in it."""
         self._gathering = False
+        self._gatherer: Gatherer | None = None
+        """Who has still something to publish in this instant."""
         self._pending: deque[_Pending] = deque()
         """In the order of publication: not all stamped, none handed over."""
         self._waiting = 0
@@ -327,14 +335,17 @@ class OrderingModule(Part):
         self._waiting += count
         self._request(pending)
 
-    def gather(self) -> None:
-        """What is published until the end of this instant is asked for together."""
+    def gather(self, gatherer: Gatherer | None = None) -> None:
+        """What is published until the end of this instant is asked for together, and what the gatherer has then."""
+        self._gatherer = gatherer or self._gatherer
         if not self._gathering:
             self._gathering = True
             self.port.set_timer((self.name, "gather"), self.port.now)
 
     def _on_gathered(self) -> None:
-        self.on_gather()
+        gatherer, self._gatherer = self._gatherer, None
+        if gatherer is not None:
+            gatherer.close()
         self._gathering = False
         if self._publisher is not None:
             self._publisher.flush()
