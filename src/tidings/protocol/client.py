@@ -203,8 +203,8 @@ class Session(Part):
         self.port.set_timer((self.name, "drain", held.subscription.id), self.port.now + DRAIN_NS)
 
     def end_earlier(self, subscription_id: str, *, drain: bool = False) -> None:
-        """A subscription of an earlier life of this client, which the broker may still know. `drain`: what is on its way
-        for it, or waits there, still comes, for others of this client as well, and whole because of it."""
+        """A subscription of an earlier life of this client, which the broker may still know. `drain`: what is on its
+        way for it, or waits there, still comes, for others of this client as well, and whole because of it."""
         held = self._held[subscription_id] = Held(Subscription(subscription_id))
         if drain:
             self._drain(held)
