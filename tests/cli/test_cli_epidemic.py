@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -20,14 +21,14 @@ from hypothesis import strategies as st
 from command import process_of_tidings, tidings
 from ports import base_port
 from tidings.cli import scenario_facts as words
+from tidings.cli.broker_options import Algorithm, BrokerOptions, UpOptions
 from tidings.cli.loss import loss_text, parse_loss
-from tidings.cli.options import ModeName, RecoveryName, TransportName
 from tidings.cli.scenario_ledger import Ledger
 from tidings.cli.scenario_run import check_wall_time
-from tidings.cli.settings import Flags, broker_settings
+from tidings.cli.settings import broker_settings
 from tidings.cli.status import rows_of, show
 from tidings.cli.sub import PayloadForm, Printer
-from tidings.cli.up import Where, make_network
+from tidings.cli.up import make_network
 from tidings.model.errors import ScenarioError
 from tidings.model.event import Event
 from tidings.net.address import Address
@@ -46,13 +47,13 @@ Started = subprocess.Popen[str]
 Start = Callable[..., Started]
 
 
-def flags(**changes: object) -> Flags:
-    given: dict[str, object] = {"mode": ModeName.EPIDEMIC, "neighbours": ["b1=127.0.0.1:1"]}
-    return Flags(**(given | changes))  # type: ignore[arg-type]
+def flags(**changes: object) -> BrokerOptions:
+    given: dict[str, object] = {"mode": "epidemic", "neighbours": {"b1": "127.0.0.1:1"}}
+    return BrokerOptions(**(given | changes))  # type: ignore[arg-type]
 
 
-def where(**changes: object) -> Where:
-    return Where(**(dict.fromkeys(Where._fields) | {"mode": ModeName.EPIDEMIC} | changes))  # type: ignore[arg-type]
+def where(**changes: object) -> UpOptions:
+    return UpOptions(**({"mode": "epidemic"} | changes))  # type: ignore[arg-type]
 
 
 # --- Loss as it is written
@@ -111,7 +112,7 @@ def test_a_loss_is_read_back_as_it_was_written(loss: BernoulliLoss | GilbertLoss
 
 
 def test_flags_make_the_settings_of_an_epidemic_broker() -> None:
-    found = broker_settings(flags(label="0.1", recovery=RecoveryName.COMBINED, loss="0.1:3"), None)
+    found = broker_settings(flags(label="0.1", recovery="combined", loss="0.1:3"), None)
     assert (found.mode, found.transport) == ("epidemic", "tcp")
     assert found.neighbours == {"b1": Address("127.0.0.1", 1)}
     assert found.epidemic == EpidemicSettings(
@@ -121,33 +122,33 @@ def test_flags_make_the_settings_of_an_epidemic_broker() -> None:
 
 def test_defaults_of_an_epidemic_broker() -> None:
     assert broker_settings(flags(), None).epidemic == EpidemicSettings()
-    assert broker_settings(Flags(), None).epidemic is None
+    assert broker_settings(BrokerOptions(), None).epidemic is None
 
 
 def test_the_names_of_the_flag_are_the_protocols() -> None:
-    assert sorted(RecoveryName) == sorted(ALGORITHMS)
+    assert sorted(get_args(Algorithm)) == sorted(ALGORITHMS)
 
 
 def test_the_file_has_the_same_keys_and_flags_go_before_it(tmp_path: Path) -> None:
     path = tmp_path / "broker.toml"
     path.write_text('mode = "epidemic"\nlabel = "0.2"\nrecovery = "push"\nloss = 0.25', encoding="utf-8")
-    found = broker_settings(Flags(), path).epidemic
+    found = broker_settings(BrokerOptions(), path).epidemic
     assert found == EpidemicSettings(RecoverySettings(algorithm="push"), (0, 2), BernoulliLoss(rate=0.25))
-    given = Flags(label="0.3", recovery=RecoveryName.NONE, loss="0")
+    given = BrokerOptions(label="0.3", recovery="none", loss="0")
     assert broker_settings(given, path).epidemic == EpidemicSettings(
         RecoverySettings(algorithm="none"), (0, 3)
     )
     path.write_text('mode = "epidemic"\nloss = "0.25:2"', encoding="utf-8")
-    found = broker_settings(Flags(), path).epidemic
+    found = broker_settings(BrokerOptions(), path).epidemic
     assert found == EpidemicSettings(loss=GilbertLoss(rate=0.25, burst=2))
     path.write_text('mode = "epidemic"\nrecovery = "pusch"', encoding="utf-8")
     with pytest.raises(ScenarioError, match="did you mean 'push'"):
-        broker_settings(Flags(), path)
+        broker_settings(BrokerOptions(), path)
 
 
 def test_all_settings_of_recovery_can_be_handed_over() -> None:
     settings = RecoverySettings(algorithm="push", fanout=9, interval_ns=5, adaptive=True, window=0.5)
-    found = broker_settings(flags(recovery_settings=msgspec.json.encode(settings).decode()), None).epidemic
+    found = broker_settings(flags(), None, msgspec.json.encode(settings).decode()).epidemic
     assert found is not None
     assert found.recovery == settings
 
@@ -155,26 +156,38 @@ def test_all_settings_of_recovery_can_be_handed_over() -> None:
 @pytest.mark.parametrize(
     ("given", "flag", "part"),
     [
-        (flags(transport=TransportName.UDP), "--transport", "its brokers speak udp"),
+        (flags(transport="udp"), "--transport", "its brokers speak udp"),
         (flags(label="1"), "--label", "not a label"),
         (flags(loss="2"), "--loss", "below 1"),
-        (flags(recovery_settings="{"), "--recovery-settings", ""),
-        (flags(recovery_settings='{"algorithm": "x"}'), "--recovery-settings", "'x'"),
         (flags(delta=1), "--delta", "--mode guaranteed"),
         (flags(data=Path()), "--data", "--mode guaranteed"),
         (flags(join="127.0.0.1:1"), "--join", "--mode guaranteed"),
-        (flags(neighbours=["b1=127.0.0.1:1@0"]), "--neighbour", "port"),
-        (Flags(recovery=RecoveryName.PUSH), "--recovery", "--mode epidemic"),
-        (Flags(loss="0.1"), "--loss", "--mode epidemic"),
-        (Flags(label="0"), "--label", "guaranteed or epidemic"),
-        (Flags(mode=ModeName.GUARANTEED, loss="0.1"), "--loss", "--mode epidemic"),
-        (Flags(recovery_settings="{}"), "--recovery-settings", "--mode epidemic"),
+        (flags(neighbours={"b1": "127.0.0.1:1@0"}), "--neighbour", "port"),
+        (BrokerOptions(recovery="push"), "--recovery", "--mode epidemic"),
+        (BrokerOptions(loss="0.1"), "--loss", "--mode epidemic"),
+        (BrokerOptions(label="0"), "--label", "guaranteed or epidemic"),
+        (BrokerOptions(mode="guaranteed", loss="0.1"), "--loss", "--mode epidemic"),
     ],
 )
-def test_a_flag_that_cannot_be_used_is_named(given: Flags, flag: str, part: str) -> None:
+def test_a_flag_that_cannot_be_used_is_named(given: BrokerOptions, flag: str, part: str) -> None:
     with pytest.raises(typer.BadParameter) as caught:
         broker_settings(given, None)
     assert caught.value.param_hint == flag
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "part"),
+    [
+        (flags(), "{", ""),
+        (flags(), '{"algorithm": "x"}', "'x'"),
+        (BrokerOptions(), "{}", "--mode epidemic"),
+    ],
+)
+def test_settings_of_recovery_that_cannot_be_used(given: BrokerOptions, text: str, part: str) -> None:
+    with pytest.raises(typer.BadParameter) as caught:
+        broker_settings(given, None, text)
+    assert caught.value.param_hint == "--recovery-settings"
     assert part in str(caught.value)
 
 
@@ -182,7 +195,7 @@ def test_a_file_that_names_what_is_of_another_mode(tmp_path: Path) -> None:
     path = tmp_path / "broker.toml"
     path.write_text("loss = 0.25", encoding="utf-8")
     with pytest.raises(typer.BadParameter, match="--mode epidemic"):
-        broker_settings(Flags(), path)
+        broker_settings(BrokerOptions(), path)
 
 
 def test_the_environment_is_read_as_the_flags_are() -> None:
@@ -200,7 +213,7 @@ def settings_in(command: list[str]) -> RecoverySettings:
 
 
 def test_up_tells_its_brokers_their_labels_and_what_they_share() -> None:
-    network = make_network(where(brokers=3, recovery=RecoveryName.COMBINED, loss="0.1:3"))
+    network = make_network(where(brokers=3, recovery="combined", loss="0.1:3"))
     command = network["b2"]._command()
     assert command[command.index("--mode") + 1] == "epidemic"
     assert command[command.index("--label") + 1] == "0.1"
@@ -214,12 +227,12 @@ def test_a_topology_file_says_how_to_recover(tmp_path: Path) -> None:
     path = tmp_path / "net.toml"
     text = '[overlay]\nmode = "epidemic"\nedges = [["x", "y"]]\n[recovery]\nalgorithm = "push"\nfanout = 7\n'
     path.write_text(text + "[up]\nloss = 0.2\n", encoding="utf-8")
-    command = make_network(where(topology=path, mode=None))["x"]._command()
+    command = make_network(where(mode=None), path)["x"]._command()
     found = settings_in(command)
     assert (found.algorithm, found.fanout) == ("push", 7)
     assert command[command.index("--loss") + 1] == "0.2"
-    given = where(topology=path, mode=None, recovery=RecoveryName.NONE, loss="0")
-    command = make_network(given)["x"]._command()
+    given = where(mode=None, recovery="none", loss="0")
+    command = make_network(given, path)["x"]._command()
     found = settings_in(command)
     assert (found.algorithm, found.fanout) == ("none", 7)
     assert "--loss" not in command
@@ -228,15 +241,15 @@ def test_a_topology_file_says_how_to_recover(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "flag"),
     [
-        (where(transport=TransportName.UDP), "--transport"),
+        (where(transport="udp"), "--transport"),
         (where(delta=1), "--delta"),
         (where(data=Path()), "--data"),
         (where(loss="x"), "--loss"),
         (where(mode=None, loss="0.1"), "--loss"),
-        (where(mode=ModeName.GUARANTEED, recovery=RecoveryName.PUSH), "--recovery"),
+        (where(mode="guaranteed", recovery="push"), "--recovery"),
     ],
 )
-def test_a_flag_of_up_that_cannot_be_used_is_named(given: Where, flag: str) -> None:
+def test_a_flag_of_up_that_cannot_be_used_is_named(given: UpOptions, flag: str) -> None:
     with pytest.raises(typer.BadParameter) as caught:
         make_network(given)
     assert caught.value.param_hint == flag

@@ -13,12 +13,12 @@ import typer
 
 import tidings as api
 from command import process_of_tidings, tidings
-from tidings.cli.options import ModeName, TransportName
+from tidings.cli.broker_options import BrokerOptions, UpOptions
 from tidings.cli.processes import BrokerNetwork, BrokerProcess, GuaranteedNetwork, free_addresses
-from tidings.cli.settings import Flags, broker_settings
+from tidings.cli.settings import broker_settings
 from tidings.cli.status import rows_of, show
 from tidings.cli.topology import read_topology_file, tree
-from tidings.cli.up import Where, make_network
+from tidings.cli.up import make_network
 from tidings.model.errors import ConnectionFailed, ScenarioError
 from tidings.net.address import Address
 from tidings.net.guaranteed import GuaranteedSettings, store_path
@@ -27,15 +27,15 @@ from tidings.protocol.labels import label_text
 PATIENCE_S = 90
 
 
-def flags(**changes: object) -> Flags:
+def flags(**changes: object) -> BrokerOptions:
     given: dict[str, object] = {
         "name": "b1",
-        "mode": ModeName.GUARANTEED,
+        "mode": "guaranteed",
         "label": "0.0",
-        "neighbours": ["b0=127.0.0.1:1@0", "b2=127.0.0.1:2@0.0.0"],
+        "neighbours": {"b0": "127.0.0.1:1@0", "b2": "127.0.0.1:2@0.0.0"},
         "data": Path("here"),
     }
-    return Flags(**(given | changes))  # type: ignore[arg-type]
+    return BrokerOptions(**(given | changes))  # type: ignore[arg-type]
 
 
 # --- Settings
@@ -54,7 +54,7 @@ def test_defaults_of_a_guaranteed_broker() -> None:
     found = broker_settings(flags(), None).guaranteed
     assert found is not None
     assert (found.delta, found.window, found.new, found.recover) == (2, 1024, False, False)
-    plain = broker_settings(Flags(), None)
+    plain = broker_settings(BrokerOptions(), None)
     assert (plain.mode, plain.guaranteed) == ("best-effort", None)
 
 
@@ -74,9 +74,9 @@ def test_the_file_has_the_same_keys_and_flags_go_before_it(tmp_path: Path) -> No
         """,
         encoding="utf-8",
     )
-    found = broker_settings(Flags(), path).guaranteed
+    found = broker_settings(BrokerOptions(), path).guaranteed
     assert found == GuaranteedSettings((0, 0), {"b0": (0,)}, 0, 5, tmp_path / "state", new=True, recover=True)
-    found = broker_settings(Flags(delta=1, window=6, data=Path("there")), path).guaranteed
+    found = broker_settings(BrokerOptions(delta=1, window=6, data=Path("there")), path).guaranteed
     assert found is not None
     assert (found.delta, found.window, found.data) == (1, 6, Path("there"))
 
@@ -85,36 +85,39 @@ def test_the_file_has_the_same_keys_and_flags_go_before_it(tmp_path: Path) -> No
     ("given", "flag", "words"),
     [
         (flags(label=None), "--neighbour", "learns its neighbours"),
-        (flags(label=None, neighbours=[]), "--label", "place in the tree"),
+        (flags(label=None, neighbours={}), "--label", "place in the tree"),
         (flags(join="127.0.0.1:1"), "--join", "is given its label"),
-        (flags(label=None, neighbours=[], join="nowhere:x"), "--join", "port"),
+        (flags(label=None, neighbours={}, join="nowhere:x"), "--join", "port"),
         (flags(label="1"), "--label", "not a label"),
         (flags(data=None), "--data", "directory"),
-        (flags(neighbours=["b0=127.0.0.1:1"]), "--neighbour", "NAME=HOST:PORT@LABEL"),
-        (flags(neighbours=["b0=127.0.0.1:1@x"]), "--neighbour", "not a label"),
-        (flags(neighbours=["b0=127.0.0.1:x@0"]), "--neighbour", "port"),
-        (flags(neighbours=["b1=127.0.0.1:1@0"]), "--neighbour", "own name"),
-        (flags(neighbours=["b0=127.0.0.1:1@0.0"]), "--neighbour", "own label"),
-        (flags(neighbours=["a=127.0.0.1:1@0", "b=127.0.0.1:2@0"]), "--neighbour", "taken by 'a'"),
-        (flags(neighbours=["b0=127.0.0.1:1@0"], label="0.1.2.3", delta=1), "--neighbour", "reach"),
-        (flags(neighbours=["b3=127.0.0.1:1@0.1"]), "--neighbour", "label 0, between b1 and b3, is missing"),
-        (flags(transport=TransportName.UDP), "--transport", "tcp"),
-        (Flags(delta=1), "--delta", "--mode guaranteed"),
-        (Flags(label="0"), "--label", "--mode guaranteed"),
-        (Flags(data=Path()), "--data", "--mode guaranteed"),
-        (Flags(recover=True), "--recover", "--mode guaranteed"),
+        (flags(neighbours={"b0": "127.0.0.1:1"}), "--neighbour", "NAME=HOST:PORT@LABEL"),
+        (flags(neighbours={"b0": "127.0.0.1:1@x"}), "--neighbour", "not a label"),
+        (flags(neighbours={"b0": "127.0.0.1:x@0"}), "--neighbour", "port"),
+        (flags(neighbours={"b1": "127.0.0.1:1@0"}), "--neighbour", "own name"),
+        (flags(neighbours={"b0": "127.0.0.1:1@0.0"}), "--neighbour", "own label"),
+        (flags(neighbours={"a": "127.0.0.1:1@0", "b": "127.0.0.1:2@0"}), "--neighbour", "taken by 'a'"),
+        (flags(neighbours={"b0": "127.0.0.1:1@0"}, label="0.1.2.3", delta=1), "--neighbour", "reach"),
+        (
+            flags(neighbours={"b3": "127.0.0.1:1@0.1"}),
+            "--neighbour",
+            "label 0, between b1 and b3, is missing",
+        ),
+        (flags(transport="udp"), "--transport", "tcp"),
+        (BrokerOptions(delta=1), "--delta", "--mode guaranteed"),
+        (BrokerOptions(label="0"), "--label", "--mode guaranteed"),
+        (BrokerOptions(data=Path()), "--data", "--mode guaranteed"),
+        (BrokerOptions(recover=True), "--recover", "--mode guaranteed"),
     ],
 )
-def test_a_flag_that_cannot_be_used_is_named(given: Flags, flag: str, words: str) -> None:
+def test_a_flag_that_cannot_be_used_is_named(given: BrokerOptions, flag: str, words: str) -> None:
     with pytest.raises(typer.BadParameter) as caught:
         broker_settings(given, None)
     assert caught.value.param_hint == flag
     assert words in str(caught.value)
 
 
-def where(**changes: object) -> Where:
-    fields = dict.fromkeys(Where._fields) | changes
-    return Where(**fields)  # type: ignore[arg-type]
+def where(**changes: object) -> UpOptions:
+    return UpOptions(**changes)  # type: ignore[arg-type]
 
 
 def test_a_topology_file_says_the_mode(tmp_path: Path) -> None:
@@ -122,7 +125,7 @@ def test_a_topology_file_says_the_mode(tmp_path: Path) -> None:
     path.write_text('[overlay]\ndelta = 1\nwindow = 9\nedges = [["x", "y"], ["y", "z"]]', encoding="utf-8")
     _, overlay, _ = read_topology_file(path)
     assert (overlay.mode, overlay.delta, overlay.window) == ("guaranteed", 1, 9)
-    network = make_network(where(topology=path, data=tmp_path / "data"))
+    network = make_network(where(data=tmp_path / "data"), path)
     place = network["x"].place
     assert place is not None
     assert (label_text(place.label), list(place.reach)) == ("0", ["y", "z"])
@@ -131,14 +134,14 @@ def test_a_topology_file_says_the_mode(tmp_path: Path) -> None:
     assert f"x={network['x'].address}@0" in command
     assert "--new" in command
     assert list(network["x"].around) == ["y"]
-    network = make_network(where(topology=path, mode=ModeName.BEST_EFFORT))
+    network = make_network(where(mode="best-effort"), path)
     assert network["x"].place is None
 
 
 def test_a_network_is_new_where_there_is_no_state(tmp_path: Path) -> None:
-    assert make_network(where(mode=ModeName.GUARANTEED, data=tmp_path))["b0"].new
+    assert make_network(where(mode="guaranteed", data=tmp_path))["b0"].new
     store_path(tmp_path, "b1").write_bytes(b"")
-    network = make_network(where(mode=ModeName.GUARANTEED, data=tmp_path))
+    network = make_network(where(mode="guaranteed", data=tmp_path))
     assert "--new" not in network["b0"]._command()
 
 
@@ -147,10 +150,10 @@ def test_a_network_is_new_where_there_is_no_state(tmp_path: Path) -> None:
     [
         (where(delta=1), "--delta"),
         (where(data=Path()), "--data"),
-        (where(mode=ModeName.GUARANTEED, transport=TransportName.UDP), "--transport"),
+        (where(mode="guaranteed", transport="udp"), "--transport"),
     ],
 )
-def test_a_flag_of_up_that_cannot_be_used_is_named(given: Where, flag: str) -> None:
+def test_a_flag_of_up_that_cannot_be_used_is_named(given: UpOptions, flag: str) -> None:
     with pytest.raises(typer.BadParameter) as caught:
         make_network(given)
     assert caught.value.param_hint == flag

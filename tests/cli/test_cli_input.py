@@ -171,7 +171,7 @@ def test_the_version_is_a_flag_and_no_variable() -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    heavy = ("numpy", "pyarrow", "scipy", "pyspark", "uvloop", "msgspec")
+    heavy = ("numpy", "pyarrow", "scipy", "pyspark", "uvloop")
     script = (
         "import sys, tidings.cli.main as m; m.run(['--help']);"
         f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"

@@ -24,13 +24,13 @@ from breadth import examples
 from command import process_of_tidings, tidings
 from live_network import until
 from live_ordering import OrderedUser, Service, played
-from tidings.cli.options import LayoutOrder
+from tidings.cli.broker_options import BrokerOptions, SequencerOptions, UpOptions
 from tidings.cli.processes import free_addresses
 from tidings.cli.sequencer import tell_no_service
 from tidings.cli.sequencer_processes import three_nodes
-from tidings.cli.sequencer_settings import SequencerFlags, layout_text, sequencer_settings
-from tidings.cli.settings import Flags, broker_settings
-from tidings.cli.up import Where, make_network
+from tidings.cli.sequencer_settings import layout_text, sequencer_settings
+from tidings.cli.settings import broker_settings
+from tidings.cli.up import make_network
 from tidings.model.errors import OrderError, ScenarioError, TidingsError
 from tidings.model.timestamp import Timestamp
 from tidings.net.address import Address, parse_address
@@ -78,19 +78,19 @@ def written(directory: Path, text: str) -> Path:
 
 
 def test_defaults_are_those_of_the_manual() -> None:
-    found = sequencer_settings(SequencerFlags())
+    found = sequencer_settings(SequencerOptions())
     assert (found.name, found.listen) == ("s0", Address("127.0.0.1", 7500))
     assert found.layout.text == single("s0", ("/**",), causal=True).text
     assert (found.data, found.service, found.tls, found.token) == (None, None, None, "")
 
 
 def test_topics_and_order_from_flags() -> None:
-    found = sequencer_settings(SequencerFlags(name="q", topics=["/a", "/b/**"], order=LayoutOrder.TOTAL))
+    found = sequencer_settings(SequencerOptions(name="q", topics=("/a", "/b/**"), order="total"))
     assert found.layout.text == single("q", ("/a", "/b/**"), causal=False).text
 
 
 def test_the_layout_file(tmp_path: Path) -> None:
-    found = sequencer_settings(SequencerFlags(name="q1", layout=written(tmp_path, FILE)))
+    found = sequencer_settings(SequencerOptions(name="q1", layout=written(tmp_path, FILE)))
     places = [Place("high", ("/a/**",), "q0", "q1", "q2"), Place("low", ("/b", "/c/*"), "q1")]
     assert found.layout.text == Layout(places, causal=False).text
     assert found.listen == Address("127.0.0.1", 7500), "without a port, 7500"
@@ -100,11 +100,11 @@ def test_the_layout_file(tmp_path: Path) -> None:
 
 def test_flags_go_before_the_file(tmp_path: Path) -> None:
     found = sequencer_settings(
-        SequencerFlags(
+        SequencerOptions(
             name="q0",
             layout=written(tmp_path, FILE),
             listen="127.0.0.1:9",
-            order=LayoutOrder.CAUSAL,
+            order="causal",
             data=Path("elsewhere"),
             service="tidings://127.0.0.1:1",
         )
@@ -133,15 +133,15 @@ def test_a_layout_file_with_a_mistake(tmp_path: Path, old: str, new: str, reason
     assert old in FILE
     path = written(tmp_path, FILE.replace(old, new))
     with pytest.raises(ScenarioError, match=reason) as caught:
-        sequencer_settings(SequencerFlags(name="q0", layout=path))
+        sequencer_settings(SequencerOptions(name="q0", layout=path))
     assert str(path) in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        ({"topics": ["x"]}, "must start with '/'"),
-        ({"topics": ["/x", "/x"]}, "'/x' is listed twice"),
+        ({"topics": ("x",)}, "must start with '/'"),
+        ({"topics": ("/x", "/x")}, "'/x' is listed twice"),
         ({"listen": "a:b"}, "is no address"),
         ({"service": "ftp://x"}, "is no URL of a broker"),
         ({"name": "a\nb"}, "printable"),
@@ -149,18 +149,18 @@ def test_a_layout_file_with_a_mistake(tmp_path: Path, old: str, new: str, reason
 )
 def test_flags_with_a_mistake(flags: dict[str, Any], reason: str) -> None:
     with pytest.raises(typer.BadParameter, match=reason):
-        sequencer_settings(SequencerFlags(**flags))
+        sequencer_settings(SequencerOptions(**flags))
 
 
 def test_flags_that_do_not_go_with_the_file(tmp_path: Path) -> None:
     path = written(tmp_path, FILE)
     for flags, reason in (
-        ({"name": "q0", "topics": ["/x"]}, "the layout file lists the topics"),
+        ({"name": "q0", "topics": ("/x",)}, "the layout file lists the topics"),
         ({"name": "q9"}, "'q9' is no node of the layout; its nodes are q0, q1, q2"),
         ({}, "the layout has several nodes: say which this one is"),
     ):
         with pytest.raises(typer.BadParameter, match=reason):
-            sequencer_settings(SequencerFlags(layout=path, **flags))  # type: ignore[arg-type]
+            sequencer_settings(SequencerOptions(layout=path, **flags))  # type: ignore[arg-type]
 
 
 LEVELS = st.text(
@@ -178,29 +178,28 @@ def test_a_layout_is_the_same_after_it_was_a_file(topics: list[str], causal: boo
     addresses = {node: Address(port=7000 + number) for number, node in enumerate(layout.nodes)}
     with tempfile.TemporaryDirectory() as directory:
         path = written(Path(directory), layout_text(layout, addresses))
-        found = sequencer_settings(SequencerFlags(name="s1", layout=path))
+        found = sequencer_settings(SequencerOptions(name="s1", layout=path))
     assert found.layout.text == layout.text
     assert found.addresses == addresses
 
 
 def test_brokers_are_told_of_sequencers(tmp_path: Path) -> None:
-    found = broker_settings(Flags(sequencers="127.0.0.1:7500, [::1]:7501"), None)
+    found = broker_settings(BrokerOptions(sequencers=("127.0.0.1:7500", " [::1]:7501")), None)
     assert found.sequencers == (Address(port=7500), Address("::1", 7501))
     file = written(tmp_path, 'sequencers = ["127.0.0.1:7502"]')
-    assert broker_settings(Flags(), file).sequencers == (Address(port=7502),)
-    assert broker_settings(Flags(sequencers="127.0.0.1:1"), file).sequencers == (Address(port=1),)
-    for text, reason in (("x:y", "is no address"), (",".join(["x:1"] * 65), "at most 64")):
+    assert broker_settings(BrokerOptions(), file).sequencers == (Address(port=7502),)
+    assert broker_settings(BrokerOptions(sequencers=("127.0.0.1:1",)), file).sequencers == (Address(port=1),)
+    for texts, reason in ((("x:y",), "is no address"), (("x:1",) * 65, "at most 64")):
         with pytest.raises(typer.BadParameter, match=reason):
-            broker_settings(Flags(sequencers=text), None)
+            broker_settings(BrokerOptions(sequencers=texts), None)
 
 
-def where(**flags: Any) -> Where:
-    names = ("topology", "brokers", "transport", "base_port", "mode", "delta", "data")
-    return Where(**{**dict.fromkeys(names), **flags})
+def where(**flags: Any) -> UpOptions:
+    return UpOptions(**flags)
 
 
 def test_up_with_an_order_passes_it_on(tmp_path: Path) -> None:
-    network = make_network(where(brokers=2, base_port=9000, order=LayoutOrder.CAUSAL, data=tmp_path))
+    network = make_network(where(brokers=2, base_port=9000, order="causal", data=tmp_path))
     assert network.ordering is not None
     assert [str(address) for address in network.ordering.addresses] == [
         f"127.0.0.1:{9002 + n}" for n in range(3)
@@ -213,10 +212,10 @@ def test_up_with_an_order_passes_it_on(tmp_path: Path) -> None:
 def test_up_takes_the_order_of_its_file(tmp_path: Path) -> None:
     text = '[overlay]\nmode = "guaranteed"\nedges = [["x", "y"]]\n[up]\norder = "total"\norder_topics = ["/a", "/b"]\n'
     path = written(tmp_path, text)
-    network = make_network(where(topology=path, data=tmp_path))
+    network = make_network(where(data=tmp_path), path)
     assert network.ordering is not None
     assert (network.ordering.layout.topics, network.ordering.layout.causal) == (("/a", "/b"), False)
-    flagged = make_network(where(topology=path, data=tmp_path, order=LayoutOrder.CAUSAL, order_topics=["/c"]))
+    flagged = make_network(where(data=tmp_path, order="causal", order_topics=("/c",)), path)
     assert flagged.ordering is not None
     assert (flagged.ordering.layout.topics, flagged.ordering.layout.causal) == (("/c",), True)
 
@@ -224,9 +223,9 @@ def test_up_takes_the_order_of_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        ({"order": LayoutOrder.TOTAL}, "in mode best-effort events may get lost"),
-        ({"order_topics": ["/a"]}, "it is for --order"),
-        ({"order": LayoutOrder.CAUSAL, "order_topics": ["a"]}, "must start with '/'"),
+        ({"order": "total"}, "in mode best-effort events may get lost"),
+        ({"order_topics": ("/a",)}, "it is for --order"),
+        ({"order": "causal", "order_topics": ("a",)}, "must start with '/'"),
         ({"data": Path("x")}, "it is for --mode guaranteed, or for --order"),
     ],
 )
@@ -237,7 +236,7 @@ def test_up_with_an_order_that_makes_no_sense(flags: dict[str, Any], reason: str
 
 def test_ports_of_sequencers_end_at_the_last_there_is() -> None:
     with pytest.raises(TidingsError, match="ports 65535 to 65537 are needed"):
-        make_network(where(brokers=2, base_port=65_533, order=LayoutOrder.CAUSAL))
+        make_network(where(brokers=2, base_port=65_533, order="causal"))
 
 
 # --- No-ops

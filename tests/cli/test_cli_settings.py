@@ -8,8 +8,8 @@ import pytest
 import typer
 
 from tidings.cli import settings
-from tidings.cli.options import TransportName
-from tidings.cli.settings import Flags, broker_settings
+from tidings.cli.broker_options import BrokerOptions, parse_neighbours
+from tidings.cli.settings import broker_settings
 from tidings.cli.topology import Up, addresses, read_topology_file, tree
 from tidings.model.errors import NotYetAvailable, ScenarioError
 from tidings.net.address import SEQUENCER_PORT, Address
@@ -30,14 +30,14 @@ def written(directory: Path, text: str, name: str = "broker.toml") -> Path:
 
 
 def test_defaults_are_those_of_the_manual() -> None:
-    found = broker_settings(Flags(), None)
+    found = broker_settings(BrokerOptions(), None)
     assert (found.name, found.listen, found.neighbours) == ("b0", Address("127.0.0.1", 7400), {})
     assert (found.transport, found.tls, found.token) == ("tcp", None, "")
 
 
 def test_the_file_is_used_and_its_paths_are_beside_it(tmp_path: Path) -> None:
     written(tmp_path, "secret\n", "token")
-    found = broker_settings(Flags(), written(tmp_path, FILE))
+    found = broker_settings(BrokerOptions(), written(tmp_path, FILE))
     assert (found.name, found.listen) == ("from-file", Address("127.0.0.1", 1111))
     assert found.neighbours == {"b1": Address("127.0.0.1", 2222)}
     assert (found.transport, found.token) == ("udp", "secret")
@@ -46,11 +46,11 @@ def test_the_file_is_used_and_its_paths_are_beside_it(tmp_path: Path) -> None:
 def test_flags_go_before_the_file(tmp_path: Path) -> None:
     written(tmp_path, "secret", "token")
     token = written(tmp_path, "other", "token2")
-    flags = Flags(
+    flags = BrokerOptions(
         name="x",
         listen="127.0.0.1:9",
-        neighbours=["c=[::1]:10"],
-        transport=TransportName.TCP,
+        neighbours={"c": "[::1]:10"},
+        transport="tcp",
         token_file=token,
     )
     found = broker_settings(flags, written(tmp_path, FILE))
@@ -70,7 +70,7 @@ def test_flags_go_before_the_file(tmp_path: Path) -> None:
 )
 def test_a_mistake_in_the_file_names_file_and_key(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(ScenarioError) as caught:
-        broker_settings(Flags(), written(tmp_path, text))
+        broker_settings(BrokerOptions(), written(tmp_path, text))
     assert complaint in str(caught.value)
     assert "broker.toml" in str(caught.value)
 
@@ -78,22 +78,40 @@ def test_a_mistake_in_the_file_names_file_and_key(tmp_path: Path, text: str, com
 @pytest.mark.parametrize(
     "flags",
     [
-        Flags(listen="127.0.0.1:port"),
-        Flags(neighbours=["b1"]),
-        Flags(neighbours=["b0=127.0.0.1:1"]),
-        Flags(neighbours=["b1=127.0.0.1:99999"]),
-        Flags(name="a\nb"),
+        BrokerOptions(listen="127.0.0.1:port"),
+        BrokerOptions(neighbours={"b0": "127.0.0.1:1"}),
+        BrokerOptions(neighbours={"b1": "127.0.0.1:99999"}),
+        BrokerOptions(name="a\nb"),
+        BrokerOptions(name=""),
     ],
 )
-def test_a_flag_that_cannot_be_used_is_a_usage_error(flags: Flags) -> None:
+def test_a_flag_that_cannot_be_used_is_a_usage_error(flags: BrokerOptions) -> None:
     with pytest.raises(typer.BadParameter):
         broker_settings(flags, None)
+
+
+def test_a_neighbour_has_a_name_and_an_address() -> None:
+    assert parse_neighbours(["b1=127.0.0.1:1", "b2=[::1]:2@0.1"]) == {
+        "b1": "127.0.0.1:1",
+        "b2": "[::1]:2@0.1",
+    }
+    for text in ("b1", "=127.0.0.1:1", "b1="):
+        with pytest.raises(typer.BadParameter, match="is not NAME=HOST:PORT"):
+            parse_neighbours([text])
+
+
+def test_nothing_of_a_file_is_taken_where_a_flag_says_zero(tmp_path: Path) -> None:
+    """Zero is a value, not the lack of one."""
+    file = written(tmp_path, 'mode = "guaranteed"\ndelta = 3\nlabel = "0"\ndata = "."\n')
+    found = broker_settings(BrokerOptions(delta=0), file).guaranteed
+    assert found is not None
+    assert found.delta == 0
 
 
 def test_a_token_file_holds_one_line(tmp_path: Path) -> None:
     for content in ("", "two\nlines", "x" * 5000):
         with pytest.raises(typer.BadParameter, match="one line"):
-            broker_settings(Flags(token_file=written(tmp_path, content, "token")), None)
+            broker_settings(BrokerOptions(token_file=written(tmp_path, content, "token")), None)
 
 
 def test_a_topology_file_is_an_overlay_and_where_it_listens(tmp_path: Path) -> None:

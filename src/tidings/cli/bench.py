@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidings.cli.broker_options import Mode, Transport
 from tidings.cli.exits import ExitCode
 from tidings.cli.options import (
     Json,
-    ModeName,
     Quiet,
     TlsAuthority,
     TokenFile,
-    TransportName,
     make_bus,
     option,
     read_token,
@@ -43,15 +42,15 @@ Events = Annotated[int, option("--events", min=1, max=100_000_000, help="How man
 Size = Annotated[int, option("--size", min=0, max=1_000_000, help="Bytes of payload.")]
 Subscribers = Annotated[int, option("--subscribers", min=1, max=1000, help="Each gets every event.")]
 Order = Annotated[BenchOrder, option("--order", help="Of the subscriptions.")]
-Mode = Annotated[
-    ModeName | None, option("--mode", help="Of the network that is started. Default: best-effort.")
+ModeFlag = Annotated[
+    Mode | None, option("--mode", help="Of the network that is started. Default: best-effort.")
 ]
 Brokers = Annotated[
     int | None,
     option("--brokers", min=1, max=200, help="Started in a row, publisher at one end. Default: 1."),
 ]
-Transport = Annotated[
-    TransportName | None, option("--transport", help="Of the brokers that are started. Default: tcp.")
+TransportFlag = Annotated[
+    Transport | None, option("--transport", help="Of the brokers that are started. Default: tcp.")
 ]
 
 
@@ -61,9 +60,9 @@ def bench(
     size: Size = 128,
     subscribers: Subscribers = 1,
     order: Order = BenchOrder.NONE,
-    mode: Mode = None,
+    mode: ModeFlag = None,
     brokers: Brokers = None,
-    transport: Transport = None,
+    transport: TransportFlag = None,
     token_file: TokenFile = None,
     tls_ca: TlsAuthority = None,
     json: Json = False,
@@ -78,15 +77,15 @@ def bench(
         for flag, value in started.items():
             if value is not None:
                 raise typer.BadParameter("the network of that URL has its own", param_hint=flag)
-    mode = mode or ModeName.BEST_EFFORT
-    if transport is TransportName.UDP and mode is not ModeName.BEST_EFFORT:
+    mode = mode or "best-effort"
+    if transport == "udp" and mode != "best-effort":
         raise typer.BadParameter(f"mode {mode} needs tcp", param_hint="--transport")
     load = Load(events, size, subscribers, order.value)
     with progress_bar("bench", quiet=quiet) as progress:
         if url is not None:
             measured = run(measure_at(url, url, load, token_file, tls_ca, None, progress))
         else:
-            started_with = (brokers or 1, mode, transport or TransportName.TCP)
+            started_with = (brokers or 1, mode, transport or "tcp")
             measured = run(measure_own(*started_with, load, progress))
     if json:
         print_json(measured)
@@ -97,16 +96,16 @@ def bench(
 
 
 async def measure_own(
-    brokers: int, mode: ModeName, transport: TransportName, load: Load, progress: Progress
+    brokers: int, mode: Mode, transport: Transport, load: Load, progress: Progress
 ) -> dict[str, Any]:
     """With a network that lives as long as this; the publisher is at its first broker, subscribers at its last."""
     from tidings.cli.bench_network import running_row
 
     ordered = load.order != BenchOrder.NONE
-    async with running_row(brokers, mode.value, transport.value, ordered=ordered) as network:
+    async with running_row(brokers, mode, transport, ordered=ordered) as network:
         urls = [broker.url for broker in network.brokers.values()]
         measured = await measure_at(urls[0], urls[-1], load, None, None, network, progress)
-        return {"mode": mode.value, "brokers": brokers, **measured}
+        return {"mode": mode, "brokers": brokers, **measured}
 
 
 async def measure_at(

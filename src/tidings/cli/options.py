@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -42,34 +41,6 @@ TlsAuthority = Annotated[
 ConnectTimeout = Annotated[
     float, option("--connect-timeout", min=0.1, max=3600.0, help="Seconds to wait for the broker's answer.")
 ]
-
-
-class ModeName(StrEnum):
-    BEST_EFFORT = "best-effort"
-    GUARANTEED = "guaranteed"
-    EPIDEMIC = "epidemic"
-
-
-class RecoveryName(StrEnum):
-    AUTO = "auto"
-    NONE = "none"
-    PUSH = "push"
-    SUBSCRIBER_PULL = "subscriber-pull"
-    PUBLISHER_PULL = "publisher-pull"
-    COMBINED = "combined"
-    PUSH_PULL = "push+pull"
-
-
-class LayoutOrder(StrEnum):
-    """What sequencers keep."""
-
-    TOTAL = "total"
-    CAUSAL = "causal"
-
-
-class TransportName(StrEnum):
-    TCP = "tcp"
-    UDP = "udp"
 
 
 def read_token(path: Path | None) -> str:

@@ -6,51 +6,18 @@ import asyncio
 import logging
 import os
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tidings.cli.broker import StopOnEof, TlsCertificate, TlsKey
-from tidings.cli.options import Json, LayoutOrder, TlsAuthority, TokenFile, option
+from tidings.cli.broker import StopOnEof
+from tidings.cli.broker_options import SequencerOptions
+from tidings.cli.option_table import verb
+from tidings.cli.options import Json, option
 from tidings.cli.output import print_json, print_line
 
 if TYPE_CHECKING:
     from tidings.cli.sequencer_settings import SequencerSettings
     from tidings.net.sequencer import SequencerHost
     from tidings.services.service import EventService
-
-Name = Annotated[
-    str | None, option("--name", help="Which node of the layout this is. Default: s0, or the only one.")
-]
-Listen = Annotated[
-    str | None,
-    option(
-        "--listen", metavar="HOST:PORT", help="Port 0: any. Default: as the layout says, or 127.0.0.1:7500."
-    ),
-]
-LayoutPath = Annotated[
-    Path | None,
-    option("--layout", metavar="FILE", help="Topics, servers and nodes (TOML); the same at every node."),
-]
-Topics = Annotated[
-    list[str] | None,
-    option(
-        "--topic",
-        metavar="PATTERN",
-        help="Without a layout file: topics numbered apart, by precedence; may be repeated. Default: /**.",
-    ),
-]
-OrderFlag = Annotated[
-    LayoutOrder | None,
-    option("--order", help="causal is total, too; before the file's. Default: causal."),
-]
-Data = Annotated[
-    Path | None,
-    option("--data", metavar="DIR", help="Where it keeps its state, as NAME.order. Default: nowhere."),
-]
-Service = Annotated[
-    str | None,
-    option("--service", metavar="URL", help="Where events are published: there the dead are stood in for."),
-]
 
 NotNew = Annotated[
     bool,
@@ -61,46 +28,25 @@ NotNew = Annotated[
 log = logging.getLogger("tidings.cli")
 
 
-def sequencer(
-    name: Name = None,
-    listen: Listen = None,
-    layout: LayoutPath = None,
-    topic: Topics = None,
-    order: OrderFlag = None,
-    data: Data = None,
-    service: Service = None,
-    tls_cert: TlsCertificate = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsAuthority = None,
-    token_file: TokenFile = None,
+def run_sequencer(
+    options: SequencerOptions,
     json: Json = False,
     stop_on_eof: StopOnEof = False,
     not_new: NotNew = False,
 ) -> None:
     """Run one sequencer until SIGINT or SIGTERM; prints one line once it listens."""
     from tidings.cli.running import Stopped, run
-    from tidings.cli.sequencer_settings import SequencerFlags, sequencer_settings
+    from tidings.cli.sequencer_settings import sequencer_settings
 
-    settings = sequencer_settings(
-        SequencerFlags(
-            name=name,
-            listen=listen,
-            layout=layout,
-            topics=topic or (),
-            order=order,
-            data=data,
-            service=service,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            tls_ca=tls_ca,
-            token_file=token_file,
-        )
-    )
+    settings = sequencer_settings(options)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     try:
         run(serve(settings, as_json=json, stop_on_eof=stop_on_eof, first=not not_new))
     except Stopped:
         return  # the way in which a sequencer is meant to end
+
+
+sequencer = verb("sequencer", SequencerOptions, run_sequencer)
 
 
 async def serve(settings: SequencerSettings, *, as_json: bool, stop_on_eof: bool, first: bool = True) -> None:

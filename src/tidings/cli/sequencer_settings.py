@@ -1,65 +1,23 @@
-"""What a sequencer process is told: from flags, over the environment, over the layout file (design: command line)."""
+"""What a sequencer process is told: its options and its layout, checked and put together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
 
 import msgspec
 import typer
-from msgspec import Meta
 
-from tidings.cli.options import LayoutOrder, read_token
-from tidings.cli.settings import checked_name
+from tidings.cli.broker_options import LayoutFile, SequencerOptions, ServerTable
+from tidings.cli.option_table import over
+from tidings.cli.options import read_token
+from tidings.cli.settings import checked_name, tls_of
 from tidings.cli.toml_file import read_toml
 from tidings.model.errors import ConnectionFailed, NotYetAvailable, OrderError, ScenarioError
 from tidings.net.address import SEQUENCER_PORT, Address, parse_address
 from tidings.net.security import Tls
 from tidings.protocol.sequencing.layout import EVERYTHING, Layout, Place, single
-from tidings.scenario.schema import Name, Table
 
 DEFAULT_NAME = "s0"
-
-
-class ServerTable(Table, frozen=True, kw_only=True):
-    """`[[server]]`: who numbers these topics. The order of the listing is the precedence of the topics."""
-
-    name: Name
-    topics: Annotated[tuple[str, ...], Meta(min_length=1)]
-    node: Name | None = None
-    standby: Name | None = None
-    witness: Name | None = None
-
-
-class LayoutFile(Table, frozen=True, kw_only=True):
-    """The same file for all nodes. Paths in it are relative to the file."""
-
-    order: Literal["total", "causal"] | None = None
-    server: Annotated[tuple[ServerTable, ...], Meta(min_length=1)]
-    nodes: dict[Name, str] | None = None
-    service: str | None = None
-    data: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    tls_ca: str | None = None
-    token_file: str | None = None
-
-
-class SequencerFlags(msgspec.Struct, frozen=True, kw_only=True):
-    """The flags of `tidings sequencer`, from the command line or the environment; None where not given."""
-
-    name: str | None = None
-    listen: str | None = None
-    layout: Path | None = None
-    topics: Sequence[str] = ()
-    order: LayoutOrder | None = None
-    data: Path | None = None
-    service: str | None = None
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    tls_ca: Path | None = None
-    token_file: Path | None = None
 
 
 class SequencerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,29 +32,29 @@ class SequencerSettings(msgspec.Struct, frozen=True, kw_only=True):
     token: str
 
 
-def sequencer_settings(flags: SequencerFlags) -> SequencerSettings:
-    """Flags before the file before the defaults."""
-    file = None if flags.layout is None else read_toml(flags.layout, LayoutFile)
-    if file is not None and flags.topics:
-        raise typer.BadParameter("the layout file lists the topics", param_hint="--topic")
-    name = checked_name(flags.name or _only_node(file))
-    layout = _layout(name, flags, file)
+def sequencer_settings(options: SequencerOptions) -> SequencerSettings:
+    """Flags before the layout file before the defaults."""
+    file = None if options.layout is None else read_toml(options.layout, LayoutFile)
+    if file is not None and options.layout is not None:
+        if options.topics:
+            raise typer.BadParameter("the layout file lists the topics", param_hint="--topic")
+        options = over(options, file, options.layout.parent)
+    name = checked_name(_only_node(file) if options.name is None else options.name)
+    layout = _layout(name, options, file)
     if name not in layout.nodes:
         reason = f"{name!r} is no node of the layout; its nodes are {', '.join(layout.nodes)}"
         raise typer.BadParameter(reason, param_hint="--name")
-    addresses = _addresses(flags.layout, file, layout)
-    listen = flags.listen and _address(flags.listen, "--listen")
-    paths = {key: _path(flags, file, key) for key in ("data", "tls_cert", "tls_key", "tls_ca", "token_file")}
-    tls = Tls(paths["tls_cert"], paths["tls_key"], paths["tls_ca"])
+    addresses = _addresses(options.layout, file, layout)
+    listen = options.listen and _address(options.listen, "--listen")
     return SequencerSettings(
         name=name,
         listen=listen or addresses.get(name) or Address(port=SEQUENCER_PORT),
         layout=layout,
         addresses=addresses,
-        data=paths["data"],
-        service=_service(flags.service or (file.service if file is not None else None)),
-        tls=tls if any(tls) else None,
-        token=read_token(paths["token_file"]),
+        data=options.data,
+        service=_service(options.service),
+        tls=tls_of(options),
+        token=read_token(options.token_file),
     )
 
 
@@ -110,17 +68,16 @@ def _only_node(file: LayoutFile | None) -> str:
     return nodes.pop()
 
 
-def _layout(name: str, flags: SequencerFlags, file: LayoutFile | None) -> Layout:
-    order = flags.order or LayoutOrder(file.order if file is not None and file.order else "causal")
-    causal = order is LayoutOrder.CAUSAL
+def _layout(name: str, options: SequencerOptions, file: LayoutFile | None) -> Layout:
+    causal = options.order != "total"
     try:
         if file is None:
-            return single(name, flags.topics or (EVERYTHING,), causal=causal)
+            return single(name, options.topics or (EVERYTHING,), causal=causal)
         return Layout(map(_place, file.server), causal=causal)
     except OrderError as error:
         if file is None:
             raise typer.BadParameter(str(error), param_hint="--topic") from None
-        raise ScenarioError(f"{flags.layout}: {error}") from None
+        raise ScenarioError(f"{options.layout}: {error}") from None
 
 
 def _place(table: ServerTable) -> Place:
@@ -166,14 +123,6 @@ def _address(text: str, flag: str) -> Address:
         return parse_address(text, default_port=SEQUENCER_PORT)
     except ConnectionFailed as error:
         raise typer.BadParameter(str(error), param_hint=flag) from None
-
-
-def _path(flags: SequencerFlags, file: LayoutFile | None, key: str) -> Path | None:
-    flag: Path | None = getattr(flags, key)
-    text: str | None = None if file is None else getattr(file, key)
-    if flag is not None or text is None or flags.layout is None:
-        return flag
-    return flags.layout.parent / text
 
 
 def layout_text(layout: Layout, addresses: dict[str, Address]) -> str:

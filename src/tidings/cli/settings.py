@@ -1,17 +1,17 @@
-"""What a broker process is told: from flags, over the environment, over a file (design: command line)."""
+"""What a broker process is told: its options, checked and put together."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
 
 import msgspec
 import typer
-from msgspec import Meta
 
+from tidings.cli.broker_options import BrokerOptions, Mode, NodeOptions
 from tidings.cli.loss import parse_loss
-from tidings.cli.options import ModeName, RecoveryName, TransportName, read_token
+from tidings.cli.option_table import over
+from tidings.cli.options import read_token
 from tidings.cli.toml_file import read_toml
 from tidings.model.errors import ConnectionFailed, TopicError
 from tidings.model.subscription import make_interest
@@ -21,79 +21,18 @@ from tidings.net.guaranteed import DEFAULT_DELTA, DEFAULT_WINDOW, GuaranteedSett
 from tidings.net.security import Tls
 from tidings.protocol.labels import Label, label_text, parse_label, path
 from tidings.protocol.neighbourhood import Neighbourhood
-from tidings.protocol.recovery.settings import Algorithm, RecoverySettings
-from tidings.scenario.schema import Name, Table
+from tidings.protocol.recovery.settings import RecoverySettings
 
 DEFAULT_LISTEN = "127.0.0.1:7400"
 DEFAULT_NAME = "b0"
-MAX_DELTA = 32
-MAX_WINDOW = 1_000_000
 MAX_SEQUENCERS = 64
 
-FLAGS_OF_MODES: Mapping[str, tuple[ModeName, ...]] = {
-    **dict.fromkeys(("delta", "window", "data", "new", "recover", "join"), (ModeName.GUARANTEED,)),
-    "label": (ModeName.GUARANTEED, ModeName.EPIDEMIC),
-    **dict.fromkeys(("recovery", "recovery_settings", "loss"), (ModeName.EPIDEMIC,)),
+OPTIONS_OF_MODES: Mapping[str, tuple[Mode, ...]] = {
+    **dict.fromkeys(("delta", "window", "data", "new", "recover", "join"), ("guaranteed",)),
+    "label": ("guaranteed", "epidemic"),
+    **dict.fromkeys(("recovery", "recovery_settings", "loss"), ("epidemic",)),
 }
 """What only some modes have a use for."""
-
-
-class BrokerFile(Table, frozen=True, kw_only=True):
-    """The keys of the file, called as the flags. Paths in it are relative to the file."""
-
-    name: Name | None = None
-    listen: str | None = None
-    neighbours: dict[str, str] | None = None
-    mode: Literal["best-effort", "guaranteed", "epidemic"] | None = None
-    delta: Annotated[int, Meta(ge=0, le=MAX_DELTA)] | None = None
-    label: str | None = None
-    window: Annotated[int, Meta(ge=1, le=MAX_WINDOW)] | None = None
-    data: str | None = None
-    new: bool = False
-    recover: bool = False
-    join: str | None = None
-    recovery: Algorithm | None = None
-    loss: str | int | float | None = None
-    sequencers: tuple[str, ...] = ()
-    archive: str | None = None
-    archive_topics: tuple[str, ...] = ()
-    retain_size: str | None = None
-    retain_age: str | None = None
-    transport: Literal["tcp", "udp"] | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    tls_ca: str | None = None
-    token_file: str | None = None
-
-
-class Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The flags of `tidings broker`, from the command line or the environment; None where not given."""
-
-    name: str | None = None
-    listen: str | None = None
-    neighbours: Sequence[str] = ()
-    mode: ModeName | None = None
-    delta: int | None = None
-    label: str | None = None
-    window: int | None = None
-    data: Path | None = None
-    new: bool = False
-    recover: bool = False
-    join: str | None = None
-    recovery: RecoveryName | None = None
-    recovery_settings: str | None = None
-    """All of it, as JSON: from whoever starts brokers for a scenario."""
-    loss: str | None = None
-    sequencers: str | None = None
-    archive: Path | None = None
-    archive_topics: Sequence[str] = ()
-    retain_size: str | None = None
-    retain_age: str | None = None
-    transport: TransportName | None = None
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    tls_ca: Path | None = None
-    token_file: Path | None = None
 
 
 class KeptArchive(msgspec.Struct, frozen=True):
@@ -119,44 +58,45 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     token: str
 
 
-def broker_settings(flags: Flags, config: Path | None) -> BrokerSettings:
-    """Flags before the file before the defaults."""
-    file = BrokerFile() if config is None else read_toml(config, BrokerFile)
-    beside = Path() if config is None else config.parent
-    name = checked_name(flags.name or file.name or DEFAULT_NAME)
-    pairs = dict(parse_neighbour(text) for text in flags.neighbours) or file.neighbours or {}
-    mode = flags.mode or ModeName(file.mode or ModeName.BEST_EFFORT)
-    transport = flags.transport or TransportName(file.transport or "tcp")
-    _check_flags(mode, transport, flags, file)
+def broker_settings(
+    options: BrokerOptions, config: Path | None = None, recovery_settings: str | None = None
+) -> BrokerSettings:
+    """Flags before the file before the defaults. `recovery_settings`: all of them as JSON, from whoever starts brokers
+    for a scenario."""
+    if config is not None:
+        options = over(options, read_toml(config, BrokerOptions), config.parent)
+    name = checked_name(DEFAULT_NAME if options.name is None else options.name)
+    pairs = options.neighbours or {}
+    mode: Mode = options.mode or "best-effort"
+    transport: Transport = options.transport or "tcp"
+    _check_mode(mode, transport, options, recovery_settings)
     guaranteed = None
-    if mode is ModeName.GUARANTEED:
-        guaranteed = _guaranteed(name, flags, file, beside, pairs)
+    if mode == "guaranteed":
+        guaranteed = _guaranteed(name, options, pairs)
         pairs = {peer: text.rpartition("@")[0] for peer, text in pairs.items()}
-    tls = Tls(
-        _path(flags.tls_cert, file.tls_cert, beside),
-        _path(flags.tls_key, file.tls_key, beside),
-        _path(flags.tls_ca, file.tls_ca, beside),
-    )
     return BrokerSettings(
         name=name,
-        listen=_address(flags.listen or file.listen or DEFAULT_LISTEN, "--listen"),
+        listen=_address(options.listen or DEFAULT_LISTEN, "--listen"),
         neighbours=_neighbours(name, pairs),
-        mode=mode.value,
+        mode=mode,
         guaranteed=guaranteed,
-        epidemic=_epidemic(flags, file) if mode is ModeName.EPIDEMIC else None,
-        sequencers=_sequencers(file.sequencers if flags.sequencers is None else flags.sequencers.split(",")),
-        archive=_archive(flags, file, beside),
-        transport=transport.value,
-        tls=tls if any(tls) else None,
-        token=read_token(_path(flags.token_file, file.token_file, beside)),
+        epidemic=_epidemic(options, recovery_settings) if mode == "epidemic" else None,
+        sequencers=_sequencers(options.sequencers),
+        archive=_archive(options),
+        transport=transport,
+        tls=tls_of(options),
+        token=read_token(options.token_file),
     )
 
 
-def _archive(flags: Flags, file: BrokerFile, beside: Path) -> KeptArchive | None:
-    directory = _path(flags.archive, file.archive, beside)
-    topics = tuple(flags.archive_topics) or file.archive_topics
-    size, age = flags.retain_size or file.retain_size, flags.retain_age or file.retain_age
-    if directory is None:
+def tls_of(options: NodeOptions) -> Tls | None:
+    tls = Tls(options.tls_cert, options.tls_key, options.tls_ca)
+    return tls if any(tls) else None
+
+
+def _archive(options: BrokerOptions) -> KeptArchive | None:
+    topics, size, age = options.archive_topics, options.retain_size, options.retain_age
+    if options.archive is None:
         for given, flag in ((topics, "--archive-topic"), (size, "--retain-size"), (age, "--retain-age")):
             if given:
                 raise typer.BadParameter("it is for a broker with --archive", param_hint=flag)
@@ -165,73 +105,57 @@ def _archive(flags: Flags, file: BrokerFile, beside: Path) -> KeptArchive | None
         make_interest(topics, None)
     except TopicError as error:
         raise typer.BadParameter(str(error), param_hint="--archive-topic") from None
-    return KeptArchive(directory, topics, size, age)
+    return KeptArchive(options.archive, topics, size, age)
 
 
 def checked_name(name: str) -> str:
-    if not name.isprintable() or len(name) > 255:
+    if not name.isprintable() or not 0 < len(name) <= 255:
         raise typer.BadParameter("a name has at most 255 printable characters", param_hint="--name")
     return name
 
 
-def parse_neighbour(text: str) -> tuple[str, str]:
-    """`b1=127.0.0.1:7401` as name and address."""
-    name, separator, address = text.partition("=")
-    if not separator or not name or not address:
-        raise typer.BadParameter(f"{text!r} is not NAME=HOST:PORT", param_hint="--neighbour")
-    return name, address
-
-
-def _check_flags(mode: ModeName, transport: TransportName, flags: Flags, file: BrokerFile) -> None:
+def _check_mode(
+    mode: Mode, transport: Transport, options: BrokerOptions, recovery_settings: str | None
+) -> None:
     """Nothing is given that means nothing in that mode."""
-    for key, modes in FLAGS_OF_MODES.items():
-        given = (getattr(flags, key), getattr(file, key, None))
-        if mode not in modes and any(value not in (None, False) for value in given):
-            raise typer.BadParameter(f"it is for --mode {' or '.join(modes)}", param_hint=_flag(key))
-    if mode is not ModeName.BEST_EFFORT and transport is not TransportName.TCP:
+    for key, modes in OPTIONS_OF_MODES.items():
+        value = recovery_settings if key == "recovery_settings" else getattr(options, key)
+        if mode not in modes and value not in (None, False):
+            raise typer.BadParameter(
+                f"it is for --mode {' or '.join(modes)}", param_hint=f"--{key.replace('_', '-')}"
+            )
+    if mode != "best-effort" and transport != "tcp":
         reason = f"--mode {mode} needs tcp"
-        if mode is ModeName.EPIDEMIC:
+        if mode == "epidemic":
             reason += " for clients; its brokers speak udp"
         raise typer.BadParameter(reason, param_hint="--transport")
 
 
-def _flag(key: str) -> str:
-    return f"--{key.replace('_', '-')}"
-
-
-def _epidemic(flags: Flags, file: BrokerFile) -> EpidemicSettings:
-    label = flags.label or file.label
-    loss = file.loss if flags.loss is None else flags.loss
+def _epidemic(options: BrokerOptions, recovery_settings: str | None) -> EpidemicSettings:
     return EpidemicSettings(
-        recovery=_recovery(flags, file),
-        label=None if label is None else _label(label, "--label"),
-        loss=None if loss is None else parse_loss(str(loss)),
+        recovery=_recovery(options, recovery_settings),
+        label=None if options.label is None else _label(options.label, "--label"),
+        loss=None if options.loss is None else parse_loss(str(options.loss)),
     )
 
 
-def _recovery(flags: Flags, file: BrokerFile) -> RecoverySettings:
-    if flags.recovery_settings is not None:
-        try:
-            return msgspec.json.decode(flags.recovery_settings, type=RecoverySettings)
-        except msgspec.MsgspecError as error:
-            raise typer.BadParameter(str(error), param_hint="--recovery-settings") from None
-    if flags.recovery is not None:
-        return RecoverySettings(algorithm=flags.recovery.value)
-    return RecoverySettings(algorithm=file.recovery or "auto")
+def _recovery(options: BrokerOptions, recovery_settings: str | None) -> RecoverySettings:
+    if recovery_settings is None:
+        return RecoverySettings(algorithm=options.recovery or "auto")
+    try:
+        return msgspec.json.decode(recovery_settings, type=RecoverySettings)
+    except msgspec.MsgspecError as error:
+        raise typer.BadParameter(str(error), param_hint="--recovery-settings") from None
 
 
-def _guaranteed(
-    name: str, flags: Flags, file: BrokerFile, beside: Path, pairs: Mapping[str, str]
-) -> GuaranteedSettings:
-    text = flags.label or file.label
-    join = flags.join or file.join
+def _guaranteed(name: str, options: BrokerOptions, pairs: Mapping[str, str]) -> GuaranteedSettings:
+    text, join, data = options.label, options.join, options.data
     if text is not None and join is not None:
         raise typer.BadParameter("a broker that joins is given its label", param_hint="--join")
-    data = _path(flags.data, file.data, beside)
     if data is None:
         raise typer.BadParameter("--mode guaranteed needs a directory", param_hint="--data")
     label = None if text is None else _label(text, "--label")
-    delta = _first(flags.delta, file.delta, DEFAULT_DELTA)
+    delta = DEFAULT_DELTA if options.delta is None else options.delta
     if label is None:
         _check_joining(name, data, join, pairs)
     return GuaranteedSettings(
@@ -239,10 +163,10 @@ def _guaranteed(
         labels={} if label is None else _labels(name, label, delta, pairs),
         join=None if join is None else _address(join, "--join"),
         delta=delta,
-        window=_first(flags.window, file.window, DEFAULT_WINDOW),
+        window=options.window or DEFAULT_WINDOW,
         data=data,
-        new=flags.new or file.new,
-        recover=flags.recover or file.recover,
+        new=options.new,
+        recover=options.recover,
     )
 
 
@@ -284,10 +208,6 @@ def _label(text: str, flag: str) -> Label:
         raise typer.BadParameter(str(error), param_hint=flag) from None
 
 
-def _first(flag: int | None, key: int | None, default: int) -> int:
-    return flag if flag is not None else default if key is None else key
-
-
 def _neighbours(name: str, pairs: dict[str, str]) -> dict[str, Address]:
     if name in pairs:
         raise typer.BadParameter(f"{name!r} is this broker itself", param_hint="--neighbour")
@@ -306,9 +226,3 @@ def _address(text: str, flag: str, default_port: int = DEFAULT_PORT) -> Address:
         return parse_address(text, default_port=default_port)
     except ConnectionFailed as error:
         raise typer.BadParameter(str(error), param_hint=flag) from None
-
-
-def _path(flag: Path | None, text: str | None, beside: Path) -> Path | None:
-    if flag is not None or text is None:
-        return flag
-    return beside / text

@@ -21,6 +21,12 @@ def read_toml(path: Path, kind: type[Decoded]) -> Decoded:
     try:
         document = parse_toml(text)
         inspect_value(inspect.type_info(kind), document, "")
-        return msgspec.convert(document, kind)
+        return msgspec.convert(document, kind, dec_hook=_decode)
     except (ScenarioError, msgspec.ValidationError) as error:
         raise ScenarioError(f"{path}: {error}") from None
+
+
+def _decode(kind: type, value: object) -> object:
+    """Of the types that TOML has none for, tables have paths."""
+    assert kind is Path and isinstance(value, str)
+    return Path(value)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidings.cli.broker_options import UpOptions
 from tidings.cli.exits import report
-from tidings.cli.options import Json, LayoutOrder, ModeName, Quiet, RecoveryName, TransportName, option
+from tidings.cli.option_table import given_flags, verb
+from tidings.cli.options import Json, Quiet
 from tidings.cli.output import print_json, print_line, print_table
 from tidings.cli.up_scenario import Check, Out, ScenarioFile, Seed, up_scenario
 
@@ -25,69 +27,11 @@ if TYPE_CHECKING:
 TopologyPath = Annotated[
     Path | None, typer.Argument(metavar="[TOPOLOGY]", help="A topology file (TOML).", show_default=False)
 ]
-Brokers = Annotated[
-    int | None, option("--brokers", min=1, help="Without a file: a binary tree of so many. Default: 5.")
-]
-Transport = Annotated[TransportName | None, option("--transport", help="Before the file's. Default: tcp.")]
-BasePort = Annotated[
-    int | None,
-    option("--base-port", min=1, max=65_535, help="The first port; before the file's. Default: 7400."),
-]
-
-UpMode = Annotated[ModeName | None, option("--mode", help="Before the file's. Default: best-effort.")]
-Delta = Annotated[
-    int | None,
-    option(
-        "--delta", min=0, max=32, help="Guaranteed: failed brokers in a row that are bypassed. Default: 2."
-    ),
-]
-Data = Annotated[
-    Path | None,
-    option(
-        "--data",
-        metavar="DIR",
-        help="Guaranteed, --order: where brokers and sequencers keep their state. Default: until the end.",
-    ),
-]
-
-Recovery = Annotated[
-    RecoveryName | None,
-    option("--recovery", help="Epidemic: how what was lost is recovered; before the file's. Default: auto."),
-]
-LossText = Annotated[
-    str | None,
-    option(
-        "--loss",
-        metavar="RATE[:BURST]",
-        help="Epidemic, for tests: lose this share of what brokers send to each other; before the file's.",
-    ),
-]
-Order = Annotated[
-    LayoutOrder | None,
-    option("--order", help="Run sequencers, too: a primary, a standby, a witness. causal is total, too."),
-]
-OrderTopics = Annotated[
-    list[str] | None,
-    option(
-        "--order-topic",
-        metavar="PATTERN",
-        help="With --order: topics numbered apart, by precedence; may be repeated. Default: /**.",
-    ),
-]
 
 
-def up(
+def run_up(
+    options: UpOptions,
     topology: TopologyPath = None,
-    brokers: Brokers = None,
-    transport: Transport = None,
-    base_port: BasePort = None,
-    mode: UpMode = None,
-    delta: Delta = None,
-    data: Data = None,
-    recovery: Recovery = None,
-    loss: LossText = None,
-    order: Order = None,
-    order_topic: OrderTopics = None,
     scenario: ScenarioFile = None,
     out: Out = None,
     seed: Seed = None,
@@ -99,53 +43,23 @@ def up(
     from tidings.cli.running import Stopped, run
 
     if scenario is not None or out is not None or seed is not None or check:
-        given = {
-            "TOPOLOGY": topology,
-            "--brokers": brokers,
-            "--transport": transport,
-            "--base-port": base_port,
-            "--mode": mode,
-            "--delta": delta,
-            "--data": data,
-            "--recovery": recovery,
-            "--loss": loss,
-            "--order": order,
-            "--order-topic": order_topic,
-        }
-        for flag, value in given.items():
-            if value is not None:
-                raise typer.BadParameter("a scenario says that itself, or has none", param_hint=flag)
+        for flag in [*([] if topology is None else ["TOPOLOGY"]), *given_flags(options)]:
+            raise typer.BadParameter("a scenario says that itself, or has none", param_hint=flag)
         up_scenario(scenario, out, seed, check=check, as_json=json, quiet=quiet)
         return
-    if topology is not None and brokers is not None:
+    if topology is not None and options.brokers is not None:
         raise typer.BadParameter("the topology file says how many", param_hint="--brokers")
-    where = Where(
-        topology, brokers, transport, base_port, mode, delta, data, recovery, loss, order, order_topic
-    )
-    network = make_network(where)
+    network = make_network(options, topology)
     try:
         run(keep_up(network, as_json=json))
     except Stopped:
         return  # the way in which it is meant to end
 
 
-class Where(NamedTuple):
-    """The flags of `up`, None where not given."""
-
-    topology: Path | None
-    brokers: int | None
-    transport: TransportName | None
-    base_port: int | None
-    mode: ModeName | None
-    delta: int | None
-    data: Path | None
-    recovery: RecoveryName | None = None
-    loss: str | None = None
-    order: LayoutOrder | None = None
-    order_topics: list[str] | None = None
+up = verb("up", UpOptions, run_up)
 
 
-def make_network(flags: Where) -> BrokerNetwork:
+def make_network(options: UpOptions, path: Path | None = None) -> BrokerNetwork:
     import msgspec
 
     from tidings.cli.processes import BrokerNetwork
@@ -153,21 +67,20 @@ def make_network(flags: Where) -> BrokerNetwork:
     from tidings.net.guaranteed import DEFAULT_WINDOW
     from tidings.scenario.schema import Overlay
 
-    mode: Mode | None = None if flags.mode is None else flags.mode.value
-    if flags.topology is None:
-        file = TopologyFile(overlay=Overlay(mode=mode or "best-effort", window=DEFAULT_WINDOW))
-        topology = tree(flags.brokers or DEFAULT_BROKERS)
+    if path is None:
+        file = TopologyFile(overlay=Overlay(mode=options.mode or "best-effort", window=DEFAULT_WINDOW))
+        topology = tree(options.brokers or DEFAULT_BROKERS)
     else:
-        topology, file = read_network_file(flags.topology, mode)
+        topology, file = read_network_file(path, options.mode)
     where = file.up
-    if flags.transport is not None:
-        where = msgspec.structs.replace(where, transport=flags.transport.value)
-    if flags.base_port is not None:
-        where = msgspec.structs.replace(where, base_port=flags.base_port)
+    if options.transport is not None:
+        where = msgspec.structs.replace(where, transport=options.transport)
+    if options.base_port is not None:
+        where = msgspec.structs.replace(where, base_port=options.base_port)
     if file.overlay.mode != "best-effort" and where.transport != "tcp":
         raise typer.BadParameter(f"mode {file.overlay.mode} needs tcp", param_hint="--transport")
-    guaranteed = guaranteed_network(file, flags)
-    epidemic = epidemic_network(file, flags)
+    guaranteed = guaranteed_network(file, options)
+    epidemic = epidemic_network(file, options)
     listening = addresses(topology, where)
     return BrokerNetwork(
         topology,
@@ -175,12 +88,12 @@ def make_network(flags: Where) -> BrokerNetwork:
         transport=where.transport,
         guaranteed=guaranteed,
         epidemic=epidemic,
-        ordering=make_sequencers(file.overlay.mode, where, flags, listening),
+        ordering=make_sequencers(file.overlay.mode, where, options, listening),
     )
 
 
 def make_sequencers(
-    mode: Mode, where: Up, flags: Where, brokers: Mapping[str, Address]
+    mode: Mode, where: Up, options: UpOptions, brokers: Mapping[str, Address]
 ) -> SequencerProcesses | None:
     """None: nobody asks for an order."""
     from tidings.cli.sequencer_processes import NODES, SequencerProcesses, three_nodes
@@ -188,57 +101,57 @@ def make_sequencers(
     from tidings.model.errors import OrderError
     from tidings.net.address import url
 
-    order = flags.order or (None if where.order is None else LayoutOrder(where.order))
-    topics = flags.order_topics or where.order_topics
+    order = options.order or where.order
+    topics = options.order_topics or where.order_topics
     if order is None:
         if topics:
             raise typer.BadParameter("it is for --order", param_hint="--order-topic")
         return None
-    if order is LayoutOrder.TOTAL and mode != "guaranteed":
+    if order == "total" and mode != "guaranteed":
         reason = f"in mode {mode} events may get lost: that needs causal, which is total, too"
         raise typer.BadParameter(reason, param_hint="--order")
     try:
-        layout = three_nodes(topics, causal=order is LayoutOrder.CAUSAL)
+        layout = three_nodes(topics, causal=order == "causal")
     except OrderError as error:
         raise typer.BadParameter(str(error), param_hint="--order-topic") from None
     return SequencerProcesses(
         layout,
         addresses_from(where.host, where.base_port + len(brokers), NODES),
         [url(address, where.transport) for address in brokers.values()],
-        None if flags.data is None else flags.data / "order",
+        None if options.data is None else options.data / "order",
     )
 
 
-def guaranteed_network(file: TopologyFile, flags: Where) -> GuaranteedNetwork | None:
+def guaranteed_network(file: TopologyFile, options: UpOptions) -> GuaranteedNetwork | None:
     """What its brokers share; None if the network is of another mode."""
     from tidings.cli.processes import GuaranteedNetwork
 
     overlay = file.overlay
     if overlay.mode != "guaranteed":
-        if flags.delta is not None:
+        if options.delta is not None:
             raise typer.BadParameter("it is for --mode guaranteed", param_hint="--delta")
-        if flags.data is not None and flags.order is None and file.up.order is None:
+        if options.data is not None and options.order is None and file.up.order is None:
             raise typer.BadParameter("it is for --mode guaranteed, or for --order", param_hint="--data")
         return None
-    delta = overlay.delta if flags.delta is None else flags.delta
-    return GuaranteedNetwork(delta, overlay.window, flags.data)
+    delta = overlay.delta if options.delta is None else options.delta
+    return GuaranteedNetwork(delta, overlay.window, options.data)
 
 
-def epidemic_network(file: TopologyFile, flags: Where) -> EpidemicNetwork | None:
+def epidemic_network(file: TopologyFile, options: UpOptions) -> EpidemicNetwork | None:
     """What its brokers share; None if the network is of another mode."""
     from tidings.cli.loss import parse_loss
     from tidings.cli.processes import EpidemicNetwork
 
-    loss = file.up.loss if flags.loss is None else flags.loss
+    loss = file.up.loss if options.loss is None else options.loss
     if file.overlay.mode != "epidemic":
-        for flag, value in (("--recovery", flags.recovery or file.recovery), ("--loss", loss)):
+        for flag, value in (("--recovery", options.recovery or file.recovery), ("--loss", loss)):
             if value is not None:
                 raise typer.BadParameter("it is for --mode epidemic", param_hint=flag)
         return None
-    return EpidemicNetwork(recovery_of(file, flags), None if loss is None else parse_loss(str(loss)))
+    return EpidemicNetwork(recovery_of(file, options), None if loss is None else parse_loss(str(loss)))
 
 
-def recovery_of(file: TopologyFile, flags: Where) -> RecoverySettings:
+def recovery_of(file: TopologyFile, options: UpOptions) -> RecoverySettings:
     """The file's table; the flag goes before its algorithm."""
     from msgspec.structs import replace
 
@@ -249,7 +162,7 @@ def recovery_of(file: TopologyFile, flags: Where) -> RecoverySettings:
         from tidings.simulator.run import recovery_settings
 
         settings = recovery_settings(file.recovery)
-    return settings if flags.recovery is None else replace(settings, algorithm=flags.recovery.value)
+    return settings if options.recovery is None else replace(settings, algorithm=options.recovery)
 
 
 async def keep_up(network: BrokerNetwork, *, as_json: bool) -> None:

@@ -174,6 +174,8 @@ def _inspect_scalar(expected: inspect.Type, value: object, path: str) -> None:
             _inspect_bounds(expected, value, path)
         case inspect.StrType():
             _inspect_text(expected, value, path)
+        case inspect.CustomType():  # a path
+            _inspect_text(inspect.StrType(min_length=1), value, path)
 
 
 def _inspect_bounds(expected: inspect.IntType | inspect.FloatType, value: float, path: str) -> None:
