@@ -1,4 +1,4 @@
-"""A user's program, checked by `mypy --strict` (test_typing.py). A line that ends in `# error: CODE` must be refused."""
+"""A user's program, checked by `mypy --strict` (test_typing.py). Lines that end in `# error: CODE` must be refused."""
 
 from __future__ import annotations
 
