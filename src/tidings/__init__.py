@@ -16,6 +16,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tidings import sync as sync
+    from tidings import testing as testing
     from tidings.archive import Archive as Archive
     from tidings.archive import ArchiveReader as ArchiveReader
     from tidings.archive import ArchiveSettings as ArchiveSettings
@@ -39,14 +41,15 @@ if TYPE_CHECKING:
     from tidings.model.event import EventId as EventId
     from tidings.model.filter import Filter as Filter
     from tidings.model.filter import Pattern as Pattern
+    from tidings.model.position import OrderPosition as OrderPosition
     from tidings.model.topics import TopicPattern as TopicPattern
     from tidings.net.archive_client import RemoteArchive as RemoteArchive
     from tidings.opening import connect as connect
     from tidings.opening import embedded as embedded
     from tidings.ordering.service import OrderedService as OrderedService
+    from tidings.protocol.recovery.settings import RecoverySettings as RecoverySettings
     from tidings.protocol.sequencing.subscriber import Patience as Patience
     from tidings.recording.recorder import Recorder as Recorder
-    from tidings.services.place import Place as Place
     from tidings.services.receipts import Receipt as Receipt
     from tidings.services.service import EventService as EventService
     from tidings.services.stream import EventsMissed as EventsMissed
@@ -65,11 +68,12 @@ _HOMES = {
     ),
     "tidings.model.event": ("Event", "EventId"),
     "tidings.model.filter": ("Filter", "Pattern"),
+    "tidings.model.position": ("OrderPosition",),
     "tidings.model.topics": ("TopicPattern",),
     "tidings.net.archive_client": ("RemoteArchive",),
     "tidings.opening": ("connect", "embedded"),
-    "tidings.services.place": ("Place",),
     "tidings.ordering.service": ("OrderedService",),
+    "tidings.protocol.recovery.settings": ("RecoverySettings",),
     "tidings.protocol.sequencing.subscriber": ("Patience",),
     "tidings.recording.recorder": ("Recorder",),
     "tidings.services.service": ("EventService",),
@@ -78,6 +82,7 @@ _HOMES = {
     "tidings.structures.match_index": ("MatchIndex",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_FORMER_NAMES = {"Place": "OrderPosition"}
 
 _COLLECTIONS = ("SortedSet", "StrongBag", "StrongSet", "WeakBag", "WeakSet")
 """Of the design, and of later."""
@@ -88,6 +93,7 @@ __all__ = ["__version__", *sorted(_HOME_OF)]
 def __getattr__(name: str) -> Any:
     if name in ("sync", "testing"):
         return import_module(f"tidings.{name}")
+    name = _FORMER_NAMES.get(name, name)
     home = _HOME_OF.get(name)
     if home is None:
         if name in _COLLECTIONS:

@@ -16,7 +16,7 @@ from tidings.net.local_ordering import LocalOrdering
 from tidings.net.security import Tls
 from tidings.ordering.no_ops import NoOpPublisher
 from tidings.ordering.service import OrderedService
-from tidings.protocol.recovery.settings import RecoverySettings
+from tidings.protocol.recovery.settings import Algorithm, RecoverySettings
 from tidings.protocol.reliable_client import Marks
 from tidings.protocol.sequencing.layout import EVERYTHING, single
 from tidings.protocol.sequencing.machine import PublishNoOps
@@ -25,7 +25,15 @@ from tidings.scenario.modes import check_available
 from tidings.scenario.schema import Mode
 from tidings.services.bus import Bus
 from tidings.services.host import ApplicationHost
-from tidings.services.overlay import AUTO, SCHEMES, attach_locally, broker_bus, client_name, local_network
+from tidings.services.overlay import (
+    AUTO,
+    SCHEMES,
+    ShapeName,
+    attach_locally,
+    broker_bus,
+    client_name,
+    local_network,
+)
 from tidings.services.sequencing import LocalSequencing, Sequencing
 from tidings.services.service import EventService
 
@@ -199,11 +207,11 @@ def _local_sequencing(ordering: LocalOrdering | None, name: str) -> Callable[[],
 def embedded(
     brokers: int = 5,
     *,
-    shape: str = "tree",
+    shape: ShapeName = "tree",
     seed: int = 0,
     mode: Mode = "best-effort",
     delta: int = DEFAULT_DELTA,
-    recovery: str | RecoverySettings = AUTO,
+    recovery: Algorithm | RecoverySettings = AUTO,
     loss: float = 0.0,
     order_topics: Sequence[str] = (EVERYTHING,),
     causal: bool = True,

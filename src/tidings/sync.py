@@ -11,21 +11,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import wraps
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from tidings import opening
 from tidings.model.errors import ConnectionFailed
 from tidings.model.event import Event, EventId
 from tidings.model.predicates import Scalar
+from tidings.model.subscription import OrderName
 from tidings.opening import Embedded
 from tidings.services.receipts import Receipt
 from tidings.services.service import EventService, PublishedEvent
-from tidings.services.stream import DEFAULT_BUFFER_EVENTS, KEEP, Stream
+from tidings.services.stream import DEFAULT_BUFFER_EVENTS, KEEP, Condition, Stream, Unchanged
 
 Result = TypeVar("Result")
+Options = ParamSpec("Options")
 NOT_OPEN = "the bus is not open: use it inside 'with'"
 
 
@@ -117,7 +120,7 @@ class SyncStream(AbstractContextManager["SyncStream"]):
         """As `Stream.remove`."""
         self._loop.run(self._stream.remove(*topics))
 
-    def change(self, *topics: str, where: object = KEEP) -> None:
+    def change(self, *topics: str, where: Condition | Unchanged | None = KEEP) -> None:
         """As `Stream.change`."""
         self._loop.run(self._stream.change(*topics, where=where))
 
@@ -190,8 +193,8 @@ class SyncBus(AbstractContextManager["SyncBus"]):
     def subscribe(
         self,
         *topics: str,
-        where: object = None,
-        order: str = "none",
+        where: Condition | None = None,
+        order: OrderName = "none",
         buffer_events: int = DEFAULT_BUFFER_EVENTS,
     ) -> SyncStream:
         if self._loop is None:
@@ -244,11 +247,16 @@ class SyncBus(AbstractContextManager["SyncBus"]):
         self._loop = None
 
 
-def connect(url: str = "tidings://127.0.0.1:7400", **options: Any) -> SyncBus:
-    """As `tidings.connect`, with the same options."""
-    return SyncBus(opening.connect(url, **options))
+def _synchronous(make: Callable[Options, EventService]) -> Callable[Options, SyncBus]:
+    """The same call, with the same options, for a bus without `async`."""
+
+    @wraps(make)
+    def made(*args: Options.args, **options: Options.kwargs) -> SyncBus:
+        return SyncBus(make(*args, **options))
+
+    made.__annotations__ = {**make.__annotations__, "return": "SyncBus"}
+    return made
 
 
-def embedded(brokers: int = 5, **options: Any) -> SyncBus:
-    """As `tidings.embedded`, with the same options."""
-    return SyncBus(opening.embedded(brokers, **options))
+connect = _synchronous(opening.connect)
+embedded = _synchronous(opening.embedded)

@@ -34,7 +34,7 @@ from tidings.protocol.guaranteed import GuaranteedBroker
 from tidings.protocol.kernel import Node
 from tidings.protocol.labels import Label, parse_label
 from tidings.protocol.matching import Matcher
-from tidings.protocol.recovery.settings import RecoverySettings
+from tidings.protocol.recovery.settings import Algorithm, RecoverySettings
 from tidings.protocol.reliable_client import ReliableClient
 from tidings.protocol.sequencing.layout import EVERYTHING
 from tidings.protocol.sequencing.subscriber import Patience
@@ -100,7 +100,7 @@ class TestNetwork:
         duplicate: float,
         mode: Mode = "best-effort",
         delta: int = 2,
-        recovery: str | RecoverySettings = AUTO,
+        recovery: Algorithm | RecoverySettings = AUTO,
         order_topics: Sequence[str] = (EVERYTHING,),
         causal: bool = True,
         order_patience: Patience | None = None,
@@ -415,7 +415,7 @@ def simulate(
     duplicate: float = 0.0,
     mode: Mode = "best-effort",
     delta: int = 2,
-    recovery: str | RecoverySettings = AUTO,
+    recovery: Algorithm | RecoverySettings = AUTO,
     order_topics: Sequence[str] = (EVERYTHING,),
     causal: bool = True,
     order_patience: Patience | None = None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,11 +16,12 @@ from breadth import examples
 from tidings.archive import SCHEMA, Archive, ArchiveReader, ArchiveSettings, events_of
 from tidings.model.errors import ArchiveError
 from tidings.model.event import INT_MAX, INT_MIN, Event
+from tidings.model.position import OrderPosition
 from tidings.model.text import attribute_text
 from tidings.model.timestamp import Timestamp
 from tidings.protocol.sequencing.layout import Layout
 from tidings.protocol.sequencing.layout import Place as Server
-from tidings.services.place import Place
+from tidings.services.place import Places
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 names = texts.filter(
@@ -34,7 +34,7 @@ scalars = st.one_of(
     st.sampled_from(["1", "1.0", "true", "NaN", '"', "X'00'", "", "\0", "-", "~", "\U0010ffff"]),
 )  # fmt: skip
 orders = st.builds(
-    lambda topic, number, after: SimpleNamespace(topic=topic, number=number, after=after),
+    lambda topic, number, after: OrderPosition(topic=topic, number=number, after=after),
     texts, integers, st.dictionaries(texts, integers, max_size=4),
 )  # fmt: skip
 
@@ -112,7 +112,9 @@ def test_large_payloads_come_in_small_batches(tmp_path: Path) -> None:
 def test_the_place_of_an_ordered_event_is_kept() -> None:
     layout = Layout([Server("a", ("/a", "/b")), Server("c", ("/c/**",))])
     event = make_event(1)
-    event.__dict__["order"] = Place(Timestamp(1, 5, (0, 2), (3, 4)), layout)
+    event.__dict__["order"] = Places(Timestamp(1, 5, (0, 2), (3, 4)), layout, event.sequence).of(
+        event.sequence
+    )
     (back,) = events_of(as_batch(0, [event], 1))
     assert (back.order.topic, back.order.number, back.order.after) == ("/b", 5, {"/a": 3, "/c/**": 4})
 
@@ -125,7 +127,7 @@ def _event(**changes: Any) -> Event:
     order = changes.pop("order", None)
     event = Event(**{**fields, **changes})
     if order is not None:
-        event.__dict__["order"] = SimpleNamespace(**order)
+        event.__dict__["order"] = OrderPosition(**order)
     return event
 
 

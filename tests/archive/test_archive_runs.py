@@ -6,7 +6,6 @@ import random
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from tidings.archive import upkeep as upkeep_module
 from tidings.archive.rows import Rows
 from tidings.model.errors import ArchiveError, WireError
 from tidings.model.event import INT_MAX, Event
+from tidings.model.position import OrderPosition
 from tidings.model.predicates import Scalar
 from tidings.model.run import MAX_RUN_BYTES, Arrival, RunMaker
 
@@ -59,9 +59,9 @@ class Places(NamedTuple):
     first: int
     number: int
 
-    def of(self, sequence: int) -> SimpleNamespace:
+    def of(self, sequence: int) -> OrderPosition:
         after = {"/o": self.number // 200, "/p": 4}
-        return SimpleNamespace(topic="/x", number=self.number + sequence - self.first, after=after)
+        return OrderPosition(topic="/x", number=self.number + sequence - self.first, after=after)
 
 
 class Sources:

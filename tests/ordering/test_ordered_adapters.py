@@ -45,6 +45,7 @@ from tidings.opening import connect
 from tidings.protocol.sequencing.client import PublishNow
 from tidings.protocol.sequencing.subscriber import Patience
 from tidings.services.host import ApplicationHost
+from tidings.services.place import Places
 
 SHORT = Patience(events=4_096, limit_ns=500_000_000)
 
@@ -132,7 +133,7 @@ def shown_event(who: str, number: int, place: tuple[int, int], *after: int) -> E
     """`after`: this number of the other topic comes before."""
     event = Event("s", 0, 1, "/a/x", 0, {"who": who, "n": number}, b"")
     index = (1 - place[0],) if after else ()
-    event.__dict__["order"] = tidings.Place(Timestamp(*place, index, after), make_layout())
+    event.__dict__["order"] = Places(Timestamp(*place, index, after), make_layout(), 1).of(1)
     return event
 
 

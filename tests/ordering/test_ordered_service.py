@@ -186,7 +186,7 @@ def test_an_event_says_its_place(mode: str) -> None:
             assert (second.order.topic, second.order.number) == ("/a/*", 2)
             assert (third.order.topic, third.order.number, third.order.after) == ("/b", 1, {"/a/*": 2})
             assert "number=1" in repr(first.order)
-            assert isinstance(first.order, tidings.Place)
+            assert isinstance(first.order, tidings.OrderPosition)
 
     run(scenario, mode=mode, order_topics=("/a/*", "/b"))
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +13,7 @@ from tidings.archive import Archive, ArchiveSettings
 from tidings.cli import main
 from tidings.model.errors import ArchiveError, PipelineError
 from tidings.model.event import Event
+from tidings.model.position import OrderPosition
 from tidings.spark.audit.archive import audit_archives
 from tidings.spark.audit.stages import HereStages
 
@@ -24,7 +24,7 @@ def event(name: str, *, ordered: bool = False, out_of_order: bool = False, topic
     base, _, incarnation = source.partition("~")
     made = Event(base, int(incarnation or 0), int(sequence), topic, 10, {}, b"")
     if ordered:
-        made.__dict__["order"] = SimpleNamespace(topic=topic, number=1, after={})
+        made.__dict__["order"] = OrderPosition(topic=topic, number=1, after={})
     if out_of_order:
         made.__dict__["out_of_order"] = True
     return made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ from archive_events import as_batch
 from tidings.model.errors import ArchiveCorrupt
 from tidings.model.event import Event
 from tidings.model.filter import Filter
+from tidings.model.position import OrderPosition
 from tidings.model.text import attribute_text
 from tidings.model.topics import TopicPattern
 from tidings.spark.format.columns import COLUMNS, Selection, spark_batch
@@ -37,7 +37,7 @@ def random_event(random: Random, number: int) -> Event:
     )
     if random.random() < 0.5:
         after = {topic: random.randrange(9) for topic in random.sample(TOPICS, random.randrange(3))}
-        event.__dict__["order"] = SimpleNamespace(topic="/a", number=number, after=after)
+        event.__dict__["order"] = OrderPosition(topic="/a", number=number, after=after)
     return event
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ from tidings.archive import ArchiveReader, events_of
 from tidings.archive.packing import LeaveOut, pack, refuse, unpack_row
 from tidings.archive.rows import Rows, batch_of
 from tidings.model.event import Event
+from tidings.model.position import OrderPosition
 from tidings.model.run import Arrival
 
 SECOND_NS = 1_000_000_000
@@ -31,7 +31,7 @@ def make_event(number: int, payload_bytes: int = 8) -> Event:
         f"source-{number % 3}", number % 2, number, f"/t/{number % 5}", START_NS + number, attributes, payload
     )
     if number % 4 == 0:
-        event.__dict__["order"] = SimpleNamespace(topic=event.topic, number=number, after={"/o": number - 1})
+        event.__dict__["order"] = OrderPosition(topic=event.topic, number=number, after={"/o": number - 1})
     if number % 6 == 0:
         event.__dict__["out_of_order"] = True
     return event

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import msgspec
 import pyarrow as pa
 
-from tidings.archive.packing import Order
 from tidings.archive.rows import decode_attributes
 from tidings.model.errors import ArchiveCorrupt
 from tidings.model.event import Event
+from tidings.model.position import OrderPosition
+from tidings.model.predicates import Scalar
 
 _COLUMNS = (
     "offset",
@@ -38,11 +39,11 @@ def events_of(batch: pa.RecordBatch) -> Iterator[Event]:
         if late:
             event.__dict__["out_of_order"] = True
         if order is not None:
-            event.__dict__["order"] = Order(order["topic"], order["number"], dict(order["after"]))
+            event.__dict__["order"] = OrderPosition(order["topic"], order["number"], dict(order["after"]))
         yield event
 
 
-def _attributes(offset: int, packed: bytes) -> dict[str, object]:
+def _attributes(offset: int, packed: bytes) -> dict[str, Scalar]:
     try:
         return decode_attributes(packed)
     except (msgspec.MsgspecError, UnicodeError) as error:

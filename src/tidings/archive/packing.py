@@ -16,7 +16,6 @@ from msgspec import Meta, Raw, Struct
 from tidings.model.errors import ArchiveError, AttributeValueError, WireError
 from tidings.model.event import (
     INT_MAX,
-    INT_MIN,
     RESERVED_ATTRIBUTE,
     AttributeMap,
     Counter,
@@ -26,6 +25,7 @@ from tidings.model.event import (
     Publication,
     check_attributes,
 )
+from tidings.model.position import Int64, OrderPosition
 from tidings.model.run import Arrival, Stretch
 
 ROW_BYTES = 64 * 1024
@@ -40,19 +40,7 @@ _ARRAY_HEADERS = {0xDC: 3, 0xDD: 5}
 _UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _UNKEEPABLE = (*_UNREADABLE, AttributeValueError, WireError, TypeError, ValueError, OverflowError)
 
-Int64 = Annotated[int, Meta(ge=INT_MIN, le=INT_MAX)]
 LeaveOut = Callable[[WireError], None]
-
-
-class Order(Struct, array_like=True, frozen=True):
-    """An event's place in its order, as it was archived."""
-
-    topic: str
-    number: Int64
-    after: dict[str, Int64]
-
-    def later(self, count: int) -> Order:
-        return Order(self.topic, self.number + count, self.after)
 
 
 class TailRow(Struct, array_like=True, gc=False):
@@ -61,11 +49,11 @@ class TailRow(Struct, array_like=True, gc=False):
     count: Annotated[int, Meta(ge=1, le=INT_MAX)]
     notified_ns: Int64
     out_of_order: bool
-    order: Order | None
+    order: OrderPosition | None
     """The place of the first; the others have the numbers after it."""
     events: memoryview
 
-    def orders(self) -> list[Order | None]:
+    def orders(self) -> list[OrderPosition | None]:
         order = self.order
         return [None] * self.count if order is None else [order.later(place) for place in range(self.count)]
 
@@ -117,7 +105,7 @@ class _OldRow(Struct, array_like=True, gc=False):
     packed: bytes
     payload: bytes
     out_of_order: bool
-    order: Order | None
+    order: OrderPosition | None
 
     def as_row(self) -> TailRow:
         fields = (self.source, self.incarnation, self.sequence, self.topic, self.published_ns)
@@ -131,7 +119,7 @@ _decode_loose = msgspec.msgpack.Decoder(list[_Loose]).decode
 _decode_kept = msgspec.msgpack.Decoder(list[KeptEvent]).decode
 _decode_row = msgspec.msgpack.Decoder(TailRow).decode
 _decode_old_row = msgspec.msgpack.Decoder(_OldRow).decode
-_decode_order = msgspec.msgpack.Decoder(Order).decode
+_decode_order = msgspec.msgpack.Decoder(OrderPosition).decode
 
 # --- Writing
 
@@ -167,10 +155,15 @@ class _Packer:
         self._events: list[bytes | memoryview] = []
         self._count = self._size_bytes = 0
         self._late = False
-        self._order: Order | None = None
+        self._order: OrderPosition | None = None
 
     def add(
-        self, count: int, events: bytes | memoryview, *, late: bool = False, order: Order | None = None
+        self,
+        count: int,
+        events: bytes | memoryview,
+        *,
+        late: bool = False,
+        order: OrderPosition | None = None,
     ) -> None:
         if self._count and not (self._continues(late, order) and self._size_bytes + len(events) <= ROW_BYTES):
             self._close()
@@ -185,7 +178,7 @@ class _Packer:
             self._close()
         return self._rows
 
-    def _continues(self, late: bool, order: Order | None) -> bool:
+    def _continues(self, late: bool, order: OrderPosition | None) -> bool:
         """A row says once how its events came."""
         if self._order is None or order is None:
             return late == self._late and order is self._order
@@ -210,11 +203,12 @@ def _encoded(event: Event) -> bytes:
     return encoded
 
 
-def _order(place: Any) -> Order | None:
-    return None if place is None else _decode_order(_encode((place.topic, place.number, place.after)))
+def _order(position: OrderPosition | None) -> OrderPosition | None:
+    """Checked: an application may have made it."""
+    return None if position is None else _decode_order(_encode(position))
 
 
-def _first_order(places: Any, first: int, count: int) -> Order | None:
+def _first_order(places: Any, first: int, count: int) -> OrderPosition | None:
     """That of the last of so many events must be one as well."""
     if places is None or _order(places.of(first + count - 1)) is None:
         return None

@@ -13,9 +13,10 @@ from itertools import accumulate, chain
 import msgspec
 import pyarrow as pa
 
-from tidings.archive.packing import Order, TailRow, unpack_events
+from tidings.archive.packing import TailRow, unpack_events
 from tidings.model.errors import ArchiveError
 from tidings.model.event import AttributeMap, source_text
+from tidings.model.position import OrderPosition
 from tidings.model.text import attribute_texts
 
 ATTRIBUTES_TYPE = pa.map_(pa.string(), pa.string())
@@ -123,7 +124,7 @@ def _order_column(rows: Rows) -> pa.Array:
     return pa.StructArray.from_arrays(parts, fields=list(ORDER_TYPE), mask=none)
 
 
-_NO_ORDER = Order("", 0, {})
+_NO_ORDER = OrderPosition("", 0, {})
 _COLUMNS: dict[str, Callable[[Rows], pa.Array]] = {
     "source": lambda rows: pa.array(rows.sources(), pa.string()),
     "incarnation": lambda rows: pa.array([event.incarnation for event in rows.events], pa.int64()),

@@ -101,7 +101,7 @@ async def measure_own(
     """With a network that lives as long as this; the publisher is at its first broker, subscribers at its last."""
     from tidings.cli.bench_network import running_row
 
-    ordered = load.order != BenchOrder.NONE
+    ordered = load.order != "none"
     async with running_row(brokers, mode, transport, ordered=ordered) as network:
         urls = [broker.url for broker in network.brokers.values()]
         measured = await measure_at(urls[0], urls[-1], load, None, None, network, progress)

@@ -92,7 +92,9 @@ class Phase:
             counts[index] += 1
             self._last_at_ns = now_ns = time.monotonic_ns()
             if self._latencies_ns is not None:
-                self._latencies_ns.append(now_ns - event.attributes[words.PUBLISHED_AT])
+                published_at_ns = event.attributes[words.PUBLISHED_AT]
+                assert isinstance(published_at_ns, int)
+                self._latencies_ns.append(now_ns - published_at_ns)
             if counts[index] % REPORT_EVENTS == 0:
                 say(words.Arrived(min(counts)))
 

@@ -15,6 +15,7 @@ from tidings.cli.exits import ExitCode
 from tidings.cli.output import Progress
 from tidings.cli.processes import BrokerNetwork
 from tidings.model.errors import ConnectionFailed, TidingsError
+from tidings.model.subscription import OrderName
 from tidings.services.host import ApplicationHost
 
 LATENCY_EVENTS = 4000
@@ -33,7 +34,7 @@ class Load(NamedTuple):
     events: int
     size_bytes: int
     subscribers: int
-    order: str
+    order: OrderName
 
 
 class Subscribers(ChildProcess):

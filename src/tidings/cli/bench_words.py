@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from tidings.model.subscription import OrderName
+
 PHASE = "phase"
 """The attribute that says what an event is for: these."""
 PROBE, LATENCY, RATE = 0, 1, 2
@@ -18,7 +20,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     tls_ca: str | None
     topic: str
-    order: str
+    order: OrderName
     subscribers: int
     events: tuple[int, int]
     """Of the two phases, in their order."""

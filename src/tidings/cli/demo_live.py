@@ -67,6 +67,7 @@ class Reader:
 
     def take(self, event: Event) -> None:
         number = event.attributes["number"]
+        assert isinstance(number, int)
         self.arrived[event.topic, number] += 1
         self.latest[event.topic] = max(number, self.latest.get(event.topic, -1))
 

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from tidings.model.errors import AttributeValueError, TopicError, WireError
+from tidings.model.position import OrderPosition
 from tidings.model.predicates import Scalar
 from tidings.model.timestamp import Timestamp
 from tidings.model.topics import check_topic
@@ -48,7 +49,7 @@ AttributeMap = dict[str, Any]
 if TYPE_CHECKING:
     from tidings.model.run import Stretch
 
-    _MostlyPlain = AttributeMap
+    _MostlyPlain = dict[str, Scalar]
 else:
     _MostlyPlain = dict[str, bool | int | float | str | None]
     """What the decoder checks by itself; an event with bytes among its attributes is decoded again (`_Loose`)."""
@@ -179,9 +180,9 @@ class Event(Struct, array_like=True, dict=True):
         return self.__dict__.get("carrier")
 
     @property
-    def order(self) -> Any:
-        """The event's place in the order of its subscription, where that has one."""
-        found = self.__dict__.get("order")
+    def order(self) -> OrderPosition | None:
+        """The event's position in the order of its subscription, where that has one."""
+        found: OrderPosition | None = self.__dict__.get("order")
         if found is None and "places" in self.__dict__:  # of the run that it came in
             found = self.__dict__["order"] = self.__dict__["places"].of(self.sequence)
         return found

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from tidings.model.topics import TopicPattern, canonical_topics
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 MAX_INTEREST_BYTES = 48 * 1024
 """An interest fits into one datagram."""
+
+
+OrderName = Literal["none", "fifo", "causal", "total"]
 
 
 class Order(StrEnum):

@@ -25,7 +25,7 @@ from tidings.archive import Archive, ArchiveSettings
 from tidings.model.errors import ArchiveError, ArchiveFull, OrderError, TidingsError, WireError
 from tidings.model.event import Event
 from tidings.model.run import Arrival
-from tidings.model.subscription import Subscription
+from tidings.model.subscription import OrderName, Subscription
 from tidings.net.client import Opener
 from tidings.opening import connect_as
 from tidings.protocol.application.application import ORDERED
@@ -62,7 +62,7 @@ class Recorder:
         directory: Path | str,
         *topics: str,
         where: str | None = None,
-        order: str = "none",
+        order: OrderName = "none",
         name: str | None = None,
         token: str = "",
         tls_ca: str | Path | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from tidings.model.errors import ConnectionFailed
 from tidings.net.address import Transport, parse_address
@@ -38,7 +38,8 @@ SCHEMES: dict[str, tuple[Transport, bool]] = {
 }
 MODES: tuple[Mode, ...] = ("best-effort", "guaranteed", "epidemic")
 ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
-AUTO = "auto"
+AUTO: Algorithm = "auto"
+ShapeName = Literal["tree", "random", "chain", "star"]
 
 
 def broker_bus(
@@ -102,11 +103,11 @@ def attach_locally(bus: Bus, network: LocalNetwork, broker: str, name: str) -> B
 def local_network(
     brokers: int,
     *,
-    shape: str,
+    shape: ShapeName,
     seed: int,
     mode: Mode,
     delta: int,
-    recovery: str | RecoverySettings,
+    recovery: Algorithm | RecoverySettings,
     loss: float,
 ) -> LocalNetwork:
     """So many brokers in this process, not started; ValueError if that cannot be."""
@@ -137,7 +138,7 @@ def _epidemic(topology: Topology, settings: RecoverySettings, loss: float) -> Lo
     return LocalEpidemic(settings, label_of, BernoulliLoss(rate=loss) if loss else None)
 
 
-def recovery_of(recovery: str | RecoverySettings, mode: Mode) -> RecoverySettings:
+def recovery_of(recovery: Algorithm | RecoverySettings, mode: Mode) -> RecoverySettings:
     """The settings, of which a name is the algorithm; ValueError if it is unknown, or the mode recovers nothing."""
     if recovery != AUTO and mode != EPIDEMIC:
         raise ValueError(f"recovery is for mode {EPIDEMIC!r}, not {mode!r}")
@@ -145,7 +146,7 @@ def recovery_of(recovery: str | RecoverySettings, mode: Mode) -> RecoverySetting
         return recovery
     if recovery not in ALGORITHMS:
         raise ValueError(f"recovery {recovery!r} is not one of {', '.join(ALGORITHMS)}, nor RecoverySettings")
-    return RecoverySettings(algorithm=recovery)  # type: ignore[arg-type]
+    return RecoverySettings(algorithm=recovery)
 
 
 def check_loss(loss: float) -> None:

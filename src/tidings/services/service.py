@@ -17,10 +17,10 @@ from tidings.model.errors import SubscriptionRefused, TopicError
 from tidings.model.event import Event, EventId
 from tidings.model.predicates import Scalar
 from tidings.model.run import Stretch
-from tidings.model.subscription import Order, Subscription
+from tidings.model.subscription import Order, OrderName, Subscription
 from tidings.protocol.application.bookmark import Reached
 from tidings.services.receipts import Batch, Receipt
-from tidings.services.stream import DEFAULT_BUFFER_EVENTS, Stream
+from tidings.services.stream import DEFAULT_BUFFER_EVENTS, Condition, Stream
 
 PublishedEvent = tuple[str, Mapping[str, Scalar], bytes]
 """Topic, attributes, payload."""
@@ -176,8 +176,8 @@ class EventService(ABC):
     def subscribe(
         self,
         *topics: str,
-        where: object = None,
-        order: str = "none",
+        where: Condition | None = None,
+        order: OrderName = "none",
         buffer_events: int = DEFAULT_BUFFER_EVENTS,
     ) -> Stream:
         """A stream of the events on these topic patterns (none: every topic) that the filter selects.
@@ -215,13 +215,13 @@ def check_texts(topics: tuple[object, ...]) -> None:
             raise TopicError(f"topic pattern {topic!r} is not a string{hint}")
 
 
-def filter_sql(where: object) -> str | None:
+def filter_sql(where: Condition | None) -> str | None:
     """The SQL of a filter given as text, as a Filter or as an expression of `col`."""
     if where is None or isinstance(where, str):
         return where
     from tidings.model.filter import Filter
 
-    made = where if isinstance(where, Filter) else Filter(where)  # type: ignore[arg-type]
+    made = where if isinstance(where, Filter) else Filter(where)
     return made.to_sql()
 
 

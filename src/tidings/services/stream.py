@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -18,11 +19,25 @@ from tidings.model.subscription import Subscription
 from tidings.services.place import Places
 
 if TYPE_CHECKING:
+    from tidings.model.expression import Expression
+    from tidings.model.filter import Filter
     from tidings.services.service import EventService
 
+    Condition = str | Filter | Expression
+    """SQL, a `Filter`, or an expression made with `col`."""
+else:
+    Condition = object  # the parser of filters is imported by whoever has one
+
 DEFAULT_BUFFER_EVENTS = 65_536
-KEEP = object()
-"""A filter that stays as it is."""
+
+
+class Unchanged(Enum):
+    """The default of `where` in `Stream.change`: the filter stays as it is."""
+
+    KEEP = "keep"
+
+
+KEEP = Unchanged.KEEP
 MAX_GAPS = 1_000
 """Gaps that a stream remembers, the last ones."""
 
@@ -282,7 +297,7 @@ class Stream:
                 raise ValueError("a stream keeps at least one topic; leave its block to end it")
             await self._change(left, self.subscription.filter)
 
-    async def change(self, *topics: str, where: object = KEEP) -> None:
+    async def change(self, *topics: str, where: Condition | Unchanged | None = KEEP) -> None:
         """Other topics (none given: the same), another filter (None: none), or both, in one step.
 
         SubscriptionRefused: the network did not take it, and the stream stays as it was.
