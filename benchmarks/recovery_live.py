@@ -14,9 +14,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
 import numpy as np
-from live import payload
 from recovery_runs import progress
 
+from tidings.model.run import singles
 from tidings.model.subscription import Subscription
 from tidings.net.address import Address
 from tidings.net.broker import BrokerServer
@@ -100,6 +100,11 @@ def live_row(
     )
 
 
+def payload(size_bytes: int) -> bytes:
+    """The instant of publication, then padding."""
+    return time.monotonic_ns().to_bytes(8, "big") + bytes(size_bytes - 8)
+
+
 async def measured(payload_bytes: int, rate: float, events: int, loss: BernoulliLoss | None) -> Arrivals:
     async with network(loss) as servers, AsyncExitStack() as stack:
         publisher = ClientConnection(servers[PUBLISHER_AT].address, "publisher", emit=lambda fact: None)
@@ -151,7 +156,8 @@ class LiveSubscriber:
         if isinstance(fact, SubscriptionAccepted):
             self.accepted.set()
         elif isinstance(fact, Delivered):
-            event = fact.publication.event()
+            (publication,) = singles(fact.stretch)
+            event = publication.event()
             late_ns = time.monotonic_ns() - int.from_bytes(event.payload[:8], "big")
             number = event.attributes["number"]
             self.repeated += number in self.latency_ms
