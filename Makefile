@@ -53,7 +53,7 @@ campaign: setup ## the breadth that `test` leaves out, then the guaranteed overl
 	@TIDINGS_TESTS=campaign $(PYTEST) -m "campaign or hypothesis"
 	@TIDINGS_PAPER_SCALE=4 LIVE_SEEDS="1 2 3 4" TIDINGS_KILLS=4 $(PYTEST) \
 		tests/papers/test_polarized.py tests/papers/test_partitions_live.py tests/spark/test_exactly_once.py
-	@$(BIN)/python -m tidings.spark.campaign --seeds $(SEEDS) --out out/campaign
+	@$(BIN)/python -m tidings.lab.spark_campaign --seeds $(SEEDS) --out out/campaign
 
 docs: setup     ## the manual, into site/
 	@$(BIN)/mkdocs build --strict --quiet && echo "site/index.html"

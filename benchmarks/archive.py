@@ -25,10 +25,10 @@ from random import Random
 from rich.console import Console
 from rich.table import Table
 
-from tidings.archive import Archive, ArchiveReader, ArchiveSettings
-from tidings.model.event import Event
-from tidings.model.predicates import Scalar
-from tidings.model.run import Arrival, RunMaker, Stretch
+from tidings.core.events.event import Event
+from tidings.core.events.run import Arrival, RunMaker, Stretch
+from tidings.core.filters.language.predicates import Scalar
+from tidings.storage.archive import Archive, ArchiveReader, ArchiveSettings
 
 EVENTS = 100_000
 WARM_UP_EVENTS = 1_000

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
-from tidings.trace.tables import SCHEMAS, arrow_table
+from tidings.scenarios.trace.tables import SCHEMAS, arrow_table
 
 SUBSCRIBERS = 100
 PUBLISHERS = 50

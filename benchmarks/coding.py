@@ -22,13 +22,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from tidings.model.event import make_publication
-from tidings.model.recovery_messages import Carried, Fragment
-from tidings.protocol.recovery.assemblies import Assemblies
-from tidings.protocol.recovery.blocks import Assembly
-from tidings.structures import galois_field
-from tidings.structures.galois_field import combine_many, invert_matrix
-from tidings.structures.network_coding import Decoder
+from tidings.core.events.event import make_publication
+from tidings.core.overlay.epidemic import galois_field
+from tidings.core.overlay.epidemic.assemblies import Assemblies
+from tidings.core.overlay.epidemic.blocks import Assembly
+from tidings.core.overlay.epidemic.galois_field import combine_many, invert_matrix
+from tidings.core.overlay.epidemic.messages import Carried, Fragment
+from tidings.core.overlay.epidemic.network_coding import Decoder
 
 SIZE = 16
 BLOCK_BYTES = 1_472

@@ -26,7 +26,7 @@ from matching_workload import Workload, make_workload
 from rich.console import Console
 from rich.table import Table
 
-from tidings.structures.match_index import MatchIndex
+from tidings.core.filters.matching.match_index import MatchIndex
 
 SELECTIVITIES = (0.01, 0.0001)
 STRETCHES = 15

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidings.model.filter import Pattern
-from tidings.model.like import Like
-from tidings.model.predicates import Conjunct, Constraint, Kind, Scalar
+from tidings.core.filters.language.filter import Pattern
+from tidings.core.filters.language.like import Like
+from tidings.core.filters.language.predicates import Conjunct, Constraint, Kind, Scalar
 
 CATEGORIES = ("kind", "location", "provider")
 NUMBERS = ("age", "level", "price", "size")

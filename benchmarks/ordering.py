@@ -9,8 +9,9 @@
   means of 17 (46), and 0.5 % (40 %) of the topics with 80 % of the probability.
 - cost: stamps per second of one server, events per second of one subscriber, as groups and the reordering grow.
 - sites: five servers at five sites, each with its own popular topics: the stamps that are made within one site. The
-  precedence is that of the paper (topics by identifier, 200 for each site), or comes from `tidings.ordering.placement`:
-  made for the very clients that are there, or for others drawn from the same popularity.
+  precedence is that of the paper (topics by identifier, 200 for each site), or comes from
+  `tidings.core.ordering.placement`: made for the very clients that are there, or for others drawn from the same
+  popularity.
 
 Sizes and sites come out the same every time; rates are per CPU second of one core.
 """
@@ -32,15 +33,15 @@ import numpy as np
 from overlay import table_of
 from rich.console import Console
 
-from tidings.model.messages import Message
-from tidings.model.ordering_messages import ChangeSubscription, Create, CreateRelay, EventStamps, WalkDone
-from tidings.ordering.placement import place
-from tidings.protocol.kernel import Node, RandomSource, Send, TimerName
-from tidings.protocol.sequencing.groups import Groups
-from tidings.protocol.sequencing.server import SequencerServer
-from tidings.protocol.sequencing.stamps import Chain, Timestamp
-from tidings.protocol.sequencing.subscriber import OrderedSubscriber
-from tidings.spark.reproduce.ordering_load import (
+from tidings.core.kernel import Node, RandomSource, Send, TimerName
+from tidings.core.messages import Message
+from tidings.core.ordering.groups import Groups
+from tidings.core.ordering.messages import ChangeSubscription, Create, CreateRelay, EventStamps, WalkDone
+from tidings.core.ordering.placement import place
+from tidings.core.ordering.server.server import SequencerServer
+from tidings.core.ordering.stamps import Chain, Timestamp
+from tidings.core.ordering.subscriber import OrderedSubscriber
+from tidings.studies.ordering.load import (
     DRAWS,
     SHAPES,
     SITES,

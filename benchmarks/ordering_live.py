@@ -26,14 +26,14 @@ from rich.console import Console
 from rich.table import Table
 
 import tidings
-from tidings.net.address import Address, parse_address
-from tidings.net.broker import BrokerServer
-from tidings.net.loop import run
-from tidings.net.sequencer import SequencerHost
-from tidings.net.sequencing import SequencingConnection
-from tidings.protocol.sequencing.client import PUBLISHER, Joined, _InnerPort
-from tidings.protocol.sequencing.layout import Layout, Place
-from tidings.protocol.sequencing.publisher import EventStamped, OrderedPublisher
+from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.module import PUBLISHER, Joined, _InnerPort
+from tidings.core.ordering.publisher import EventStamped, OrderedPublisher
+from tidings.drivers.address import Address, parse_address
+from tidings.drivers.sockets.broker import BrokerServer
+from tidings.drivers.sockets.loop import run
+from tidings.drivers.sockets.sequencer import SequencerHost
+from tidings.drivers.sockets.sequencing import SequencingConnection
 
 TOPICS_PER_SERVER = 8
 OUTSTANDING = 8_192
@@ -177,7 +177,7 @@ def measure_stamps(servers: int, batch: int, seconds: float) -> dict[str, Any]:
 
 
 async def broker_process(mode: str, sequencer: str) -> None:
-    from tidings.net.guaranteed import GuaranteedSettings
+    from tidings.drivers.sockets.guaranteed import GuaranteedSettings
 
     with tempfile.TemporaryDirectory() as data:
         settings = GuaranteedSettings((0,), {}, data=Path(data), new=True)

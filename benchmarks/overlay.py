@@ -33,13 +33,21 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from tidings.model.messages import Activate, Covered, Greeting, Message, Record, Records, RecordsTaken, Sync
-from tidings.net.disk_store import DiskStore
-from tidings.protocol.guaranteed import DEFAULT_WINDOW, GuaranteedBroker
-from tidings.protocol.kernel import RandomSource, Send, TimerName
-from tidings.protocol.labels import Label, path
-from tidings.scenario.expand import expand
-from tidings.scenario.schema import (
+from tidings.core.kernel import RandomSource, Send, TimerName
+from tidings.core.messages import (
+    Activate,
+    Covered,
+    Greeting,
+    Message,
+    Record,
+    Records,
+    RecordsTaken,
+    Sync,
+)
+from tidings.core.overlay.guaranteed.broker import DEFAULT_WINDOW, GuaranteedBroker
+from tidings.core.overlay.labels import Label, path
+from tidings.scenarios.file.expand import expand
+from tidings.scenarios.file.schema import (
     ChainShape,
     CrashFault,
     Fault,
@@ -51,18 +59,19 @@ from tidings.scenario.schema import (
     Subscriber,
     TreeShape,
 )
-from tidings.simulator.run import Simulation
-from tidings.spark.reproduce.overlay_runs import (
+from tidings.scenarios.simulate import Simulation
+from tidings.scenarios.trace.checkers.gaps import gap_free
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.writer import TraceWriter
+from tidings.storage.disk_store import DiskStore
+from tidings.studies.partitions.expected import CONNECTED, DELIVERY_BROKERS, DELIVERY_FAILURES
+from tidings.studies.partitions.runs import (
     FAILED_SHARE,
     Tree,
     during_failures,
     figure_10_scenario,
     guarantees_hold,
 )
-from tidings.spark.reproduce.partitions_expected import CONNECTED, DELIVERY_BROKERS, DELIVERY_FAILURES
-from tidings.trace.checkers.gaps import gap_free
-from tidings.trace.reader import Trace
-from tidings.trace.writer import TraceWriter
 
 DELTA = 2
 

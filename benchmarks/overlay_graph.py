@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from tidings.spark.reproduce.connectivity import (
+from tidings.studies.partitions.connectivity import (
     connectivity,
     mean_connectivity,
     neighbourhood_sizes,
@@ -34,7 +34,7 @@ from tidings.spark.reproduce.connectivity import (
     session_counts,
     tree,
 )
-from tidings.spark.reproduce.partitions_expected import (
+from tidings.studies.partitions.expected import (
     BROKERS,
     CONNECTED,
     DELIVERY_BROKERS,

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from recovery_runs import progress
 
-from tidings.scenario.schema import GilbertLoss, Scenario
-from tidings.simulator.run import GOSSIP
-from tidings.spark.reproduce.epidemic_runs import ALGORITHMS as PAPER_ALGORITHMS
-from tidings.spark.reproduce.epidemic_runs import INTERVAL_MS, SETTLE_S, epidemic_scenario
-from tidings.spark.reproduce.recovery_runs import play
+from tidings.scenarios.file.schema import GilbertLoss, Scenario
+from tidings.scenarios.simulate import GOSSIP
+from tidings.studies.epidemic.runs import ALGORITHMS as PAPER_ALGORITHMS
+from tidings.studies.epidemic.runs import INTERVAL_MS, SETTLE_S, epidemic_scenario
+from tidings.studies.recovery_runs import play
 
 BROKERS, QUICK_BROKERS = 100, 40
 START_S = 120.0

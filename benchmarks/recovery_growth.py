@@ -17,7 +17,7 @@ from typing import NamedTuple
 from overlay import resident_bytes
 from recovery_runs import progress
 
-from tidings.scenario.schema import (
+from tidings.scenarios.file.schema import (
     BernoulliLoss,
     Network,
     Overlay,
@@ -27,8 +27,8 @@ from tidings.scenario.schema import (
     Subscriber,
     TreeShape,
 )
-from tidings.simulator.run import DATA, GOSSIP
-from tidings.spark.reproduce.recovery_runs import DIRECTORY, Counts, play
+from tidings.scenarios.simulate import DATA, GOSSIP
+from tidings.studies.recovery_runs import DIRECTORY, Counts, play
 
 SMALLEST = 10
 RATE_HZ = 2.0

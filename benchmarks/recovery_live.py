@@ -16,17 +16,17 @@ from typing import NamedTuple
 import numpy as np
 from recovery_runs import progress
 
-from tidings.model.run import singles
-from tidings.model.subscription import Subscription
-from tidings.net.address import Address
-from tidings.net.broker import BrokerServer
-from tidings.net.client import ClientConnection
-from tidings.net.epidemic import EpidemicSettings
-from tidings.net.loop import loop_factory
-from tidings.protocol.facts import Delivered, SubscriptionAccepted
-from tidings.protocol.labels import Label
-from tidings.protocol.recovery.settings import RecoverySettings
-from tidings.scenario.schema import BernoulliLoss
+from tidings.core.events.run import singles
+from tidings.core.events.subscription import Subscription
+from tidings.core.facts import Delivered, SubscriptionAccepted
+from tidings.core.overlay.epidemic.settings import RecoverySettings
+from tidings.core.overlay.labels import Label
+from tidings.drivers.address import Address
+from tidings.drivers.sockets.broker import BrokerServer
+from tidings.drivers.sockets.client import ClientConnection
+from tidings.drivers.sockets.epidemic import EpidemicSettings
+from tidings.drivers.sockets.loop import loop_factory
+from tidings.scenarios.file.schema import BernoulliLoss
 
 BROKERS = 10
 CHILDREN = 3

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from recovery_runs import progress
 
-from tidings.scenario.schema import GilbertLoss, Recovery
-from tidings.spark.reproduce.polarized_runs import SCHEMES as PAPER_SCHEMES
-from tidings.spark.reproduce.polarized_runs import SUBSCRIBERS, polarized_scenario
-from tidings.spark.reproduce.recovery_runs import play
+from tidings.scenarios.file.schema import GilbertLoss, Recovery
+from tidings.studies.polarized.runs import SCHEMES as PAPER_SCHEMES
+from tidings.studies.polarized.runs import SUBSCRIBERS, polarized_scenario
+from tidings.studies.recovery_runs import play
 
 BLOCK_BYTES = 64
 LOSS = GilbertLoss(rate=0.1, burst=2)

@@ -21,11 +21,11 @@ from compared import compared
 from rich.console import Console
 from rich.table import Table
 
-from tidings.scenario.expand import Plan, expand
-from tidings.scenario.load import parse_scenario
-from tidings.scenario.topology import neighbours
-from tidings.simulator.run import PROGRESS_STEPS, Simulation
-from tidings.trace.writer import TraceWriter
+from tidings.scenarios.file.expand import Plan, expand
+from tidings.scenarios.file.load import parse_scenario
+from tidings.scenarios.file.topology import neighbours
+from tidings.scenarios.simulate import PROGRESS_STEPS, Simulation
+from tidings.scenarios.trace.writer import TraceWriter
 
 simpy = compared("simpy")
 
@@ -141,7 +141,7 @@ class SimpyNetwork:
 
     def interest_by_direction(self, plan: Plan) -> dict[tuple[str, str], frozenset[str]]:
         """(from, to) -> topics wanted by somebody on the side of `to`: leaves first, then the root's view."""
-        from tidings.scenario.topology import parents
+        from tidings.scenarios.file.topology import parents
 
         parent_of = parents(plan.topology)
         order = list(parent_of)

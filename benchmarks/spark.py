@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from tidings.archive.archive import Archive
-from tidings.archive.reader import ArchiveReader
-from tidings.model.event import Event
+from tidings.core.events.event import Event
 from tidings.spark.session import spark_session
+from tidings.storage.archive.archive import Archive
+from tidings.storage.archive.reader import ArchiveReader
 
 CORES = 2
 ROWS, QUICK_ROWS = 2_000_000, 200_000
@@ -145,7 +145,7 @@ def _is_ours(number: int, parents: dict[int, int]) -> bool:
 
 
 def rows_at(url: str) -> int:
-    from tidings.net.archive_client import RemoteArchive
+    from tidings.drivers.sockets.archive_client import RemoteArchive
 
     with RemoteArchive(url) as archive:
         first, end = archive.bounds()

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 import tidings
-from tidings.net.address import Address
-from tidings.net.sequencer import SequencerHost
-from tidings.protocol.sequencing.layout import single
+from tidings.core.ordering.layout import single
+from tidings.drivers.address import Address
+from tidings.drivers.sockets.sequencer import SequencerHost
 
 
 def find_server() -> str | None:

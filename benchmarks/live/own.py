@@ -14,7 +14,7 @@ import tidings
 from live.job import Event, Job
 from live.servers import STOP_TIMEOUT_S, free_port
 from live.system import Arrived, Send, Served
-from tidings.cli.processes import is_free
+from tidings.drivers.processes.brokers import is_free
 
 SEQUENCERS = 3
 SUBSCRIBED_TOGETHER = 1_000

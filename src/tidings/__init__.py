@@ -18,68 +18,68 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidings import sync as sync
     from tidings import testing as testing
-    from tidings.archive import Archive as Archive
-    from tidings.archive import ArchiveReader as ArchiveReader
-    from tidings.archive import ArchiveSettings as ArchiveSettings
-    from tidings.model.builder import col as col
-    from tidings.model.errors import ArchiveError as ArchiveError
-    from tidings.model.errors import AttributeValueError as AttributeValueError
-    from tidings.model.errors import ConnectionFailed as ConnectionFailed
-    from tidings.model.errors import FilterError as FilterError
-    from tidings.model.errors import NotConfirmed as NotConfirmed
-    from tidings.model.errors import NotYetAvailable as NotYetAvailable
-    from tidings.model.errors import OrderError as OrderError
-    from tidings.model.errors import PipelineError as PipelineError
-    from tidings.model.errors import ScenarioError as ScenarioError
-    from tidings.model.errors import StoreError as StoreError
-    from tidings.model.errors import SubscriptionRefused as SubscriptionRefused
-    from tidings.model.errors import TidingsError as TidingsError
-    from tidings.model.errors import TopicError as TopicError
-    from tidings.model.errors import TraceError as TraceError
-    from tidings.model.errors import WireError as WireError
-    from tidings.model.event import Event as Event
-    from tidings.model.event import EventId as EventId
-    from tidings.model.filter import Filter as Filter
-    from tidings.model.filter import Pattern as Pattern
-    from tidings.model.position import OrderPosition as OrderPosition
-    from tidings.model.topics import TopicPattern as TopicPattern
-    from tidings.net.archive_client import RemoteArchive as RemoteArchive
-    from tidings.opening import connect as connect
-    from tidings.opening import embedded as embedded
-    from tidings.ordering.service import OrderedService as OrderedService
-    from tidings.protocol.recovery.settings import RecoverySettings as RecoverySettings
-    from tidings.protocol.sequencing.subscriber import Patience as Patience
+    from tidings.bus.connect import connect as connect
+    from tidings.bus.connect import embedded as embedded
+    from tidings.bus.ordered_service import OrderedService as OrderedService
+    from tidings.bus.receipts import Receipt as Receipt
+    from tidings.bus.service import EventService as EventService
+    from tidings.bus.stream import EventsMissed as EventsMissed
+    from tidings.bus.stream import Stream as Stream
+    from tidings.core.errors import ArchiveError as ArchiveError
+    from tidings.core.errors import AttributeValueError as AttributeValueError
+    from tidings.core.errors import ConnectionFailed as ConnectionFailed
+    from tidings.core.errors import FilterError as FilterError
+    from tidings.core.errors import NotConfirmed as NotConfirmed
+    from tidings.core.errors import NotYetAvailable as NotYetAvailable
+    from tidings.core.errors import OrderError as OrderError
+    from tidings.core.errors import PipelineError as PipelineError
+    from tidings.core.errors import ScenarioError as ScenarioError
+    from tidings.core.errors import StoreError as StoreError
+    from tidings.core.errors import SubscriptionRefused as SubscriptionRefused
+    from tidings.core.errors import TidingsError as TidingsError
+    from tidings.core.errors import TopicError as TopicError
+    from tidings.core.errors import TraceError as TraceError
+    from tidings.core.errors import WireError as WireError
+    from tidings.core.events.event import Event as Event
+    from tidings.core.events.event import EventId as EventId
+    from tidings.core.events.position import OrderPosition as OrderPosition
+    from tidings.core.events.topics import TopicPattern as TopicPattern
+    from tidings.core.filters.language.builder import col as col
+    from tidings.core.filters.language.filter import Filter as Filter
+    from tidings.core.filters.language.filter import Pattern as Pattern
+    from tidings.core.filters.matching.match_index import MatchIndex as MatchIndex
+    from tidings.core.ordering.subscriber import Patience as Patience
+    from tidings.core.overlay.epidemic.settings import RecoverySettings as RecoverySettings
+    from tidings.drivers.sockets.archive_client import RemoteArchive as RemoteArchive
     from tidings.recording.recorder import Recorder as Recorder
-    from tidings.services.receipts import Receipt as Receipt
-    from tidings.services.service import EventService as EventService
-    from tidings.services.stream import EventsMissed as EventsMissed
-    from tidings.services.stream import Stream as Stream
-    from tidings.structures.match_index import MatchIndex as MatchIndex
+    from tidings.storage.archive import Archive as Archive
+    from tidings.storage.archive import ArchiveReader as ArchiveReader
+    from tidings.storage.archive import ArchiveSettings as ArchiveSettings
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "tidings.archive": ("Archive", "ArchiveReader", "ArchiveSettings"),
-    "tidings.model.builder": ("col",),
-    "tidings.model.errors": (
+    "tidings.storage.archive": ("Archive", "ArchiveReader", "ArchiveSettings"),
+    "tidings.core.filters.language.builder": ("col",),
+    "tidings.core.errors": (
         *("ArchiveError", "AttributeValueError", "ConnectionFailed", "FilterError", "NotConfirmed"),
         *("NotYetAvailable", "OrderError", "PipelineError", "ScenarioError", "StoreError"),
         *("SubscriptionRefused", "TidingsError", "TopicError", "TraceError", "WireError"),
     ),
-    "tidings.model.event": ("Event", "EventId"),
-    "tidings.model.filter": ("Filter", "Pattern"),
-    "tidings.model.position": ("OrderPosition",),
-    "tidings.model.topics": ("TopicPattern",),
-    "tidings.net.archive_client": ("RemoteArchive",),
-    "tidings.opening": ("connect", "embedded"),
-    "tidings.ordering.service": ("OrderedService",),
-    "tidings.protocol.recovery.settings": ("RecoverySettings",),
-    "tidings.protocol.sequencing.subscriber": ("Patience",),
+    "tidings.core.events.event": ("Event", "EventId"),
+    "tidings.core.filters.language.filter": ("Filter", "Pattern"),
+    "tidings.core.events.position": ("OrderPosition",),
+    "tidings.core.events.topics": ("TopicPattern",),
+    "tidings.drivers.sockets.archive_client": ("RemoteArchive",),
+    "tidings.bus.connect": ("connect", "embedded"),
+    "tidings.bus.ordered_service": ("OrderedService",),
+    "tidings.core.overlay.epidemic.settings": ("RecoverySettings",),
+    "tidings.core.ordering.subscriber": ("Patience",),
     "tidings.recording.recorder": ("Recorder",),
-    "tidings.services.service": ("EventService",),
-    "tidings.services.receipts": ("Receipt",),
-    "tidings.services.stream": ("EventsMissed", "Stream"),
-    "tidings.structures.match_index": ("MatchIndex",),
+    "tidings.bus.service": ("EventService",),
+    "tidings.bus.receipts": ("Receipt",),
+    "tidings.bus.stream": ("EventsMissed", "Stream"),
+    "tidings.core.filters.matching.match_index": ("MatchIndex",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _FORMER_NAMES = {"Place": "OrderPosition"}

@@ -17,15 +17,15 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from tidings import opening
-from tidings.model.errors import ConnectionFailed
-from tidings.model.event import Event, EventId
-from tidings.model.predicates import Scalar
-from tidings.model.subscription import OrderName
-from tidings.opening import Embedded
-from tidings.services.receipts import Receipt
-from tidings.services.service import EventService, PublishedEvent
-from tidings.services.stream import DEFAULT_BUFFER_EVENTS, KEEP, Condition, Stream, Unchanged
+from tidings.bus import connect as opening
+from tidings.bus.connect import Embedded
+from tidings.bus.receipts import Receipt
+from tidings.bus.service import EventService, PublishedEvent
+from tidings.bus.stream import DEFAULT_BUFFER_EVENTS, KEEP, Condition, Stream, Unchanged
+from tidings.core.errors import ConnectionFailed
+from tidings.core.events.event import Event, EventId
+from tidings.core.events.subscription import OrderName
+from tidings.core.filters.language.predicates import Scalar
 
 Result = TypeVar("Result")
 Options = ParamSpec("Options")

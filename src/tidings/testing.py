@@ -23,24 +23,30 @@ import selectors
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
-from tidings.model.errors import ConnectionFailed
-from tidings.model.messages import PublishFailed
-from tidings.model.run import Stretch
-from tidings.ordering.simulated import SimulatedOrdering, simulated_layout
-from tidings.protocol.broker import Broker
-from tidings.protocol.client import Client
-from tidings.protocol.epidemic import EpidemicBroker
-from tidings.protocol.guaranteed import GuaranteedBroker
-from tidings.protocol.kernel import Node
-from tidings.protocol.labels import Label, parse_label
-from tidings.protocol.matching import Matcher
-from tidings.protocol.recovery.settings import Algorithm, RecoverySettings
-from tidings.protocol.reliable_client import ReliableClient
-from tidings.protocol.sequencing.layout import EVERYTHING
-from tidings.protocol.sequencing.subscriber import Patience
-from tidings.scenario.links import LOCAL, LinkSpec
-from tidings.scenario.modes import AVAILABLE_MODES, check_available
-from tidings.scenario.schema import (
+from tidings.bus.bus import Bus
+from tidings.bus.overlay import AUTO, check_loss, recovery_of
+from tidings.bus.sequencing import LocalSequencing
+from tidings.bus.virtual_sequencers import SimulatedOrdering, simulated_layout
+from tidings.core.client.reliable_session import ReliableClient
+from tidings.core.client.session import Client
+from tidings.core.errors import ConnectionFailed
+from tidings.core.events.run import Stretch
+from tidings.core.kernel import Node
+from tidings.core.messages import PublishFailed
+from tidings.core.ordering.layout import EVERYTHING
+from tidings.core.ordering.subscriber import Patience
+from tidings.core.overlay.best_effort.broker import Broker
+from tidings.core.overlay.epidemic.broker import EpidemicBroker
+from tidings.core.overlay.epidemic.settings import Algorithm, RecoverySettings
+from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.overlay.labels import Label, parse_label
+from tidings.core.overlay.matching import Matcher
+from tidings.drivers.virtual.network import SimulatedNetwork
+from tidings.drivers.virtual.node import SimulatedNode
+from tidings.drivers.virtual.schedule import Schedule
+from tidings.scenarios.file.links import LOCAL, LinkSpec
+from tidings.scenarios.file.modes import AVAILABLE_MODES, check_available
+from tidings.scenarios.file.schema import (
     MAX_BROKERS,
     MAX_DELAY_MS,
     BernoulliLoss,
@@ -50,13 +56,7 @@ from tidings.scenario.schema import (
     Overlay,
     TreeShape,
 )
-from tidings.scenario.topology import build_topology, labels, neighbourhoods, neighbours
-from tidings.services.bus import Bus
-from tidings.services.overlay import AUTO, check_loss, recovery_of
-from tidings.services.sequencing import LocalSequencing
-from tidings.simulator.network import SimulatedNetwork
-from tidings.simulator.node import SimulatedNode
-from tidings.simulator.schedule import Schedule
+from tidings.scenarios.file.topology import build_topology, labels, neighbourhoods, neighbours
 
 Result = TypeVar("Result")
 

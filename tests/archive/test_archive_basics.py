@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from archive_events import START_NS, kept_numbers, make_event, make_events
-from tidings.archive import Archive, ArchiveReader, ArchiveSettings, Gap
-from tidings.archive import archive as archive_module
-from tidings.archive import reader as reader_module
-from tidings.model.errors import ArchiveAhead, ArchiveCorrupt, ArchiveError, ArchiveTrimmed
-from tidings.model.event import Event
+from tidings.core.errors import ArchiveAhead, ArchiveCorrupt, ArchiveError, ArchiveTrimmed
+from tidings.core.events.event import Event
+from tidings.storage.archive import Archive, ArchiveReader, ArchiveSettings, Gap
+from tidings.storage.archive import archive as archive_module
+from tidings.storage.archive import reader as reader_module
 
 SMALL = ArchiveSettings(segment_rows=10)
 

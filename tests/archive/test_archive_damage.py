@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from archive_events import facts, kept_events, kept_numbers, make_event, make_events
-from tidings.archive import Archive, ArchiveReader, ArchiveSettings, Segment
-from tidings.archive.files import segment_path
-from tidings.archive.segment_file import SegmentFile
-from tidings.model.errors import ArchiveCorrupt, ArchiveError
-from tidings.model.event import Event
+from tidings.core.errors import ArchiveCorrupt, ArchiveError
+from tidings.core.events.event import Event
+from tidings.storage.archive import Archive, ArchiveReader, ArchiveSettings, Segment
+from tidings.storage.archive.files import segment_path
+from tidings.storage.archive.segment_file import SegmentFile
 
 ROWS, SEALED, SEGMENT = 45, 40, 10
 SETTINGS = ArchiveSettings(segment_rows=SEGMENT)

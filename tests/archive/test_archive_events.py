@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from archive_events import as_batch, facts, kept_events, make_event, make_events
 from breadth import examples
-from tidings.archive import SCHEMA, Archive, ArchiveReader, ArchiveSettings, events_of
-from tidings.model.errors import ArchiveError
-from tidings.model.event import INT_MAX, INT_MIN, Event
-from tidings.model.position import OrderPosition
-from tidings.model.text import attribute_text
-from tidings.model.timestamp import Timestamp
-from tidings.protocol.sequencing.layout import Layout
-from tidings.protocol.sequencing.layout import Place as Server
-from tidings.services.place import Places
+from tidings.bus.positions import Places
+from tidings.core.errors import ArchiveError
+from tidings.core.events.event import INT_MAX, INT_MIN, Event
+from tidings.core.events.position import OrderPosition
+from tidings.core.events.text import attribute_text
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.ordering.layout import Layout
+from tidings.core.ordering.layout import Place as Server
+from tidings.storage.archive import SCHEMA, Archive, ArchiveReader, ArchiveSettings, events_of
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 names = texts.filter(

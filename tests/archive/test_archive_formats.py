@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from archive_events import kept_numbers, make_event, make_events
-from tidings.archive import Archive, ArchiveReader, ArchiveSettings
-from tidings.model.errors import ArchiveCorrupt
-from tidings.model.event import Event
+from tidings.core.errors import ArchiveCorrupt
+from tidings.core.events.event import Event
+from tidings.storage.archive import Archive, ArchiveReader, ArchiveSettings
 
 SETTINGS = ArchiveSettings(segment_rows=10)
 END = 17

@@ -12,10 +12,10 @@ import pytest
 from apart import mount_small_disk, run_apart
 from archive_events import kept_events, make_event
 from archive_killing import Told
-from tidings.archive import Archive, ArchiveReader, ArchiveSettings
-from tidings.archive import archive as archive_module
-from tidings.model.errors import ArchiveError, ArchiveFull
-from tidings.model.event import Event
+from tidings.core.errors import ArchiveError, ArchiveFull
+from tidings.core.events.event import Event
+from tidings.storage.archive import Archive, ArchiveReader, ArchiveSettings
+from tidings.storage.archive import archive as archive_module
 
 NOISE = random.Random(5).randbytes(1_000_000)
 """What cannot be compressed."""

@@ -20,8 +20,8 @@ from archive_killing import (
     wait_told,
     write,
 )
-from tidings.archive import Archive, ArchiveReader
-from tidings.model.errors import ArchiveError
+from tidings.core.errors import ArchiveError
+from tidings.storage.archive import Archive, ArchiveReader
 
 POINTS = [
     "inserted", "appended", "writing", "written", "in place", "listed", "sealed", "unlisting", "unlisted", "removed",

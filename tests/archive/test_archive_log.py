@@ -11,8 +11,8 @@ import pytest
 
 from apart import run_apart
 from archive_events import kept_numbers, make_events
-from tidings.archive import Archive, ArchiveReader, ArchiveSettings
-from tidings.model.errors import ArchiveCorrupt
+from tidings.core.errors import ArchiveCorrupt
+from tidings.storage.archive import Archive, ArchiveReader, ArchiveSettings
 from tidings.storage.mark import read_mark
 
 HEADER, FRAME_HEADER, PAGE = 32, 24, 4096

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from archive_events import kept_numbers, make_events
-from tidings.archive import Archive, ArchiveReader, ArchiveSettings
-from tidings.archive import notes as notes_module
-from tidings.archive.database import fields_checksum
-from tidings.model.errors import ArchiveCorrupt, ArchiveError
+from tidings.core.errors import ArchiveCorrupt, ArchiveError
+from tidings.storage.archive import Archive, ArchiveReader, ArchiveSettings
+from tidings.storage.archive import notes as notes_module
+from tidings.storage.archive.database import fields_checksum
 
 ROWS = 24
 SETTINGS = ArchiveSettings(segment_rows=10)

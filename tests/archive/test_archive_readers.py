@@ -13,9 +13,9 @@ import pytest
 from apart import obey_file_modes, run_apart
 from archive_events import facts, kept_events, kept_numbers, make_event, make_events
 from archive_killing import WAIT_S, Told, start, wait_killed, wait_told, write
-from tidings.archive import Archive, ArchiveReader, ArchiveSettings, events_of
-from tidings.model.errors import ArchiveError, ArchiveTrimmed
-from tidings.model.event import Event
+from tidings.core.errors import ArchiveError, ArchiveTrimmed
+from tidings.core.events.event import Event
+from tidings.storage.archive import Archive, ArchiveReader, ArchiveSettings, events_of
 
 SETTINGS = ArchiveSettings(segment_rows=1000)
 

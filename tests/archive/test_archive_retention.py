@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from archive_events import SECOND_NS, START_NS, kept_numbers, make_events
-from tidings.archive import Archive, ArchiveReader, ArchiveSettings, Segment
-from tidings.archive.retention import count_removable
-from tidings.archive.upkeep import TRIM_SEGMENTS
-from tidings.model.errors import ArchiveError, ArchiveTrimmed
+from tidings.core.errors import ArchiveError, ArchiveTrimmed
+from tidings.storage.archive import Archive, ArchiveReader, ArchiveSettings, Segment
+from tidings.storage.archive.retention import count_removable
+from tidings.storage.archive.upkeep import TRIM_SEGMENTS
 
 
 class Clock:

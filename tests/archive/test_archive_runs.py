@@ -12,15 +12,15 @@ import pyarrow as pa
 import pytest
 
 from breadth import few
-from tidings.archive import SCHEMA, Archive, ArchiveReader, ArchiveSettings, listing, packing
-from tidings.archive import archive as archive_module
-from tidings.archive import upkeep as upkeep_module
-from tidings.archive.rows import Rows
-from tidings.model.errors import ArchiveError, WireError
-from tidings.model.event import INT_MAX, Event
-from tidings.model.position import OrderPosition
-from tidings.model.predicates import Scalar
-from tidings.model.run import MAX_RUN_BYTES, Arrival, RunMaker
+from tidings.core.errors import ArchiveError, WireError
+from tidings.core.events.event import INT_MAX, Event
+from tidings.core.events.position import OrderPosition
+from tidings.core.events.run import MAX_RUN_BYTES, Arrival, RunMaker
+from tidings.core.filters.language.predicates import Scalar
+from tidings.storage.archive import SCHEMA, Archive, ArchiveReader, ArchiveSettings, listing, packing
+from tidings.storage.archive import archive as archive_module
+from tidings.storage.archive import upkeep as upkeep_module
+from tidings.storage.archive.rows import Rows
 
 STEPS = 40
 POINTS = [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from archive_events import make_events
-from tidings.archive import Archive, ArchiveReader, ArchiveSettings
+from tidings.storage.archive import Archive, ArchiveReader, ArchiveSettings
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 

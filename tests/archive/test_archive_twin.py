@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from archive_events import facts, kept_events, make_event
-from tidings.archive import Archive, ArchiveReader, ArchiveSettings
-from tidings.model.errors import ArchiveAhead, ArchiveError, ArchiveTrimmed
-from tidings.model.event import Event
+from tidings.core.errors import ArchiveAhead, ArchiveError, ArchiveTrimmed
+from tidings.core.events.event import Event
+from tidings.storage.archive import Archive, ArchiveReader, ArchiveSettings
 
 SEEDS = range(6)
 STEPS = 40

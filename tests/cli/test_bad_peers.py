@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import pytest
 
 from command import tidings
-from tidings.model.messages import Hello, Refused, Welcome
-from tidings.wire.codec import encode
-from tidings.wire.frames import frame
+from tidings.core.messages import Hello, Refused, Welcome
+from tidings.core.wire.codec import encode
+from tidings.core.wire.frames import frame
 
 
 @contextmanager

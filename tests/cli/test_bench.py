@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from tidings.cli import bench_network
-from tidings.cli.bench_network import row_of_brokers
-from tidings.cli.bench_process import quantiles_us
-from tidings.net.address import Address
+from tidings.cli.shared import bench_network
+from tidings.cli.shared.bench_network import row_of_brokers
+from tidings.cli.shared.bench_process import quantiles_us
+from tidings.drivers.address import Address
 
 PATIENCE_S = 200
 EVENTS = 2000

@@ -17,11 +17,11 @@ import pytest
 
 from command import tidings
 from recording_network import numbers
-from tidings.archive import Archive, ArchiveReader, ArchiveSettings
-from tidings.cli.processes import free_addresses
-from tidings.model.event import Event
-from tidings.trace.checkers import check_all
-from tidings.trace.reader import Trace
+from tidings.core.events.event import Event
+from tidings.drivers.processes.brokers import free_addresses
+from tidings.scenarios.trace.checkers import check_all
+from tidings.scenarios.trace.reader import Trace
+from tidings.storage.archive import Archive, ArchiveReader, ArchiveSettings
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(200)]
 

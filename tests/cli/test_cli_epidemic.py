@@ -20,27 +20,28 @@ from hypothesis import strategies as st
 
 from command import process_of_tidings, tidings
 from ports import base_port
-from tidings.cli import scenario_facts as words
-from tidings.cli.broker_options import Algorithm, BrokerOptions, UpOptions
-from tidings.cli.loss import loss_text, parse_loss
-from tidings.cli.scenario_ledger import Ledger
-from tidings.cli.scenario_run import check_wall_time
-from tidings.cli.settings import broker_settings
+from tidings.bus.overlay import ALGORITHMS
+from tidings.cli.shared.broker_options import Algorithm, BrokerOptions, UpOptions
+from tidings.cli.shared.loss import parse_loss
+from tidings.cli.shared.settings import broker_settings
 from tidings.cli.status import rows_of, show
 from tidings.cli.sub import PayloadForm, Printer
 from tidings.cli.up import make_network
-from tidings.model.errors import ScenarioError
-from tidings.model.event import Event
-from tidings.net.address import Address
-from tidings.net.epidemic import EpidemicSettings
-from tidings.protocol.recovery.settings import RecoverySettings
-from tidings.scenario.expand import Plan, expand
-from tidings.scenario.load import parse_scenario
-from tidings.scenario.schema import BernoulliLoss, GilbertLoss
-from tidings.services.overlay import ALGORITHMS
-from tidings.trace.checkers import check_all
-from tidings.trace.reader import Trace
-from tidings.trace.writer import TraceWriter
+from tidings.core.errors import ScenarioError
+from tidings.core.events.event import Event
+from tidings.core.overlay.epidemic.settings import RecoverySettings
+from tidings.drivers.address import Address
+from tidings.drivers.processes.brokers import loss_text
+from tidings.drivers.sockets.epidemic import EpidemicSettings
+from tidings.scenarios.file.expand import Plan, expand
+from tidings.scenarios.file.load import parse_scenario
+from tidings.scenarios.file.schema import BernoulliLoss, GilbertLoss
+from tidings.scenarios.live import facts as words
+from tidings.scenarios.live.ledger import Ledger
+from tidings.scenarios.live.run import check_wall_time
+from tidings.scenarios.trace.checkers import check_all
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.writer import TraceWriter
 
 PATIENCE_S = 60
 Started = subprocess.Popen[str]

@@ -13,16 +13,16 @@ import typer
 
 import tidings as api
 from command import process_of_tidings, tidings
-from tidings.cli.broker_options import BrokerOptions, UpOptions
-from tidings.cli.processes import BrokerNetwork, BrokerProcess, GuaranteedNetwork, free_addresses
-from tidings.cli.settings import broker_settings
+from tidings.cli.shared.broker_options import BrokerOptions, UpOptions
+from tidings.cli.shared.settings import broker_settings
 from tidings.cli.status import rows_of, show
-from tidings.cli.topology import read_topology_file, tree
 from tidings.cli.up import make_network
-from tidings.model.errors import ConnectionFailed, ScenarioError
-from tidings.net.address import Address
-from tidings.net.guaranteed import GuaranteedSettings, store_path
-from tidings.protocol.labels import label_text
+from tidings.core.errors import ConnectionFailed, ScenarioError
+from tidings.core.overlay.labels import label_text
+from tidings.drivers.address import Address
+from tidings.drivers.processes.brokers import BrokerNetwork, BrokerProcess, GuaranteedNetwork, free_addresses
+from tidings.drivers.processes.topology_file import read_topology_file, tree
+from tidings.drivers.sockets.guaranteed import GuaranteedSettings, store_path
 
 PATIENCE_S = 90
 

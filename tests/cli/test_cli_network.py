@@ -17,10 +17,10 @@ import pytest
 
 from command import process_of_tidings, tidings
 from ports import base_port
-from tidings.cli.processes import BrokerNetwork, BrokerProcess, free_addresses
-from tidings.cli.topology import tree
-from tidings.model.errors import ConnectionFailed
-from tidings.opening import connect
+from tidings.bus.connect import connect
+from tidings.core.errors import ConnectionFailed
+from tidings.drivers.processes.brokers import BrokerNetwork, BrokerProcess, free_addresses
+from tidings.drivers.processes.topology_file import tree
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tidings.cli.main import run
-from tidings.cli.running import SIGNALS, Terminated, raise_on_sigterm
-from tidings.cli.running import run as run_work
-from tidings.simulator.run import Simulation
+from tidings.cli.shared.running import SIGNALS, Terminated, raise_on_sigterm
+from tidings.cli.shared.running import run as run_work
+from tidings.scenarios.simulate import Simulation
 
 COMMAND = [sys.executable, "-m", "tidings.cli.main"]
 NOWHERE = "tidings://127.0.0.1:1"
@@ -74,7 +74,7 @@ def test_a_run_without_an_output_writes_its_trace(
 def test_what_was_closed_is_nowhere_for_us_and_for_processes_of_ours(tmp_path: Path) -> None:
     script = (
         "import json, os, pathlib, sys\n"
-        "from tidings.cli.descriptors import open_closed_descriptors\n"
+        "from tidings.cli.shared.descriptors import open_closed_descriptors\n"
         "open_closed_descriptors()\n"
         "print('out'); print('err', file=sys.stderr)\n"
         "found = [sys.stdin.read(), *(os.get_inheritable(number) for number in range(3))]\n"
@@ -165,7 +165,7 @@ def test_sigterm_ends_a_process_that_runs_no_loop(tmp_path: Path) -> None:
 def test_whom_a_library_forgot_ends_with_the_command() -> None:
     script = (
         "import subprocess, sys\n"
-        "from tidings.cli.running import end_children\n"
+        "from tidings.cli.shared.running import end_children\n"
         "forgotten = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)\n"
         "end_children()\n"
         "print(forgotten.wait())\n"

@@ -24,22 +24,23 @@ from breadth import examples
 from command import process_of_tidings, tidings
 from live_network import until
 from live_ordering import OrderedUser, Service, played
-from tidings.cli.broker_options import BrokerOptions, SequencerOptions, UpOptions
-from tidings.cli.processes import free_addresses
+from tidings.bus.connect import connect
+from tidings.bus.no_op_publisher import NoOpPublisher
 from tidings.cli.sequencer import tell_no_service
-from tidings.cli.sequencer_processes import three_nodes
-from tidings.cli.sequencer_settings import layout_text, sequencer_settings
-from tidings.cli.settings import broker_settings
+from tidings.cli.shared.broker_options import BrokerOptions, SequencerOptions, UpOptions
+from tidings.cli.shared.sequencer_settings import sequencer_settings
+from tidings.cli.shared.settings import broker_settings
 from tidings.cli.up import make_network
-from tidings.model.errors import OrderError, ScenarioError, TidingsError
-from tidings.model.timestamp import Timestamp
-from tidings.net.address import Address, parse_address
-from tidings.net.broker import BrokerServer
-from tidings.opening import connect
-from tidings.ordering.no_ops import NoOpPublisher
-from tidings.protocol.sequencing.client import PublishNow
-from tidings.protocol.sequencing.layout import Layout, Place, single
-from tidings.protocol.sequencing.machine import PublishNoOps
+from tidings.core.errors import OrderError, ScenarioError, TidingsError
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.ordering.layout import Layout, Place, single
+from tidings.core.ordering.module import PublishNow
+from tidings.core.ordering.server.machine import PublishNoOps
+from tidings.drivers.address import Address, parse_address
+from tidings.drivers.processes.brokers import free_addresses
+from tidings.drivers.processes.layout_file import layout_text
+from tidings.drivers.processes.sequencers import three_nodes
+from tidings.drivers.sockets.broker import BrokerServer
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -13,7 +13,7 @@ import pytest
 
 from command import process_of_tidings, tidings
 from tidings.cli.main import run
-from tidings.trace.verdict import Verdict, Witness
+from tidings.scenarios.trace.verdict import Verdict, Witness
 
 TABLES = ("delivered", "faults", "nodes", "published", "subscribed", "traffic")
 SCENARIO = """

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.cli.output import printable
-from tidings.cli.values import attribute_json, attribute_text, parse_attributes, parse_value
+from tidings.cli.shared.output import printable
+from tidings.cli.shared.values import attribute_json, attribute_text, parse_attributes, parse_value
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 LINE = st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), max_size=20).filter(str.isprintable)

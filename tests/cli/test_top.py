@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ports import base_port
-from tidings.cli.top_rates import Look, rates
+from tidings.cli.shared.top_rates import Look, rates
 
 PATIENCE_S = 60
 

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from tidings.cli import scenario_facts as words
-from tidings.cli.running import run
-from tidings.cli.scenario_cast import client_groups
-from tidings.cli.scenario_ledger import Ledger
-from tidings.cli.scenario_process import make_links
-from tidings.cli.scenario_run import check_wall_time, run_live
-from tidings.cli.scenario_sequencers import LiveOrdering
-from tidings.net.address import Address
-from tidings.protocol.application.bookmark import Reached
-from tidings.scenario.expand import Plan, expand
-from tidings.scenario.load import parse_scenario
-from tidings.simulator.run import run_scenario
-from tidings.trace.checkers import causal_order, exactly_once, gap_free, total_order
-from tidings.trace.reader import Trace
-from tidings.trace.writer import TraceWriter
+from tidings.cli.shared.running import run
+from tidings.core.client.bookmark import Reached
+from tidings.drivers.address import Address
+from tidings.scenarios.file.expand import Plan, expand
+from tidings.scenarios.file.load import parse_scenario
+from tidings.scenarios.live import facts as words
+from tidings.scenarios.live.ledger import Ledger
+from tidings.scenarios.live.process import make_links
+from tidings.scenarios.live.processes import client_groups
+from tidings.scenarios.live.run import check_wall_time, run_live
+from tidings.scenarios.live.sequencers import LiveOrdering
+from tidings.scenarios.simulate import run_scenario
+from tidings.scenarios.trace.checkers import causal_order, exactly_once, gap_free, total_order
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.writer import TraceWriter
 
 ORDERED = frozenset({"total", "causal"})
 NETWORK = """

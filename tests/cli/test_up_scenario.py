@@ -14,19 +14,19 @@ from pathlib import Path
 import pytest
 
 from command import tidings
-from tidings.cli import scenario_facts as words
-from tidings.cli.scenario_cast import MAX_CLIENT_PROCESSES, client_groups
-from tidings.cli.scenario_ledger import Ledger
-from tidings.cli.scenario_run import check_wall_time
-from tidings.model.errors import ScenarioError
-from tidings.model.text import attribute_text
-from tidings.scenario.arrivals import arrivals
-from tidings.scenario.expand import Plan, expand
-from tidings.scenario.load import parse_scenario
-from tidings.simulator.run import run_scenario
-from tidings.trace.checkers import check_all, gap_free
-from tidings.trace.reader import Trace
-from tidings.trace.writer import TraceWriter
+from tidings.core.errors import ScenarioError
+from tidings.core.events.text import attribute_text
+from tidings.scenarios.file.arrivals import arrivals
+from tidings.scenarios.file.expand import Plan, expand
+from tidings.scenarios.file.load import parse_scenario
+from tidings.scenarios.live import facts as words
+from tidings.scenarios.live.ledger import Ledger
+from tidings.scenarios.live.processes import MAX_CLIENT_PROCESSES, client_groups
+from tidings.scenarios.live.run import check_wall_time
+from tidings.scenarios.simulate import run_scenario
+from tidings.scenarios.trace.checkers import check_all, gap_free
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.writer import TraceWriter
 
 PATIENCE_S = 60
 BEST_EFFORT = """

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tidings.model.errors import AttributeValueError, TraceError
-from tidings.model.text import attribute_text, attribute_value
+from tidings.core.errors import AttributeValueError, TraceError
+from tidings.core.events.text import attribute_text, attribute_value
 
 SCALARS = st.one_of(
     st.none(),

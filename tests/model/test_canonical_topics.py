@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.model.topics import EVERYTHING, TopicPattern, canonical_topics
+from tidings.core.events.topics import EVERYTHING, TopicPattern, canonical_topics
 
 LEVELS = st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=4)
 PATTERNS = st.builds(lambda levels, end: "/" + "/".join(levels) + end, LEVELS, st.sampled_from(["", "/**"]))

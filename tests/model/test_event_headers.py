@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidings
-from tidings.model.errors import AttributeValueError, WireError
-from tidings.model.event import (
+from tidings.core.client.session import Client
+from tidings.core.errors import AttributeValueError, WireError
+from tidings.core.events.event import (
     BARE,
     MAX_NO_OPS,
     WHOLE,
@@ -28,18 +29,17 @@ from tidings.model.event import (
     rebuild_publication,
     stamp_publication,
 )
-from tidings.model.predicates import Scalar
-from tidings.model.subscription import Subscription
-from tidings.model.timestamp import Timestamp
-from tidings.protocol.broker import Broker
-from tidings.protocol.client import Client
-from tidings.scenario.expand import PlannedSubscriber
-from tidings.scenario.links import LOCAL
-from tidings.scenario.timeline import Step
-from tidings.simulator.make_clients import ClientMaker
-from tidings.simulator.memory_trace import MemoryWriter
-from tidings.simulator.network import SimulatedNetwork
-from tidings.simulator.tally import Tally
+from tidings.core.events.subscription import Subscription
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.filters.language.predicates import Scalar
+from tidings.core.overlay.best_effort.broker import Broker
+from tidings.drivers.virtual.network import SimulatedNetwork
+from tidings.scenarios.file.expand import PlannedSubscriber
+from tidings.scenarios.file.links import LOCAL
+from tidings.scenarios.file.timeline import Step
+from tidings.scenarios.trace.memory import MemoryWriter
+from tidings.scenarios.virtual.make_clients import ClientMaker
+from tidings.scenarios.virtual.tally import Tally
 from tidings.testing import TestNetwork, simulate
 
 NS_PER_S = 1_000_000_000

@@ -13,13 +13,13 @@ from itertools import count
 
 import pytest
 
-from tidings.model.conjuncts import Work
-from tidings.model.errors import FilterError
-from tidings.model.filter import COVER_STEPS, DEFAULT_LIMITS, Filter
-from tidings.model.implication import pattern_implies
-from tidings.model.normalise import FilterLimits, normalise_with
-from tidings.model.parse import parse
-from tidings.model.steps import OutOfSteps, Steps
+from tidings.core.errors import FilterError
+from tidings.core.filters.language.conjuncts import Work
+from tidings.core.filters.language.filter import COVER_STEPS, DEFAULT_LIMITS, Filter
+from tidings.core.filters.language.implication import pattern_implies
+from tidings.core.filters.language.normalise import FilterLimits, normalise_with
+from tidings.core.filters.language.parse import parse
+from tidings.core.filters.language.steps import OutOfSteps, Steps
 
 pytestmark = pytest.mark.slow
 

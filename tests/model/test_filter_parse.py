@@ -8,10 +8,10 @@ from decimal import Decimal
 
 import pytest
 
-from tidings.model.builder import col
-from tidings.model.errors import FilterError
-from tidings.model.filter import Filter, Pattern
-from tidings.model.normalise import FilterLimits
+from tidings.core.errors import FilterError
+from tidings.core.filters.language.builder import col
+from tidings.core.filters.language.filter import Filter, Pattern
+from tidings.core.filters.language.normalise import FilterLimits
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_a_pattern_is_a_value() -> None:
 
 def test_canonical_text_does_not_depend_on_the_hash_seed() -> None:
     sql = "(a = 'x' OR b IN ('p', 'q', 'r')) AND (c LIKE 'm%' OR d IS NULL) AND NOT (e < f OR g LIKE '%z')"
-    program = f"from tidings.model.filter import Filter; print(Filter({sql!r}).to_sql())"
+    program = f"from tidings.core.filters.language.filter import Filter; print(Filter({sql!r}).to_sql())"
     found = {
         subprocess.run(
             [sys.executable, "-c", program],

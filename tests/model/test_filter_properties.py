@@ -16,8 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.model.errors import FilterError
-from tidings.model.expression import (
+from tidings.core.errors import FilterError
+from tidings.core.filters.language.expression import (
     And,
     Column,
     Comparison,
@@ -30,9 +30,9 @@ from tidings.model.expression import (
     TruthTest,
     Value,
 )
-from tidings.model.filter import Filter
-from tidings.model.like import Like
-from tidings.model.normalise import FilterLimits
+from tidings.core.filters.language.filter import Filter
+from tidings.core.filters.language.like import Like
+from tidings.core.filters.language.normalise import FilterLimits
 
 BIG = 2**53
 NAMES = ["a", "b", "c", "my attr"]

@@ -8,10 +8,15 @@ from enum import IntEnum
 
 import pytest
 
-from tidings.model.expression import And, Expression, Not, Or, Value
-from tidings.model.filter import Filter, Pattern
-from tidings.model.number import compare_literals, compare_to_literal, compare_values, integers_equal_to
-from tidings.model.predicates import Constraint, Scalar, is_plain
+from tidings.core.filters.language.expression import And, Expression, Not, Or, Value
+from tidings.core.filters.language.filter import Filter, Pattern
+from tidings.core.filters.language.number import (
+    compare_literals,
+    compare_to_literal,
+    compare_values,
+    integers_equal_to,
+)
+from tidings.core.filters.language.predicates import Constraint, Scalar, is_plain
 
 T, F, N = True, False, None
 BIG = 2**53

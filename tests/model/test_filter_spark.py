@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from breadth import few
-from tidings.model.errors import FilterError
-from tidings.model.filter import Filter
+from tidings.core.errors import FilterError
+from tidings.core.filters.language.filter import Filter
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -260,14 +260,14 @@ def test_strings_survive_the_way_through_canonical_sql(spark: Any) -> None:
     alphabet = "ab%_\\'\"`\n\r\t\0\b${}é😀\u2028é -;/*"
     strings = ["".join(rng.choice(alphabet) for _ in range(rng.randrange(8))) for _ in range(60)]
     rows = [dict.fromkeys(["i", "j", "d", "e"]) | {"s": text} | dict.fromkeys("tbcyon") for text in strings]
-    from tidings.model.builder import col
+    from tidings.core.filters.language.builder import col
 
     texts = [Filter(col("s") == text).to_sql() for text in strings]
     assert_agreement(spark, rows, texts, "strings")
 
 
 def test_every_keyword_of_spark_names_an_attribute(spark: Any) -> None:
-    from tidings.model.builder import col
+    from tidings.core.filters.language.builder import col
 
     words = [row[0].lower() for row in spark.sql("SELECT keyword FROM sql_keywords()").collect()]
     frame = spark.range(1).selectExpr(*(f"'x' AS `{word}`" for word in words))

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.model.errors import FilterError
-from tidings.model.like import Like
-from tidings.model.steps import OutOfSteps, Steps
+from tidings.core.errors import FilterError
+from tidings.core.filters.language.like import Like
+from tidings.core.filters.language.steps import OutOfSteps, Steps
 
 patterns = st.text(alphabet="ab_%", max_size=10)
 escaped_patterns = st.lists(st.sampled_from(["a", "b", "_", "%", "\\_", "\\%", "\\\\"]), max_size=8).map(

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from tidings.model.errors import AttributeValueError, TopicError, WireError
-from tidings.model.event import BARE, Publication, make_publication, stamp_publication
-from tidings.model.predicates import Scalar
-from tidings.model.run import (
+from tidings.core.errors import AttributeValueError, TopicError, WireError
+from tidings.core.events.event import BARE, Publication, make_publication, stamp_publication
+from tidings.core.events.run import (
     MAX_RUN_BYTES,
     Run,
     RunMaker,
@@ -24,7 +23,8 @@ from tidings.model.run import (
     stamped,
     stripped,
 )
-from tidings.model.timestamp import Timestamp
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.filters.language.predicates import Scalar
 
 Published = tuple[str, dict[str, Scalar], bytes]
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text("~é", max_size=3)

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from live_network import TRANSPORTS, EpidemicBrokers, User, until
-from tidings.model.errors import ConnectionFailed
-from tidings.net.address import Address, Transport
-from tidings.net.broker import BrokerServer
-from tidings.net.security import Tls
-from tidings.protocol.recovery.settings import RecoverySettings
+from tidings.core.errors import ConnectionFailed
+from tidings.core.overlay.epidemic.settings import RecoverySettings
+from tidings.drivers.address import Address, Transport
+from tidings.drivers.sockets.broker import BrokerServer
+from tidings.drivers.sockets.security import Tls
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from live_network import until
-from tidings.archive import Archive, ArchiveSettings
-from tidings.model.archive_messages import ArchiveRead
-from tidings.model.errors import ArchiveError
-from tidings.model.event import Event
-from tidings.net.address import Address, url
-from tidings.net.archive_client import RemoteArchive
-from tidings.net.archive_desk import ArchiveDesk
-from tidings.net.archive_server import ArchiveServer
+from tidings.core.errors import ArchiveError
+from tidings.core.events.event import Event
+from tidings.core.wire.archive_messages import ArchiveRead
+from tidings.drivers.address import Address, url
+from tidings.drivers.sockets.archive_client import RemoteArchive
+from tidings.drivers.sockets.archive_desk import ArchiveDesk
+from tidings.drivers.sockets.archive_server import ArchiveServer
+from tidings.storage.archive import Archive, ArchiveSettings
 
 pytestmark = pytest.mark.timeout(60)
 

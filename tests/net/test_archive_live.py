@@ -14,24 +14,24 @@ import pyarrow as pa
 import pytest
 
 from recording_network import guaranteed_broker, running
-from tidings.archive import Archive, ArchiveReader, ArchiveSettings
-from tidings.model.archive_messages import (
+from tidings.core.errors import ArchiveAhead, ArchiveCorrupt, ArchiveError, ArchiveTrimmed, ConnectionFailed
+from tidings.core.events.event import Event
+from tidings.core.messages import PROTOCOL_VERSION, Hello, Message, Welcome
+from tidings.core.wire.archive_messages import (
     ArchiveInfo,
     ArchiveInfoRequest,
     ArchiveRead,
     ArchiveRows,
 )
-from tidings.model.errors import ArchiveAhead, ArchiveCorrupt, ArchiveError, ArchiveTrimmed, ConnectionFailed
-from tidings.model.event import Event
-from tidings.model.messages import PROTOCOL_VERSION, Hello, Message, Welcome
-from tidings.net import archive_desk
-from tidings.net.address import Address
-from tidings.net.archive_client import RemoteArchive, open_reader
-from tidings.net.archive_desk import ArchiveDesk
-from tidings.net.archive_server import ArchiveServer
-from tidings.net.broker import BrokerServer
-from tidings.wire.codec import decode, encode
-from tidings.wire.frames import FrameReader, frame
+from tidings.core.wire.codec import decode, encode
+from tidings.core.wire.frames import FrameReader, frame
+from tidings.drivers.address import Address
+from tidings.drivers.sockets import archive_desk
+from tidings.drivers.sockets.archive_client import RemoteArchive, open_reader
+from tidings.drivers.sockets.archive_desk import ArchiveDesk
+from tidings.drivers.sockets.archive_server import ArchiveServer
+from tidings.drivers.sockets.broker import BrokerServer
+from tidings.storage.archive import Archive, ArchiveReader, ArchiveSettings
 
 pytestmark = pytest.mark.timeout(100)
 

@@ -22,11 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples, few
-from tidings.model.errors import StoreCorrupt, StoreError, StoreFull
-from tidings.net import disk_store
-from tidings.net.disk_store import BROKER_KIND, LOG_PAGES, RECOVERY, DiskStore, set_aside
-from tidings.protocol.store import TABLES, Change, MemoryStore, Store
+from tidings.core.errors import StoreCorrupt, StoreError, StoreFull
+from tidings.core.store import TABLES, Change, MemoryStore, Store
+from tidings.storage import disk_store
 from tidings.storage.database import PAGE_BYTES, Database
+from tidings.storage.disk_store import BROKER_KIND, LOG_PAGES, RECOVERY, DiskStore, set_aside
 
 Content = dict[str, list[tuple[bytes, bytes]]]
 KILLS = 15
@@ -194,7 +194,7 @@ def test_churn_leaves_the_files_small(tmp_path: Path) -> None:
 
 OPEN_AND_WAIT = """
 import sys
-from tidings.net.disk_store import DiskStore
+from tidings.storage.disk_store import DiskStore
 store = DiskStore(sys.argv[1])
 print("open", flush=True)
 sys.stdin.read()
@@ -241,8 +241,8 @@ def test_another_program_in_the_file_counts_as_another_broker(tmp_path: Path) ->
 
 WRITER = f"""
 import random, sys
-from tidings.net.disk_store import DiskStore
-from tidings.protocol.store import TABLES
+from tidings.storage.disk_store import DiskStore
+from tidings.core.store import TABLES
 
 {inspect.getsource(batch)}
 
@@ -693,8 +693,8 @@ def test_a_limit_below_the_smallest_store_allows_none_to_grow(tmp_path: Path) ->
 
 FILE_LIMIT = """
 import resource, sys
-from tidings.model.errors import StoreFull
-from tidings.net.disk_store import DiskStore
+from tidings.core.errors import StoreFull
+from tidings.storage.disk_store import DiskStore
 
 store = DiskStore(sys.argv[1])
 store.write([("clients", b"old", b"")])

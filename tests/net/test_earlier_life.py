@@ -14,9 +14,9 @@ import pytest
 import tidings
 from live_network import until
 from recording_network import guaranteed_broker, play, running
-from tidings.protocol import reliable_client
-from tidings.protocol.bookmarks import LeftBookmarks
-from tidings.protocol.reliable_client import ReliableSession
+from tidings.core.client import reliable_session as reliable_client
+from tidings.core.client.reliable_session import ReliableSession
+from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
 
 pytestmark = pytest.mark.timeout(100)
 

@@ -13,22 +13,22 @@ from typing import Any
 import pytest
 
 from live_network import User, until
-from tidings.cli.processes import free_addresses
-from tidings.model.errors import ConnectionFailed, StoreCorrupt, StoreError, StoreFull
-from tidings.model.messages import PROTOCOL_VERSION, Attach, Hello, Refused, Subscribe, Welcome
-from tidings.model.subscription import Subscription
-from tidings.net import session as session_module
-from tidings.net.address import Address
-from tidings.net.broker import BrokerServer
-from tidings.net.guaranteed import GuaranteedSettings, store_path
-from tidings.net.handshake import CROSSING
-from tidings.protocol.facts import Misbehaviour, SubscriptionAccepted, SubscriptionProgress
-from tidings.protocol.guaranteed import GuaranteedBroker
-from tidings.protocol.reliable_client import ReliableClient
-from tidings.scenario.schema import ChainShape, Overlay, StarShape
-from tidings.scenario.topology import Topology, build_topology, neighbourhoods
-from tidings.wire.codec import decode, encode
-from tidings.wire.frames import FrameReader, frame
+from tidings.core.client.reliable_session import ReliableClient
+from tidings.core.errors import ConnectionFailed, StoreCorrupt, StoreError, StoreFull
+from tidings.core.events.subscription import Subscription
+from tidings.core.facts import Misbehaviour, SubscriptionAccepted, SubscriptionProgress
+from tidings.core.messages import PROTOCOL_VERSION, Attach, Hello, Refused, Subscribe, Welcome
+from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.wire.codec import decode, encode
+from tidings.core.wire.frames import FrameReader, frame
+from tidings.drivers.address import Address
+from tidings.drivers.processes.brokers import free_addresses
+from tidings.drivers.sockets import session as session_module
+from tidings.drivers.sockets.broker import BrokerServer
+from tidings.drivers.sockets.guaranteed import GuaranteedSettings, store_path
+from tidings.drivers.sockets.handshake import CROSSING
+from tidings.scenarios.file.schema import ChainShape, Overlay, StarShape
+from tidings.scenarios.file.topology import Topology, build_topology, neighbourhoods
 
 pytestmark = pytest.mark.timeout(100)
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from live_network import TRANSPORTS, User, until
-from tidings.cli.processes import free_addresses
-from tidings.model.event import BARE, make_publication
-from tidings.model.run import stamped
-from tidings.model.subscription import Subscription
-from tidings.model.timestamp import Timestamp
-from tidings.net.address import Address, Transport
-from tidings.net.broker import BrokerServer
-from tidings.net.guaranteed import GuaranteedSettings
-from tidings.protocol.facts import Delivered, SubscriptionAccepted
+from tidings.core.events.event import BARE, make_publication
+from tidings.core.events.run import stamped
+from tidings.core.events.subscription import Subscription
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.facts import Delivered, SubscriptionAccepted
+from tidings.drivers.address import Address, Transport
+from tidings.drivers.processes.brokers import free_addresses
+from tidings.drivers.sockets.broker import BrokerServer
+from tidings.drivers.sockets.guaranteed import GuaranteedSettings
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -17,24 +17,24 @@ from hypothesis import strategies as st
 
 from breadth import examples
 from live_network import EpidemicBrokers, User, known_to, until
-from tidings.model.errors import ConnectionFailed
-from tidings.model.event import Publication, check_publication, make_publication
-from tidings.model.messages import PROTOCOL_VERSION, Hello, Message, Ping, Refused
-from tidings.model.recovery_messages import Ask, Carried, Fragment, HighWater, Offer, Solicit
-from tidings.model.run import Run, RunMaker, singles
-from tidings.net.address import Address
-from tidings.net.broker import BrokerServer
-from tidings.net.epidemic import EpidemicSettings, Post, is_gossip, loopback_peer, unpinned
-from tidings.net.listening import Listener
-from tidings.net.loop import loop_factory
-from tidings.net.outbox import DATAGRAM_MAX_BYTES
-from tidings.net.udp import DatagramEndpoint, Peer
-from tidings.protocol.facts import Delivered
-from tidings.protocol.labels import label_text
-from tidings.protocol.recovery.settings import Algorithm, RecoverySettings
-from tidings.scenario.schema import BernoulliLoss, GilbertLoss, Loss
-from tidings.wire.codec import decode, encode, encode_publications
-from tidings.wire.frames import frame
+from tidings.core.errors import ConnectionFailed
+from tidings.core.events.event import Publication, check_publication, make_publication
+from tidings.core.events.run import Run, RunMaker, singles
+from tidings.core.facts import Delivered
+from tidings.core.messages import PROTOCOL_VERSION, Hello, Message, Ping, Refused
+from tidings.core.overlay.epidemic.messages import Ask, Carried, Fragment, HighWater, Offer, Solicit
+from tidings.core.overlay.epidemic.settings import Algorithm, RecoverySettings
+from tidings.core.overlay.labels import label_text
+from tidings.core.wire.codec import decode, encode, encode_publications
+from tidings.core.wire.frames import frame
+from tidings.drivers.address import Address
+from tidings.drivers.sockets.broker import BrokerServer
+from tidings.drivers.sockets.epidemic import EpidemicSettings, Post, is_gossip, loopback_peer, unpinned
+from tidings.drivers.sockets.listening import Listener
+from tidings.drivers.sockets.loop import loop_factory
+from tidings.drivers.sockets.outbox import DATAGRAM_MAX_BYTES
+from tidings.drivers.sockets.udp import DatagramEndpoint, Peer
+from tidings.scenarios.file.schema import BernoulliLoss, GilbertLoss, Loss
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -232,7 +232,7 @@ def test_a_broker_that_comes_back_at_once_is_dialled_again_before_any_silence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """b0 dials b1; nothing but b1's own word can tell it that the session is gone."""
-    monkeypatch.setattr("tidings.net.udp.SILENT_SECONDS", 1_000.0)
+    monkeypatch.setattr("tidings.drivers.sockets.udp.SILENT_SECONDS", 1_000.0)
 
     async def main() -> None:
         async with EpidemicBrokers((None, 0), recovery()) as brokers:
@@ -700,7 +700,7 @@ def test_whatever_the_bytes_nothing_is_raised(datagram: bytes) -> None:
 
 
 def test_no_more_brokers_are_known_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidings.net.epidemic.MAX_KNOWN", 3)
+    monkeypatch.setattr("tidings.drivers.sockets.epidemic.MAX_KNOWN", 3)
     post, _ = make_post(FakeEndpoint())
     for number in range(10):
         post.learn(f"x{number}", f"127.0.0.1:{number + 1}")

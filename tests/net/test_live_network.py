@@ -11,22 +11,22 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from live_network import TRANSPORTS, User, until
-from tidings.model.messages import PROTOCOL_VERSION, Hello, Ping, Subscribe
-from tidings.model.subscription import Subscription
-from tidings.net import udp
-from tidings.net.address import Address, Transport
-from tidings.net.broker import BrokerServer
-from tidings.net.loop import loop_factory
-from tidings.net.session import End
-from tidings.protocol.facts import (
+from tidings.core.events.subscription import Subscription
+from tidings.core.facts import (
     Delivered,
     NotificationsDropped,
     PublicationFailed,
     SubscriptionCancelled,
     SubscriptionFailed,
 )
-from tidings.wire.codec import encode
-from tidings.wire.frames import frame
+from tidings.core.messages import PROTOCOL_VERSION, Hello, Ping, Subscribe
+from tidings.core.wire.codec import encode
+from tidings.core.wire.frames import frame
+from tidings.drivers.address import Address, Transport
+from tidings.drivers.sockets import udp
+from tidings.drivers.sockets.broker import BrokerServer
+from tidings.drivers.sockets.loop import loop_factory
+from tidings.drivers.sockets.session import End
 
 pytestmark = pytest.mark.timeout(60)
 

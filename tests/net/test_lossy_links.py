@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.net import lossy
-from tidings.net.lossy import LossyLinks
-from tidings.scenario.schema import BernoulliLoss, GilbertLoss, Loss, NoLoss
+from tidings.drivers import lossy
+from tidings.drivers.lossy import LossyLinks
+from tidings.scenarios.file.schema import BernoulliLoss, GilbertLoss, Loss, NoLoss
 
 LOSSES: tuple[Loss, ...] = (BernoulliLoss(rate=0.3), GilbertLoss(rate=0.3, burst=4))
 

@@ -11,17 +11,23 @@ from typing import Any
 
 import pytest
 
-from tidings.model.errors import ConnectionFailed
-from tidings.model.messages import PROTOCOL_VERSION, Hello, Message, Ping, Welcome
-from tidings.net import dialling
-from tidings.net.address import Address, Transport, parse_address, url
-from tidings.net.dialling import backoff_seconds, explain, keep_open
-from tidings.net.handshake import Identity, hello_refusal, same_token, welcome_refusal
-from tidings.net.loop import loop_factory
-from tidings.net.port import AsyncPort
-from tidings.net.security import Tls, check_dialling, check_listening, client_context, server_context
-from tidings.net.session import End
-from tidings.protocol.kernel import TimerName
+from tidings.core.errors import ConnectionFailed
+from tidings.core.kernel import TimerName
+from tidings.core.messages import PROTOCOL_VERSION, Hello, Message, Ping, Welcome
+from tidings.drivers.address import Address, Transport, parse_address, url
+from tidings.drivers.port import AsyncPort
+from tidings.drivers.sockets import dialling
+from tidings.drivers.sockets.dialling import backoff_seconds, explain, keep_open
+from tidings.drivers.sockets.handshake import Identity, hello_refusal, same_token, welcome_refusal
+from tidings.drivers.sockets.loop import loop_factory
+from tidings.drivers.sockets.security import (
+    Tls,
+    check_dialling,
+    check_listening,
+    client_context,
+    server_context,
+)
+from tidings.drivers.sockets.session import End
 
 US = Identity("b3", "best-effort", ("b1", "b2"), "")
 

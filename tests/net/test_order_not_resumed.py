@@ -13,17 +13,17 @@ import pytest
 import tidings
 from live_network import until
 from recording_network import guaranteed_broker, numbers, play, recording, running
-from tidings.archive import ArchiveReader
-from tidings.model.errors import OrderError
-from tidings.net.address import Address
-from tidings.net.guaranteed import DEFAULT_WINDOW
-from tidings.net.sequencer import SequencerHost
-from tidings.protocol import reliable_client
-from tidings.protocol.reliable_client import ReliableSession
-from tidings.protocol.sequencing.layout import single
-from tidings.protocol.sequencing.replica import Times
-from tidings.protocol.sequencing.server import SequencerServer
+from tidings.core.client import reliable_session as reliable_client
+from tidings.core.client.reliable_session import ReliableSession
+from tidings.core.errors import OrderError
+from tidings.core.ordering.layout import single
+from tidings.core.ordering.replication.replica import Times
+from tidings.core.ordering.server.server import SequencerServer
+from tidings.drivers.address import Address
+from tidings.drivers.sockets.guaranteed import DEFAULT_WINDOW
+from tidings.drivers.sockets.sequencer import SequencerHost
 from tidings.recording.recorder import Recorder
+from tidings.storage.archive import ArchiveReader
 
 pytestmark = pytest.mark.timeout(100)
 

@@ -18,9 +18,9 @@ import pytest
 import tidings
 from live_network import until
 from ports import base_port
-from tidings.archive import ArchiveReader, events_of
-from tidings.simulator.memory_trace import MemoryWriter
-from tidings.trace.checkers import exactly_once, gap_free, total_order
+from tidings.scenarios.trace.checkers import exactly_once, gap_free, total_order
+from tidings.scenarios.trace.memory import MemoryWriter
+from tidings.storage.archive import ArchiveReader, events_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(200)]
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.model.event import Publication, make_publication
-from tidings.model.messages import (
+from tidings.core.events.event import Publication, make_publication
+from tidings.core.messages import (
     Confirm,
     Dropped,
     Forward,
@@ -22,8 +22,10 @@ from tidings.model.messages import (
     Stamped,
     Subscribed,
 )
-from tidings.model.recovery_messages import Carried, Fragment
-from tidings.net.outbox import (
+from tidings.core.overlay.epidemic.messages import Carried, Fragment
+from tidings.core.wire.codec import MAX_EVENTS_PER_FRAME, decode, encode
+from tidings.core.wire.frames import FrameReader
+from tidings.drivers.sockets.outbox import (
     BATCH_BYTES,
     DATAGRAM_EVENT_BYTES,
     DATAGRAM_MAX_BYTES,
@@ -33,8 +35,6 @@ from tidings.net.outbox import (
     Policy,
     StreamOutbox,
 )
-from tidings.wire.codec import MAX_EVENTS_PER_FRAME, decode, encode
-from tidings.wire.frames import FrameReader
 
 SUBSCRIPTIONS = (("s",), ("s", "t"))
 ANSWERS = (Confirm, Passed)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from live_network import until
 from live_ordering import REPLICATED, Hosts, OrderedUser, Service, played
-from tidings.net.sequencer import SequencerHost
-from tidings.protocol.sequencing.layout import Layout, Place
+from tidings.core.ordering.layout import Layout, Place
+from tidings.drivers.sockets.sequencer import SequencerHost
 
 
 def linked(host: SequencerHost, *peers: str) -> bool:

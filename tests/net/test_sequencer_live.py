@@ -13,9 +13,19 @@ import pytest
 
 from live_network import until
 from live_ordering import QUICK, REPLICATED, Hosts, OrderedUser, Service, played
-from tidings.model.errors import ConnectionFailed, OrderError, StoreError
-from tidings.model.messages import PROTOCOL_VERSION, Hello, Message, Refused, Status, StatusRequest, Welcome
-from tidings.model.ordering_messages import (
+from tidings.core.errors import ConnectionFailed, OrderError, StoreError
+from tidings.core.facts import Misbehaviour
+from tidings.core.messages import (
+    PROTOCOL_VERSION,
+    Hello,
+    Message,
+    Refused,
+    Status,
+    StatusRequest,
+    Welcome,
+)
+from tidings.core.ordering.layout import Layout, Place, single
+from tidings.core.ordering.messages import (
     Claim,
     Create,
     EventStamps,
@@ -23,19 +33,17 @@ from tidings.model.ordering_messages import (
     Replicate,
     StatePart,
 )
-from tidings.net.address import Address
-from tidings.net.broker import BrokerServer
-from tidings.net.client import ClientConnection
-from tidings.net.handshake import CLIENT, ORDERED, SEQUENCER
-from tidings.net.ordering_links import LIMIT_BYTES
-from tidings.net.security import Tls
-from tidings.net.sequencer import SequencerHost
-from tidings.net.sequencer_store import sequencer_store_path
-from tidings.net.sequencing import SequencersRefused, SequencingConnection
-from tidings.protocol.facts import Misbehaviour
-from tidings.protocol.sequencing.layout import Layout, Place, single
-from tidings.wire.codec import decode, encode
-from tidings.wire.frames import FrameReader, frame
+from tidings.core.wire.codec import decode, encode
+from tidings.core.wire.frames import FrameReader, frame
+from tidings.drivers.address import Address
+from tidings.drivers.sockets.broker import BrokerServer
+from tidings.drivers.sockets.client import ClientConnection
+from tidings.drivers.sockets.handshake import CLIENT, ORDERED, SEQUENCER
+from tidings.drivers.sockets.ordering_links import LIMIT_BYTES
+from tidings.drivers.sockets.security import Tls
+from tidings.drivers.sockets.sequencer import SequencerHost
+from tidings.drivers.sockets.sequencing import SequencersRefused, SequencingConnection
+from tidings.storage.sequencer_store import sequencer_store_path
 
 pytestmark = pytest.mark.timeout(60)
 

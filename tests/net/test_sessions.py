@@ -14,8 +14,8 @@ from contextlib import suppress
 import msgspec
 import pytest
 
-from tidings.model.event import make_publication
-from tidings.model.messages import (
+from tidings.core.events.event import make_publication
+from tidings.core.messages import (
     PROTOCOL_VERSION,
     Changes,
     Confirm,
@@ -32,12 +32,12 @@ from tidings.model.messages import (
     Subscribed,
     Welcome,
 )
-from tidings.net import session as session_module
-from tidings.net.address import Address
-from tidings.net.broker import BrokerServer
-from tidings.net.client import ClientConnection
-from tidings.wire.codec import decode, encode, encode_publications
-from tidings.wire.frames import MAX_FRAME_BYTES, FrameReader, frame
+from tidings.core.wire.codec import decode, encode, encode_publications
+from tidings.core.wire.frames import MAX_FRAME_BYTES, FrameReader, frame
+from tidings.drivers.address import Address
+from tidings.drivers.sockets import session as session_module
+from tidings.drivers.sockets.broker import BrokerServer
+from tidings.drivers.sockets.client import ClientConnection
 
 
 class RawPeer:

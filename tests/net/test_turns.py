@@ -10,18 +10,18 @@ import pytest
 
 from live_network import User, until
 from live_ordering import Hosts, OrderedUser, Service, played
-from tidings.cli.running import first_of
-from tidings.model.errors import StoreError
-from tidings.model.subscription import Subscription
-from tidings.net.address import Address
-from tidings.net.broker import BrokerServer
-from tidings.net.disk_store import DiskStore
-from tidings.net.guaranteed import GuaranteedSettings
-from tidings.net.node_host import NodeHost
-from tidings.net.stream import StreamSession
-from tidings.net.turns import Turns
-from tidings.protocol.facts import SubscriptionAccepted
-from tidings.protocol.sequencing.layout import single
+from tidings.cli.shared.running import first_of
+from tidings.core.errors import StoreError
+from tidings.core.events.subscription import Subscription
+from tidings.core.facts import SubscriptionAccepted
+from tidings.core.ordering.layout import single
+from tidings.drivers.address import Address
+from tidings.drivers.sockets.broker import BrokerServer
+from tidings.drivers.sockets.guaranteed import GuaranteedSettings
+from tidings.drivers.sockets.node_host import NodeHost
+from tidings.drivers.sockets.stream import StreamSession
+from tidings.drivers.sockets.turns import Turns
+from tidings.storage.disk_store import DiskStore
 
 pytestmark = pytest.mark.timeout(60)
 ONE = single("n1", ("/a", "/b"))

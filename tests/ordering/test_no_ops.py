@@ -9,11 +9,11 @@ from random import Random
 import pytest
 
 from ordered_clients import TIMEOUT_S, numbers, run, take
-from tidings.model.errors import NotConfirmed
-from tidings.model.run import Stretch
-from tidings.opening import Embedded
-from tidings.ordering import no_ops
-from tidings.services.receipts import Batch
+from tidings.bus import no_op_publisher as no_ops
+from tidings.bus.connect import Embedded
+from tidings.bus.receipts import Batch
+from tidings.core.errors import NotConfirmed
+from tidings.core.events.run import Stretch
 from troubled_service import TroubledService, troubled_client
 
 

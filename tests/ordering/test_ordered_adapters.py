@@ -35,17 +35,17 @@ from ordered_adapters import (
     key,
     make_layout,
 )
-from tidings.cli.processes import free_addresses
-from tidings.cli.sequencer_settings import layout_text
-from tidings.model.event import Event, make_publication
-from tidings.model.run import stamped
-from tidings.model.timestamp import Timestamp
-from tidings.net.address import Address
-from tidings.opening import connect
-from tidings.protocol.sequencing.client import PublishNow
-from tidings.protocol.sequencing.subscriber import Patience
-from tidings.services.host import ApplicationHost
-from tidings.services.place import Places
+from tidings.bus.connect import connect
+from tidings.bus.host import ApplicationHost
+from tidings.bus.positions import Places
+from tidings.core.events.event import Event, make_publication
+from tidings.core.events.run import stamped
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.ordering.module import PublishNow
+from tidings.core.ordering.subscriber import Patience
+from tidings.drivers.address import Address
+from tidings.drivers.processes.brokers import free_addresses
+from tidings.drivers.processes.layout_file import layout_text
 
 SHORT = Patience(events=4_096, limit_ns=500_000_000)
 

@@ -12,9 +12,9 @@ import pytest
 import order_checks
 import tidings
 from ordered_clients import MODES, TIMEOUT_S, numbers, run, take
-from tidings.opening import Embedded
-from tidings.services import host
-from tidings.services.bus import Bus
+from tidings.bus import host
+from tidings.bus.bus import Bus
+from tidings.bus.connect import Embedded
 from troubled_service import troubled_client
 
 ENTRIES = ("/a", "/b/*", "/c")

@@ -8,10 +8,10 @@ import pytest
 
 import tidings
 from ordered_clients import TIMEOUT_S, numbers, run, take
-from tidings.opening import Embedded
-from tidings.protocol import facts
-from tidings.protocol.sequencing import client as module
-from tidings.services.stream import EventsMissed
+from tidings.bus.connect import Embedded
+from tidings.bus.stream import EventsMissed
+from tidings.core import facts
+from tidings.core.ordering import module
 from troubled_service import TroubledService, troubled_client
 
 MOVED = "the client moved to another broker"

@@ -12,8 +12,8 @@ import pytest
 import order_checks
 import tidings
 from ordered_clients import MODES, TIMEOUT_S, run
-from tidings.opening import Embedded
-from tidings.services.bus import Bus
+from tidings.bus.bus import Bus
+from tidings.bus.connect import Embedded
 
 LAYOUTS: tuple[tuple[str, ...], ...] = (
     ("/**",),

@@ -10,11 +10,11 @@ import pytest
 import order_checks
 import tidings
 from ordered_clients import MODES, numbers, quiet, run, take
-from tidings.model.event import MAX_ATTRIBUTES, MAX_EVENT_BYTES, Event
-from tidings.model.subscription import Subscription
-from tidings.model.timestamp import Timestamp
-from tidings.opening import Embedded
-from tidings.services.overlay import local_bus
+from tidings.bus.connect import Embedded
+from tidings.bus.overlay import local_bus
+from tidings.core.events.event import MAX_ATTRIBUTES, MAX_EVENT_BYTES, Event
+from tidings.core.events.subscription import Subscription
+from tidings.core.events.timestamp import Timestamp
 from troubled_service import troubled_client
 
 TOPICS = ("/a/x", "/a/y/z", "/b/x", "/c")

@@ -12,16 +12,16 @@ import pytest
 import order_checks
 import tidings
 from ordered_clients import MODES, TIMEOUT_S, numbers, quiet, run, take
-from tidings.model.event import Event, Publication
-from tidings.model.run import RunMaker, Stretch, stamped
-from tidings.model.timestamp import Timestamp
-from tidings.net.guaranteed import DEFAULT_WINDOW
-from tidings.opening import Embedded
-from tidings.protocol.application import ordered
-from tidings.protocol.sequencing.subscriber import MAX_AHEAD
-from tidings.services.overlay import local_bus
-from tidings.services.receipts import Batch, Receipt
-from tidings.services.sequencing import LocalSequencing
+from tidings.bus.connect import Embedded
+from tidings.bus.overlay import local_bus
+from tidings.bus.receipts import Batch, Receipt
+from tidings.bus.sequencing import LocalSequencing
+from tidings.core.client import ordered
+from tidings.core.events.event import Event, Publication
+from tidings.core.events.run import RunMaker, Stretch, stamped
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.ordering.subscriber import MAX_AHEAD
+from tidings.drivers.sockets.guaranteed import DEFAULT_WINDOW
 from troubled_service import TroubledService, troubled_client
 
 ENTRIES = ("/a", "/b", "/c")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidings.ordering.placement import Placement, place
-from tidings.protocol.sequencing.stamps import Chain
+from tidings.core.ordering.placement import Placement, place
+from tidings.core.ordering.stamps import Chain
 
 Client = tuple[int, Sequence[int]]
 SITES = 3

@@ -9,12 +9,12 @@ import pytest
 import tidings
 from live_ordering import Hosts
 from ordered_clients import TIMEOUT_S, numbers, run, take
-from tidings.net.address import SEQUENCER_PORT, Address
-from tidings.opening import Embedded
-from tidings.ordering.connected import ConnectedSequencing
-from tidings.protocol.sequencing.layout import Layout, Place
-from tidings.services import host
-from tidings.services.overlay import local_bus
+from tidings.bus import host
+from tidings.bus.connect import Embedded
+from tidings.bus.connected_sequencers import ConnectedSequencing
+from tidings.bus.overlay import local_bus
+from tidings.core.ordering.layout import Layout, Place
+from tidings.drivers.address import SEQUENCER_PORT, Address
 
 DIFFER = r"sequencer q0 refused us: the layouts of topics differ.*/a"
 

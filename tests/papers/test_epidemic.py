@@ -13,29 +13,29 @@ from typing import Any
 import pytest
 
 from epidemic_network import NS_PER_MS, NS_PER_S, TOPIC, EpidemicNetwork, LoneBroker, first_copy
-from tidings.model.messages import Message
-from tidings.model.recovery_messages import Ask, Carried, HighWater, Lost, Offer, Solicit
-from tidings.model.subscription import Interest, Subscription, make_interest
-from tidings.protocol.recovery import gossip, losses, pulls
-from tidings.protocol.recovery.answers import Answers
-from tidings.protocol.recovery.cache import Cached
-from tidings.protocol.recovery.counted import Counted
-from tidings.protocol.recovery.gossip import Gossip
-from tidings.protocol.recovery.high_water import HighWaters
-from tidings.protocol.recovery.holdings import Holdings, LostKey
-from tidings.protocol.recovery.losses import LossDetector
-from tidings.protocol.recovery.numbering import Numbering, Renamed
-from tidings.protocol.recovery.pulls import Pulls
-from tidings.protocol.recovery.settings import Algorithm, RecoverySettings
-from tidings.protocol.recovery.tree import EpidemicTree
-from tidings.protocol.routing import Route
-from tidings.scenario.expand import expand
-from tidings.scenario.load import parse_scenario
-from tidings.simulator.memory_trace import MemoryWriter
-from tidings.simulator.run import Simulation
-from tidings.structures.digest_cutter import DigestCutter
-from tidings.structures.range_set import RangeSet
-from tidings.wire.codec import encode
+from tidings.core.events.subscription import Interest, Subscription, make_interest
+from tidings.core.messages import Message
+from tidings.core.overlay.epidemic import gossip, losses, pulls
+from tidings.core.overlay.epidemic.answers import Answers
+from tidings.core.overlay.epidemic.cache import Cached
+from tidings.core.overlay.epidemic.counted import Counted
+from tidings.core.overlay.epidemic.digest_cutter import DigestCutter
+from tidings.core.overlay.epidemic.gossip import Gossip
+from tidings.core.overlay.epidemic.high_water import HighWaters
+from tidings.core.overlay.epidemic.holdings import Holdings, LostKey
+from tidings.core.overlay.epidemic.losses import LossDetector
+from tidings.core.overlay.epidemic.messages import Ask, Carried, HighWater, Lost, Offer, Solicit
+from tidings.core.overlay.epidemic.numbering import Numbering, Renamed
+from tidings.core.overlay.epidemic.pulls import Pulls
+from tidings.core.overlay.epidemic.settings import Algorithm, RecoverySettings
+from tidings.core.overlay.epidemic.tree import EpidemicTree
+from tidings.core.overlay.routing import Route
+from tidings.core.structures.range_set import RangeSet
+from tidings.core.wire.codec import encode
+from tidings.scenarios.file.expand import expand
+from tidings.scenarios.file.load import parse_scenario
+from tidings.scenarios.simulate import Simulation
+from tidings.scenarios.trace.memory import MemoryWriter
 
 Patch = pytest.MonkeyPatch
 

@@ -16,17 +16,17 @@ from __future__ import annotations
 
 import pytest
 
-from tidings.model.event import Publication
-from tidings.model.messages import AddInterest, Changes, Message, RemoveInterest
-from tidings.model.subscription import Interest, Subscription, make_interest
-from tidings.protocol.broker import Broker
-from tidings.protocol.client import Client
-from tidings.protocol.facts import Delivered
-from tidings.protocol.matching import Matcher
-from tidings.scenario.links import LOCAL, LinkSpec
-from tidings.scenario.schema import ConstantDelay, NoLoss
-from tidings.simulator.network import SimulatedNetwork
-from tidings.simulator.node import SimulatedNode
+from tidings.core.client.session import Client
+from tidings.core.events.event import Publication
+from tidings.core.events.subscription import Interest, Subscription, make_interest
+from tidings.core.facts import Delivered
+from tidings.core.messages import AddInterest, Changes, Message, RemoveInterest
+from tidings.core.overlay.best_effort.broker import Broker
+from tidings.core.overlay.matching import Matcher
+from tidings.drivers.virtual.network import SimulatedNetwork
+from tidings.drivers.virtual.node import SimulatedNode
+from tidings.scenarios.file.links import LOCAL, LinkSpec
+from tidings.scenarios.file.schema import ConstantDelay, NoLoss
 
 EDGES = (("b0", "b1"), ("b0", "b2"), ("b1", "b3"), ("b1", "b4"), ("b2", "b5"), ("b5", "b6"), ("b2", "b7"))
 BROKERS = tuple(f"b{number}" for number in range(8))

@@ -30,11 +30,11 @@ from order_explorer import (
     run_priorities,
     take_shortcuts,
 )
-from tidings.model.ordering_messages import Create, CreateRelay, EventStamps, Identity, SubscribeWalk
-from tidings.model.timestamp import Timestamp
-from tidings.protocol.sequencing import subscriber as subscriber_module
-from tidings.protocol.sequencing.server import SequencerServer
-from tidings.protocol.sequencing.subscriber import NOT_SUBSCRIBED, OrderedSubscriber
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.ordering import subscriber as subscriber_module
+from tidings.core.ordering.messages import Create, CreateRelay, EventStamps, Identity, SubscribeWalk
+from tidings.core.ordering.server.server import SequencerServer
+from tidings.core.ordering.subscriber import NOT_SUBSCRIBED, OrderedSubscriber
 
 
 def scenario(

@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any
 
 from order_explorer import LoggedServer, Operation, Scenario, World, explore
-from tidings.model.ordering_messages import SubscribeWalk, WalkDone
-from tidings.model.timestamp import Timestamp
-from tidings.protocol.facts import Fact
-from tidings.protocol.sequencing.subscriber import OrderedEvent, OrderedSubscriber
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.facts import Fact
+from tidings.core.ordering.messages import SubscribeWalk, WalkDone
+from tidings.core.ordering.subscriber import OrderedEvent, OrderedSubscriber
 
 UPDATE = "subscriptionUpdate"
 NO_FLAWS: frozenset[str] = frozenset()

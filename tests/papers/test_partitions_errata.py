@@ -24,12 +24,12 @@ from overlay_network import (
     use_before_synchronising,
     wait_for_confirmations_only,
 )
-from tidings.model.event import Publication
-from tidings.model.messages import Activate, Records, Sync
-from tidings.protocol.delivery import Delivery
-from tidings.protocol.queued import Flow, Hop, LocalClient, Queued
-from tidings.protocol.subscription_log import Entry, Route
-from tidings.protocol.subscriptions import Subscriptions
+from tidings.core.events.event import Publication
+from tidings.core.messages import Activate, Records, Sync
+from tidings.core.overlay.guaranteed.delivery import Delivery
+from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queued
+from tidings.core.overlay.guaranteed.subscription_log import Entry, Route
+from tidings.core.overlay.guaranteed.subscriptions import Subscriptions
 
 
 def test_figure_8_lines_13_17_subscriptions_towards_the_sender_are_not_matched(

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tidings.protocol import sessions
-from tidings.spark.reproduce import overlay_runs
-from tidings.trace.reader import Trace
+from tidings.core.overlay.guaranteed import sessions
+from tidings.scenarios.trace.reader import Trace
+from tidings.studies.partitions import runs as overlay_runs
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "overlay.py"
 _spec = importlib.util.spec_from_file_location("overlay_benchmark", SCRIPT)

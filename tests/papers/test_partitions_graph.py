@@ -1,6 +1,6 @@
 """Figures 9 to 12 of the partitions paper at graph level: what any protocol on the primary tree can reach.
 
-The counting in `tidings.spark.reproduce.connectivity` is compared with the definitions, written out with labels, on
+The counting in `tidings.studies.partitions.connectivity` is compared with the definitions, written out with labels, on
 small trees; then the claims of the paper's section IX are read off the large ones.
 """
 
@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.protocol.labels import Label, distance, path
-from tidings.spark.reproduce import connectivity
+from tidings.core.overlay.labels import Label, distance, path
+from tidings.studies.partitions import connectivity
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "overlay_graph.py"
 _spec = importlib.util.spec_from_file_location("overlay_graph", SCRIPT)

@@ -16,14 +16,14 @@ from random import Random
 
 import pytest
 
-from tidings.cli.processes import BrokerProcess
-from tidings.cli.running import run
-from tidings.cli.scenario_cast import Stage
-from tidings.cli.scenario_run import run_live
-from tidings.net.address import Address
-from tidings.scenario.load import parse_scenario
-from tidings.trace.checkers import exactly_once, fifo, gap_free
-from tidings.trace.reader import Trace
+from tidings.cli.shared.running import run
+from tidings.drivers.address import Address
+from tidings.drivers.processes.brokers import BrokerProcess
+from tidings.scenarios.file.load import parse_scenario
+from tidings.scenarios.live.processes import Stage
+from tidings.scenarios.live.run import run_live
+from tidings.scenarios.trace.checkers import exactly_once, fifo, gap_free
+from tidings.scenarios.trace.reader import Trace
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 

@@ -24,16 +24,16 @@ from overlay_network import (
     use_before_synchronising,
     wait_for_confirmations_only,
 )
-from tidings.model.messages import Attached, Forward, Passed, Record, Records, Sync
-from tidings.protocol import hops
-from tidings.protocol.delivery import Delivery
-from tidings.protocol.labels import on_path
-from tidings.protocol.parking import Parking
-from tidings.protocol.queued import Flow, Hop, Queued
-from tidings.protocol.relays import Relays
-from tidings.protocol.reliable_client import ReliableSession
-from tidings.protocol.subscription_log import Entry, SubscriptionLog
-from tidings.protocol.subscriptions import Subscriptions
+from tidings.core.client.reliable_session import ReliableSession
+from tidings.core.messages import Attached, Forward, Passed, Record, Records, Sync
+from tidings.core.overlay.guaranteed import hops
+from tidings.core.overlay.guaranteed.delivery import Delivery
+from tidings.core.overlay.guaranteed.parking import Parking
+from tidings.core.overlay.guaranteed.queued import Flow, Hop, Queued
+from tidings.core.overlay.guaranteed.relays import Relays
+from tidings.core.overlay.guaranteed.subscription_log import Entry, SubscriptionLog
+from tidings.core.overlay.guaranteed.subscriptions import Subscriptions
+from tidings.core.overlay.labels import on_path
 
 
 def test_the_papers_introduction_a_gap_behind_a_link_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,15 +31,15 @@ from polarized_runs import (
     measure,
     play,
 )
-from tidings.model.recovery_messages import Ask
-from tidings.protocol.labels import ROOT, Label, parse_label
-from tidings.protocol.recovery import circle, gossip, partners, settings
-from tidings.protocol.recovery.circle import Circle
-from tidings.protocol.recovery.directory import Directory
-from tidings.protocol.recovery.gossip import Gossip
-from tidings.protocol.recovery.partners import loss_weight
-from tidings.scenario.topology import labels
-from tidings.simulator.run import Simulation
+from tidings.core.overlay.epidemic import circle, gossip, partners, settings
+from tidings.core.overlay.epidemic.circle import Circle
+from tidings.core.overlay.epidemic.directory import Directory
+from tidings.core.overlay.epidemic.gossip import Gossip
+from tidings.core.overlay.epidemic.messages import Ask
+from tidings.core.overlay.epidemic.partners import loss_weight
+from tidings.core.overlay.labels import ROOT, Label, parse_label
+from tidings.scenarios.file.topology import labels
+from tidings.scenarios.simulate import Simulation
 
 pytestmark = pytest.mark.xdist_group("polarized")  # they share runs
 

@@ -25,8 +25,8 @@ BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 RUN_MODULE = re.compile(r"-m (tidings(?:\.\w+)+)")
 MODULE_NAME = re.compile(r"(tidings(?:\.\w+){2,})(?::\w+)?")
 PROMISED = [
-    *("tidings", "tidings.testing", "tidings.sync", "tidings.trace.checkers"),
-    *("tidings.services.nats", "tidings.services.mqtt", "tidings.services.redis"),
+    *("tidings", "tidings.testing", "tidings.sync", "tidings.scenarios.trace.checkers"),
+    *("tidings.drivers.adapters.nats", "tidings.drivers.adapters.mqtt", "tidings.drivers.adapters.redis"),
 ]
 FILE = "imports.txt"
 
@@ -87,7 +87,7 @@ def named_modules() -> dict[str, Path]:
 
 def test_every_string_that_names_a_module_names_one() -> None:
     named = named_modules()
-    assert {"tidings.cli.main", "tidings.spark.campaign", "tidings.spark.reproduce.ordering"} <= set(named)
+    assert {"tidings.cli.main", "tidings.lab.spark_campaign", "tidings.studies.ordering.study"} <= set(named)
     for name, path in named.items():
         assert find_spec(name) is not None, f"{path.relative_to(ROOT)} names {name}, which is no module"
 

@@ -14,10 +14,10 @@ import pytest
 
 import pyspark_tidings
 import tidings
-from tidings.model.errors import PipelineError
-from tidings.spark.reproduce.keeping import DECIDING, source_files
-from tidings.spark.reproduce.study import STUDIES
+from tidings.core.errors import PipelineError
 from tidings.spark.session import package_zip
+from tidings.studies.keeping import DECIDING, source_files
+from tidings.studies.study import STUDIES
 
 LOADED = """
 import sys

@@ -13,14 +13,14 @@ import pytest
 
 from command import process_of_tidings
 from golden import GOLDEN, check_golden, golden_lines
-from tidings.scenario.expand import expand
-from tidings.scenario.load import load_scenario, parse_scenario
-from tidings.scenario.schema import Scenario
-from tidings.simulator.epidemic_scenarios import epidemic_scenario
-from tidings.simulator.order_scenarios import order_scenario
-from tidings.simulator.random_scenarios import random_scenario
-from tidings.simulator.run import Simulation
-from tidings.trace.writer import TraceWriter
+from tidings.lab.epidemic_scenarios import epidemic_scenario
+from tidings.lab.order_scenarios import order_scenario
+from tidings.lab.random_scenarios import random_scenario
+from tidings.scenarios.file.expand import expand
+from tidings.scenarios.file.load import load_scenario, parse_scenario
+from tidings.scenarios.file.schema import Scenario
+from tidings.scenarios.simulate import Simulation
+from tidings.scenarios.trace.writer import TraceWriter
 
 SHIPPED = sorted((Path(__file__).parents[2] / "scenarios").glob("*.toml"))
 MAX_SUBSCRIBERS = 60

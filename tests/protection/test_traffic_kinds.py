@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from golden import check_golden
-from tidings.model.event import Publication
-from tidings.trace.traffic_kinds import TRAFFIC_KINDS, traffic_kind
-from tidings.wire.codec import CARRIERS, message_classes
+from tidings.core.events.event import Publication
+from tidings.core.wire.codec import CARRIERS, message_classes
+from tidings.scenarios.trace.traffic_kinds import TRAFFIC_KINDS, traffic_kind
 
 
 def test_the_kinds_are_those_of_earlier_traces() -> None:

@@ -10,17 +10,17 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 import pytest
+import tidings.model
 from msgspec import Meta, Raw
 
-import tidings.model
 from golden import check_golden, golden_lines
-from tidings.model.event import Publication, decode_publication, make_no_ops
-from tidings.model.messages import Hello, Message, Notify, WireMessage
-from tidings.model.recovery_messages import Carried
-from tidings.model.run import Run, RunMaker, stamped, stripped
-from tidings.model.timestamp import Timestamp
-from tidings.wire.codec import decode, encode, encode_notifications, encode_publications
-from tidings.wire.frames import frame
+from tidings.core.events.event import Publication, decode_publication, make_no_ops
+from tidings.core.events.run import Run, RunMaker, stamped, stripped
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.messages import Hello, Message, Notify, WireMessage
+from tidings.core.overlay.epidemic.messages import Carried
+from tidings.core.wire.codec import decode, encode, encode_notifications, encode_publications
+from tidings.core.wire.frames import frame
 
 for module in pkgutil.iter_modules(tidings.model.__path__):  # whichever of them has messages
     importlib.import_module(f"tidings.model.{module.name}")

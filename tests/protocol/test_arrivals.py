@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.protocol.arrivals import Arrivals, Notice, Ticket, Undone, merged
+from tidings.core.client.arrivals import Arrivals, Notice, Ticket, Undone, merged
 
 
 def ticket(notice: Notice, first: int | None = None, last: int | None = None) -> Ticket:

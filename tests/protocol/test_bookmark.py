@@ -6,8 +6,7 @@ from random import Random
 
 import pytest
 
-from tidings.model.messages import MAX_BOOKMARK_BYTES
-from tidings.protocol.application.bookmark import (
+from tidings.core.client.bookmark import (
     TOO_LARGE,
     Bookmark,
     KeptEntry,
@@ -17,7 +16,8 @@ from tidings.protocol.application.bookmark import (
     decode_bookmark,
     encode_bookmark,
 )
-from tidings.protocol.sequencing.resuming import Resumed
+from tidings.core.messages import MAX_BOOKMARK_BYTES
+from tidings.core.ordering.resuming import Resumed
 
 RANKS = 3
 

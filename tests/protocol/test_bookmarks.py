@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from recording_port import RecordingPort
-from tidings.model.errors import StoreFull
-from tidings.model.messages import Bookmark, BookmarkKept
-from tidings.protocol.bookmarks import KeptBookmarks
-from tidings.protocol.store import Change, MemoryStore
+from tidings.core.errors import StoreFull
+from tidings.core.messages import Bookmark, BookmarkKept
+from tidings.core.overlay.guaranteed.bookmarks import KeptBookmarks
+from tidings.core.store import Change, MemoryStore
 
 
 class FullStore(MemoryStore):

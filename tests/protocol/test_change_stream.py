@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.model.messages import AddInterest, RemoveInterest, Settled, TableSent
-from tidings.model.subscription import Interest, make_interest
-from tidings.protocol.links import (
+from tidings.core.events.subscription import Interest, make_interest
+from tidings.core.messages import AddInterest, RemoveInterest, Settled, TableSent
+from tidings.core.overlay.links import (
     FIRST_RETRY_NS,
     LAST_RETRY_NS,
     MAX_BATCH_BYTES,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from recording_port import RecordingPort
-from tidings.model.event import make_publication
-from tidings.model.messages import Baseline, Missed, Notify, Subscribed
-from tidings.model.subscription import Subscription
-from tidings.protocol.facts import BrokerChanged, Delivered, EventsMissed
-from tidings.protocol.reliable_client import ReliableClient, ReliableSession
+from tidings.core.client.reliable_session import ReliableClient, ReliableSession
+from tidings.core.events.event import make_publication
+from tidings.core.events.subscription import Subscription
+from tidings.core.facts import BrokerChanged, Delivered, EventsMissed
+from tidings.core.messages import Baseline, Missed, Notify, Subscribed
 
 Shown = int | tuple[int, int]
 

@@ -5,9 +5,23 @@ from __future__ import annotations
 import pytest
 
 from recording_port import RecordingPort
-from tidings.model.errors import TopicError
-from tidings.model.event import Publication, make_publication
-from tidings.model.messages import (
+from tidings.core.client import session as client_module
+from tidings.core.client.session import Client
+from tidings.core.errors import TopicError
+from tidings.core.events.event import Publication, make_publication
+from tidings.core.events.subscription import Order, Subscription
+from tidings.core.facts import (
+    Delivered,
+    Misbehaviour,
+    NotificationsDropped,
+    PublicationConfirmed,
+    PublicationFailed,
+    StatusReceived,
+    SubscriptionAccepted,
+    SubscriptionCancelled,
+    SubscriptionFailed,
+)
+from tidings.core.messages import (
     Confirm,
     Dropped,
     Message,
@@ -21,21 +35,7 @@ from tidings.model.messages import (
     Unsubscribe,
     Unsubscribed,
 )
-from tidings.model.subscription import Order, Subscription
-from tidings.protocol import client as client_module
-from tidings.protocol.client import Client
-from tidings.protocol.facts import (
-    Delivered,
-    Misbehaviour,
-    NotificationsDropped,
-    PublicationConfirmed,
-    PublicationFailed,
-    StatusReceived,
-    SubscriptionAccepted,
-    SubscriptionCancelled,
-    SubscriptionFailed,
-)
-from tidings.protocol.links import retry_delay_ns
+from tidings.core.overlay.links import retry_delay_ns
 
 RETRY = ("client", "retry")
 

@@ -8,8 +8,12 @@ import msgspec
 import pytest
 
 from recording_port import RecordingPort
-from tidings.model.event import Publication, make_publication
-from tidings.model.messages import (
+from tidings.core.events.event import Publication, make_publication
+from tidings.core.events.subscription import MAX_INTEREST_BYTES, make_interest
+from tidings.core.facts import Misbehaviour
+from tidings.core.filters.language.predicates import Scalar
+from tidings.core.kernel import Node, Part
+from tidings.core.messages import (
     AddInterest,
     Changes,
     Confirm,
@@ -25,13 +29,9 @@ from tidings.model.messages import (
     Unsubscribe,
     Unsubscribed,
 )
-from tidings.model.predicates import Scalar
-from tidings.model.subscription import MAX_INTEREST_BYTES, make_interest
-from tidings.protocol import edge, matching, routing
-from tidings.protocol.broker import Broker
-from tidings.protocol.facts import Misbehaviour
-from tidings.protocol.kernel import Node, Part
-from tidings.protocol.matching import Matcher
+from tidings.core.overlay import edge, matching, routing
+from tidings.core.overlay.best_effort.broker import Broker
+from tidings.core.overlay.matching import Matcher
 
 
 class Bench:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from recording_port import RecordingPort
-from tidings.model.event import make_publication
-from tidings.model.messages import (
+from tidings.core.events.event import make_publication
+from tidings.core.events.subscription import Interest, make_interest
+from tidings.core.facts import Misbehaviour
+from tidings.core.messages import (
     AddInterest,
     Change,
     Changes,
@@ -20,11 +22,9 @@ from tidings.model.messages import (
     TableSent,
     Unsubscribe,
 )
-from tidings.model.subscription import Interest, make_interest
-from tidings.protocol.broker import Broker
-from tidings.protocol.facts import Misbehaviour
-from tidings.protocol.forwarding import ABSENT_AFTER_NS
-from tidings.protocol.links import retry_delay_ns
+from tidings.core.overlay.best_effort.broker import Broker
+from tidings.core.overlay.forwarding import ABSENT_AFTER_NS
+from tidings.core.overlay.links import retry_delay_ns
 
 ME = 1_000
 ABOVE = make_interest(("/a/**",), None)

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.model.event import EventId, Publication
-from tidings.model.subscription import Interest, Subscription, make_interest
-from tidings.protocol.broker import Broker
-from tidings.protocol.client import Client
-from tidings.protocol.facts import Delivered, Misbehaviour, SubscriptionAccepted, SubscriptionFailed
-from tidings.protocol.matching import Matcher
-from tidings.scenario.links import LOCAL, LinkSpec
-from tidings.scenario.schema import NoLoss, UniformDelay
-from tidings.simulator.network import SimulatedNetwork
-from tidings.simulator.node import SimulatedNode
+from tidings.core.client.session import Client
+from tidings.core.events.event import EventId, Publication
+from tidings.core.events.subscription import Interest, Subscription, make_interest
+from tidings.core.facts import Delivered, Misbehaviour, SubscriptionAccepted, SubscriptionFailed
+from tidings.core.overlay.best_effort.broker import Broker
+from tidings.core.overlay.matching import Matcher
+from tidings.drivers.virtual.network import SimulatedNetwork
+from tidings.drivers.virtual.node import SimulatedNode
+from tidings.scenarios.file.links import LOCAL, LinkSpec
+from tidings.scenarios.file.schema import NoLoss, UniformDelay
 
 NS_PER_MS = 1_000_000
 QUIET_NS = 60_000 * NS_PER_MS

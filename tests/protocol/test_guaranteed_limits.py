@@ -6,9 +6,20 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tidings.model.errors import StoreCorrupt, StoreFull
-from tidings.model.event import make_publication
-from tidings.model.messages import (
+from tidings.core.client.reliable_session import ReliableClient
+from tidings.core.errors import StoreCorrupt, StoreFull
+from tidings.core.events.event import make_publication
+from tidings.core.events.subscription import Subscription
+from tidings.core.facts import (
+    Delivered,
+    EventsMissed,
+    Misbehaviour,
+    PublicationConfirmed,
+    PublicationFailed,
+    SpillFailed,
+)
+from tidings.core.kernel import Node
+from tidings.core.messages import (
     Forward,
     Greeting,
     Notified,
@@ -19,23 +30,12 @@ from tidings.model.messages import (
     Stamped,
     Taken,
 )
-from tidings.model.subscription import Subscription
-from tidings.protocol.facts import (
-    Delivered,
-    EventsMissed,
-    Misbehaviour,
-    PublicationConfirmed,
-    PublicationFailed,
-    SpillFailed,
-)
-from tidings.protocol.guaranteed import GuaranteedBroker
-from tidings.protocol.kernel import Node
-from tidings.protocol.reliable_client import ReliableClient
-from tidings.protocol.spill import SpillLimits
-from tidings.protocol.store import Change, MemoryStore
-from tidings.scenario.links import LOCAL, LinkSpec
-from tidings.simulator.network import SimulatedNetwork
-from tidings.simulator.node import SimulatedNode
+from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.overlay.guaranteed.spill import SpillLimits
+from tidings.core.store import Change, MemoryStore
+from tidings.drivers.virtual.network import SimulatedNetwork
+from tidings.drivers.virtual.node import SimulatedNode
+from tidings.scenarios.file.links import LOCAL, LinkSpec
 
 S = 1_000_000_000
 LABELS = {"b0": (0,), "b1": (0, 0), "b2": (0, 0, 0)}
@@ -215,9 +215,9 @@ def test_a_full_disk_holds_the_publisher_up_and_loses_nothing() -> None:
 
 
 def test_a_sender_waits_while_too_much_of_its_own_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidings.protocol.hops.MAX_WAITING_PER_SENDER", 4)
+    monkeypatch.setattr("tidings.core.overlay.guaranteed.hops.MAX_WAITING_PER_SENDER", 4)
     for patience in ("SLOW_NS", "PROMPT_NS"):
-        monkeypatch.setattr(f"tidings.protocol.parking.{patience}", 3600 * S)
+        monkeypatch.setattr(f"tidings.core.overlay.guaranteed.parking.{patience}", 3600 * S)
     chain = Chain(window=2)
     chain.clients["s"].session.acknowledges = False  # it takes nothing
     chain.publish(50)

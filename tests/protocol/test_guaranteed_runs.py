@@ -15,12 +15,12 @@ import pytest
 
 from breadth import few
 from overlay_network import OverlayNetwork, events
-from tidings.model.messages import Forward
-from tidings.model.run import Run, RunMaker, Stretch
-from tidings.protocol.facts import Delivered
-from tidings.protocol.hops import Hops
-from tidings.protocol.queued import Queued
-from tidings.protocol.spill import Spill, SpillLimits
+from tidings.core.events.run import Run, RunMaker, Stretch
+from tidings.core.facts import Delivered
+from tidings.core.messages import Forward
+from tidings.core.overlay.guaranteed.hops import Hops
+from tidings.core.overlay.guaranteed.queued import Queued
+from tidings.core.overlay.guaranteed.spill import Spill, SpillLimits
 
 Step = tuple[float, Callable[[OverlayNetwork], None]]
 FILTERS = (None, "x = 1", "x < 2", "x <> 0", "x = 0 OR x = 2")
@@ -263,7 +263,7 @@ def confirm_a_run_with_its_first_event(patch: pytest.MonkeyPatch) -> None:
 
 
 def route_a_run_by_its_first_event(patch: pytest.MonkeyPatch) -> None:
-    from tidings.protocol.matching import Matcher
+    from tidings.core.overlay.matching import Matcher
 
     def cut(self: Matcher, run: Run, complain: object) -> list[Stretch]:
         first = run.publications()[0]
@@ -273,14 +273,14 @@ def route_a_run_by_its_first_event(patch: pytest.MonkeyPatch) -> None:
 
 
 def count_a_run_as_one(patch: pytest.MonkeyPatch) -> None:
-    from tidings.protocol.hops import Senders
+    from tidings.core.overlay.guaranteed.hops import Senders
 
     count = Senders.count
     patch.setattr(Senders, "count", lambda self, sender, many: count(self, sender, 1))
 
 
 def take_a_run_whole_that_is_known_in_part(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("tidings.protocol.delivery._from", lambda stretch, first: stretch)
+    patch.setattr("tidings.core.overlay.guaranteed.delivery._from", lambda stretch, first: stretch)
 
 
 def keep_the_row_as_it_was(patch: pytest.MonkeyPatch) -> None:
@@ -293,7 +293,7 @@ def keep_the_row_as_it_was(patch: pytest.MonkeyPatch) -> None:
 
 
 def same_targets_for_a_whole_run(patch: pytest.MonkeyPatch) -> None:
-    from tidings.protocol import local_subscriptions
+    from tidings.core.overlay.guaranteed import local_subscriptions
 
     cut = local_subscriptions._cut
     patch.setattr(local_subscriptions, "_cut", lambda stretch, *rest: [(stretch, cut(stretch, *rest)[0][1])])

@@ -12,7 +12,9 @@ import pytest
 from epidemic_network import EpidemicNetwork, first_copy
 from overlay_network import OverlayNetwork
 from recording_port import RecordingPort
-from tidings.model.event import (
+from tidings.core.client.reliable_session import ReliableClient
+from tidings.core.client.session import Client
+from tidings.core.events.event import (
     BARE,
     WHOLE,
     Publication,
@@ -20,7 +22,13 @@ from tidings.model.event import (
     make_publication,
     stamp_publication,
 )
-from tidings.model.messages import (
+from tidings.core.events.run import Run, RunMaker, stamped
+from tidings.core.events.subscription import Subscription, make_interest
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.facts import Delivered
+from tidings.core.filters.language.predicates import Scalar
+from tidings.core.kernel import Node, Port
+from tidings.core.messages import (
     Attach,
     Message,
     Notified,
@@ -33,21 +41,14 @@ from tidings.model.messages import (
     SubscribeFailed,
     Unsubscribe,
 )
-from tidings.model.predicates import Scalar
-from tidings.model.recovery_messages import Carried, Fragment
-from tidings.model.run import Run, RunMaker, stamped
-from tidings.model.subscription import Subscription, make_interest
-from tidings.model.timestamp import Timestamp
-from tidings.protocol import delivery, local_subscriptions, routing
-from tidings.protocol.broker import Broker
-from tidings.protocol.client import Client
-from tidings.protocol.epidemic import EpidemicBroker
-from tidings.protocol.facts import Delivered
-from tidings.protocol.guaranteed import GuaranteedBroker
-from tidings.protocol.kernel import Node, Port
-from tidings.protocol.recovery.settings import RecoverySettings
-from tidings.protocol.reliable_client import ReliableClient
-from tidings.protocol.store import MemoryStore
+from tidings.core.overlay import routing
+from tidings.core.overlay.best_effort.broker import Broker
+from tidings.core.overlay.epidemic.broker import EpidemicBroker
+from tidings.core.overlay.epidemic.messages import Carried, Fragment
+from tidings.core.overlay.epidemic.settings import RecoverySettings
+from tidings.core.overlay.guaranteed import delivery, local_subscriptions
+from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.store import MemoryStore
 
 MODES = ("best-effort", "guaranteed", "epidemic")
 WIDE = Subscription("W", ("/t/**",), headers=True)

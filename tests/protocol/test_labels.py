@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.protocol import labels
-from tidings.protocol.labels import (
+from tidings.core.overlay import labels
+from tidings.core.overlay.labels import (
     MAX_LABEL_ITEM,
     MAX_LABEL_ITEMS,
     Label,

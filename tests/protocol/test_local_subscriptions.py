@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tidings.model.event import make_publication
-from tidings.model.messages import Record
-from tidings.model.subscription import make_interest
-from tidings.protocol.local_subscriptions import Held, LocalSubscriptions
-from tidings.protocol.subscription_log import Entry
+from tidings.core.events.event import make_publication
+from tidings.core.events.subscription import make_interest
+from tidings.core.messages import Record
+from tidings.core.overlay.guaranteed.local_subscriptions import Held, LocalSubscriptions
+from tidings.core.overlay.guaranteed.subscription_log import Entry
 
 INTEREST = make_interest(("/t",), None)
 ENTRIES = tuple(

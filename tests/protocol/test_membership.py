@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tidings.model.event import Publication
-from tidings.model.subscription import Subscription
-from tidings.protocol.facts import (
+from tidings.core.client.reliable_session import ReliableClient
+from tidings.core.events.event import Publication
+from tidings.core.events.subscription import Subscription
+from tidings.core.facts import (
     Delivered,
     JoinAnswered,
     JoinRefused,
@@ -16,16 +17,15 @@ from tidings.protocol.facts import (
     SubscriptionAccepted,
     SubscriptionProgress,
 )
-from tidings.protocol.guaranteed import GuaranteedBroker
-from tidings.protocol.kernel import Node
-from tidings.protocol.membership import JoiningBroker
-from tidings.protocol.reliable_client import ReliableClient
-from tidings.protocol.store import MemoryStore
-from tidings.scenario.links import LOCAL, LinkSpec
-from tidings.scenario.schema import ConstantDelay, NoLoss
-from tidings.scenario.topology import Topology, neighbourhoods
-from tidings.simulator.network import SimulatedNetwork
-from tidings.simulator.node import SimulatedNode
+from tidings.core.kernel import Node
+from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.overlay.guaranteed.membership import JoiningBroker
+from tidings.core.store import MemoryStore
+from tidings.drivers.virtual.network import SimulatedNetwork
+from tidings.drivers.virtual.node import SimulatedNode
+from tidings.scenarios.file.links import LOCAL, LinkSpec
+from tidings.scenarios.file.schema import ConstantDelay, NoLoss
+from tidings.scenarios.file.topology import Topology, neighbourhoods
 
 S = 1_000_000_000
 BETWEEN = LinkSpec(ConstantDelay(value=10.0), NoLoss(), 0.0, 0.0, 0.0)

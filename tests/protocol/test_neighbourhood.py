@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.protocol import neighbourhood
-from tidings.protocol.labels import Label, distance, label_text, path
-from tidings.protocol.neighbourhood import Neighbourhood
+from tidings.core.overlay.guaranteed import neighbourhood
+from tidings.core.overlay.guaranteed.neighbourhood import Neighbourhood
+from tidings.core.overlay.labels import Label, distance, label_text, path
 
 TREE = [(0, *rest) for depth in range(4) for rest in product(range(3), repeat=depth)]
 FAR = [(0, 7, 7, 7, 7), (0, 0, 0, 0, 0), (0, 2, 2, 2, 1, 0)]

@@ -10,23 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recording_port import RecordingPort
-from tidings.model.errors import AttributeValueError, OrderError
-from tidings.model.event import Publication, bare_publication, make_no_ops
-from tidings.model.ordering_messages import ChangeSubscription, Create, EventStamps, WalkDone
-from tidings.model.run import Run, RunMaker, Stretch, singles, stamped
-from tidings.model.subscription import Order, Subscription
-from tidings.model.timestamp import Timestamp
-from tidings.protocol.application import ordered
-from tidings.protocol.application.application import Application
-from tidings.protocol.facts import (
+from tidings.core.client import ordered
+from tidings.core.client.application import Application
+from tidings.core.errors import AttributeValueError, OrderError
+from tidings.core.events.event import Publication, bare_publication, make_no_ops
+from tidings.core.events.run import Run, RunMaker, Stretch, singles, stamped
+from tidings.core.events.subscription import Order, Subscription
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.facts import (
     Delivered,
     Misbehaviour,
     PublicationConfirmed,
     PublicationFailed,
     SubscriptionAccepted,
 )
-from tidings.protocol.sequencing.client import OrderingModule
-from tidings.protocol.sequencing.layout import Layout, Place
+from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.messages import ChangeSubscription, Create, EventStamps, WalkDone
+from tidings.core.ordering.module import OrderingModule
 
 LAYOUT = Layout([Place("m", ("/a/**", "/b"))], causal=False)
 

@@ -5,8 +5,22 @@ from __future__ import annotations
 import pytest
 
 from recording_port import RecordingPort
-from tidings.model.event import make_publication
-from tidings.model.messages import (
+from tidings.core.client.application import Application
+from tidings.core.client.bookmark import (
+    TOO_LARGE,
+    Form,
+    Forms,
+    decode_bookmark,
+    encode_bookmark,
+    encode_forms,
+)
+from tidings.core.client.bookmark import Bookmark as OrderBookmark
+from tidings.core.client.reliable_session import ReliableClient, ReliableSession
+from tidings.core.client.session import DRAIN_NS, Client
+from tidings.core.events.event import make_publication
+from tidings.core.events.subscription import Order, Subscription
+from tidings.core.facts import ChangeFailed, Delivered, SubscriptionAccepted, SubscriptionChanged
+from tidings.core.messages import (
     Attached,
     Bookmark,
     Drain,
@@ -18,20 +32,6 @@ from tidings.model.messages import (
     Unsubscribe,
     Unsubscribed,
 )
-from tidings.model.subscription import Order, Subscription
-from tidings.protocol.application.application import Application
-from tidings.protocol.application.bookmark import (
-    TOO_LARGE,
-    Form,
-    Forms,
-    decode_bookmark,
-    encode_bookmark,
-    encode_forms,
-)
-from tidings.protocol.application.bookmark import Bookmark as OrderBookmark
-from tidings.protocol.client import DRAIN_NS, Client
-from tidings.protocol.facts import ChangeFailed, Delivered, SubscriptionAccepted, SubscriptionChanged
-from tidings.protocol.reliable_client import ReliableClient, ReliableSession
 
 
 class Bench:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.protocol import regions
-from tidings.protocol.labels import MAX_LABEL_ITEM, MAX_LABEL_ITEMS, ROOT, Label, step
-from tidings.protocol.regions import MAX_REGION_RULES, Region, RegionWire
+from tidings.core.overlay.guaranteed import regions
+from tidings.core.overlay.guaranteed.regions import MAX_REGION_RULES, Region, RegionWire
+from tidings.core.overlay.labels import MAX_LABEL_ITEM, MAX_LABEL_ITEMS, ROOT, Label, step
 
 TREE = [(0, *rest) for depth in range(4) for rest in product(range(3), repeat=depth)]
 """The brokers that regions speak of: 4 levels, 3 children each."""

@@ -9,7 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recording_port import RecordingPort
-from tidings.model.messages import (
+from tidings.core.client.session import Client
+from tidings.core.events.run import Run, RunMaker, Stretch, singles
+from tidings.core.events.subscription import Order, Subscription, make_interest
+from tidings.core.facts import Delivered, Misbehaviour
+from tidings.core.messages import (
     AddInterest,
     Changes,
     Confirm,
@@ -19,13 +23,9 @@ from tidings.model.messages import (
     PublishFailed,
     Subscribe,
 )
-from tidings.model.run import Run, RunMaker, Stretch, singles
-from tidings.model.subscription import Order, Subscription, make_interest
-from tidings.protocol.broker import Broker
-from tidings.protocol.client import Client
-from tidings.protocol.facts import Delivered, Misbehaviour
-from tidings.structures.recent_ids import RecentIds
-from tidings.wire.codec import decode, encode
+from tidings.core.overlay.best_effort.broker import Broker
+from tidings.core.structures.recent_ids import RecentIds
+from tidings.core.wire.codec import decode, encode
 
 SUBSCRIPTIONS = (
     Subscription("all", ("/**",), None, Order.FIFO),

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.model.errors import StoreError
-from tidings.protocol.store import TABLES, Change, MemoryStore, Store
+from tidings.core.errors import StoreError
+from tidings.core.store import TABLES, Change, MemoryStore, Store
 
 changes = st.tuples(
     st.sampled_from(TABLES),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tidings.model.messages import Record
-from tidings.protocol.matching import Matcher
-from tidings.protocol.store import MemoryStore
-from tidings.protocol.subscription_log import SubscriptionLog
+from tidings.core.messages import Record
+from tidings.core.overlay.guaranteed.subscription_log import SubscriptionLog
+from tidings.core.overlay.matching import Matcher
+from tidings.core.store import MemoryStore
 
 
 def record(number: int, *, dead: bool = False) -> Record:

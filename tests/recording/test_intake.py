@@ -15,14 +15,14 @@ from msgspec import Raw
 import tidings
 from archive_events import as_batch, facts
 from recording_network import guaranteed_broker, numbers, play, recording, running
-from tidings.archive import Archive, ArchiveReader, events_of
-from tidings.model.errors import WireError
-from tidings.model.event import Event
-from tidings.model.run import Arrival, Run, RunMaker, decode_stretch
-from tidings.model.subscription import Subscription
+from tidings.core.errors import WireError
+from tidings.core.events.event import Event
+from tidings.core.events.run import Arrival, Run, RunMaker, decode_stretch
+from tidings.core.events.subscription import Subscription
 from tidings.recording.intake import Intake
 from tidings.recording.marks import Marks
 from tidings.recording.recorder import Recorder
+from tidings.storage.archive import Archive, ArchiveReader, events_of
 
 BAD_EVENTS: list[Any] = [
     7,

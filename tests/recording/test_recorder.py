@@ -11,14 +11,14 @@ import pytest
 import tidings
 from live_network import until
 from recording_network import guaranteed_broker, numbers, play, recording, running
-from tidings.archive import Archive, ArchiveReader, ArchiveSettings
-from tidings.model.errors import ArchiveError, ArchiveFull, ConnectionFailed
-from tidings.net.address import Address
-from tidings.net.broker import BrokerServer
+from tidings.core.errors import ArchiveError, ArchiveFull, ConnectionFailed
+from tidings.drivers.address import Address
+from tidings.drivers.sockets.broker import BrokerServer
 from tidings.recording import marks
 from tidings.recording import recorder as recorder_module
 from tidings.recording.marks import Marks
 from tidings.recording.recorder import Recorder
+from tidings.storage.archive import Archive, ArchiveReader, ArchiveSettings
 
 pytestmark = pytest.mark.timeout(100)
 

@@ -11,20 +11,20 @@ import pytest
 import tidings
 from live_network import until
 from recording_network import guaranteed_broker, numbers, play, recording, running
-from tidings.archive import Archive, ArchiveReader
-from tidings.archive.facts import Gap
-from tidings.model.errors import ArchiveFull, ConnectionFailed
-from tidings.model.event import Event
-from tidings.net.address import Address, url
-from tidings.net.broker import BrokerServer
-from tidings.net.client import ClientConnection
-from tidings.net.sequencer import SequencerHost
-from tidings.protocol.facts import EventsMissed
-from tidings.protocol.sequencing.layout import single
+from tidings.bus.bus import Bus
+from tidings.core.errors import ArchiveFull, ConnectionFailed
+from tidings.core.events.event import Event
+from tidings.core.facts import EventsMissed
+from tidings.core.ordering.layout import single
+from tidings.drivers.address import Address, url
+from tidings.drivers.sockets.broker import BrokerServer
+from tidings.drivers.sockets.client import ClientConnection
+from tidings.drivers.sockets.sequencer import SequencerHost
 from tidings.recording import recorder as recorder_module
 from tidings.recording.gaps import MAX_PENDING, PendingGaps
 from tidings.recording.recorder import Recorder
-from tidings.services.bus import Bus
+from tidings.storage.archive import Archive, ArchiveReader
+from tidings.storage.archive.facts import Gap
 
 pytestmark = pytest.mark.timeout(100)
 

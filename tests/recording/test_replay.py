@@ -10,14 +10,14 @@ import pytest
 
 from live_network import until
 from recording_network import guaranteed_broker, numbers, play, recording, running
-from tidings.archive import Archive, ArchiveSettings
-from tidings.model.errors import ArchiveTrimmed, ConnectionFailed
-from tidings.model.event import Event
-from tidings.net.address import Address
-from tidings.net.broker import BrokerServer
+from tidings.bus.bus import Bus
+from tidings.core.errors import ArchiveTrimmed, ConnectionFailed
+from tidings.core.events.event import Event
+from tidings.drivers.address import Address
+from tidings.drivers.sockets.broker import BrokerServer
 from tidings.recording.recorder import Recorder
 from tidings.recording.replay import BATCH_EVENTS, Replay, Source
-from tidings.services.bus import Bus
+from tidings.storage.archive import Archive, ArchiveSettings
 
 pytestmark = pytest.mark.timeout(100)
 

@@ -10,11 +10,14 @@ from statistics import fmean
 
 import pytest
 
-from tidings.model.event import make_publication
-from tidings.model.messages import Message, Unsubscribe
-from tidings.scenario.channels import delay_sampler, loss_sampler
-from tidings.scenario.links import LinkSpec
-from tidings.scenario.schema import (
+from tidings.core.events.event import make_publication
+from tidings.core.messages import Message, Unsubscribe
+from tidings.core.wire.codec import encoded_size
+from tidings.drivers.virtual.link import Link
+from tidings.drivers.virtual.schedule import Schedule
+from tidings.scenarios.file.channels import delay_sampler, loss_sampler
+from tidings.scenarios.file.links import LinkSpec
+from tidings.scenarios.file.schema import (
     BernoulliLoss,
     ConstantDelay,
     Delay,
@@ -26,9 +29,6 @@ from tidings.scenario.schema import (
     NormalDelay,
     UniformDelay,
 )
-from tidings.simulator.link import Link
-from tidings.simulator.schedule import Schedule
-from tidings.wire.codec import encoded_size
 
 DRAWS = 40_000
 NS_PER_MS = 1_000_000

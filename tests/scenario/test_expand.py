@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.scenario.expand import Plan, expand
-from tidings.scenario.links import LOCAL
-from tidings.scenario.load import parse_scenario
-from tidings.scenario.schema import (
+from tidings.scenarios.file.expand import Plan, expand
+from tidings.scenarios.file.links import LOCAL
+from tidings.scenarios.file.load import parse_scenario
+from tidings.scenarios.file.schema import (
     BernoulliLoss,
     ConstantDelay,
     Network,
@@ -25,7 +25,7 @@ from tidings.scenario.schema import (
     UniformPopularity,
     Workload,
 )
-from tidings.scenario.workload import generate_clients, topic_weights
+from tidings.scenarios.file.workload import generate_clients, topic_weights
 
 SOURCE = Path(__file__).parents[2] / "src"
 S0 = "[[subscriber]]\nname = 's0'\nat = 'b0'\n"
@@ -253,8 +253,8 @@ def test_seeds_differ() -> None:
 
 PRINT_PLAN = """
 import hashlib
-from tidings.scenario.expand import expand
-from tidings.scenario.load import parse_scenario
+from tidings.scenarios.file.expand import expand
+from tidings.scenarios.file.load import parse_scenario
 text = '''overlay.shape = { kind = "random", brokers = 60, degree = 4 }
 [[site]]
 name = "eu"

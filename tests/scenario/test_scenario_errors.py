@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidings.model.errors import FilterError, ScenarioError
-from tidings.model.filter import Filter
-from tidings.scenario.load import parse_scenario
+from tidings.core.errors import FilterError, ScenarioError
+from tidings.core.filters.language.filter import Filter
+from tidings.scenarios.file.load import parse_scenario
 
 P0 = "[[publisher]]\nname = 'p0'\nat = 'b0'\n"
 S0 = "[[subscriber]]\nname = 's0'\nat = 'b0'\n"

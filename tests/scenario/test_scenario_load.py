@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec import inspect
 
-from tidings.model.errors import ScenarioError
-from tidings.scenario.expand import expand
-from tidings.scenario.load import load_scenario, parse_scenario
-from tidings.scenario.schema import (
+from tidings.core.errors import ScenarioError
+from tidings.scenarios.file.expand import expand
+from tidings.scenarios.file.load import load_scenario, parse_scenario
+from tidings.scenarios.file.schema import (
     ConstantDelay,
     CrashFault,
     EmpiricalDelay,
@@ -23,7 +23,7 @@ from tidings.scenario.schema import (
     SlowFault,
     TreeShape,
 )
-from tidings.scenario.topology import build_topology
+from tidings.scenarios.file.topology import build_topology
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "scenarios").glob("*.toml"))

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.model.errors import ScenarioError
-from tidings.scenario.check import check_scenario
-from tidings.scenario.decode import decode_scenario
-from tidings.scenario.expand import expand
-from tidings.scenario.load import parse_scenario
+from tidings.core.errors import ScenarioError
+from tidings.scenarios.file.check import check_scenario
+from tidings.scenarios.file.decode import decode_scenario
+from tidings.scenarios.file.expand import expand
+from tidings.scenarios.file.load import parse_scenario
 
 VALID: dict[str, Any] = {
     "seed": 7,

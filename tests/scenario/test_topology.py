@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.model.errors import ScenarioError
-from tidings.scenario.schema import ChainShape, Overlay, RandomShape, Shape, StarShape, TreeShape
-from tidings.scenario.topology import Topology, build_topology, degrees, labels, neighbours, parents
+from tidings.core.errors import ScenarioError
+from tidings.scenarios.file.schema import ChainShape, Overlay, RandomShape, Shape, StarShape, TreeShape
+from tidings.scenarios.file.topology import Topology, build_topology, degrees, labels, neighbours, parents
 
 SIZES = st.integers(min_value=1, max_value=400)
 DEGREES = st.integers(min_value=2, max_value=9)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import tidings
-from tidings.model.event import MAX_ATTRIBUTES, MAX_EVENT_BYTES
-from tidings.services import host as host_module
+from tidings.bus import host as host_module
+from tidings.core.events.event import MAX_ATTRIBUTES, MAX_EVENT_BYTES
 
 Scenario = Callable[[Any], Awaitable[None]]
 

@@ -10,11 +10,11 @@ import pytest
 
 import tidings
 import tidings.sync
-from tidings.model.event import Event
-from tidings.opening import Embedded
-from tidings.protocol.recovery.settings import RecoverySettings
-from tidings.services.bus import Bus
-from tidings.services.overlay import ALGORITHMS
+from tidings.bus.bus import Bus
+from tidings.bus.connect import Embedded
+from tidings.bus.overlay import ALGORITHMS
+from tidings.core.events.event import Event
+from tidings.core.overlay.epidemic.settings import RecoverySettings
 from tidings.testing import TestNetwork, simulate
 
 PATIENCE_S = 30.0

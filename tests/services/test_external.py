@@ -14,16 +14,16 @@ import tidings
 from external_brokers import NatsBroker, RedisBroker
 from external_checks import WAIT_S, numbers, run, take
 from live_network import until
-from tidings.model.event import make_publication
-from tidings.model.subscription import Order, Subscription
-from tidings.services import external_outgoing
-from tidings.services.external_incoming import FETCH_EVENTS, MAX_HELD_BYTES, MAX_HELD_EVENTS, Incoming, Pace
-from tidings.services.external_outgoing import Outgoing
-from tidings.services.external_session import parse_url
-from tidings.services.mqtt import mqtt_service
-from tidings.services.nats import nats_service
-from tidings.services.receipts import Batch
-from tidings.services.redis import redis_service
+from tidings.bus.receipts import Batch
+from tidings.core.events.event import make_publication
+from tidings.core.events.subscription import Order, Subscription
+from tidings.drivers.adapters import outgoing as external_outgoing
+from tidings.drivers.adapters.incoming import FETCH_EVENTS, MAX_HELD_BYTES, MAX_HELD_EVENTS, Incoming, Pace
+from tidings.drivers.adapters.mqtt import mqtt_service
+from tidings.drivers.adapters.nats import nats_service
+from tidings.drivers.adapters.outgoing import Outgoing
+from tidings.drivers.adapters.redis import redis_service
+from tidings.drivers.adapters.session import parse_url
 
 # --- Publications under way
 
@@ -154,7 +154,8 @@ def test_a_missing_library_is_named(
 
 def test_the_libraries_are_imported_where_they_are_needed() -> None:
     code = (
-        "import sys, tidings, tidings.services.nats, tidings.services.mqtt, tidings.services.redis;"
+        "import sys, tidings;"
+        "from tidings.drivers.adapters import mqtt, nats, redis;"
         "tidings.connect; print(*{name.partition('.')[0] for name in sys.modules})"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 import tidings
-from tidings.cli.processes import free_addresses
-from tidings.net.broker import BrokerServer
-from tidings.net.guaranteed import GuaranteedSettings
-from tidings.opening import Embedded
-from tidings.protocol.arrivals import Ticket
-from tidings.protocol.facts import EventsMissed
-from tidings.scenario.schema import ChainShape, Overlay
-from tidings.scenario.topology import build_topology, neighbourhoods
-from tidings.services.stream import MAX_GAPS
+from tidings.bus.connect import Embedded
+from tidings.bus.stream import MAX_GAPS
+from tidings.core.client.arrivals import Ticket
+from tidings.core.facts import EventsMissed
+from tidings.drivers.processes.brokers import free_addresses
+from tidings.drivers.sockets.broker import BrokerServer
+from tidings.drivers.sockets.guaranteed import GuaranteedSettings
+from tidings.scenarios.file.schema import ChainShape, Overlay
+from tidings.scenarios.file.topology import build_topology, neighbourhoods
 from tidings.testing import TestNetwork, simulate
 
 pytestmark = pytest.mark.timeout(100)

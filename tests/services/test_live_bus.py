@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 import tidings
-from tidings.net.address import Address, Transport, url
-from tidings.net.broker import BrokerServer
+from tidings.drivers.address import Address, Transport, url
+from tidings.drivers.sockets.broker import BrokerServer
 
 
 @asynccontextmanager

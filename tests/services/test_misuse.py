@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tidings
-from tidings.services.redis import redis_service
+from tidings.drivers.adapters.redis import redis_service
 
 NO_MAPPING = "attributes must be a mapping of names to values, not "
 NO_EVENT = r"events must be \(topic, attributes, payload\) each, not "

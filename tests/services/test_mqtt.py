@@ -14,9 +14,9 @@ import tidings
 from external_brokers import MosquittoBroker, free_port
 from external_checks import WAIT_S, EveryService, Make, numbers, run, take
 from live_network import until
-from tidings.model.topics import TopicPattern
-from tidings.services.mqtt import NAMES, mqtt_service, topic_filter
-from tidings.services.mqtt_client import misplaced
+from tidings.core.events.topics import TopicPattern
+from tidings.drivers.adapters.mqtt import NAMES, mqtt_service, topic_filter
+from tidings.drivers.adapters.mqtt_client import misplaced
 from topic_strategies import PATTERNS, TOPICS
 
 UNBOUNDED = "allow_anonymous true\nmax_queued_messages 0\n"

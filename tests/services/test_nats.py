@@ -15,9 +15,9 @@ import tidings
 from external_brokers import NatsBroker, free_port
 from external_checks import WAIT_S, EveryService, Make, numbers, run, take
 from live_network import until
-from tidings.model.topics import TopicPattern
-from tidings.services.nats import NAMES, nats_service, subjects
-from tidings.services.nats_reader import Position, StreamEnds, filter_subjects, message_numbers
+from tidings.core.events.topics import TopicPattern
+from tidings.drivers.adapters.nats import NAMES, nats_service, subjects
+from tidings.drivers.adapters.nats_reader import Position, StreamEnds, filter_subjects, message_numbers
 from topic_strategies import PATTERNS, TOPICS
 
 KINDS = ("core", "jetstream")
@@ -150,7 +150,7 @@ def test_a_subject_that_no_topic_has() -> None:
     ],
 )
 def test_a_consumer_gets_no_overlapping_subjects(topics: tuple[str, ...], expected: list[str]) -> None:
-    interest = tidings.model.subscription.Subscription("s", topics).interest()
+    interest = tidings.core.events.subscription.Subscription("s", topics).interest()
     assert filter_subjects("t", interest) == expected
 
 

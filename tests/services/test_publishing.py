@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import tidings
 import tidings.sync
 import tidings.testing
-from tidings.model.run import Run, RunMaker
-from tidings.services import host as host_module
-from tidings.services.overlay import local_bus
-from tidings.services.receipts import Batch, Ledger
-from tidings.services.stream import Stream
+from tidings.bus import host as host_module
+from tidings.bus.overlay import local_bus
+from tidings.bus.receipts import Batch, Ledger
+from tidings.bus.stream import Stream
+from tidings.core.events.run import Run, RunMaker
 
 MODES = ("best-effort", "guaranteed", "epidemic")
 

@@ -15,10 +15,10 @@ import tidings
 from external_brokers import RedisBroker, free_port
 from external_checks import WAIT_S, EveryService, Make, numbers, run, take
 from live_network import until
-from tidings.model.subscription import Subscription
-from tidings.services.external_incoming import Incoming
-from tidings.services.redis import redis_service
-from tidings.services.redis_feed import (
+from tidings.core.events.subscription import Subscription
+from tidings.drivers.adapters.incoming import Incoming
+from tidings.drivers.adapters.redis import redis_service
+from tidings.drivers.adapters.redis_feed import (
     Entry,
     EntryId,
     Feed,

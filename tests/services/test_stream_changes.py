@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 import tidings
 from breadth import examples
 from ordered_clients import MODES, TIMEOUT_S, numbers, quiet, run, take
-from tidings.net.guaranteed import DEFAULT_WINDOW
-from tidings.opening import Embedded
-from tidings.protocol.application import plain
-from tidings.protocol.application.ordered import SLOW_READER_EVENTS
-from tidings.protocol.reliable_client import ReliableSession
+from tidings.bus.connect import Embedded
+from tidings.core.client import plain
+from tidings.core.client.ordered import SLOW_READER_EVENTS
+from tidings.core.client.reliable_session import ReliableSession
+from tidings.drivers.sockets.guaranteed import DEFAULT_WINDOW
 from tidings.testing import TestNetwork, simulate
 from troubled_service import troubled_client
 

@@ -11,8 +11,8 @@ import pytest
 
 import order_checks
 import tidings
-from tidings.model.event import Event
-from tidings.model.subscription import Subscription
+from tidings.core.events.event import Event
+from tidings.core.events.subscription import Subscription
 from tidings.testing import TestNetwork, simulate
 
 MODES = ("best-effort", "guaranteed", "epidemic")

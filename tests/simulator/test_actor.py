@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.model.event import Publication, make_publication
-from tidings.model.subscription import Order, Subscription
-from tidings.protocol.application.application import Application
-from tidings.protocol.client import DRAIN_NS
-from tidings.protocol.facts import Delivered, EventsMissed, SubscriptionAccepted, SubscriptionCancelled
-from tidings.simulator.actor import Actor, Window
+from tidings.core.client.application import Application
+from tidings.core.client.session import DRAIN_NS
+from tidings.core.events.event import Publication, make_publication
+from tidings.core.events.subscription import Order, Subscription
+from tidings.core.facts import Delivered, EventsMissed, SubscriptionAccepted, SubscriptionCancelled
+from tidings.scenarios.actor import Actor, Window
 
 
 class Network:

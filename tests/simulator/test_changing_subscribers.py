@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 
 from breadth import few
-from tidings.model.errors import ScenarioError
-from tidings.model.subscription import Subscription
-from tidings.protocol.application.plain import PlainSubscription
-from tidings.protocol.bookmarks import LeftBookmarks
-from tidings.protocol.client import Session
-from tidings.protocol.facts import SubscriptionAccepted
-from tidings.scenario.expand import expand
-from tidings.scenario.load import parse_scenario
-from tidings.simulator.memory_trace import MemoryWriter
-from tidings.simulator.random_scenarios import SETTLE_S, scenario_text
-from tidings.simulator.run import Simulation
-from tidings.structures.recent_ids import RecentIds
-from tidings.trace.checkers import exactly_once, fifo, gap_free
-from tidings.trace.reader import Trace
+from tidings.core.client.plain import PlainSubscription
+from tidings.core.client.session import Session
+from tidings.core.errors import ScenarioError
+from tidings.core.events.subscription import Subscription
+from tidings.core.facts import SubscriptionAccepted
+from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
+from tidings.core.structures.recent_ids import RecentIds
+from tidings.lab.random_scenarios import SETTLE_S, scenario_text
+from tidings.scenarios.file.expand import expand
+from tidings.scenarios.file.load import parse_scenario
+from tidings.scenarios.simulate import Simulation
+from tidings.scenarios.trace.checkers import exactly_once, fifo, gap_free
+from tidings.scenarios.trace.memory import MemoryWriter
+from tidings.scenarios.trace.reader import Trace
 
 BROKERS = 5
 DURATION_S = 12.0

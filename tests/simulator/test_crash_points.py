@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 
-from tidings.model.messages import Message
-from tidings.protocol.store import MemoryStore
-from tidings.scenario.expand import expand
-from tidings.scenario.load import parse_scenario
-from tidings.simulator import campaign, crash_points, order_campaign
-from tidings.simulator.crash_points import CrashPoints, Point
-from tidings.simulator.memory_trace import MemoryWriter
-from tidings.simulator.node import SimulatedNode
-from tidings.simulator.random_scenarios import random_scenario
-from tidings.simulator.run import Simulation
-from tidings.simulator.seeds import CampaignResult
+from tidings.core.messages import Message
+from tidings.core.store import MemoryStore
+from tidings.drivers.virtual import crash_points
+from tidings.drivers.virtual.crash_points import CrashPoints, Point
+from tidings.drivers.virtual.node import SimulatedNode
+from tidings.lab import campaign, order_campaign
+from tidings.lab.random_scenarios import random_scenario
+from tidings.lab.seeds import CampaignResult
+from tidings.scenarios.file.expand import expand
+from tidings.scenarios.file.load import parse_scenario
+from tidings.scenarios.simulate import Simulation
+from tidings.scenarios.trace.memory import MemoryWriter
 
 WITH_CRASH_POINTS = range(2, 100, 4)
 CAMPAIGNS = [campaign, order_campaign]

@@ -11,27 +11,27 @@ import pytest
 from msgspec.structs import replace
 
 from breadth import few
-from tidings.model.recovery_messages import Carried, Fragment, HighWater, Lost, Range
-from tidings.protocol.epidemic import EpidemicBroker
-from tidings.protocol.matching import Matcher, Selection
-from tidings.protocol.recovery import answers, gossip, losses, tree
-from tidings.protocol.recovery.answers import Answers
-from tidings.protocol.recovery.cache import Cached, EventCache
-from tidings.protocol.recovery.gossip import Gossip, Identity
-from tidings.protocol.recovery.high_water import HighWaters
-from tidings.protocol.recovery.losses import LossDetector, StreamKey
-from tidings.protocol.recovery.tree import EpidemicTree
-from tidings.protocol.routing import Route, RoutingTable
-from tidings.scenario.expand import expand
-from tidings.scenario.load import parse_scenario
-from tidings.scenario.schema import CrashFault, Recovery
-from tidings.simulator import run
-from tidings.simulator.epidemic_campaign import main, replay_command, run_seed
-from tidings.simulator.epidemic_monitor import EpidemicMonitor
-from tidings.simulator.epidemic_scenarios import epidemic_scenario
-from tidings.simulator.memory_trace import MemoryWriter
-from tidings.simulator.run import Simulation
-from tidings.simulator.seeds import CampaignResult, blocks
+from tidings.core.overlay.epidemic import answers, gossip, losses, tree
+from tidings.core.overlay.epidemic.answers import Answers
+from tidings.core.overlay.epidemic.broker import EpidemicBroker
+from tidings.core.overlay.epidemic.cache import Cached, EventCache
+from tidings.core.overlay.epidemic.gossip import Gossip, Identity
+from tidings.core.overlay.epidemic.high_water import HighWaters
+from tidings.core.overlay.epidemic.losses import LossDetector, StreamKey
+from tidings.core.overlay.epidemic.messages import Carried, Fragment, HighWater, Lost, Range
+from tidings.core.overlay.epidemic.tree import EpidemicTree
+from tidings.core.overlay.matching import Matcher, Selection
+from tidings.core.overlay.routing import Route, RoutingTable
+from tidings.lab.epidemic_campaign import main, replay_command, run_seed
+from tidings.lab.epidemic_monitor import EpidemicMonitor
+from tidings.lab.epidemic_scenarios import epidemic_scenario
+from tidings.lab.seeds import CampaignResult, blocks
+from tidings.scenarios import simulate as run
+from tidings.scenarios.file.expand import expand
+from tidings.scenarios.file.load import parse_scenario
+from tidings.scenarios.file.schema import CrashFault, Recovery
+from tidings.scenarios.simulate import Simulation
+from tidings.scenarios.trace.memory import MemoryWriter
 
 SEEDS = range(182)
 SEEDS_PER_TEST = 26

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tidings.model.event import EventId
-from tidings.model.messages import Message, Unsubscribe
-from tidings.model.subscription import Subscription
-from tidings.protocol.broker import Broker
-from tidings.protocol.client import Client
-from tidings.protocol.facts import Delivered
-from tidings.protocol.kernel import Node, Part, TimerName
-from tidings.scenario.links import LOCAL, LinkSpec
-from tidings.scenario.schema import ConstantDelay, NoLoss, UniformDelay
-from tidings.simulator.network import SimulatedNetwork
-from tidings.simulator.node import SimulatedNode
+from tidings.core.client.session import Client
+from tidings.core.events.event import EventId
+from tidings.core.events.subscription import Subscription
+from tidings.core.facts import Delivered
+from tidings.core.kernel import Node, Part, TimerName
+from tidings.core.messages import Message, Unsubscribe
+from tidings.core.overlay.best_effort.broker import Broker
+from tidings.drivers.virtual.network import SimulatedNetwork
+from tidings.drivers.virtual.node import SimulatedNode
+from tidings.scenarios.file.links import LOCAL, LinkSpec
+from tidings.scenarios.file.schema import ConstantDelay, NoLoss, UniformDelay
 
 NS_PER_MS = 1_000_000
 TEN_MS = LinkSpec(ConstantDelay(value=10.0), NoLoss(), 0.0, 0.0, 0.0)

@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from tidings.protocol.attachments import Attachments
-from tidings.protocol.reliable_client import ReliableSession
-from tidings.protocol.sequencing.early import EARLY_LIMIT, Early
-from tidings.scenario.expand import expand
-from tidings.scenario.load import parse_scenario
-from tidings.simulator import order_campaign
-from tidings.simulator.memory_trace import MemoryWriter
-from tidings.simulator.order_campaign import run_seed
-from tidings.simulator.run import Simulation
-from tidings.simulator.sequencers import SimulatedSequencer
+from tidings.core.client.reliable_session import ReliableSession
+from tidings.core.ordering.replication.early import EARLY_LIMIT, Early
+from tidings.core.overlay.guaranteed.attachments import Attachments
+from tidings.lab import order_campaign
+from tidings.lab.order_campaign import run_seed
+from tidings.scenarios.file.expand import expand
+from tidings.scenarios.file.load import parse_scenario
+from tidings.scenarios.simulate import Simulation
+from tidings.scenarios.trace.memory import MemoryWriter
+from tidings.scenarios.virtual.sequencers import SimulatedSequencer
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -8,21 +8,21 @@ import pytest
 from msgspec import structs
 
 from breadth import few
-from tidings.model.messages import Notified
-from tidings.model.timestamp import Timestamp
-from tidings.protocol.application import ordered
-from tidings.protocol.application.bookmark import Bookmark, Progress, Reached
-from tidings.protocol.application.ordered import OrderedSubscription
-from tidings.protocol.bookmarks import KeptBookmarks, LeftBookmarks
-from tidings.protocol.reliable_client import ReliableSession
-from tidings.protocol.sequencing.resuming import Resumed, Resumption
-from tidings.protocol.sequencing.subscriber import OrderedSubscriber
-from tidings.scenario.expand import expand
-from tidings.scenario.load import parse_scenario
-from tidings.simulator.crash_points import CrashPoints, Point
-from tidings.simulator.memory_trace import MemoryWriter
-from tidings.simulator.order_campaign import run_seed, verdicts
-from tidings.simulator.run import Simulation
+from tidings.core.client import ordered
+from tidings.core.client.bookmark import Bookmark, Progress, Reached
+from tidings.core.client.ordered import OrderedSubscription
+from tidings.core.client.reliable_session import ReliableSession
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.messages import Notified
+from tidings.core.ordering.resuming import Resumed, Resumption
+from tidings.core.ordering.subscriber import OrderedSubscriber
+from tidings.core.overlay.guaranteed.bookmarks import KeptBookmarks, LeftBookmarks
+from tidings.drivers.virtual.crash_points import CrashPoints, Point
+from tidings.lab.order_campaign import run_seed, verdicts
+from tidings.scenarios.file.expand import expand
+from tidings.scenarios.file.load import parse_scenario
+from tidings.scenarios.simulate import Simulation
+from tidings.scenarios.trace.memory import MemoryWriter
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 SEEDS = (0, 7, 13, 18, 24, 42, 66, 97, 105, 143, 154, 180, 198, 236, 278, 286, 288, 372)

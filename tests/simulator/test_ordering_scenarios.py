@@ -13,21 +13,21 @@ from typing import Any
 import pytest
 
 from breadth import few
-from tidings.model.ordering_messages import Create
-from tidings.protocol.sequencing.layout import Place
-from tidings.scenario.expand import Plan, expand
-from tidings.scenario.links import LOCAL
-from tidings.scenario.load import load_scenario, parse_scenario
-from tidings.scenario.ordering import natural
-from tidings.simulator.link import Link
-from tidings.simulator.memory_trace import MemoryWriter
-from tidings.simulator.order_campaign import run_seed, verdicts
-from tidings.simulator.order_scenarios import order_scenario
-from tidings.simulator.run import Simulation, run_scenario
-from tidings.simulator.sequencers import make_layout
-from tidings.simulator.streams import StreamLink
-from tidings.trace.checkers import causal_order, exactly_once, gap_free, total_order
-from tidings.trace.reader import Trace
+from tidings.core.ordering.layout import Place
+from tidings.core.ordering.messages import Create
+from tidings.drivers.virtual.link import Link
+from tidings.drivers.virtual.streams import StreamLink
+from tidings.lab.order_campaign import run_seed, verdicts
+from tidings.lab.order_scenarios import order_scenario
+from tidings.scenarios.file.expand import Plan, expand
+from tidings.scenarios.file.links import LOCAL
+from tidings.scenarios.file.load import load_scenario, parse_scenario
+from tidings.scenarios.file.ordering import natural
+from tidings.scenarios.simulate import Simulation, run_scenario
+from tidings.scenarios.trace.checkers import causal_order, exactly_once, gap_free, total_order
+from tidings.scenarios.trace.memory import MemoryWriter
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.virtual.sequencers import make_layout
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 MODES = ("best-effort", "guaranteed", "epidemic")
@@ -485,9 +485,9 @@ def test_the_summary_counts_what_the_trace_says(mode: str, tmp_path: Path) -> No
 HASH = """
 import sys
 from pathlib import Path
-from tidings.scenario.load import parse_scenario
-from tidings.simulator.order_scenarios import order_scenario
-from tidings.simulator.run import run_scenario
+from tidings.scenarios.file.load import parse_scenario
+from tidings.lab.order_scenarios import order_scenario
+from tidings.scenarios.simulate import run_scenario
 for seed in map(int, sys.argv[2:]):
     print(run_scenario(parse_scenario(order_scenario(seed)), Path(sys.argv[1]) / str(seed))["trace_sha256"])
 """
@@ -526,9 +526,9 @@ def test_random_scenarios_keep_their_order(first: int) -> None:
 
 def test_the_campaign_finds_a_subscriber_that_ignores_the_order() -> None:
     """What the service notifies of is shown at once: the checkers object."""
-    from tidings.model.timestamp import Timestamp
-    from tidings.protocol.application.ordered import OrderedSubscription
-    from tidings.protocol.facts import Delivered
+    from tidings.core.client.ordered import OrderedSubscription
+    from tidings.core.events.timestamp import Timestamp
+    from tidings.core.facts import Delivered
 
     def show_at_once(self: Any, fact: Any) -> None:
         rank = self._rank_of[fact.subscription]

@@ -11,27 +11,27 @@ from typing import Any
 import pytest
 
 from breadth import few
-from tidings.model.messages import Forward, Message, Record
-from tidings.model.subscription import Interest
-from tidings.protocol.delivery import Delivery
-from tidings.protocol.hops import _Outgoing
-from tidings.protocol.queued import Flow, Hop, LocalClient, Queued
-from tidings.protocol.regions import Region
-from tidings.protocol.reliable_client import ReliableSession
-from tidings.protocol.sessions import Sessions
-from tidings.protocol.subscription_log import Entry, SubscriptionLog
-from tidings.protocol.subscriptions import PublisherStamps, Subscriptions
-from tidings.scenario.expand import expand
-from tidings.scenario.load import parse_scenario
-from tidings.scenario.schema import CrashFault
-from tidings.simulator.campaign import main, replay_command, run_seed
-from tidings.simulator.invariants import OverlayMonitor
-from tidings.simulator.memory_trace import MemoryWriter
-from tidings.simulator.random_scenarios import random_scenario
-from tidings.simulator.run import Simulation, run_scenario
-from tidings.simulator.seeds import CampaignResult, blocks, parse_seeds
-from tidings.trace.reader import Trace
-from tidings.trace.tables import TABLES
+from tidings.core.client.reliable_session import ReliableSession
+from tidings.core.events.subscription import Interest
+from tidings.core.messages import Forward, Message, Record
+from tidings.core.overlay.guaranteed.delivery import Delivery
+from tidings.core.overlay.guaranteed.hops import _Outgoing
+from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queued
+from tidings.core.overlay.guaranteed.regions import Region
+from tidings.core.overlay.guaranteed.sessions import Sessions
+from tidings.core.overlay.guaranteed.subscription_log import Entry, SubscriptionLog
+from tidings.core.overlay.guaranteed.subscriptions import PublisherStamps, Subscriptions
+from tidings.lab.campaign import main, replay_command, run_seed
+from tidings.lab.invariants import OverlayMonitor
+from tidings.lab.random_scenarios import random_scenario
+from tidings.lab.seeds import CampaignResult, blocks, parse_seeds
+from tidings.scenarios.file.expand import expand
+from tidings.scenarios.file.load import parse_scenario
+from tidings.scenarios.file.schema import CrashFault
+from tidings.scenarios.simulate import Simulation, run_scenario
+from tidings.scenarios.trace.memory import MemoryWriter
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.tables import TABLES
 
 SEEDS = range(2_000)
 SEEDS_PER_TEST = 50

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.scenario.load import parse_scenario
-from tidings.simulator.run import run_scenario
-from tidings.trace.checkers import exactly_once, gap_free
-from tidings.trace.metrics import metrics
-from tidings.trace.reader import Trace
+from tidings.scenarios.file.load import parse_scenario
+from tidings.scenarios.simulate import run_scenario
+from tidings.scenarios.trace.checkers import exactly_once, gap_free
+from tidings.scenarios.trace.metrics import metrics
+from tidings.scenarios.trace.reader import Trace
 
 BROKERS = 5
 DURATION_S = 6

@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from tidings.simulator import campaign, epidemic_campaign, order_campaign
-from tidings.simulator.memory_trace import MemoryWriter
+from tidings.lab import campaign, epidemic_campaign, order_campaign
+from tidings.scenarios.trace.memory import MemoryWriter
 
 RUNS = [(campaign, (2, 5, 17)), (epidemic_campaign, (0, 1, 3)), (order_campaign, (0, 42, 13))]
 """With crash points, runs, newcomers, and subscribers that resume."""

@@ -14,18 +14,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from tidings.model.errors import NotYetAvailable, ScenarioError
-from tidings.model.subscription import make_interest
-from tidings.model.text import attribute_value
-from tidings.scenario.expand import expand
-from tidings.scenario.load import load_scenario, parse_scenario
-from tidings.scenario.schema import Scenario
-from tidings.simulator.run import Simulation, run_scenario
-from tidings.structures.histogram import Histogram
-from tidings.trace.checkers import exactly_once, fifo, gap_free, total_order
-from tidings.trace.metrics import metrics
-from tidings.trace.reader import Trace
-from tidings.trace.writer import TraceWriter
+from tidings.core.errors import NotYetAvailable, ScenarioError
+from tidings.core.events.subscription import make_interest
+from tidings.core.events.text import attribute_value
+from tidings.core.structures.histogram import Histogram
+from tidings.scenarios.file.expand import expand
+from tidings.scenarios.file.load import load_scenario, parse_scenario
+from tidings.scenarios.file.schema import Scenario
+from tidings.scenarios.simulate import Simulation, run_scenario
+from tidings.scenarios.trace.checkers import exactly_once, fifo, gap_free, total_order
+from tidings.scenarios.trace.metrics import metrics
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.writer import TraceWriter
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 LONG = ("thousand", "workload")
@@ -169,8 +169,8 @@ def test_a_naive_recount_agrees(tmp_path: Path) -> None:
 HASH = """
 import sys
 from pathlib import Path
-from tidings.scenario.load import load_scenario
-from tidings.simulator.run import run_scenario
+from tidings.scenarios.file.load import load_scenario
+from tidings.scenarios.simulate import run_scenario
 import msgspec
 for name in ("lossy", "faults", "tree"):
     scenario = msgspec.structs.replace(load_scenario(Path(sys.argv[1]) / f"{name}.toml"), seed=int(sys.argv[3]))
@@ -236,7 +236,7 @@ def peak_bytes(duration_s: float, out: Path) -> int:
 
 def test_a_longer_run_needs_no_more_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The latencies fill their histogram, which is bounded but large: here it is full from the start.
-    monkeypatch.setattr("tidings.simulator.tally.Histogram", lambda: Histogram(64))
+    monkeypatch.setattr("tidings.scenarios.virtual.tally.Histogram", lambda: Histogram(64))
     peak_bytes(5.0, tmp_path / "warm")
     short = peak_bytes(20.0, tmp_path / "short")
     long = peak_bytes(100.0, tmp_path / "long")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.simulator.schedule import Schedule
+from tidings.drivers.virtual.schedule import Schedule
 
 
 def test_things_of_one_instant_happen_in_the_order_in_which_they_were_put_in() -> None:

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.model.messages import Unsubscribe
-from tidings.protocol.facts import Misbehaviour, SessionUnwanted, SessionWanted
-from tidings.protocol.kernel import Node, Part, TimerName
-from tidings.scenario.links import LOCAL, LinkSpec
-from tidings.scenario.schema import BernoulliLoss, ConstantDelay, NoLoss, UniformDelay
-from tidings.simulator.link import Link
-from tidings.simulator.network import SimulatedNetwork
-from tidings.simulator.node import SimulatedNode
-from tidings.simulator.streams import Connections, Stream, StreamLink
+from tidings.core.facts import Misbehaviour, SessionUnwanted, SessionWanted
+from tidings.core.kernel import Node, Part, TimerName
+from tidings.core.messages import Unsubscribe
+from tidings.drivers.virtual.link import Link
+from tidings.drivers.virtual.network import SimulatedNetwork
+from tidings.drivers.virtual.node import SimulatedNode
+from tidings.drivers.virtual.streams import Connections, Stream, StreamLink
+from tidings.scenarios.file.links import LOCAL, LinkSpec
+from tidings.scenarios.file.schema import BernoulliLoss, ConstantDelay, NoLoss, UniformDelay
 
 NS_PER_MS = 1_000_000
 TEN_MS = LinkSpec(ConstantDelay(value=10.0), NoLoss(), 0.0, 0.0, 0.0)

@@ -9,13 +9,13 @@ from random import Random
 
 import pytest
 
-from tidings.archive import Archive, ArchiveSettings
 from tidings.cli import main
-from tidings.model.errors import ArchiveError, PipelineError
-from tidings.model.event import Event
-from tidings.model.position import OrderPosition
+from tidings.core.errors import ArchiveError, PipelineError
+from tidings.core.events.event import Event
+from tidings.core.events.position import OrderPosition
 from tidings.spark.audit.archive import audit_archives
 from tidings.spark.audit.stages import HereStages
+from tidings.storage.archive import Archive, ArchiveSettings
 
 
 def event(name: str, *, ordered: bool = False, out_of_order: bool = False, topic: str = "/a") -> Event:

@@ -11,10 +11,10 @@ import pytest
 
 from random_traces import random_trace, write_trace
 from tidings.cli import main
+from tidings.scenarios.trace.checkers import GUARANTEES, check_all
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.tables import Delivered, Published, Subscribed
 from tidings.spark.audit import report as audit_report
-from tidings.trace.checkers import GUARANTEES, check_all
-from tidings.trace.reader import Trace
-from tidings.trace.tables import Delivered, Published, Subscribed
 
 PUBLISHED = [
     Published("p:0", "p", 0, "/a", [], 1, 10),

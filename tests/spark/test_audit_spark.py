@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from random_traces import random_trace, write_trace
-from tidings.model.errors import PipelineError
+from tidings.core.errors import PipelineError
+from tidings.scenarios.trace.checkers import GUARANTEES, check_all
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.tables import Published, Subscribed
 from tidings.spark.audit.archive import audit_archives
 from tidings.spark.audit.auditing import Request, Sizes, audit_trace
 from tidings.spark.audit.on_spark import spark_stages
 from tidings.spark.audit.run import audit
-from tidings.trace.checkers import GUARANTEES, check_all
-from tidings.trace.reader import Trace
-from tidings.trace.tables import Published, Subscribed
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -61,7 +61,7 @@ def test_a_mistake_in_the_trace_is_told_by_the_driver(tmp_path: Path, spark: Any
 
 def test_archives_go_through_spark(tmp_path: Path, spark: Any) -> None:
     from archive_events import make_events
-    from tidings.archive import Archive
+    from tidings.storage.archive import Archive
 
     for name in ("one", "other"):
         with Archive.open(tmp_path / name) as archive:

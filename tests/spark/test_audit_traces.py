@@ -14,20 +14,20 @@ import pytest
 from arrow_types import TEXTS, held_as
 from breadth import few
 from random_traces import random_trace, write_trace
-from tidings.model.errors import PipelineError, TraceError
-from tidings.simulator.seeds import blocks
+from tidings.core.errors import PipelineError, TraceError
+from tidings.core.structures.histogram import rounded as rounded_one
+from tidings.lab.seeds import blocks
+from tidings.scenarios.trace import checkers
+from tidings.scenarios.trace.checkers import GUARANTEES, check_all
+from tidings.scenarios.trace.metrics import metrics
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.tables import TABLES, Delivered, Published, Subscribed
 from tidings.spark.audit import order as audit_order
 from tidings.spark.audit.auditing import Request, Sizes, audit_trace, buckets
 from tidings.spark.audit.checks import checks_of
 from tidings.spark.audit.files import chunks, trace_files
 from tidings.spark.audit.metrics import rounded
 from tidings.spark.audit.stages import HereStages
-from tidings.structures.histogram import rounded as rounded_one
-from tidings.trace import checkers
-from tidings.trace.checkers import GUARANTEES, check_all
-from tidings.trace.metrics import metrics
-from tidings.trace.reader import Trace
-from tidings.trace.tables import TABLES, Delivered, Published, Subscribed
 
 SEEDS = range(80)
 SEEDS_PER_TEST = 40

@@ -19,7 +19,7 @@ import pytest
 import cluster_driver
 from source_archives import event, make_archive
 from spark_cluster import environment, spark_cluster
-from tidings.simulator.run import run_scenario
+from tidings.scenarios.simulate import run_scenario
 from tidings.spark.sweep.grid import load_grid, scenario_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-cluster")]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from source_archives import make_archive
-from tidings.cli import demo_archive
+from tidings.cli.shared import demo_archive
 from tidings.spark.demo import distinct_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]

@@ -18,7 +18,7 @@ import pytest
 
 import exactly_once_job
 from source_archives import event
-from tidings.archive.reader import ArchiveReader
+from tidings.storage.archive.reader import ArchiveReader
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 KILLS = int(os.environ.get("TIDINGS_KILLS", "1"))

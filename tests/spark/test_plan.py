@@ -14,19 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.model.errors import PipelineError
-from tidings.model.topics import TopicPattern
-from tidings.ordering.placement import place
-from tidings.protocol.sequencing.groups import Groups
-from tidings.protocol.sequencing.layout import Layout
+from tidings.core.errors import PipelineError
+from tidings.core.events.topics import TopicPattern
+from tidings.core.ordering.groups import Groups
+from tidings.core.ordering.layout import Layout
+from tidings.core.ordering.placement import place
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.tables import Node, Published, Subscribed
 from tidings.spark.plan import counts as plan_counts
 from tidings.spark.plan.entries import Entries
 from tidings.spark.plan.placement import Demand, measured
 from tidings.spark.plan.planning import Plan, Request, make_plan, plan_rows
 from tidings.spark.plan.sites import Site, Sites
 from tidings.spark.plan.sizes import Sizes, histogram, sizes_of
-from tidings.trace.reader import Trace
-from tidings.trace.tables import Node, Published, Subscribed
 
 SITES = ("east", "north", "west")
 EXACT = [f"/t{number}" for number in range(8)]

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidings.cli.main import run
-from tidings.cli.sequencer_settings import SequencerFlags, sequencer_settings
+from tidings.cli.shared.sequencer_settings import SequencerFlags, sequencer_settings
 from tidings.spark.plan.files import GROUPS, SIZES
 
 ROWS = [

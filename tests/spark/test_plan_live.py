@@ -9,13 +9,13 @@ import pytest
 
 from live_network import until
 from live_ordering import Hosts, OrderedUser, Service, played
-from tidings.model.errors import ConnectionFailed, PipelineError
-from tidings.net import sequencer
-from tidings.net.address import Address
-from tidings.net.broker import BrokerServer
-from tidings.opening import connect
-from tidings.protocol.sequencing.layout import Layout, Place
-from tidings.services.host import ApplicationHost
+from tidings.bus.connect import connect
+from tidings.bus.host import ApplicationHost
+from tidings.core.errors import ConnectionFailed, PipelineError
+from tidings.core.ordering.layout import Layout, Place
+from tidings.drivers.address import Address
+from tidings.drivers.sockets import sequencer
+from tidings.drivers.sockets.broker import BrokerServer
 from tidings.spark.plan.live import fetch_rows
 from tidings.spark.plan.planning import Plan, Request, plan_rows
 from tidings.spark.plan.sites import Site, Sites

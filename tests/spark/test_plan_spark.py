@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidings.model.errors import PipelineError
+from tidings.core.errors import PipelineError
 from tidings.spark.plan import on_spark as plan_spark
 from tidings.spark.plan.planning import Plan, Request, make_plan, plan_rows
 from tidings.spark.plan.sites import Site, Sites

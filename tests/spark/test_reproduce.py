@@ -12,16 +12,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tidings.cli.exits import ExitCode, exit_code_of
 from tidings.cli.reproduce import reproduce
-from tidings.model.errors import PipelineError
-from tidings.spark.reproduce import study as studies
-from tidings.spark.reproduce.keeping import keep, kept, key_of
-from tidings.spark.reproduce.ordering import STUDY, OrderingStudy, site_point
-from tidings.spark.reproduce.plots import draw
-from tidings.spark.reproduce.report import readme, verdict_line, write_report
-from tidings.spark.reproduce.runner import Failure, Outcome
-from tidings.spark.reproduce.study import Claim, Panel, Point, load_study
+from tidings.cli.shared.exits import ExitCode, exit_code_of
+from tidings.core.errors import PipelineError
+from tidings.studies import study as studies
+from tidings.studies.keeping import keep, kept, key_of
+from tidings.studies.ordering.study import STUDY, OrderingStudy, site_point
+from tidings.studies.plots import draw
+from tidings.studies.report import readme, verdict_line, write_report
+from tidings.studies.runner import Failure, Outcome
+from tidings.studies.study import Claim, Panel, Point, load_study
 
 PANEL = Panel(
     "fig7", "A title", "x", "y", {"a": [(1, 2.0), (2, 3.0, 0.5)]}, paper={"a": [(1, 2.5)]}, figure="fig 7"
@@ -82,7 +82,7 @@ def test_points_run_once_and_failed_ones_again(tmp_path: Path, monkeypatch: pyte
         "results.parquet",
     ]
 
-    monkeypatch.setattr("tidings.spark.reproduce.runner.run_due", None)  # nothing is left to run
+    monkeypatch.setattr("tidings.studies.runner.run_due", None)  # nothing is left to run
     third = command("ordering", "--quick", "--out", str(tmp_path))
     assert "ordering fig 7: holds: there are rows: 3 (paper: some)" in third.stdout
 

@@ -10,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidings.protocol.sequencing.groups import Groups
-from tidings.protocol.sequencing.stamps import Chain
-from tidings.spark.reproduce.ordering import STUDY, site_point, size_rows
-from tidings.spark.reproduce.ordering_load import (
+from tidings.core.ordering.groups import Groups
+from tidings.core.ordering.stamps import Chain
+from tidings.studies.ordering.load import (
     GEOGRAPHIC,
     SPRAY,
     draw_different,
@@ -21,9 +20,10 @@ from tidings.spark.reproduce.ordering_load import (
     entries_by_topic,
     pareto,
 )
-from tidings.spark.reproduce.ordering_runs import Setting, run_sites
-from tidings.spark.reproduce.ordering_sites import NS_PER_MS, SPEEDS, Sites
-from tidings.spark.reproduce.study import Claim
+from tidings.studies.ordering.runs import Setting, run_sites
+from tidings.studies.ordering.sites import NS_PER_MS, SPEEDS, Sites
+from tidings.studies.ordering.study import STUDY, site_point, size_rows
+from tidings.studies.study import Claim
 
 SMALL = Setting(
     shape=GEOGRAPHIC,

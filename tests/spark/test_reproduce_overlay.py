@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidings.spark.reproduce import epidemic_claims, partitions_claims, polarized_claims
-from tidings.spark.reproduce.epidemic_points import QUICK
-from tidings.spark.reproduce.epidemic_runs import ALGORITHMS
-from tidings.spark.reproduce.estimates import (
+from tidings.studies.epidemic import claims as epidemic_claims
+from tidings.studies.epidemic.points import QUICK
+from tidings.studies.epidemic.runs import ALGORITHMS
+from tidings.studies.estimates import (
     Estimate,
     Results,
     above,
@@ -33,9 +33,11 @@ from tidings.spark.reproduce.estimates import (
     sure,
     within,
 )
-from tidings.spark.reproduce.polarized import curves_of
-from tidings.spark.reproduce.polarized_curves import TREE, Curves, Scheme
-from tidings.spark.reproduce.study import Point, Row, load_study
+from tidings.studies.partitions import claims as partitions_claims
+from tidings.studies.polarized import claims as polarized_claims
+from tidings.studies.polarized.curves import TREE, Curves, Scheme
+from tidings.studies.polarized.study import curves_of
+from tidings.studies.study import Point, Row, load_study
 
 NAMES = ("partitions", "epidemic", "polarized")
 Model = Callable[[Point], dict[str, Any]]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from command import process_of_tidings
-from tidings.model.errors import PipelineError
+from tidings.core.errors import PipelineError
 from tidings.spark import session
 
 GRID = """

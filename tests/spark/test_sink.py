@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from broker_thread import BrokerThread
-from tidings.model.event import MAX_EVENT_BYTES, Event
+from tidings.core.events.event import MAX_EVENT_BYTES, Event
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 

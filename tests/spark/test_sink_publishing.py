@@ -19,15 +19,15 @@ from pyspark.sql.types import StringType, StructType
 from breadth import examples
 from broker_thread import BrokerThread
 from live_ordering import Hosts
-from tidings.archive import Archive
-from tidings.model.errors import PipelineError
-from tidings.protocol.sequencing.layout import single
+from tidings.core.errors import PipelineError
+from tidings.core.ordering.layout import single
 from tidings.spark.audit.archive import audit_archives
 from tidings.spark.audit.stages import HereStages
 from tidings.spark.format import sink_publishing
 from tidings.spark.format.sink import SinkOptions, _write, parse_sink_options, source_name
 from tidings.spark.format.sink_publishing import CHUNK_BYTES, CHUNK_EVENTS, Spool, Target, publish
 from tidings.spark.format.sink_rows import Columns, Outgoing
+from tidings.storage.archive import Archive
 
 pytestmark = pytest.mark.timeout(60)
 

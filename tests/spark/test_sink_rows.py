@@ -22,9 +22,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidings.model.errors import PipelineError
-from tidings.model.event import MAX_EVENT_BYTES
-from tidings.model.text import attribute_text
+from tidings.core.errors import PipelineError
+from tidings.core.events.event import MAX_EVENT_BYTES
+from tidings.core.events.text import attribute_text
 from tidings.spark.format.sink import parse_sink_options, sink_stream_writer, sink_writer
 from tidings.spark.format.sink_rows import Columns, Outgoing
 

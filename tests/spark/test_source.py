@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from source_archives import event, extend, make_archive, published_ns
-from tidings.archive.archive import Archive, ArchiveSettings
-from tidings.archive.reader import ArchiveReader
+from tidings.storage.archive.archive import Archive, ArchiveSettings
+from tidings.storage.archive.reader import ArchiveReader
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from archive_events import as_batch
-from tidings.model.errors import ArchiveCorrupt
-from tidings.model.event import Event
-from tidings.model.filter import Filter
-from tidings.model.position import OrderPosition
-from tidings.model.text import attribute_text
-from tidings.model.topics import TopicPattern
+from tidings.core.errors import ArchiveCorrupt
+from tidings.core.events.event import Event
+from tidings.core.events.position import OrderPosition
+from tidings.core.events.text import attribute_text
+from tidings.core.events.topics import TopicPattern
+from tidings.core.filters.language.filter import Filter
 from tidings.spark.format.columns import COLUMNS, Selection, spark_batch
 
 VALUES = [

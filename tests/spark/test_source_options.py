@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidings.model.errors import PipelineError
+from tidings.core.errors import PipelineError
 from tidings.spark.format.options import EARLIEST, KNOWN, LATEST, parse_options
 
 A = {"archive": "/a"}

@@ -14,16 +14,16 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from source_archives import extend, make_archive
-from tidings.archive.reader import ArchiveReader
-from tidings.model.errors import BrokerAway, ConnectionFailed, PipelineError
-from tidings.net.address import Address
-from tidings.net.archive_client import RemoteArchive
-from tidings.net.archive_desk import ArchiveDesk
-from tidings.net.archive_server import ArchiveServer
-from tidings.net.security import Tls, client_context
+from tidings.core.errors import BrokerAway, ConnectionFailed, PipelineError
+from tidings.drivers.address import Address
+from tidings.drivers.sockets.archive_client import RemoteArchive
+from tidings.drivers.sockets.archive_desk import ArchiveDesk
+from tidings.drivers.sockets.archive_server import ArchiveServer
+from tidings.drivers.sockets.security import Tls, client_context
 from tidings.spark.format import waiting
 from tidings.spark.format.source import SCHEMA, ArchiveBatchReader
 from tidings.spark.format.stream_reader import ArchiveStreamReader
+from tidings.storage.archive.reader import ArchiveReader
 
 WAIT_S = 30
 

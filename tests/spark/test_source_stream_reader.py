@@ -13,11 +13,11 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from source_archives import extend, make_archive, published_ns
-from tidings.archive.archive import Archive, ArchiveSettings
-from tidings.archive.reader import ArchiveReader
-from tidings.model.errors import PipelineError, TidingsError
+from tidings.core.errors import PipelineError, TidingsError
 from tidings.spark.format.source import SCHEMA
 from tidings.spark.format.stream_reader import ArchiveStreamReader
+from tidings.storage.archive.archive import Archive, ArchiveSettings
+from tidings.storage.archive.reader import ArchiveReader
 
 ALL = ReadAllAvailable()
 

@@ -11,7 +11,7 @@ import pytest
 
 from source_archives import extend, make_archive
 from spark_queries import started
-from tidings.archive.reader import ArchiveReader
+from tidings.storage.archive.reader import ArchiveReader
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 WAIT_S = 120

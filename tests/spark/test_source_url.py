@@ -14,8 +14,8 @@ import pytest
 from live_network import until
 from recording_network import guaranteed_broker
 from spark_queries import started
-from tidings.net.archive_desk import ArchiveDesk
-from tidings.net.broker import BrokerServer
+from tidings.drivers.sockets.archive_desk import ArchiveDesk
+from tidings.drivers.sockets.broker import BrokerServer
 from tidings.recording.recorder import Recorder
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(250)]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tidings.simulator.campaign import replay_command, run_seed
-from tidings.simulator.seeds import CampaignResult
+from tidings.lab.campaign import replay_command, run_seed
+from tidings.lab.seeds import CampaignResult
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -17,7 +17,7 @@ SEEDS = range(7, 19)
 
 @pytest.mark.usefixtures("spark")
 def test_a_campaign_on_spark_agrees_with_one_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidings.spark import campaign
+    from tidings.lab import spark_campaign as campaign
 
     monkeypatch.setattr(campaign, "SEEDS_PER_TASK", 5)
     summary = campaign.run_campaign(SEEDS, "local[2]", tmp_path)
@@ -34,7 +34,7 @@ def test_a_campaign_on_spark_agrees_with_one_here(tmp_path: Path, monkeypatch: p
 
 
 def test_a_failure_comes_with_the_command_that_replays_it() -> None:
-    from tidings.spark import campaign
+    from tidings.lab import spark_campaign as campaign
 
     result = CampaignResult(3, ("something is wrong",), 5, 4, 100)
     assert campaign.row(result)["replay"] == replay_command(3)

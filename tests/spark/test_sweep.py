@@ -16,7 +16,7 @@ import pytest
 
 from spark_cluster import QUICK_JVM
 from tidings.cli.main import run
-from tidings.simulator.run import run_scenario
+from tidings.scenarios.simulate import run_scenario
 from tidings.spark.sweep.driver import run_ids
 from tidings.spark.sweep.grid import load_grid, scenario_at
 from tidings.spark.sweep.results import flat

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.model.errors import ScenarioError
+from tidings.core.errors import ScenarioError
 from tidings.spark.sweep.driver import run_ids
 from tidings.spark.sweep.grid import MAX_RUNS, Grid, load_grid
 from tidings.spark.sweep.paths import join_path, placed, split_path

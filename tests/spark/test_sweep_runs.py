@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidings.model.errors import PipelineError
+from tidings.core.errors import PipelineError
 from tidings.spark.sweep import run as sweep_run
 from tidings.spark.sweep.driver import run_ids
 from tidings.spark.sweep.grid import Grid, load_grid
@@ -133,7 +133,7 @@ def runs(process: int) -> bool:
 
 
 def test_a_run_is_what_sim_makes_of_the_scenario(grid: Grid, tmp_path: Path) -> None:
-    from tidings.simulator.run import run_scenario
+    from tidings.scenarios.simulate import run_scenario
     from tidings.spark.sweep.grid import scenario_at
 
     with opened_records(tmp_path / "out") as records:

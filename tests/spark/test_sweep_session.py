@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from tidings.model.errors import PipelineError
+from tidings.core.errors import PipelineError
 from tidings.spark.session import check_master
 from tidings.spark.sweep.driver import reason_of
 from tidings.spark.tasks import _interrupted

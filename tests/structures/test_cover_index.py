@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.model.subscription import Interest, make_interest
-from tidings.model.topics import TopicPattern
-from tidings.structures.cover_index import CoverIndex, covering_texts
+from tidings.core.events.subscription import Interest, make_interest
+from tidings.core.events.topics import TopicPattern
+from tidings.core.filters.matching.cover_index import CoverIndex, covering_texts
 
 patterns = st.sampled_from(
     [

@@ -9,9 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.structures import digest_cutter
-from tidings.structures.digest_cutter import DigestCutter
-from tidings.structures.range_set import RangeSet
+from tidings.core.overlay.epidemic import digest_cutter
+from tidings.core.overlay.epidemic.digest_cutter import DigestCutter
+from tidings.core.structures.range_set import RangeSet
 
 Cut = list[tuple[str, tuple[tuple[int, int], ...]]]
 

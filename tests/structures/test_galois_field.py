@@ -11,8 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.structures import galois_field
-from tidings.structures.galois_field import add, combine, combine_many, invert, invert_matrix, multiply, scale
+from tidings.core.overlay.epidemic import galois_field
+from tidings.core.overlay.epidemic.galois_field import (
+    add,
+    combine,
+    combine_many,
+    invert,
+    invert_matrix,
+    multiply,
+    scale,
+)
 
 Oracle = Any
 unhurried = settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.structures.histogram import Histogram, rounded
+from tidings.core.structures.histogram import Histogram, rounded
 
 values = st.lists(st.one_of(st.integers(0, 40), st.integers(0, 10**15)), max_size=120)
 SHARES = (0.0, 0.01, 0.5, 0.9, 0.99, 1.0)

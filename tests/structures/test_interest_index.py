@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from breadth import examples
-from tidings.model.filter import Filter, Pattern
-from tidings.model.topics import TopicPattern
-from tidings.structures.interest_index import InterestIndex
+from tidings.core.events.topics import TopicPattern
+from tidings.core.filters.language.filter import Filter, Pattern
+from tidings.core.filters.matching.interest_index import InterestIndex
 
 PATTERNS = ("/a", "/a/b", "/a/*", "/a/**", "/*/b", "/**", "/a_b", "/a%/**", "/b/*/c", "/ab/**")
 TOPICS = ("/a", "/a/b", "/a/b/c", "/b", "/c/b", "/a_b", "/axb", "/a%", "/a%/x", "/b/x/c", "/ab", "/ab/c")
@@ -30,8 +30,8 @@ events = st.fixed_dictionaries({}, optional={"size": st.integers(0, 12), "place"
 @pytest.fixture(autouse=True)
 def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some topics have few filters, others many."""
-    monkeypatch.setattr("tidings.structures.interest_index.FEW_GROUPS", 4)
-    monkeypatch.setattr("tidings.structures.interest_index.MAX_COMBINATIONS", 3)
+    monkeypatch.setattr("tidings.core.filters.matching.interest_index.FEW_GROUPS", 4)
+    monkeypatch.setattr("tidings.core.filters.matching.interest_index.MAX_COMBINATIONS", 3)
 
 
 class Interests(RuleBasedStateMachine):
@@ -95,7 +95,7 @@ def test_a_key_is_added_once_and_removed_once() -> None:
 
 
 def test_remembered_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidings.structures.interest_index.MEMO_TOPICS", 10)
+    monkeypatch.setattr("tidings.core.filters.matching.interest_index.MEMO_TOPICS", 10)
     index: InterestIndex[str] = InterestIndex()
     index.add("k", (TopicPattern("/**"),))
     for number in range(25):

@@ -20,12 +20,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from breadth import examples
-from tidings.model.builder import col
-from tidings.model.errors import FilterError
-from tidings.model.expression import Column, Comparison, Expression, Value, conjunction, disjunction
-from tidings.model.filter import Filter, Pattern
-from tidings.model.predicates import Kind
-from tidings.structures import (
+from tidings.core.errors import FilterError
+from tidings.core.filters.language.builder import col
+from tidings.core.filters.language.expression import (
+    Column,
+    Comparison,
+    Expression,
+    Value,
+    conjunction,
+    disjunction,
+)
+from tidings.core.filters.language.filter import Filter, Pattern
+from tidings.core.filters.language.predicates import Kind
+from tidings.core.filters.matching import (
     attribute_table,
     box_index,
     conjunct_index,
@@ -33,9 +40,9 @@ from tidings.structures import (
     shelf_index,
     slot_store,
 )
-from tidings.structures.box_index import Box, BoxIndex
-from tidings.structures.event_values import exact_attributes
-from tidings.structures.match_index import MatchIndex
+from tidings.core.filters.matching.box_index import Box, BoxIndex
+from tidings.core.filters.matching.event_values import exact_attributes
+from tidings.core.filters.matching.match_index import MatchIndex
 
 NAMES = ("a", "b", "c", "d")
 NUMBERS = (

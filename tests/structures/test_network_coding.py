@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.structures import network_coding
-from tidings.structures.galois_field import add, combine, invert, scale
-from tidings.structures.network_coding import Decoder
+from tidings.core.overlay.epidemic import network_coding
+from tidings.core.overlay.epidemic.galois_field import add, combine, invert, scale
+from tidings.core.overlay.epidemic.network_coding import Decoder
 
 seeds = st.integers(0, 2**32)
 unhurried = settings(max_examples=examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.structures.range_map import RangeMap
+from tidings.core.structures.range_map import RangeMap
 
 NUMBERS = st.integers(1, 40)
 STEPS = st.lists(

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.model.topics import TopicPattern
-from tidings.structures.highest import Highest
-from tidings.structures.range_set import RangeSet
-from tidings.structures.recent_ids import RecentIds
-from tidings.structures.topic_trie import TopicTrie
+from tidings.core.events.topics import TopicPattern
+from tidings.core.filters.matching.topic_trie import TopicTrie
+from tidings.core.structures.highest import Highest
+from tidings.core.structures.range_set import RangeSet
+from tidings.core.structures.recent_ids import RecentIds
 
 numbers = st.integers(-5, 40)
 range_steps = st.lists(

@@ -22,7 +22,7 @@ _CAPABILITIES_VERSION = 0x20080522
 _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 1, 2
 
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["__main__", "pytest", "tidings.archive"])
+context.set_forkserver_preload(["__main__", "pytest", "tidings.storage.archive"])
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

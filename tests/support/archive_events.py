@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidings.archive import ArchiveReader, events_of
-from tidings.archive.packing import LeaveOut, pack, refuse, unpack_row
-from tidings.archive.rows import Rows, batch_of
-from tidings.model.event import Event
-from tidings.model.position import OrderPosition
-from tidings.model.run import Arrival
+from tidings.core.events.event import Event
+from tidings.core.events.position import OrderPosition
+from tidings.core.events.run import Arrival
+from tidings.storage.archive import ArchiveReader, events_of
+from tidings.storage.archive.packing import LeaveOut, pack, refuse, unpack_row
+from tidings.storage.archive.rows import Rows, batch_of
 
 SECOND_NS = 1_000_000_000
 START_NS = 1_700_000_000 * SECOND_NS

@@ -16,9 +16,9 @@ from typing import Any
 
 from apart import context
 from archive_events import kept_numbers, make_events
-from tidings.archive import Archive, ArchiveReader, ArchiveSettings, archive
-from tidings.archive.packing import Packed
 from tidings.storage import database, files
+from tidings.storage.archive import Archive, ArchiveReader, ArchiveSettings, archive
+from tidings.storage.archive.packing import Packed
 
 WAIT_S = 60
 MAX_BATCHES = 5_000

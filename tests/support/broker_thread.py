@@ -11,12 +11,12 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import tidings
-from tidings.model.event import Event
-from tidings.net.address import Address
-from tidings.net.broker import BrokerServer
-from tidings.net.guaranteed import GuaranteedSettings
-from tidings.net.loop import loop_factory
-from tidings.protocol.guaranteed import GuaranteedBroker
+from tidings.core.events.event import Event
+from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.drivers.address import Address
+from tidings.drivers.sockets.broker import BrokerServer
+from tidings.drivers.sockets.guaranteed import GuaranteedSettings
+from tidings.drivers.sockets.loop import loop_factory
 
 Result = TypeVar("Result")
 SECONDS = 30.0

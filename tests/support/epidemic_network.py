@@ -18,8 +18,13 @@ from itertools import pairwise
 from typing import TypeVar, cast
 
 from recording_port import RecordingPort
-from tidings.model.event import Publication, make_publication
-from tidings.model.messages import (
+from tidings.core.client.session import Client
+from tidings.core.events.event import Publication, make_publication
+from tidings.core.events.run import Run, RunMaker, singles
+from tidings.core.events.subscription import Subscription, make_interest
+from tidings.core.facts import Delivered, Misbehaviour
+from tidings.core.kernel import Handler, Port
+from tidings.core.messages import (
     AddInterest,
     Changes,
     ChangesTaken,
@@ -30,21 +35,16 @@ from tidings.model.messages import (
     Subscribe,
     Unsubscribe,
 )
-from tidings.model.recovery_messages import Announce, BrokerEntry, Carried, Fragment, PatternNumbers
-from tidings.model.run import Run, RunMaker, singles
-from tidings.model.subscription import Subscription, make_interest
-from tidings.protocol.client import Client
-from tidings.protocol.epidemic import EpidemicBroker
-from tidings.protocol.facts import Delivered, Misbehaviour
-from tidings.protocol.kernel import Handler, Port
-from tidings.protocol.labels import parse_label
-from tidings.protocol.matching import Matcher
-from tidings.protocol.recovery.settings import RecoverySettings
-from tidings.scenario.links import LOCAL, LinkSpec
-from tidings.scenario.schema import ConstantDelay, NoLoss
-from tidings.scenario.topology import Topology, labels
-from tidings.simulator.network import SimulatedNetwork
-from tidings.simulator.node import SimulatedNode
+from tidings.core.overlay.epidemic.broker import EpidemicBroker
+from tidings.core.overlay.epidemic.messages import Announce, BrokerEntry, Carried, Fragment, PatternNumbers
+from tidings.core.overlay.epidemic.settings import RecoverySettings
+from tidings.core.overlay.labels import parse_label
+from tidings.core.overlay.matching import Matcher
+from tidings.drivers.virtual.network import SimulatedNetwork
+from tidings.drivers.virtual.node import SimulatedNode
+from tidings.scenarios.file.links import LOCAL, LinkSpec
+from tidings.scenarios.file.schema import ConstantDelay, NoLoss
+from tidings.scenarios.file.topology import Topology, labels
 
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000

@@ -29,8 +29,8 @@ OPTIONS = {"startingOffsets": "earliest", "minPartitions": "2", "consumer": "job
 def write(home: Path) -> None:
     """Until there is a file `enough`."""
     from source_archives import append
-    from tidings.archive.archive import Archive, ArchiveSettings
-    from tidings.archive.reader import ArchiveReader
+    from tidings.storage.archive.archive import Archive, ArchiveSettings
+    from tidings.storage.archive.reader import ArchiveReader
 
     parent = os.getppid()
     with (

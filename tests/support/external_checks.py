@@ -12,13 +12,13 @@ import pytest
 
 import tidings
 from live_network import until
-from tidings.model.event import WHOLE, EventId, make_no_ops
-from tidings.model.run import RunMaker, stamped
-from tidings.model.subscription import Order, Subscription
-from tidings.model.timestamp import Timestamp
-from tidings.model.topics import TopicPattern
-from tidings.services.external import ExternalService
-from tidings.services.external_incoming import Incoming
+from tidings.core.events.event import WHOLE, EventId, make_no_ops
+from tidings.core.events.run import RunMaker, stamped
+from tidings.core.events.subscription import Order, Subscription
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.events.topics import TopicPattern
+from tidings.drivers.adapters.external import ExternalService
+from tidings.drivers.adapters.incoming import Incoming
 
 WAIT_S = 30.0
 

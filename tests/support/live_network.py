@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidings.model.subscription import Subscription
-from tidings.net.address import Address, Transport
-from tidings.net.broker import BrokerServer
-from tidings.net.client import ClientConnection
-from tidings.net.epidemic import EpidemicSettings
-from tidings.protocol.facts import Delivered, PublicationConfirmed, SubscriptionAccepted
-from tidings.protocol.labels import Label
-from tidings.protocol.recovery.settings import RecoverySettings
-from tidings.scenario.schema import Loss
+from tidings.core.events.subscription import Subscription
+from tidings.core.facts import Delivered, PublicationConfirmed, SubscriptionAccepted
+from tidings.core.overlay.epidemic.settings import RecoverySettings
+from tidings.core.overlay.labels import Label
+from tidings.drivers.address import Address, Transport
+from tidings.drivers.sockets.broker import BrokerServer
+from tidings.drivers.sockets.client import ClientConnection
+from tidings.drivers.sockets.epidemic import EpidemicSettings
+from tidings.scenarios.file.schema import Loss
 
 TRANSPORTS: tuple[Transport, ...] = ("tcp", "udp")
 

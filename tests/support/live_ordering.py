@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from live_network import until
-from tidings.model.timestamp import Timestamp
-from tidings.net.address import Address
-from tidings.net.sequencer import SequencerHost
-from tidings.net.sequencing import SequencingConnection
-from tidings.protocol.sequencing.client import Joined, OrderBroken, PublishNow, Shown
-from tidings.protocol.sequencing.layout import Layout, Place
-from tidings.protocol.sequencing.machine import PublishNoOps
-from tidings.protocol.sequencing.replica import Times
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.module import Joined, OrderBroken, PublishNow, Shown
+from tidings.core.ordering.replication.replica import Times
+from tidings.core.ordering.server.machine import PublishNoOps
+from tidings.drivers.address import Address
+from tidings.drivers.sockets.sequencer import SequencerHost
+from tidings.drivers.sockets.sequencing import SequencingConnection
 
 QUICK = Times(sign_ns=20_000_000, lease_ns=500_000_000, publisher_ns=2_000_000_000)
 REPLICATED = Layout([Place("main", ("/a", "/b"), node="n1", standby="n2", witness="n3")])

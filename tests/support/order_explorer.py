@@ -23,22 +23,22 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from tidings.model.messages import Message
-from tidings.model.ordering_messages import AnswersTaken, Create, CreateRelay, EventStamps, SubscribeWalk
-from tidings.model.timestamp import Timestamp
-from tidings.protocol.kernel import Node, RandomSource, Send, TimerName
-from tidings.protocol.sequencing.groups import Groups
-from tidings.protocol.sequencing.publisher import EventStamped, OrderedPublisher
-from tidings.protocol.sequencing.server import NoOps, SequencerServer
-from tidings.protocol.sequencing.stamps import Chain
-from tidings.protocol.sequencing.subscriber import (
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.kernel import Node, RandomSource, Send, TimerName
+from tidings.core.messages import Message
+from tidings.core.ordering.groups import Groups
+from tidings.core.ordering.messages import AnswersTaken, Create, CreateRelay, EventStamps, SubscribeWalk
+from tidings.core.ordering.publisher import EventStamped, OrderedPublisher
+from tidings.core.ordering.server.server import NoOps, SequencerServer
+from tidings.core.ordering.stamps import Chain
+from tidings.core.ordering.subscriber import (
     NO_OP,
     OrderedEvent,
     OrderedSubscriber,
     Patience,
     TopicsJoined,
 )
-from tidings.structures.range_set import RangeSet
+from tidings.core.structures.range_set import RangeSet
 
 CHAIN_MESSAGES = (CreateRelay, AnswersTaken, SubscribeWalk)
 MAX_STEPS = 4000

@@ -12,18 +12,18 @@ import tidings
 from external_brokers import ExternalBroker, MosquittoBroker, NatsBroker, RedisBroker
 from live_network import until
 from live_ordering import Hosts
-from tidings.model.event import WHOLE, Event
-from tidings.model.subscription import Subscription
-from tidings.opening import connect
-from tidings.ordering.no_ops import NoOpPublisher
-from tidings.ordering.service import OrderedService
-from tidings.protocol.sequencing.layout import Layout, spread
-from tidings.protocol.sequencing.machine import PublishNoOps
-from tidings.protocol.sequencing.replica import Times
-from tidings.protocol.sequencing.subscriber import Patience
-from tidings.services.external import ExternalService
-from tidings.services.host import ApplicationHost
-from tidings.services.service import EventService
+from tidings.bus.connect import connect
+from tidings.bus.host import ApplicationHost
+from tidings.bus.no_op_publisher import NoOpPublisher
+from tidings.bus.ordered_service import OrderedService
+from tidings.bus.service import EventService
+from tidings.core.events.event import WHOLE, Event
+from tidings.core.events.subscription import Subscription
+from tidings.core.ordering.layout import Layout, spread
+from tidings.core.ordering.replication.replica import Times
+from tidings.core.ordering.server.machine import PublishNoOps
+from tidings.core.ordering.subscriber import Patience
+from tidings.drivers.adapters.external import ExternalService
 
 WAIT_S = 60.0
 NODES = ("n1", "n2", "n3")

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import tidings
-from tidings.opening import Embedded
+from tidings.bus.connect import Embedded
 
 MODES = ("best-effort", "guaranteed", "epidemic")
 TIMEOUT_S = 60.0

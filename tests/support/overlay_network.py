@@ -17,14 +17,11 @@ from itertools import pairwise
 
 import pytest
 
-from tidings.model.event import Publication
-from tidings.model.messages import Message
-from tidings.model.predicates import Scalar
-from tidings.model.run import singles
-from tidings.model.subscription import Subscription
-from tidings.protocol import subscription_log
-from tidings.protocol.delivery import Delivery
-from tidings.protocol.facts import (
+from tidings.core.client.reliable_session import ReliableClient, ReliableSession
+from tidings.core.events.event import Publication
+from tidings.core.events.run import singles
+from tidings.core.events.subscription import Subscription
+from tidings.core.facts import (
     Delivered,
     EventsMissed,
     Misbehaviour,
@@ -34,19 +31,22 @@ from tidings.protocol.facts import (
     SubscriptionFailed,
     SubscriptionProgress,
 )
-from tidings.protocol.guaranteed import GuaranteedBroker
-from tidings.protocol.kernel import Handler, Node
-from tidings.protocol.labels import step
-from tidings.protocol.queued import Hop, LocalClient, Queued
-from tidings.protocol.reliable_client import ReliableClient, ReliableSession
-from tidings.protocol.spill import SpillLimits
-from tidings.protocol.subscription_log import Route, SubscriptionLog
-from tidings.protocol.subscriptions import Subscriptions
-from tidings.scenario.links import LinkSpec
-from tidings.scenario.schema import ConstantDelay, NoLoss
-from tidings.scenario.topology import Topology, neighbourhoods
-from tidings.simulator.network import SimulatedNetwork
-from tidings.simulator.node import Emit, SimulatedNode
+from tidings.core.filters.language.predicates import Scalar
+from tidings.core.kernel import Handler, Node
+from tidings.core.messages import Message
+from tidings.core.overlay.guaranteed import subscription_log
+from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.overlay.guaranteed.delivery import Delivery
+from tidings.core.overlay.guaranteed.queued import Hop, LocalClient, Queued
+from tidings.core.overlay.guaranteed.spill import SpillLimits
+from tidings.core.overlay.guaranteed.subscription_log import Route, SubscriptionLog
+from tidings.core.overlay.guaranteed.subscriptions import Subscriptions
+from tidings.core.overlay.labels import step
+from tidings.drivers.virtual.network import SimulatedNetwork
+from tidings.drivers.virtual.node import Emit, SimulatedNode
+from tidings.scenarios.file.links import LinkSpec
+from tidings.scenarios.file.schema import ConstantDelay, NoLoss
+from tidings.scenarios.file.topology import Topology, neighbourhoods
 
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000

@@ -9,16 +9,16 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import Any
 
-from tidings.scenario.schema import Recovery
-from tidings.spark.reproduce.polarized_runs import (
+from tidings.scenarios.file.schema import Recovery
+from tidings.studies.polarized.runs import (
     BLOCK_BYTES,
     BLOCKS,
     SCHEMES,
     SUBSCRIBERS,
     polarized_scenario,
 )
-from tidings.spark.reproduce.recovery_runs import Played as Run
-from tidings.spark.reproduce.recovery_runs import play as play_scenario
+from tidings.studies.recovery_runs import Played as Run
+from tidings.studies.recovery_runs import play as play_scenario
 
 __all__ = ["BLOCKS", "SUBSCRIBERS", "Run"]
 

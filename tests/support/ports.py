@@ -2,7 +2,7 @@
 
 import random
 
-from tidings.cli.processes import is_free
+from tidings.drivers.processes.brokers import is_free
 
 
 def base_port(count: int) -> int:

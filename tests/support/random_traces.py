@@ -7,8 +7,8 @@ from random import Random
 
 import pyarrow.parquet as pq
 
-from tidings.trace.reader import Trace
-from tidings.trace.tables import TABLES, Delivered, Published, Subscribed
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.tables import TABLES, Delivered, Published, Subscribed
 
 ORDERS = ("none", "fifo", "causal", "total")
 TOPICS = ("/a", "/a/b", "/c")
@@ -86,7 +86,7 @@ def _deliveries(random: Random, published: list[Published], subscribed: list[Sub
 
 def _selected(published: list[Published], subscribed: list[Subscribed]) -> set[tuple[str, str, str]]:
     """What is owed, by the checkers' own account: here only what they make of it is looked at."""
-    from tidings.trace.demand import demand
+    from tidings.scenarios.trace.demand import demand
 
     coded = Trace.from_rows(published=published, subscribed=subscribed).coded
     missing = demand(coded, strict_end=True).missing.tolist()

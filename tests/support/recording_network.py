@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tidings.archive import ArchiveReader, events_of
-from tidings.net.address import Address, url
-from tidings.net.broker import BrokerServer
-from tidings.net.guaranteed import GuaranteedSettings
+from tidings.drivers.address import Address, url
+from tidings.drivers.sockets.broker import BrokerServer
+from tidings.drivers.sockets.guaranteed import GuaranteedSettings
 from tidings.recording.recorder import Recorder
+from tidings.storage.archive import ArchiveReader, events_of
 
 
 def play(main: Callable[[], Awaitable[None]]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from tidings.model.messages import Message
-from tidings.protocol.kernel import Send, TimerName
+from tidings.core.kernel import Send, TimerName
+from tidings.core.messages import Message
 
 
 class RecordingPort:

@@ -24,26 +24,26 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from tidings.model.errors import StoreFull
-from tidings.model.messages import Message
-from tidings.model.ordering_messages import ChainItem, Claim, EventStamps, WalkDone
-from tidings.model.timestamp import Timestamp
-from tidings.protocol.facts import Misbehaviour
-from tidings.protocol.kernel import Node, RandomSource, Send, TimerName
-from tidings.protocol.sequencing.client import (
+from tidings.core.errors import StoreFull
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.facts import Misbehaviour
+from tidings.core.kernel import Node, RandomSource, Send, TimerName
+from tidings.core.messages import Message
+from tidings.core.ordering.layout import Layout, spread
+from tidings.core.ordering.messages import ChainItem, Claim, EventStamps, WalkDone
+from tidings.core.ordering.module import (
     Joined,
     OrderBroken,
     OrderingClient,
     PublishNow,
     Shown,
 )
-from tidings.protocol.sequencing.journal import Journal
-from tidings.protocol.sequencing.layout import Layout, spread
-from tidings.protocol.sequencing.machine import PublishNoOps
-from tidings.protocol.sequencing.node import SequencerNode
-from tidings.protocol.sequencing.replica import Replica, Role, Times
-from tidings.protocol.sequencing.subscriber import OrderedSubscriber
-from tidings.protocol.store import Change, MemoryStore
+from tidings.core.ordering.replication.journal import Journal
+from tidings.core.ordering.replication.node import SequencerNode
+from tidings.core.ordering.replication.replica import Replica, Role, Times
+from tidings.core.ordering.server.machine import PublishNoOps
+from tidings.core.ordering.subscriber import OrderedSubscriber
+from tidings.core.store import Change, MemoryStore
 
 MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from tidings.archive.archive import Archive, ArchiveSettings
-from tidings.model.event import Event
+from tidings.core.events.event import Event
+from tidings.storage.archive.archive import Archive, ArchiveSettings
 
 BEGAN_NS = 1_700_000_000_000_000_000
 STEP_NS = 1_000_000_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from tidings.model.errors import TopicError
-from tidings.model.topics import TopicPattern, check_topic
+from tidings.core.errors import TopicError
+from tidings.core.events.topics import TopicPattern, check_topic
 
 
 def _is_topic(text: str) -> bool:

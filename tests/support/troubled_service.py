@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import Any
 
-from tidings.model.errors import NotConfirmed
-from tidings.model.event import WHOLE, Event, EventId
-from tidings.model.predicates import Scalar
-from tidings.model.run import Stretch
-from tidings.model.subscription import Subscription
-from tidings.opening import Embedded
-from tidings.ordering.service import OrderedService
-from tidings.services.overlay import local_bus
-from tidings.services.receipts import Batch
-from tidings.services.sequencing import LocalSequencing
-from tidings.services.service import EventService, Notify
+from tidings.bus.connect import Embedded
+from tidings.bus.ordered_service import OrderedService
+from tidings.bus.overlay import local_bus
+from tidings.bus.receipts import Batch
+from tidings.bus.sequencing import LocalSequencing
+from tidings.bus.service import EventService, Notify
+from tidings.core.errors import NotConfirmed
+from tidings.core.events.event import WHOLE, Event, EventId
+from tidings.core.events.run import Stretch
+from tidings.core.events.subscription import Subscription
+from tidings.core.filters.language.predicates import Scalar
 
 LONGEST_DELAY_S = 0.02
 

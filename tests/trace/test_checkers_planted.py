@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tidings.model.errors import TraceError
-from tidings.trace.checkers import (
+from tidings.core.errors import TraceError
+from tidings.scenarios.trace.checkers import (
     GUARANTEES,
     Verdict,
     agreement,
@@ -18,8 +18,8 @@ from tidings.trace.checkers import (
     promised,
     total_order,
 )
-from tidings.trace.reader import Trace
-from tidings.trace.tables import Delivered, Published, Subscribed
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.tables import Delivered, Published, Subscribed
 
 # p0 and p1 only publish; n also subscribes, so what it publishes depends on what it was notified of.
 PUBLISHED = [

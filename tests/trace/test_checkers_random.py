@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.model.filter import Filter
-from tidings.model.text import attribute_text, attribute_value
-from tidings.model.topics import TopicPattern
-from tidings.trace import checkers
-from tidings.trace.checkers import GUARANTEES, causal, check_all, gap_free
-from tidings.trace.metrics import metrics
-from tidings.trace.reader import Trace
-from tidings.trace.tables import Delivered, Published, Subscribed
+from tidings.core.events.text import attribute_text, attribute_value
+from tidings.core.events.topics import TopicPattern
+from tidings.core.filters.language.filter import Filter
+from tidings.scenarios.trace import checkers
+from tidings.scenarios.trace.checkers import GUARANTEES, causal, check_all, gap_free
+from tidings.scenarios.trace.metrics import metrics
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.tables import Delivered, Published, Subscribed
 
 TOPICS = ["/a", "/a/b", "/c"]
 PATTERNS = [[], ["/a"], ["/c", "/a"], ["/a", "/c"], ["/a/**"], ["/*"], ["/a/b", "/c"]]

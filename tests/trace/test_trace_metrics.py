@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from tidings.trace.metrics import metrics
-from tidings.trace.reader import Trace
-from tidings.trace.tables import Delivered, Published, Subscribed
+from tidings.scenarios.trace.metrics import metrics
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.tables import Delivered, Published, Subscribed
 
 
 def test_numbers_worked_out_by_hand() -> None:

@@ -7,11 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from arrow_types import TEXTS, held_as
-from tidings.model.errors import TraceError
-from tidings.trace.checkers import GUARANTEES, check_all
-from tidings.trace.reader import Trace, conformed
-from tidings.trace.tables import SCHEMAS, TABLES, Delivered, Published, Subscribed
-from tidings.trace.writer import TraceWriter
+from tidings.core.errors import TraceError
+from tidings.scenarios.trace.checkers import GUARANTEES, check_all
+from tidings.scenarios.trace.reader import Trace, conformed
+from tidings.scenarios.trace.tables import SCHEMAS, TABLES, Delivered, Published, Subscribed
+from tidings.scenarios.trace.writer import TraceWriter
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.model.errors import TraceError
-from tidings.trace.reader import Trace
-from tidings.trace.tables import SCHEMAS, TABLES
-from tidings.trace.writer import TraceWriter
+from tidings.core.errors import TraceError
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.tables import SCHEMAS, TABLES
+from tidings.scenarios.trace.writer import TraceWriter
 
 # Spelled out here a second time: outside checks rely on these names, orders and types.
 COLUMNS = {
@@ -183,7 +183,7 @@ def test_attribute_order_does_not_matter_nor_does_the_topic_among_them(tmp_path:
 SCRIPT = """
 import sys
 from pathlib import Path
-from tidings.trace.writer import TraceWriter
+from tidings.scenarios.trace.writer import TraceWriter
 with TraceWriter(Path(sys.argv[1])) as writer:
     for number in range(500):
         values = {f"a{number % 5}": number, "b": "x", "c": 1.5}

@@ -14,12 +14,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.model import archive_messages, messages, ordering_messages, recovery_messages
-from tidings.model.errors import WireError
-from tidings.model.event import MAX_EVENT_BYTES, Publication, make_publication
-from tidings.model.messages import Changes, Hello, Message, Notify, StatusRequest, Subscribe, WireMessage
-from tidings.model.recovery_messages import Carried, Fragment
-from tidings.wire.codec import (
+from tidings.core import messages
+from tidings.core.errors import WireError
+from tidings.core.events.event import MAX_EVENT_BYTES, Publication, make_publication
+from tidings.core.messages import (
+    Changes,
+    Hello,
+    Message,
+    Notify,
+    StatusRequest,
+    Subscribe,
+    WireMessage,
+)
+from tidings.core.ordering import messages as ordering_messages
+from tidings.core.overlay.epidemic import messages as recovery_messages
+from tidings.core.overlay.epidemic.messages import Carried, Fragment
+from tidings.core.wire import archive_messages
+from tidings.core.wire.codec import (
     CARRIERS,
     MAX_EVENTS_PER_FRAME,
     decode,
@@ -29,7 +40,7 @@ from tidings.wire.codec import (
     encoded_size,
     message_classes,
 )
-from tidings.wire.frames import MAX_FRAME_BYTES
+from tidings.core.wire.frames import MAX_FRAME_BYTES
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | TEXT

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.model.errors import WireError
-from tidings.wire.frames import MAX_FRAME_BYTES, FrameReader, frame
+from tidings.core.errors import WireError
+from tidings.core.wire.frames import MAX_FRAME_BYTES, FrameReader, frame
 
 
 def bodies_of(stream: bytes) -> list[bytes]:

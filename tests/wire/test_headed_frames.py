@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from tidings.model.errors import WireError
-from tidings.model.event import BARE, Publication, check_publication, make_no_ops, make_publication
-from tidings.model.messages import Notify
-from tidings.model.run import Run, RunMaker, Stretch, decode_stretch, stamped, stripped
-from tidings.model.timestamp import Timestamp
-from tidings.wire.codec import decode, encode
+from tidings.core.errors import WireError
+from tidings.core.events.event import BARE, Publication, check_publication, make_no_ops, make_publication
+from tidings.core.events.run import Run, RunMaker, Stretch, decode_stretch, stamped, stripped
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.messages import Notify
+from tidings.core.wire.codec import decode, encode
 
 STAMP = Timestamp(1, 5, (0, 3), (7, 2))
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.exits import ExitCode
-from tidings.cli.options import Json, Quiet, option
-from tidings.cli.output import print_json, print_line, print_table, printable, progress_bar
+from tidings.cli.shared.exits import ExitCode
+from tidings.cli.shared.options import Json, Quiet, option
+from tidings.cli.shared.output import print_json, print_line, print_table, printable, progress_bar
 
 if TYPE_CHECKING:
+    from tidings.scenarios.trace.verdict import Verdict
     from tidings.spark.audit.archive import ArchivesAudited
     from tidings.spark.audit.auditing import Audited
     from tidings.spark.audit.run import Report
-    from tidings.trace.verdict import Verdict
 
 SHOWN_WITNESSES = 3
 

@@ -8,15 +8,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tidings.cli.broker_options import BrokerOptions
-from tidings.cli.option_table import verb
-from tidings.cli.options import Json, option
-from tidings.cli.output import print_json, print_line
+from tidings.cli.shared.broker_options import BrokerOptions
+from tidings.cli.shared.option_table import verb
+from tidings.cli.shared.options import Json, option
+from tidings.cli.shared.output import print_json, print_line
 
 if TYPE_CHECKING:
-    from tidings.cli.settings import BrokerSettings
-    from tidings.net.archive_desk import ArchiveDesk
-    from tidings.net.broker import BrokerServer
+    from tidings.cli.shared.settings import BrokerSettings
+    from tidings.drivers.sockets.archive_desk import ArchiveDesk
+    from tidings.drivers.sockets.broker import BrokerServer
 
 RecoveryJson = Annotated[
     str | None, option("--recovery-settings", hidden=True, help="All of RecoverySettings, as JSON.")
@@ -39,8 +39,8 @@ def run_broker(
     stop_on_eof: StopOnEof = False,
 ) -> None:
     """Run one broker until SIGINT or SIGTERM; prints one line once it listens."""
-    from tidings.cli.running import Stopped, run
-    from tidings.cli.settings import broker_settings
+    from tidings.cli.shared.running import Stopped, run
+    from tidings.cli.shared.settings import broker_settings
 
     settings = broker_settings(options, config, recovery_settings)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
@@ -60,7 +60,7 @@ async def leave_network(settings: BrokerSettings, *, as_json: bool) -> None:
     """Start the broker once more, let it leave, and remove what it kept."""
     import typer
 
-    from tidings.net.guaranteed import store_path
+    from tidings.drivers.sockets.guaranteed import store_path
 
     if settings.guaranteed is None or settings.guaranteed.data is None:
         raise typer.BadParameter("it is for --mode guaranteed", param_hint="--leave")
@@ -80,14 +80,14 @@ async def leave_network(settings: BrokerSettings, *, as_json: bool) -> None:
 
 
 async def serve(settings: BrokerSettings, *, as_json: bool, stop_on_eof: bool) -> None:
-    from tidings.cli.broker_control import obey
-    from tidings.cli.running import first_of
+    from tidings.cli.shared.running import first_of
+    from tidings.drivers.processes.control import obey
 
     archive = settings.archive
     if archive is None:
         server, keeping = make_server(settings), None
     else:
-        from tidings.cli.broker_archive import Keeping
+        from tidings.cli.shared.broker_archive import Keeping
 
         keeping = Keeping(archive)
         server = make_server(settings, keeping.desk)
@@ -105,7 +105,7 @@ async def serve(settings: BrokerSettings, *, as_json: bool, stop_on_eof: bool) -
 
 
 def make_server(settings: BrokerSettings, desk: ArchiveDesk | None = None) -> BrokerServer:
-    from tidings.net.broker import BrokerServer
+    from tidings.drivers.sockets.broker import BrokerServer
 
     return BrokerServer(
         settings.name,
@@ -124,7 +124,7 @@ def make_server(settings: BrokerSettings, desk: ArchiveDesk | None = None) -> Br
 
 def announce(server: BrokerServer, settings: BrokerSettings, *, as_json: bool) -> None:
     """The line that others wait for."""
-    from tidings.net.address import url
+    from tidings.drivers.address import url
 
     where = url(server.address, settings.transport, tls=settings.tls is not None)
     if as_json:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.exits import ExitCode
-from tidings.cli.options import Json, option
-from tidings.cli.output import print_json, print_line, print_table, progress_bar
+from tidings.cli.shared.exits import ExitCode
+from tidings.cli.shared.options import Json, option
+from tidings.cli.shared.output import print_json, print_line, print_table, progress_bar
 
 Values = dict[str, float | str]
 """Of the keys that a scenario's text leaves open."""
 
 if TYPE_CHECKING:
-    from tidings.cli.demo_archive import ArchiveResult
-    from tidings.cli.demo_live import LiveResult
+    from tidings.cli.shared.demo_archive import ArchiveResult
+    from tidings.cli.shared.demo_live import LiveResult
 
 LOSSES: tuple[Values, ...] = (
     {"mode": "best-effort", "loss": 0.0},
@@ -137,9 +137,9 @@ Spark = Annotated[bool, option("--spark/--no-spark", help="Read the archive with
 
 def demo(brokers: Brokers = 5, seconds: Seconds = 6.0, spark: Spark = True, json: Json = False) -> None:
     """Run a network, kill a broker, start it again, and count what arrived."""
-    from tidings.cli import demo_archive
-    from tidings.cli.demo_live import LiveDemo
-    from tidings.cli.running import run
+    from tidings.cli.shared import demo_archive
+    from tidings.cli.shared.demo_live import LiveDemo
+    from tidings.cli.shared.running import run
 
     tell = (lambda line: None) if json else print_line
     live = run(LiveDemo(brokers, seconds / 3, tell, quiet=json).play())
@@ -219,10 +219,10 @@ def live_fields(live: LiveResult) -> dict[str, Any]:
 
 def simulate(text: str, variants: Sequence[Values], *, quiet: bool) -> list[dict[str, Any]]:
     """The summaries of one scenario with the values of each variant."""
-    from tidings.scenario.load import parse_scenario
-    from tidings.simulator.run import run_scenario
-    from tidings.trace.checkers import total_order
-    from tidings.trace.reader import Trace
+    from tidings.scenarios.file.load import parse_scenario
+    from tidings.scenarios.simulate import run_scenario
+    from tidings.scenarios.trace.checkers import total_order
+    from tidings.scenarios.trace.reader import Trace
 
     summaries = []
     with tempfile.TemporaryDirectory(prefix="tidings-demo-") as directory:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidings.cli.archive_source import ArchiveOrUrl, EndOffset, Offset, TopicPatterns, archive_source
-from tidings.cli.options import ConnectTimeout, Json, TlsAuthority, TokenFile, option
-from tidings.cli.output import discard_output, print_json, print_table
+from tidings.cli.shared.archive_source import ArchiveOrUrl, EndOffset, Offset, TopicPatterns, archive_source
+from tidings.cli.shared.options import ConnectTimeout, Json, TlsAuthority, TokenFile, option
+from tidings.cli.shared.output import discard_output, print_json, print_table
 from tidings.cli.sub import PayloadFlag, PayloadForm, Printer, Where
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def get(
     if info:
         print_info(archive, source, as_json=json)
         return
-    from tidings.model.errors import TidingsError
+    from tidings.core.errors import TidingsError
 
     printer = Printer(payload, as_json=json)
     try:

@@ -19,17 +19,17 @@ from tidings.cli.audit import audit
 from tidings.cli.bench import bench
 from tidings.cli.broker import broker
 from tidings.cli.demo import demo
-from tidings.cli.descriptors import open_closed_descriptors
-from tidings.cli.exits import ExitCode, exit_code_of, message_of, one_line, report
 from tidings.cli.get import get
-from tidings.cli.output import discard_output
 from tidings.cli.plan import plan
 from tidings.cli.pub import pub
 from tidings.cli.record import record
 from tidings.cli.replay import replay
 from tidings.cli.reproduce import reproduce
-from tidings.cli.running import Stopped, Terminated, end_children, raise_on_sigterm
 from tidings.cli.sequencer import sequencer
+from tidings.cli.shared.descriptors import open_closed_descriptors
+from tidings.cli.shared.exits import ExitCode, exit_code_of, message_of, one_line, report
+from tidings.cli.shared.output import discard_output
+from tidings.cli.shared.running import Stopped, Terminated, end_children, raise_on_sigterm
 from tidings.cli.sim import sim
 from tidings.cli.status import status
 from tidings.cli.sub import sub

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import ConnectTimeout, Json, Quiet, TlsAuthority, TokenFile, option
-from tidings.cli.output import print_json, print_line, print_table, progress_bar
+from tidings.cli.shared.options import ConnectTimeout, Json, Quiet, TlsAuthority, TokenFile, option
+from tidings.cli.shared.output import print_json, print_line, print_table, progress_bar
 
 if TYPE_CHECKING:
     from tidings.spark.plan.planning import Plan, Request
@@ -102,9 +102,9 @@ def plan(
 def plan_live(
     url: str, request: Request, token_file: Path | None, tls_ca: Path | None, timeout_s: float
 ) -> Plan:
-    from tidings.cli.options import make_bus
-    from tidings.cli.running import run
-    from tidings.services.host import ApplicationHost
+    from tidings.bus.host import ApplicationHost
+    from tidings.cli.shared.options import make_bus
+    from tidings.cli.shared.running import run
     from tidings.spark.plan.live import fetch_rows
     from tidings.spark.plan.planning import plan_rows
 
@@ -116,7 +116,7 @@ def plan_live(
 
 
 def read_sites(path: Path) -> Sites:
-    from tidings.cli.toml_file import read_toml
+    from tidings.scenarios.file.toml_file import read_toml
     from tidings.spark.plan.sites_file import SitesFile, sites_of
 
     return sites_of(path, read_toml(path, SitesFile))
@@ -124,7 +124,7 @@ def read_sites(path: Path) -> Sites:
 
 def write(found: Plan, directory: Path) -> list[str]:
     """The names of the files; the layout is such as `tidings sequencer --layout` takes."""
-    from tidings.cli.sequencer_settings import layout_text
+    from tidings.drivers.processes.layout_file import layout_text
     from tidings.spark.plan.files import write_plan
 
     made = found.layout()  # what cannot be used is not written

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidings.cli.options import (
+from tidings.cli.shared.options import (
     ClientName,
     ConnectTimeout,
     Json,
@@ -19,11 +19,11 @@ from tidings.cli.options import (
     make_bus,
     option,
 )
-from tidings.cli.output import json_line, print_line
+from tidings.cli.shared.output import json_line, print_line
 
 if TYPE_CHECKING:
-    from tidings.model.predicates import Scalar
-    from tidings.services.host import ApplicationHost
+    from tidings.bus.host import ApplicationHost
+    from tidings.core.filters.language.predicates import Scalar
 
 STDIN = "-"
 MAX_BATCH = 512
@@ -65,10 +65,10 @@ def pub(
     json: Json = False,
 ) -> None:
     """Publish events; prints the id of each once it is confirmed."""
-    from tidings.cli.running import run
-    from tidings.cli.values import parse_attributes
-    from tidings.model.event import check_attributes
-    from tidings.model.topics import check_topic
+    from tidings.cli.shared.running import run
+    from tidings.cli.shared.values import parse_attributes
+    from tidings.core.events.event import check_attributes
+    from tidings.core.events.topics import check_topic
 
     if payload is not None and file is not None:
         raise typer.BadParameter("give a payload or a file, not both", param_hint="--file")
@@ -123,7 +123,7 @@ async def repeated(content: bytes, count: int) -> AsyncIterator[list[bytes]]:
 
 async def stdin_payloads(count: int | None) -> AsyncIterator[list[bytes]]:
     """The lines of stdin as they come, in batches of what is there."""
-    from tidings.cli.stdin import stdin_lines
+    from tidings.drivers.processes.stdin import stdin_lines
 
     left = count
     async for lines in stdin_lines():

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidings.cli.exits import ExitCode
-from tidings.cli.options import ConnectTimeout, Json, TlsAuthority, TokenFile, Url, option, read_token
-from tidings.cli.output import print_json, print_line
+from tidings.cli.shared.exits import ExitCode
+from tidings.cli.shared.options import ConnectTimeout, Json, TlsAuthority, TokenFile, Url, option, read_token
+from tidings.cli.shared.output import print_json, print_line
 from tidings.cli.sub import OrderFlag, OrderName, Where
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tidings.archive import ArchiveSettings
     from tidings.recording.recorder import Recorder
+    from tidings.storage.archive import ArchiveSettings
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -86,7 +86,7 @@ def record(
 
     On a guaranteed network nothing is missing in between, and nothing is there twice.
     """
-    from tidings.cli.running import Stopped, run
+    from tidings.cli.shared.running import Stopped, run
     from tidings.recording.recorder import Recorder
 
     if archive is None and trace is None:
@@ -166,10 +166,10 @@ async def record_events(
 @asynccontextmanager
 async def served(recorder: Recorder, listen: str, token: str) -> AsyncIterator[str]:
     """Others may read the archive; gives the URL."""
-    from tidings.model.errors import ConnectionFailed
-    from tidings.net.address import parse_address, url
-    from tidings.net.archive_desk import ArchiveDesk
-    from tidings.net.archive_server import ArchiveServer
+    from tidings.core.errors import ConnectionFailed
+    from tidings.drivers.address import parse_address, url
+    from tidings.drivers.sockets.archive_desk import ArchiveDesk
+    from tidings.drivers.sockets.archive_server import ArchiveServer
 
     try:
         address = parse_address(listen)
@@ -196,7 +196,7 @@ def announce(recorder: Recorder, where: str | None, *, as_json: bool) -> None:
 def archive_settings(size: str | None, age: str | None, segment_rows: int | None = None) -> ArchiveSettings:
     from dataclasses import replace
 
-    from tidings.archive import ArchiveSettings
+    from tidings.storage.archive import ArchiveSettings
 
     settings = ArchiveSettings(
         retain_bytes=None

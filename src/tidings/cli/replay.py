@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tidings.cli.archive_source import ArchiveOrUrl, EndOffset, Offset, TopicPatterns, archive_source
-from tidings.cli.options import (
+from tidings.cli.shared.archive_source import ArchiveOrUrl, EndOffset, Offset, TopicPatterns, archive_source
+from tidings.cli.shared.options import (
     ClientName,
     ConnectTimeout,
     Json,
@@ -17,7 +17,7 @@ from tidings.cli.options import (
     option,
     read_token,
 )
-from tidings.cli.output import print_json, print_line, progress_bar
+from tidings.cli.shared.output import print_json, print_line, progress_bar
 from tidings.cli.sub import Where
 
 Target = Annotated[
@@ -56,8 +56,8 @@ def replay(
     json: Json = False,
 ) -> None:
     """Publish the events of an archive again, in its order: as fast as they are confirmed, or at a pace."""
-    from tidings.cli.running import Stopped, run
-    from tidings.model.errors import TidingsError
+    from tidings.cli.shared.running import Stopped, run
+    from tidings.core.errors import TidingsError
     from tidings.recording.replay import Replay
 
     if rate is not None and speed is not None:

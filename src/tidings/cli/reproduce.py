@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidings.cli.exits import ExitCode, one_line, report
-from tidings.cli.options import Json, Quiet, option
-from tidings.cli.output import print_json, print_line, print_table, progress_bar
+from tidings.cli.shared.exits import ExitCode, one_line, report
+from tidings.cli.shared.options import Json, Quiet, option
+from tidings.cli.shared.output import print_json, print_line, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from tidings.spark.reproduce.report import Report
-    from tidings.spark.reproduce.study import Study
+    from tidings.studies.report import Report
+    from tidings.studies.study import Study
 
 Names = Annotated[
     list[str] | None,
@@ -39,9 +39,9 @@ def reproduce(
     quiet: Quiet = False,
 ) -> None:
     """Run the papers' experiments again; figures and verdicts go to DIR/NAME. A second call goes on from the first."""
-    from tidings.spark.reproduce.plots import check_plots
-    from tidings.spark.reproduce.report import write_report
-    from tidings.spark.reproduce.runner import run_studies
+    from tidings.studies.plots import check_plots
+    from tidings.studies.report import write_report
+    from tidings.studies.runner import run_studies
 
     if list_them:
         show_list(as_json=json)
@@ -57,7 +57,7 @@ def reproduce(
 
 
 def chosen(names: list[str], everything: bool) -> list[Study]:
-    from tidings.spark.reproduce.study import STUDIES, load_study
+    from tidings.studies.study import STUDIES, load_study
 
     if everything == bool(names):
         wrong = "names or --all, not both" if names else f"which? {', '.join(STUDIES)}, or --all"
@@ -66,7 +66,7 @@ def chosen(names: list[str], everything: bool) -> list[Study]:
 
 
 def show_list(*, as_json: bool) -> None:
-    from tidings.spark.reproduce.study import STUDIES, load_study
+    from tidings.studies.study import STUDIES, load_study
 
     rows = []
     for name in STUDIES:
@@ -81,7 +81,7 @@ def show_list(*, as_json: bool) -> None:
 
 def show(reports: list[Report], quick: bool, *, as_json: bool) -> None:
     """Verdicts on stdout, failures on stderr."""
-    from tidings.spark.reproduce.report import FAILURES, fields_of, verdict_line
+    from tidings.studies.report import FAILURES, fields_of, verdict_line
 
     for done in reports:
         name, outcome = done.outcome.study.name, done.outcome

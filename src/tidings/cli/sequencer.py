@@ -9,15 +9,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
 from tidings.cli.broker import StopOnEof
-from tidings.cli.broker_options import SequencerOptions
-from tidings.cli.option_table import verb
-from tidings.cli.options import Json, option
-from tidings.cli.output import print_json, print_line
+from tidings.cli.shared.broker_options import SequencerOptions
+from tidings.cli.shared.option_table import verb
+from tidings.cli.shared.options import Json, option
+from tidings.cli.shared.output import print_json, print_line
 
 if TYPE_CHECKING:
-    from tidings.cli.sequencer_settings import SequencerSettings
-    from tidings.net.sequencer import SequencerHost
-    from tidings.services.service import EventService
+    from tidings.bus.service import EventService
+    from tidings.cli.shared.sequencer_settings import SequencerSettings
+    from tidings.drivers.sockets.sequencer import SequencerHost
 
 NotNew = Annotated[
     bool,
@@ -35,8 +35,8 @@ def run_sequencer(
     not_new: NotNew = False,
 ) -> None:
     """Run one sequencer until SIGINT or SIGTERM; prints one line once it listens."""
-    from tidings.cli.running import Stopped, run
-    from tidings.cli.sequencer_settings import sequencer_settings
+    from tidings.cli.shared.running import Stopped, run
+    from tidings.cli.shared.sequencer_settings import sequencer_settings
 
     settings = sequencer_settings(options)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
@@ -50,13 +50,13 @@ sequencer = verb("sequencer", SequencerOptions, run_sequencer)
 
 
 async def serve(settings: SequencerSettings, *, as_json: bool, stop_on_eof: bool, first: bool = True) -> None:
-    from tidings.cli.broker_control import obey
-    from tidings.cli.running import first_of
-    from tidings.net.sequencer import SequencerHost
-    from tidings.ordering.no_ops import NoOpPublisher
+    from tidings.bus.no_op_publisher import NoOpPublisher
+    from tidings.cli.shared.running import first_of
+    from tidings.drivers.processes.control import obey
+    from tidings.drivers.sockets.sequencer import SequencerHost
 
     def make_service() -> EventService:
-        from tidings.opening import connect
+        from tidings.bus.connect import connect
 
         authority = None if settings.tls is None else settings.tls.authority
         assert settings.service is not None
@@ -92,7 +92,7 @@ def tell_no_service() -> None:
 
 def announce(host: SequencerHost, *, tls: bool, as_json: bool) -> None:
     """The line that others wait for."""
-    from tidings.net.address import url
+    from tidings.drivers.address import url
 
     where = url(host.address, tls=tls)
     if as_json:

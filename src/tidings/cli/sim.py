@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.exits import ExitCode
-from tidings.cli.options import Json, Quiet, option
-from tidings.cli.output import json_line, print_line, print_table, progress_bar
+from tidings.cli.shared.exits import ExitCode
+from tidings.cli.shared.options import Json, Quiet, option
+from tidings.cli.shared.output import json_line, print_line, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from tidings.scenario.schema import Scenario
-    from tidings.trace.verdict import Verdict
+    from tidings.scenarios.file.schema import Scenario
+    from tidings.scenarios.trace.verdict import Verdict
 
 INT64 = {"min": -(2**63), "max": 2**63 - 1}
 
@@ -37,7 +37,7 @@ def sim(
     quiet: Quiet = False,
 ) -> None:
     """Run a scenario in virtual time; write DIR/*.parquet and DIR/summary.json."""
-    from tidings.simulator.run import run_scenario
+    from tidings.scenarios.simulate import run_scenario
 
     loaded = load(scenario, seed)
     with naming(scenario), progress_bar(scenario.name, quiet=quiet) as progress:
@@ -72,8 +72,8 @@ def load(path: Path, seed: int | None) -> Scenario:
     """The checked scenario, with the seed replaced where one is given."""
     import msgspec
 
-    from tidings.scenario.check import check_scenario
-    from tidings.scenario.load import load_scenario
+    from tidings.scenarios.file.check import check_scenario
+    from tidings.scenarios.file.load import load_scenario
 
     scenario = load_scenario(path)
     if seed is not None:
@@ -86,7 +86,7 @@ def load(path: Path, seed: int | None) -> Scenario:
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """What is wrong with a scenario that was read before is told with its file, too."""
-    from tidings.model.errors import ScenarioError
+    from tidings.core.errors import ScenarioError
 
     try:
         yield
@@ -125,7 +125,7 @@ def _ratio(summary: dict[str, Any]) -> str:
 
 def verdicts(scenario: Scenario, out: Path) -> list[Verdict]:
     """What the checkers say of the trace in `out`, for what its subscriptions asked for and the mode promises."""
-    from tidings.simulator.checking import verdicts as check
+    from tidings.scenarios.checking import verdicts as check
 
     return check(scenario, out)
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tidings.cli.options import ClientName, ConnectTimeout, Json, TlsAuthority, TokenFile, Url, make_bus
-from tidings.cli.output import print_json, print_table
+from tidings.cli.shared.options import (
+    ClientName,
+    ConnectTimeout,
+    Json,
+    TlsAuthority,
+    TokenFile,
+    Url,
+    make_bus,
+)
+from tidings.cli.shared.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from tidings.services.host import ApplicationHost
+    from tidings.bus.host import ApplicationHost
 
 
 def status(
@@ -21,7 +29,7 @@ def status(
     json: Json = False,
 ) -> None:
     """Show a broker's neighbours, sessions and counters, or a sequencer's roles and who waits for what."""
-    from tidings.cli.running import run
+    from tidings.cli.shared.running import run
 
     bus = make_bus(url, name=name, token_file=token_file, tls_authority=tls_ca, timeout_s=connect_timeout)
     found = run(fetch(bus))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.exits import ExitCode
-from tidings.cli.options import (
+from tidings.cli.shared.exits import ExitCode
+from tidings.cli.shared.options import (
     ClientName,
     ConnectTimeout,
     Json,
@@ -20,12 +20,12 @@ from tidings.cli.options import (
     make_bus,
     option,
 )
-from tidings.cli.output import discard_output, json_line, printable
+from tidings.cli.shared.output import discard_output, json_line, printable
 
 if TYPE_CHECKING:
-    from tidings.model.event import Event
-    from tidings.services.host import ApplicationHost
-    from tidings.services.stream import Stream
+    from tidings.bus.host import ApplicationHost
+    from tidings.bus.stream import Stream
+    from tidings.core.events.event import Event
 
 
 class PayloadForm(StrEnum):
@@ -70,7 +70,7 @@ def sub(
     json: Json = False,
 ) -> None:
     """Subscribe, and print every event on a line; until Ctrl-C, --count or --timeout."""
-    from tidings.cli.running import Stopped, run
+    from tidings.cli.shared.running import Stopped, run
 
     bus = make_bus(url, name=name, token_file=token_file, tls_authority=tls_ca, timeout_s=connect_timeout)
     stream = bus.subscribe(*topics, where=where, order=order.value)
@@ -138,7 +138,7 @@ class Printer:
             sys.stdout.flush()
 
     def _text(self, event: Event) -> str:
-        from tidings.cli.values import attribute_text
+        from tidings.cli.shared.values import attribute_text
 
         attributes = (
             f"{printable(name)}={attribute_text(value)}" for name, value in event.attributes.items()
@@ -151,7 +151,7 @@ class Printer:
         return " ".join(words)
 
     def _fields(self, event: Event) -> dict[str, Any]:
-        from tidings.cli.values import attribute_json
+        from tidings.cli.shared.values import attribute_json
 
         fields: dict[str, Any] = {
             "id": str(event.id),

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.exits import ExitCode
-from tidings.cli.options import Json, Quiet, option
-from tidings.cli.output import cell_text, print_json, print_line, print_table, progress_bar
+from tidings.cli.shared.exits import ExitCode
+from tidings.cli.shared.options import Json, Quiet, option
+from tidings.cli.shared.output import cell_text, print_json, print_line, print_table, progress_bar
 
 if TYPE_CHECKING:
     from tidings.spark.sweep.driver import Sweep

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import ConnectTimeout, Json, TlsAuthority, TokenFile, make_bus, option
-from tidings.cli.output import discard_output, make_table, print_json, print_line, table_text
-from tidings.cli.top_rates import RATES, Look, Shown, rates
+from tidings.cli.shared.options import ConnectTimeout, Json, TlsAuthority, TokenFile, make_bus, option
+from tidings.cli.shared.output import discard_output, make_table, print_json, print_line, table_text
+from tidings.cli.shared.top_rates import RATES, Look, Shown, rates
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from tidings.services.host import ApplicationHost
+    from tidings.bus.host import ApplicationHost
 
 Urls = Annotated[
     list[str],
@@ -59,7 +59,7 @@ def top(
     json: Json = False,
 ) -> None:
     """Show the traffic of brokers and of their sessions, again and again; until Ctrl-C or --count."""
-    from tidings.cli.running import Stopped, run
+    from tidings.cli.shared.running import Stopped, run
 
     watched = [Watched(url, token_file, tls_ca, connect_timeout) for url in dict.fromkeys(urls)]
     screen = Screen(sessions, as_json=json)
@@ -99,8 +99,8 @@ class Watched:
     def __init__(
         self, url: str, token_file: Path | None, tls_authority: Path | None, timeout_s: float
     ) -> None:
-        from tidings.model.errors import TidingsError
-        from tidings.services.overlay import client_name
+        from tidings.bus.overlay import client_name
+        from tidings.core.errors import TidingsError
 
         self.url = url
         self.name = client_name()

@@ -9,20 +9,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidings.cli.broker_options import UpOptions
-from tidings.cli.exits import report
-from tidings.cli.option_table import given_flags, verb
-from tidings.cli.options import Json, Quiet
-from tidings.cli.output import print_json, print_line, print_table
-from tidings.cli.up_scenario import Check, Out, ScenarioFile, Seed, up_scenario
+from tidings.cli.shared.broker_options import UpOptions
+from tidings.cli.shared.exits import report
+from tidings.cli.shared.option_table import given_flags, verb
+from tidings.cli.shared.options import Json, Quiet
+from tidings.cli.shared.output import print_json, print_line, print_table
+from tidings.cli.shared.up_scenario import Check, Out, ScenarioFile, Seed, up_scenario
 
 if TYPE_CHECKING:
-    from tidings.cli.processes import BrokerNetwork, BrokerProcess, EpidemicNetwork, GuaranteedNetwork
-    from tidings.cli.sequencer_processes import SequencerProcess, SequencerProcesses
-    from tidings.cli.topology import TopologyFile, Up
-    from tidings.net.address import Address
-    from tidings.protocol.recovery.settings import RecoverySettings
-    from tidings.scenario.schema import Mode
+    from tidings.core.overlay.epidemic.settings import RecoverySettings
+    from tidings.drivers.address import Address
+    from tidings.drivers.processes.brokers import (
+        BrokerNetwork,
+        BrokerProcess,
+        EpidemicNetwork,
+        GuaranteedNetwork,
+    )
+    from tidings.drivers.processes.sequencers import SequencerProcess, SequencerProcesses
+    from tidings.drivers.processes.topology_file import TopologyFile, Up
+    from tidings.scenarios.file.schema import Mode
 
 TopologyPath = Annotated[
     Path | None, typer.Argument(metavar="[TOPOLOGY]", help="A topology file (TOML).", show_default=False)
@@ -40,7 +45,7 @@ def run_up(
     quiet: Quiet = False,
 ) -> None:
     """Run a network of brokers as processes of this machine, until Ctrl-C; or a whole scenario, to its end."""
-    from tidings.cli.running import Stopped, run
+    from tidings.cli.shared.running import Stopped, run
 
     if scenario is not None or out is not None or seed is not None or check:
         for flag in [*([] if topology is None else ["TOPOLOGY"]), *given_flags(options)]:
@@ -62,10 +67,16 @@ up = verb("up", UpOptions, run_up)
 def make_network(options: UpOptions, path: Path | None = None) -> BrokerNetwork:
     import msgspec
 
-    from tidings.cli.processes import BrokerNetwork
-    from tidings.cli.topology import DEFAULT_BROKERS, TopologyFile, addresses, read_network_file, tree
-    from tidings.net.guaranteed import DEFAULT_WINDOW
-    from tidings.scenario.schema import Overlay
+    from tidings.drivers.processes.brokers import BrokerNetwork
+    from tidings.drivers.processes.topology_file import (
+        DEFAULT_BROKERS,
+        TopologyFile,
+        addresses,
+        read_network_file,
+        tree,
+    )
+    from tidings.drivers.sockets.guaranteed import DEFAULT_WINDOW
+    from tidings.scenarios.file.schema import Overlay
 
     if path is None:
         file = TopologyFile(overlay=Overlay(mode=options.mode or "best-effort", window=DEFAULT_WINDOW))
@@ -96,10 +107,10 @@ def make_sequencers(
     mode: Mode, where: Up, options: UpOptions, brokers: Mapping[str, Address]
 ) -> SequencerProcesses | None:
     """None: nobody asks for an order."""
-    from tidings.cli.sequencer_processes import NODES, SequencerProcesses, three_nodes
-    from tidings.cli.topology import addresses_from
-    from tidings.model.errors import OrderError
-    from tidings.net.address import url
+    from tidings.core.errors import OrderError
+    from tidings.drivers.address import url
+    from tidings.drivers.processes.sequencers import NODES, SequencerProcesses, three_nodes
+    from tidings.drivers.processes.topology_file import addresses_from
 
     order = options.order or where.order
     topics = options.order_topics or where.order_topics
@@ -124,7 +135,7 @@ def make_sequencers(
 
 def guaranteed_network(file: TopologyFile, options: UpOptions) -> GuaranteedNetwork | None:
     """What its brokers share; None if the network is of another mode."""
-    from tidings.cli.processes import GuaranteedNetwork
+    from tidings.drivers.processes.brokers import GuaranteedNetwork
 
     overlay = file.overlay
     if overlay.mode != "guaranteed":
@@ -139,8 +150,8 @@ def guaranteed_network(file: TopologyFile, options: UpOptions) -> GuaranteedNetw
 
 def epidemic_network(file: TopologyFile, options: UpOptions) -> EpidemicNetwork | None:
     """What its brokers share; None if the network is of another mode."""
-    from tidings.cli.loss import parse_loss
-    from tidings.cli.processes import EpidemicNetwork
+    from tidings.cli.shared.loss import parse_loss
+    from tidings.drivers.processes.brokers import EpidemicNetwork
 
     loss = file.up.loss if options.loss is None else options.loss
     if file.overlay.mode != "epidemic":
@@ -155,11 +166,11 @@ def recovery_of(file: TopologyFile, options: UpOptions) -> RecoverySettings:
     """The file's table; the flag goes before its algorithm."""
     from msgspec.structs import replace
 
-    from tidings.protocol.recovery.settings import RecoverySettings
+    from tidings.core.overlay.epidemic.settings import RecoverySettings
 
     settings = RecoverySettings()
     if file.recovery is not None:
-        from tidings.simulator.run import recovery_settings
+        from tidings.scenarios.simulate import recovery_settings
 
         settings = recovery_settings(file.recovery)
     return settings if options.recovery is None else replace(settings, algorithm=options.recovery)
@@ -167,7 +178,7 @@ def recovery_of(file: TopologyFile, options: UpOptions) -> RecoverySettings:
 
 async def keep_up(network: BrokerNetwork, *, as_json: bool) -> None:
     """Until a signal ends it, or the last broker is gone."""
-    from tidings.model.errors import ConnectionFailed
+    from tidings.core.errors import ConnectionFailed
 
     async with network:
         show(network, as_json=as_json)
@@ -216,7 +227,7 @@ def show(network: BrokerNetwork, *, as_json: bool) -> None:
 
 async def watch(process: BrokerProcess | SequencerProcess, *, as_json: bool) -> None:
     """Tell when a broker or a sequencer ends; the others go on."""
-    from tidings.cli.processes import BrokerProcess
+    from tidings.drivers.processes.brokers import BrokerProcess
 
     await process.wait()
     last = process.last_error_line

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from tidings.model.event import Event
-from tidings.model.run import Arrival
-from tidings.model.subscription import Subscription
-from tidings.services.service import EventService
-from tidings.services.stream import Stream
+from tidings.bus.service import EventService
+from tidings.bus.stream import Stream
+from tidings.core.events.event import Event
+from tidings.core.events.run import Arrival
+from tidings.core.events.subscription import Subscription
 
 
 class Intake(Stream):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from tidings.model.errors import ArchiveError
-from tidings.model.event import Event
-from tidings.model.run import Arrival
-from tidings.protocol.application.bookmark import Reached
-from tidings.protocol.client import MAX_TRACKED_SOURCES
+from tidings.core.client.bookmark import Reached
+from tidings.core.client.session import MAX_TRACKED_SOURCES
+from tidings.core.errors import ArchiveError
+from tidings.core.events.event import Event
+from tidings.core.events.run import Arrival
 
 ALIVE, BROKER, DISK, WHO = OWN_MARKS = ("~alive", "~broker", "~disk", "~who")
 """Marks beside those of the sources: when the recorder last ran, at which broker, with which disk of that, and under

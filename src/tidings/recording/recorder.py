@@ -21,20 +21,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tidings.archive import Archive, ArchiveSettings
-from tidings.model.errors import ArchiveError, ArchiveFull, OrderError, TidingsError, WireError
-from tidings.model.event import Event
-from tidings.model.run import Arrival
-from tidings.model.subscription import OrderName, Subscription
-from tidings.net.client import Opener
-from tidings.opening import connect_as
-from tidings.protocol.application.application import ORDERED
-from tidings.protocol.attachments import ABSENT_NS
+from tidings.bus.connect import connect_as
+from tidings.bus.service import EventService, parse_order
+from tidings.bus.stream import EventsMissed
+from tidings.core.client.application import ORDERED
+from tidings.core.errors import ArchiveError, ArchiveFull, OrderError, TidingsError, WireError
+from tidings.core.events.event import Event
+from tidings.core.events.run import Arrival
+from tidings.core.events.subscription import OrderName, Subscription
+from tidings.core.overlay.guaranteed.attachments import ABSENT_NS
+from tidings.drivers.sockets.client import Opener
 from tidings.recording.gaps import Missing, PendingGaps
 from tidings.recording.intake import Intake
 from tidings.recording.marks import ALIVE, BROKER, DISK, WHO, Changes, Marks
-from tidings.services.service import EventService, parse_order
-from tidings.services.stream import EventsMissed
+from tidings.storage.archive import Archive, ArchiveSettings
 
 SUBSCRIPTION = "archive"
 BATCH_EVENTS = 4_096

@@ -16,14 +16,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tidings.archive import events_of
-from tidings.model.errors import ArchiveAhead, ArchiveTrimmed, ConnectionFailed
-from tidings.model.event import Event
-from tidings.model.subscription import Interest, make_interest
-from tidings.net.archive_client import open_reader
-from tidings.opening import connect, connect_as
-from tidings.services.overlay import SCHEMES
-from tidings.services.service import EventService
+from tidings.bus.connect import connect, connect_as
+from tidings.bus.overlay import SCHEMES
+from tidings.bus.service import EventService
+from tidings.core.errors import ArchiveAhead, ArchiveTrimmed, ConnectionFailed
+from tidings.core.events.event import Event
+from tidings.core.events.subscription import Interest, make_interest
+from tidings.drivers.sockets.archive_client import open_reader
+from tidings.storage.archive import events_of
 
 BATCH_EVENTS = 1_024
 """Published, and waited for, at once."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidings.archive import ArchiveReader, events_of
-from tidings.model.event import Event
-from tidings.model.subscription import Subscription
-from tidings.trace.writer import TraceWriter
+from tidings.core.events.event import Event
+from tidings.core.events.subscription import Subscription
+from tidings.scenarios.trace.writer import TraceWriter
+from tidings.storage.archive import ArchiveReader, events_of
 
 MAX_RECENT = 1_000_000
 """Events that are known to be in `published`; one that comes again after so many others is there twice."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tidings
-from tidings.model.errors import PipelineError
+from tidings.core.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from tidings.model.errors import TidingsError
+from tidings.core.errors import TidingsError
 from tidings.storage.files import beside, replaced
 from tidings.storage.mark import CommitMark, clear_mark, read_mark
 from tidings.storage.troubles import Troubles, is_full, one_line

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tidings.model.errors import TidingsError
+from tidings.core.errors import TidingsError
 
 _FULL_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # A write that failed for a quota or a limit on file sizes is reported as a bad one, not as a full disk.

@@ -7,14 +7,14 @@ from typing import Any, cast
 import pytest
 
 from epidemic_network import NS_PER_MS, NS_PER_S, LoneBroker
-from tidings.model.messages import Message
-from tidings.model.recovery_messages import Ask, Carried, Fragment, Lost, Solicit
-from tidings.protocol.kernel import Port
-from tidings.protocol.recovery.answers import Answers
-from tidings.protocol.recovery.assemblies import Assemblies
-from tidings.protocol.recovery.budget import Budget, data_bytes
-from tidings.protocol.recovery.settings import RecoverySettings
-from tidings.wire.codec import decode, encode
+from tidings.core.kernel import Port
+from tidings.core.messages import Message
+from tidings.core.overlay.epidemic.answers import Answers
+from tidings.core.overlay.epidemic.assemblies import Assemblies
+from tidings.core.overlay.epidemic.budget import Budget, data_bytes
+from tidings.core.overlay.epidemic.messages import Ask, Carried, Fragment, Lost, Solicit
+from tidings.core.overlay.epidemic.settings import RecoverySettings
+from tidings.core.wire.codec import decode, encode
 
 EVERYTHING = (0, 2**62)
 BACKWARDS = (2**62, 0)
@@ -153,7 +153,7 @@ def test_a_request_that_is_repeated_later_is_answered_again() -> None:
 
 
 def test_what_is_remembered_of_answers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidings.protocol.recovery.answers.MAX_REMEMBERED", 20)
+    monkeypatch.setattr("tidings.core.overlay.epidemic.answers.MAX_REMEMBERED", 20)
     broker = lone(100)
     broker.receive("far", ask(EVERYTHING))
     assert len(broker.broker.gossip.answers._answered) == 20

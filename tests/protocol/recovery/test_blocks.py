@@ -12,12 +12,11 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from breadth import examples
-from tidings.model.errors import AttributeValueError, WireError
-from tidings.model.event import MAX_EVENT_BYTES, Publication, make_publication
-from tidings.model.recovery_messages import Carried, Fragment, Lack
-from tidings.protocol.recovery import blocks
-from tidings.protocol.recovery.assemblies import Assemblies
-from tidings.protocol.recovery.blocks import (
+from tidings.core.errors import AttributeValueError, WireError
+from tidings.core.events.event import MAX_EVENT_BYTES, Publication, make_publication
+from tidings.core.overlay.epidemic import blocks
+from tidings.core.overlay.epidemic.assemblies import Assemblies
+from tidings.core.overlay.epidemic.blocks import (
     ASSEMBLY_OVERHEAD_BYTES,
     BLOCK_OVERHEAD_BYTES,
     MAX_GENERATION_BLOCKS,
@@ -26,7 +25,8 @@ from tidings.protocol.recovery.blocks import (
     checksum,
     plan,
 )
-from tidings.wire.codec import decode, encode
+from tidings.core.overlay.epidemic.messages import Carried, Fragment, Lack
+from tidings.core.wire.codec import decode, encode
 
 NUMBERS = ((b"pattern1", 5, 17), (b"pattern2", 3, 2))
 ROUTE = ("one", "two")

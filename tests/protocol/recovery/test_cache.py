@@ -16,13 +16,13 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.model.event import make_publication
-from tidings.model.recovery_messages import PatternNumbers, later
-from tidings.model.run import RunMaker, singles
-from tidings.protocol.recovery import cache as cache_module
-from tidings.protocol.recovery.cache import Cached, EventCache
-from tidings.protocol.recovery.settings import CachePolicy
-from tidings.structures.range_set import RangeSet
+from tidings.core.events.event import make_publication
+from tidings.core.events.run import RunMaker, singles
+from tidings.core.overlay.epidemic import cache as cache_module
+from tidings.core.overlay.epidemic.cache import Cached, EventCache
+from tidings.core.overlay.epidemic.messages import PatternNumbers, later
+from tidings.core.overlay.epidemic.settings import CachePolicy
+from tidings.core.structures.range_set import RangeSet
 
 A, B, C = b"pattern-a", b"pattern-b", b"pattern-c"
 ABSURD = 2**63 - 1

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from breadth import examples
 from recording_port import RecordingPort
-from tidings.model.recovery_messages import Announce, BrokerEntry
-from tidings.protocol.kernel import Port
-from tidings.protocol.recovery.circle import Circle, pull_strategy, push_strategy
-from tidings.protocol.recovery.directory import Directory
-from tidings.protocol.recovery.settings import Algorithm, RecoverySettings, Strategy
+from tidings.core.kernel import Port
+from tidings.core.overlay.epidemic.circle import Circle, pull_strategy, push_strategy
+from tidings.core.overlay.epidemic.directory import Directory
+from tidings.core.overlay.epidemic.messages import Announce, BrokerEntry
+from tidings.core.overlay.epidemic.settings import Algorithm, RecoverySettings, Strategy
 
 A, B = b"patternA", b"patternB"
 LABELS = {"b1": (0, 0), "b2": (0, 1), "b3": (0, 0, 0), "b4": (0, 1, 0), "b5": (0, 0, 1)}

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.protocol.recovery import counted
-from tidings.protocol.recovery.counted import Counted
+from tidings.core.overlay.epidemic import counted
+from tidings.core.overlay.epidemic.counted import Counted
 
 A, B = b"pattern-a", b"pattern-b"
 COUNTS = st.tuples(st.integers(0, 3), st.integers(0, 5))

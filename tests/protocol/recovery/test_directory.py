@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 
 from breadth import examples
 from recording_port import RecordingPort
-from tidings.model.recovery_messages import (
+from tidings.core.facts import BrokerKnown, Misbehaviour
+from tidings.core.kernel import Node
+from tidings.core.overlay.epidemic import directory, roster
+from tidings.core.overlay.epidemic.directory import Directory, DirectoryListener
+from tidings.core.overlay.epidemic.messages import (
     MAX_ENTRY_PATTERNS,
     Announce,
     BrokerEntry,
@@ -21,17 +25,13 @@ from tidings.model.recovery_messages import (
     LabelAsk,
     LabelGiven,
 )
-from tidings.protocol.facts import BrokerKnown, Misbehaviour
-from tidings.protocol.kernel import Node
-from tidings.protocol.labels import ROOT, Label
-from tidings.protocol.recovery import directory, roster
-from tidings.protocol.recovery.directory import Directory, DirectoryListener
-from tidings.protocol.recovery.roster import Roster, announces, standing, version_parts
-from tidings.scenario.links import LinkSpec
-from tidings.scenario.schema import BernoulliLoss, UniformDelay
-from tidings.simulator.network import SimulatedNetwork
-from tidings.simulator.node import SimulatedNode
-from tidings.wire.codec import decode, encode
+from tidings.core.overlay.epidemic.roster import Roster, announces, standing, version_parts
+from tidings.core.overlay.labels import ROOT, Label
+from tidings.core.wire.codec import decode, encode
+from tidings.drivers.virtual.network import SimulatedNetwork
+from tidings.drivers.virtual.node import SimulatedNode
+from tidings.scenarios.file.links import LinkSpec
+from tidings.scenarios.file.schema import BernoulliLoss, UniformDelay
 
 NS_PER_S = 1_000_000_000
 PATTERNS = [bytes([index]) * 8 for index in range(12)]

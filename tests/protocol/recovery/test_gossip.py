@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from breadth import examples
 from epidemic_network import NS_PER_MS, NS_PER_S, TOPIC, EpidemicNetwork, LoneBroker
-from tidings.model.event import make_publication
-from tidings.model.messages import Message, Notify
-from tidings.model.recovery_messages import (
+from tidings.core.events.event import make_publication
+from tidings.core.events.subscription import make_interest
+from tidings.core.messages import Message, Notify
+from tidings.core.overlay.epidemic.blocks import Assembly, checksum
+from tidings.core.overlay.epidemic.messages import (
     Announce,
     Ask,
     BrokerEntry,
@@ -29,11 +31,9 @@ from tidings.model.recovery_messages import (
     Offer,
     Solicit,
 )
-from tidings.model.subscription import make_interest
-from tidings.protocol.recovery.blocks import Assembly, checksum
-from tidings.protocol.recovery.pulls import DIGEST_BYTES
-from tidings.protocol.recovery.settings import Algorithm, RecoverySettings
-from tidings.wire.codec import decode, encode
+from tidings.core.overlay.epidemic.pulls import DIGEST_BYTES
+from tidings.core.overlay.epidemic.settings import Algorithm, RecoverySettings
+from tidings.core.wire.codec import decode, encode
 
 EVERYTHING = (0, 2**62)
 INTERVAL_NS = 200 * NS_PER_MS

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from epidemic_network import NS_PER_MS, NS_PER_S, EpidemicNetwork, LoneBroker, Passage
-from tidings.model.messages import PatternCount
-from tidings.model.recovery_messages import (
+from tidings.core.messages import PatternCount
+from tidings.core.overlay.epidemic import high_water
+from tidings.core.overlay.epidemic.messages import (
     MAX_NUMBERS,
     HighWater,
     HighWaterTaken,
     PatternNumbers,
     Solicit,
 )
-from tidings.protocol.recovery import high_water
-from tidings.protocol.recovery.settings import RecoverySettings
+from tidings.core.overlay.epidemic.settings import RecoverySettings
 
 INTERVAL_NS = 200 * NS_PER_MS
 

@@ -8,11 +8,11 @@ from random import Random
 import pytest
 
 from recording_port import RecordingPort
-from tidings.model.recovery_messages import LinkCount
-from tidings.protocol.recovery import link_loss
-from tidings.protocol.recovery.link_loss import LinkLoss, LossEstimate, least_move
-from tidings.scenario.channels import loss_sampler
-from tidings.scenario.schema import BernoulliLoss, GilbertLoss, Loss, NoLoss
+from tidings.core.overlay.epidemic import link_loss
+from tidings.core.overlay.epidemic.link_loss import LinkLoss, LossEstimate, least_move
+from tidings.core.overlay.epidemic.messages import LinkCount
+from tidings.scenarios.file.channels import loss_sampler
+from tidings.scenarios.file.schema import BernoulliLoss, GilbertLoss, Loss, NoLoss
 
 NS_PER_S = 1_000_000_000
 CHANNELS: list[tuple[Loss, float]] = [

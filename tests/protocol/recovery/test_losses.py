@@ -11,12 +11,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.model.recovery_messages import PatternNumbers
-from tidings.model.subscription import Interest, make_interest
-from tidings.protocol.recovery import losses
-from tidings.protocol.recovery.losses import LossDetector, StreamKey, baseline_before
-from tidings.protocol.recovery.numbering import Numbering
-from tidings.structures.range_set import RangeSet
+from tidings.core.events.subscription import Interest, make_interest
+from tidings.core.overlay.epidemic import losses
+from tidings.core.overlay.epidemic.losses import LossDetector, StreamKey, baseline_before
+from tidings.core.overlay.epidemic.messages import PatternNumbers
+from tidings.core.overlay.epidemic.numbering import Numbering
+from tidings.core.structures.range_set import RangeSet
 
 GRACE, MAX_AGE = 3, 12
 A, B = b"pattern-a", b"pattern-b"

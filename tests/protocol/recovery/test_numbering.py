@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.model.recovery_messages import MAX_NUMBERS
-from tidings.model.subscription import Interest, make_interest
-from tidings.protocol.recovery import numbering as numbering_module
-from tidings.protocol.recovery.numbering import Numbering
+from tidings.core.events.subscription import Interest, make_interest
+from tidings.core.overlay.epidemic import numbering as numbering_module
+from tidings.core.overlay.epidemic.messages import MAX_NUMBERS
+from tidings.core.overlay.epidemic.numbering import Numbering
 
 
 def interest_with_key(key: bytes) -> Interest:

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.protocol.labels import Label
-from tidings.protocol.recovery import partners
-from tidings.protocol.recovery.partners import (
+from tidings.core.overlay.epidemic import partners
+from tidings.core.overlay.epidemic.partners import (
     PartnerSelection,
     is_deep,
     loss_weight,
     may_push,
     topology_weight,
 )
-from tidings.protocol.recovery.settings import Strategy
+from tidings.core.overlay.epidemic.settings import Strategy
+from tidings.core.overlay.labels import Label
 
 TREE: list[Label] = [(0, *rest) for depth in range(4) for rest in product(range(3), repeat=depth)]
 """The tree of the paper's experiment: 40 brokers, level by level."""

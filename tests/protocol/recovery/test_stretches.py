@@ -28,21 +28,21 @@ from epidemic_network import (
     first_copy,
     run_of,
 )
-from tidings.model.errors import WireError
-from tidings.model.event import INT_MAX, make_publication
-from tidings.model.messages import Confirm, Message, Notify, PublishFailed
-from tidings.model.recovery_messages import Ask, Carried, Fragment, PatternNumbers, Solicit, later
-from tidings.model.run import Run, RunMaker, Stretch, decode_stretch, singles, stamped, stripped
-from tidings.model.subscription import Order, Subscription, make_interest
-from tidings.model.timestamp import Timestamp
-from tidings.protocol.matching import Matcher
-from tidings.protocol.recovery import patterns
-from tidings.protocol.recovery.losses import LossDetector
-from tidings.protocol.recovery.numbering import Numbering
-from tidings.protocol.recovery.patterns import Patterns
-from tidings.protocol.recovery.settings import Algorithm, RecoverySettings
-from tidings.structures.recent_ids import RecentIds
-from tidings.wire.codec import decode, encode
+from tidings.core.errors import WireError
+from tidings.core.events.event import INT_MAX, make_publication
+from tidings.core.events.run import Run, RunMaker, Stretch, decode_stretch, singles, stamped, stripped
+from tidings.core.events.subscription import Order, Subscription, make_interest
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.messages import Confirm, Message, Notify, PublishFailed
+from tidings.core.overlay.epidemic import patterns
+from tidings.core.overlay.epidemic.losses import LossDetector
+from tidings.core.overlay.epidemic.messages import Ask, Carried, Fragment, PatternNumbers, Solicit, later
+from tidings.core.overlay.epidemic.numbering import Numbering
+from tidings.core.overlay.epidemic.patterns import Patterns
+from tidings.core.overlay.epidemic.settings import Algorithm, RecoverySettings
+from tidings.core.overlay.matching import Matcher
+from tidings.core.structures.recent_ids import RecentIds
+from tidings.core.wire.codec import decode, encode
 
 TOPICS = ("/a", "/b", "/a/c")
 INTERESTS: tuple[tuple[str, ...], ...] = (

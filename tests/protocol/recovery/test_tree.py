@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from epidemic_network import NS_PER_S, LoneBroker
-from tidings.model.messages import Notify, PublishFailed
-from tidings.model.recovery_messages import Carried, Fragment
-from tidings.protocol.recovery import tree
-from tidings.protocol.recovery.blocks import Assembly, checksum
-from tidings.protocol.recovery.settings import RecoverySettings
+from tidings.core.messages import Notify, PublishFailed
+from tidings.core.overlay.epidemic import tree
+from tidings.core.overlay.epidemic.blocks import Assembly, checksum
+from tidings.core.overlay.epidemic.messages import Carried, Fragment
+from tidings.core.overlay.epidemic.settings import RecoverySettings
 
 PAYLOAD = bytes(range(256)) * 10
 NEIGHBOUR = "it is no neighbour and sent an event by the tree"

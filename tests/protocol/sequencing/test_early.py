@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tidings.protocol.sequencing.early import EARLY_LIMIT, Early
+from tidings.core.ordering.replication.early import EARLY_LIMIT, Early
 
 
 def test_what_is_next_finds_room_among_what_is_far_ahead() -> None:

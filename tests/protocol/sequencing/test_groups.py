@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.protocol.sequencing.groups import Groups
-from tidings.protocol.sequencing.stamps import Chain
+from tidings.core.ordering.groups import Groups
+from tidings.core.ordering.stamps import Chain
 
 TOPICS = 6
 topic_sets = st.frozensets(st.integers(0, TOPICS - 1))

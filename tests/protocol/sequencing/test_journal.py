@@ -7,8 +7,9 @@ from random import Random
 import pytest
 
 from sequencer_network import FullStore, Tables
-from tidings.model.errors import OrderError, StoreFull
-from tidings.model.ordering_messages import (
+from tidings.core.errors import OrderError, StoreFull
+from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.messages import (
     ChainItem,
     ChainTaken,
     ChangeSubscription,
@@ -20,15 +21,14 @@ from tidings.model.ordering_messages import (
     PublisherGone,
     SubscriberExpired,
 )
-from tidings.protocol.sequencing.journal import Journal
-from tidings.protocol.sequencing.layout import Layout, Place
-from tidings.protocol.sequencing.machine import (
+from tidings.core.ordering.replication.journal import Journal
+from tidings.core.ordering.server.machine import (
     Input,
     SequencerMachine,
     decode_inputs,
     encode_inputs,
 )
-from tidings.protocol.store import MemoryStore
+from tidings.core.store import MemoryStore
 
 LAYOUT = Layout(
     [Place("high", ("/0", "/1")), Place("middle", ("/2", "/3")), Place("low", ("/4", "/5"))], causal=False

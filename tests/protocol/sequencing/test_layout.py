@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from tidings.model.errors import OrderError
-from tidings.model.topics import TopicPattern
-from tidings.protocol.sequencing.layout import (
+from tidings.core.errors import OrderError
+from tidings.core.events.topics import TopicPattern
+from tidings.core.ordering.layout import (
     EVERYTHING,
     MAX_SERVERS,
     SHOWN,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from recording_port import RecordingPort
-from tidings.model.ordering_messages import ChangeSubscription, Create, PublisherGone
-from tidings.protocol.sequencing.client import OrderBroken, OrderingModule
-from tidings.protocol.sequencing.layout import Layout, Place, single
-from tidings.protocol.sequencing.machine import SequencerMachine
-from tidings.protocol.sequencing.node import SequencerNode
-from tidings.protocol.store import MemoryStore
+from tidings.core.ordering.layout import Layout, Place, single
+from tidings.core.ordering.messages import ChangeSubscription, Create, PublisherGone
+from tidings.core.ordering.module import OrderBroken, OrderingModule
+from tidings.core.ordering.replication.node import SequencerNode
+from tidings.core.ordering.server.machine import SequencerMachine
+from tidings.core.store import MemoryStore
 
 LAYOUT = Layout([Place("high", ("/a",)), Place("low", ("/b",))])
 LOST = "sequencer server low lost its state"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from recording_port import RecordingPort
-from tidings.model.ordering_messages import EventStamps, NotActive, PublisherAlive
-from tidings.protocol.sequencing.client import LOST_NS, NumbersLost, OrderBroken, OrderingModule
-from tidings.protocol.sequencing.layout import Layout, Place
-from tidings.protocol.sequencing.node import SequencerNode
-from tidings.protocol.store import MemoryStore
+from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.messages import EventStamps, NotActive, PublisherAlive
+from tidings.core.ordering.module import LOST_NS, NumbersLost, OrderBroken, OrderingModule
+from tidings.core.ordering.replication.node import SequencerNode
+from tidings.core.store import MemoryStore
 
 ALONE = Layout([Place("s", ("/a",))])
 PAIR = Layout([Place("s", ("/a",), node="a", standby="b", witness="w")])

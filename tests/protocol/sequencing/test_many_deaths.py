@@ -7,13 +7,13 @@ from random import Random
 import pytest
 
 from recording_port import RecordingPort
-from tidings.model.ordering_messages import ChangeSubscription, Create, CreateRelay, Identity
-from tidings.model.timestamp import Timestamp
-from tidings.protocol.sequencing import server as server_module
-from tidings.protocol.sequencing.layout import Layout, Place
-from tidings.protocol.sequencing.machine import SequencerMachine
-from tidings.protocol.sequencing.server import NoOps, SequencerServer
-from tidings.protocol.sequencing.stamps import Chain
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.messages import ChangeSubscription, Create, CreateRelay, Identity
+from tidings.core.ordering.server import server as server_module
+from tidings.core.ordering.server.machine import SequencerMachine
+from tidings.core.ordering.server.server import NoOps, SequencerServer
+from tidings.core.ordering.stamps import Chain
 
 
 class Name(str):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-import tidings.protocol.sequencing.no_ops as no_ops
-from tidings.model.timestamp import Timestamp
-from tidings.protocol.sequencing.layout import single
-from tidings.protocol.sequencing.machine import PublishNoOps
+import tidings.core.ordering.no_ops as no_ops
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.ordering.layout import single
+from tidings.core.ordering.server.machine import PublishNoOps
 
 
 @given(st.lists(st.sampled_from(["add", "take", "confirm", "fail"]), max_size=80), st.randoms())

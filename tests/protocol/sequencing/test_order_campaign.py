@@ -19,7 +19,7 @@ from order_explorer import (
     run_random,
     take_shortcuts,
 )
-from tidings.protocol.sequencing.subscriber import OrderedSubscriber, Patience
+from tidings.core.ordering.subscriber import OrderedSubscriber, Patience
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 from recording_port import RecordingPort
-from tidings.model.errors import OrderError
-from tidings.model.ordering_messages import (
+from tidings.core.errors import OrderError
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.facts import Misbehaviour
+from tidings.core.ordering import module as client_module
+from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.messages import (
     ChainItem,
     ChangeSubscription,
     Create,
@@ -22,10 +26,7 @@ from tidings.model.ordering_messages import (
     SubscriberDisowned,
     WalkDone,
 )
-from tidings.model.timestamp import Timestamp
-from tidings.protocol.facts import Misbehaviour
-from tidings.protocol.sequencing import client as client_module
-from tidings.protocol.sequencing.client import (
+from tidings.core.ordering.module import (
     Joined,
     OrderBroken,
     OrderingClient,
@@ -33,9 +34,8 @@ from tidings.protocol.sequencing.client import (
     PublishNow,
     Shown,
 )
-from tidings.protocol.sequencing.layout import Layout, Place
-from tidings.protocol.sequencing.machine import PublishNoOps, SequencerMachine
-from tidings.protocol.sequencing.stamps import Chain, check_stamp
+from tidings.core.ordering.server.machine import PublishNoOps, SequencerMachine
+from tidings.core.ordering.stamps import Chain, check_stamp
 
 PLACES = (
     Place("high", ("/0",), standby="low", witness="third"),

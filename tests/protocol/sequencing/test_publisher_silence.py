@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from recording_port import RecordingPort
-from tidings.protocol.sequencing.publisher import REPEAT_NS, OrderedPublisher
-from tidings.protocol.sequencing.stamps import Chain
+from tidings.core.ordering.publisher import REPEAT_NS, OrderedPublisher
+from tidings.core.ordering.stamps import Chain
 
 
 def test_only_the_first_unanswered_request_says_that_a_server_is_silent() -> None:

@@ -16,10 +16,11 @@ import pytest
 from breadth import few
 from recording_port import RecordingPort
 from sequencer_network import SECOND, TIMES, FullStore, Tables, replay, run
-from tidings.model import ordering_messages
-from tidings.model.errors import OrderError, StoreError
-from tidings.model.messages import Message, WireMessage
-from tidings.model.ordering_messages import (
+from tidings.core.errors import OrderError, StoreError
+from tidings.core.messages import Message, WireMessage
+from tidings.core.ordering import messages as ordering_messages
+from tidings.core.ordering.layout import Layout, Place, single
+from tidings.core.ordering.messages import (
     AnswersTaken,
     Between,
     ChainItem,
@@ -44,19 +45,18 @@ from tidings.model.ordering_messages import (
     WalkAgain,
     WalkDone,
 )
-from tidings.protocol.sequencing import journal as journal_module
-from tidings.protocol.sequencing import transfer as transfer_module
-from tidings.protocol.sequencing.client import OrderingModule
-from tidings.protocol.sequencing.journal import Journal
-from tidings.protocol.sequencing.layout import Layout, Place, single
-from tidings.protocol.sequencing.machine import PublishNoOps, SequencerMachine
-from tidings.protocol.sequencing.node import SequencerNode
-from tidings.protocol.sequencing.publisher import EventStamped
-from tidings.protocol.sequencing.replica import Replica
-from tidings.protocol.sequencing.server import SequencerServer
-from tidings.protocol.sequencing.standby_link import StandbyLink
-from tidings.protocol.sequencing.witness import NOBODY, Witness
-from tidings.protocol.store import Change, MemoryStore
+from tidings.core.ordering.module import OrderingModule
+from tidings.core.ordering.publisher import EventStamped
+from tidings.core.ordering.replication import journal as journal_module
+from tidings.core.ordering.replication import transfer as transfer_module
+from tidings.core.ordering.replication.journal import Journal
+from tidings.core.ordering.replication.node import SequencerNode
+from tidings.core.ordering.replication.replica import Replica
+from tidings.core.ordering.replication.standby_link import StandbyLink
+from tidings.core.ordering.replication.witness import NOBODY, Witness
+from tidings.core.ordering.server.machine import PublishNoOps, SequencerMachine
+from tidings.core.ordering.server.server import SequencerServer
+from tidings.core.store import Change, MemoryStore
 
 SCALE = float(os.environ.get("SEQUENCER_RUNS", "1"))
 PARTS = 4

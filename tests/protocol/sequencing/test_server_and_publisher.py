@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from recording_port import RecordingPort
-from tidings.model import ordering_messages
-from tidings.model.messages import WireMessage
-from tidings.model.ordering_messages import (
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.facts import Misbehaviour
+from tidings.core.messages import WireMessage
+from tidings.core.ordering import messages as ordering_messages
+from tidings.core.ordering.messages import (
     MAX_BATCH,
     AnswersTaken,
     ChangeSubscription,
@@ -23,12 +25,10 @@ from tidings.model.ordering_messages import (
     WalkAgain,
     WalkDone,
 )
-from tidings.model.timestamp import Timestamp
-from tidings.protocol.facts import Misbehaviour
-from tidings.protocol.sequencing.publisher import EventStamped, OrderedPublisher
-from tidings.protocol.sequencing.server import MAX_LIVES, MAX_WINDOW, NoOps, SequencerServer
-from tidings.protocol.sequencing.stamps import Chain
-from tidings.protocol.sequencing.subscriber import MAX_AHEAD
+from tidings.core.ordering.publisher import EventStamped, OrderedPublisher
+from tidings.core.ordering.server.server import MAX_LIVES, MAX_WINDOW, NoOps, SequencerServer
+from tidings.core.ordering.stamps import Chain
+from tidings.core.ordering.subscriber import MAX_AHEAD
 
 CHAIN = Chain(["high", "middle", "low"], [0, 1, 2], 4)
 P = ("p", 0)

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recording_port import RecordingPort
-from tidings.model.ordering_messages import ChangeSubscription, WalkDone
-from tidings.model.timestamp import Timestamp
-from tidings.protocol.facts import Misbehaviour
-from tidings.protocol.sequencing.stamps import Chain
-from tidings.protocol.sequencing.subscriber import OrderedEvent, OrderedSubscriber, Patience, TopicsJoined
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.facts import Misbehaviour
+from tidings.core.ordering.messages import ChangeSubscription, WalkDone
+from tidings.core.ordering.stamps import Chain
+from tidings.core.ordering.subscriber import OrderedEvent, OrderedSubscriber, Patience, TopicsJoined
 
 TOPICS = 4
 

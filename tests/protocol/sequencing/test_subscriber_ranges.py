@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recording_port import RecordingPort
-from tidings.model.ordering_messages import WalkDone
-from tidings.model.timestamp import Timestamp
-from tidings.protocol.sequencing.stamps import Chain
-from tidings.protocol.sequencing.subscriber import OrderedEvent, OrderedSubscriber, Patience
-from tidings.structures.range_map import RangeMap
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.ordering.messages import WalkDone
+from tidings.core.ordering.stamps import Chain
+from tidings.core.ordering.subscriber import OrderedEvent, OrderedSubscriber, Patience
+from tidings.core.structures.range_map import RangeMap
 
 TOPICS = 3
 SECOND = 1_000_000_000

@@ -14,8 +14,13 @@ from typing import Any
 
 import msgspec
 
-from tidings.archive.reader import ArchiveReader
-from tidings.model.errors import PipelineError
+from tidings.core.errors import PipelineError
+from tidings.scenarios.trace.checkers.causal import CAUSAL_ORDER
+from tidings.scenarios.trace.checkers.gaps import AGREEMENT, GAP_FREE
+from tidings.scenarios.trace.checkers.once import EXACTLY_ONCE
+from tidings.scenarios.trace.checkers.per_source import FIFO
+from tidings.scenarios.trace.checkers.total import TOTAL_ORDER
+from tidings.scenarios.trace.verdict import Case, Found, Verdict, Witness, first_cases, verdict_of
 from tidings.spark.audit.archive_tasks import (
     NUMBERED,
     SIZE,
@@ -28,12 +33,7 @@ from tidings.spark.audit.archive_tasks import (
 from tidings.spark.audit.checks import known_guarantee
 from tidings.spark.audit.stages import Piece, Progress, Stages
 from tidings.spark.audit.tasks import FOUND, decoded
-from tidings.trace.checkers.causal import CAUSAL_ORDER
-from tidings.trace.checkers.gaps import AGREEMENT, GAP_FREE
-from tidings.trace.checkers.once import EXACTLY_ONCE
-from tidings.trace.checkers.per_source import FIFO
-from tidings.trace.checkers.total import TOTAL_ORDER
-from tidings.trace.verdict import Case, Found, Verdict, Witness, first_cases, verdict_of
+from tidings.storage.archive.reader import ArchiveReader
 
 INTACT = "intact"
 CHECKED = (EXACTLY_ONCE, FIFO, TOTAL_ORDER)

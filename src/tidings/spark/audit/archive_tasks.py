@@ -14,16 +14,16 @@ from zlib import crc32
 import msgspec
 import numpy as np
 
-from tidings.archive.reader import ArchiveReader
-from tidings.model.event import source_text
+from tidings.core.events.event import source_text
+from tidings.scenarios.trace.checkers.once import EXACTLY_ONCE
+from tidings.scenarios.trace.checkers.per_source import FIFO
+from tidings.scenarios.trace.checkers.total import TOTAL_ORDER, Shown, components, find_inversions
+from tidings.scenarios.trace.coded import Array, Mask, highest_before, segment_starts
+from tidings.scenarios.trace.verdict import Case, Found, Witness, first_cases
 from tidings.spark.audit.stages import Piece
 from tidings.spark.audit.tasks import FOUND, decoded
 from tidings.spark.audit.trace import packed
-from tidings.trace.checkers.once import EXACTLY_ONCE
-from tidings.trace.checkers.per_source import FIFO
-from tidings.trace.checkers.total import TOTAL_ORDER, Shown, components, find_inversions
-from tidings.trace.coded import Array, Mask, highest_before, segment_starts
-from tidings.trace.verdict import Case, Found, Witness, first_cases
+from tidings.storage.archive.reader import ArchiveReader
 
 BATCH_ROWS = 65_536
 VERIFIED, SIZE, NUMBERED = "verified", "size", "numbered"

@@ -20,6 +20,9 @@ from typing import Any
 
 import msgspec
 
+from tidings.scenarios.trace.checkers.gaps import AGREEMENT
+from tidings.scenarios.trace.checkers.once import EXACTLY_ONCE
+from tidings.scenarios.trace.verdict import Found, Verdict, verdict_of
 from tidings.spark.audit.checks import ACROSS_SUBSCRIBERS, MODES, Check, checks_of
 from tidings.spark.audit.files import Chunk, chunks, trace_files
 from tidings.spark.audit.metrics import METRICS, BucketMetrics, Quantities, put_together
@@ -40,9 +43,6 @@ from tidings.spark.audit.tasks import (
 )
 from tidings.spark.audit.trace import Job
 from tidings.spark.audit.traffic import TrafficSums, crashed_nodes, sum_traffic
-from tidings.trace.checkers.gaps import AGREEMENT
-from tidings.trace.checkers.once import EXACTLY_ONCE
-from tidings.trace.verdict import Found, Verdict, verdict_of
 
 MAX_BUCKETS = 50_000
 PUBLISHED_PER_ROW = 4

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from tidings.model.errors import PipelineError
-from tidings.trace.checkers import GUARANTEES, PROMISES, promised_by
-from tidings.trace.checkers.causal import CAUSAL_ORDER
-from tidings.trace.checkers.gaps import AGREEMENT, GAP_FREE
-from tidings.trace.checkers.per_source import FIFO
-from tidings.trace.checkers.total import TOTAL_ORDER
+from tidings.core.errors import PipelineError
+from tidings.scenarios.trace.checkers import GUARANTEES, PROMISES, promised_by
+from tidings.scenarios.trace.checkers.causal import CAUSAL_ORDER
+from tidings.scenarios.trace.checkers.gaps import AGREEMENT, GAP_FREE
+from tidings.scenarios.trace.checkers.per_source import FIFO
+from tidings.scenarios.trace.checkers.total import TOTAL_ORDER
 
 GUARANTEED = "guaranteed"
 MODES = ("asked", GUARANTEED)

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidings.model.errors import TraceError
-from tidings.trace.reader import conformed
-from tidings.trace.tables import TABLES
+from tidings.core.errors import TraceError
+from tidings.scenarios.trace.reader import conformed
+from tidings.scenarios.trace.tables import TABLES
 
 PUBLISHED, DELIVERED = "published", "delivered"
 

@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tidings.core.structures.histogram import SIGNIFICANT_BITS
+from tidings.scenarios.trace.checkers.once import duplicates
+from tidings.scenarios.trace.coded import Array, Coded, segment_starts
+from tidings.scenarios.trace.demand import demand
+from tidings.scenarios.trace.metrics import Latency, Metrics
 from tidings.spark.audit.stages import Piece
-from tidings.structures.histogram import SIGNIFICANT_BITS
-from tidings.trace.checkers.once import duplicates
-from tidings.trace.coded import Array, Coded, segment_starts
-from tidings.trace.demand import demand
-from tidings.trace.metrics import Latency, Metrics
 
 if TYPE_CHECKING:
     from tidings.spark.audit.trace import Job

@@ -14,15 +14,21 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from tidings.scenarios.trace.checkers.causal import CAUSAL_ORDER, find_late, source_edges
+from tidings.scenarios.trace.checkers.gaps import (
+    AGREEMENT,
+    Keyed,
+    find_unequal,
+    got_in_time,
+    missing_of_equals,
+)
+from tidings.scenarios.trace.checkers.total import Shown, SmallEdges, components, find_inversions, shown
+from tidings.scenarios.trace.coded import Array, Coded, Deliveries, segment_starts
+from tidings.scenarios.trace.verdict import Found
 from tidings.spark.audit.checks import Check
 from tidings.spark.audit.stages import Piece
 from tidings.spark.audit.tasks import EDGE, FOUND
 from tidings.spark.audit.trace import Job, bucket_coded, packed, unpacked
-from tidings.trace.checkers.causal import CAUSAL_ORDER, find_late, source_edges
-from tidings.trace.checkers.gaps import AGREEMENT, Keyed, find_unequal, got_in_time, missing_of_equals
-from tidings.trace.checkers.total import Shown, SmallEdges, components, find_inversions, shown
-from tidings.trace.coded import Array, Coded, Deliveries, segment_starts
-from tidings.trace.verdict import Found
 
 ON_CYCLES, SHOWN, SEEN, MISSING, GOT = "on cycles", "shown", "seen", "missing", "got"
 COMPONENT = np.dtype([("event", "<i8"), ("component", "<i8")])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tidings.model.errors import PipelineError
+from tidings.core.errors import PipelineError
 from tidings.spark.audit.auditing import Audited
 from tidings.spark.audit.metrics import NS_PER_MS, TIME_BINS
 

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidings.scenarios.trace.verdict import Verdict
 from tidings.spark.audit.archive import ArchivesAudited
 from tidings.spark.audit.auditing import Audited
 from tidings.spark.audit.plots import draw
 from tidings.spark.audit.run import Report
-from tidings.trace.verdict import Verdict
 
 MAX_PLOTTED = 10
 """Traces that get plots; of the others there are the tables."""

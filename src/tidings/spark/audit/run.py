@@ -13,7 +13,8 @@ from typing import cast
 
 import msgspec
 
-from tidings.model.errors import PipelineError
+from tidings.core.errors import PipelineError
+from tidings.scenarios.trace.tables import TABLES
 from tidings.spark.audit.archive import ArchivesAudited, audit_archives, check_named
 from tidings.spark.audit.auditing import Audited, Request, Sizes, audit_trace
 from tidings.spark.audit.checks import known_guarantee
@@ -21,7 +22,6 @@ from tidings.spark.audit.files import trace_files
 from tidings.spark.audit.on_spark import spark_stages
 from tidings.spark.audit.stages import HereStages, Piece, Progress, Stages
 from tidings.spark.session import spark_session
-from tidings.trace.tables import TABLES
 
 ARCHIVE_FILE = "archive.sqlite"
 SMALL_ROWS = 1_000_000

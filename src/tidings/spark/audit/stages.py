@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import pyarrow as pa
 
-from tidings.model.errors import PipelineError, TidingsError
+from tidings.core.errors import PipelineError, TidingsError
 
 Progress = Callable[[float], None]
 PROBLEM = "problem"

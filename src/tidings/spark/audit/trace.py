@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tidings.model.errors import TraceError
+from tidings.core.errors import TraceError
+from tidings.scenarios.trace.coded import Array, Coded, Deliveries, Events, Mask, Subscriptions
+from tidings.scenarios.trace.interests import Interests
 from tidings.spark.audit.checks import Check
 from tidings.spark.audit.files import TraceFiles, event_id_at, read_table
 from tidings.spark.audit.stages import Piece
-from tidings.trace.coded import Array, Coded, Deliveries, Events, Mask, Subscriptions
-from tidings.trace.interests import Interests
 
 MAX_NUMBER = 2**31 - 1
 """Events, subscribers and subscriptions travel as 32 bits."""

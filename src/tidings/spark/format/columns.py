@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidings.model.errors import ArchiveCorrupt
-from tidings.model.event import RESERVED_ATTRIBUTE
-from tidings.model.filter import Filter
-from tidings.model.text import attribute_value
-from tidings.model.topics import TopicPattern
+from tidings.core.errors import ArchiveCorrupt
+from tidings.core.events.event import RESERVED_ATTRIBUTE
+from tidings.core.events.text import attribute_value
+from tidings.core.events.topics import TopicPattern
+from tidings.core.filters.language.filter import Filter
 
 KEY_ATTRIBUTE = "key"
 NANOSECONDS_PER_US = 1_000
@@ -76,7 +76,7 @@ def spark_batch(batch: pa.RecordBatch, partition: int, *, headers: bool = False)
 def raw_bytes(texts: pa.Array) -> pa.Array:
     """Attributes' texts as bytes: a string or bytes is itself, anything else its text.
 
-    Only what is written in quotes or as X'..' (model/text.py) differs from its text; without any, nothing is copied.
+    Only what is written in quotes or as X'..' (events/text.py) differs from its text; without any, nothing is copied.
     """
     plain = texts.cast(pa.binary())
     odd = pc.fill_null(pc.or_(pc.starts_with(texts, '"'), pc.starts_with(texts, "X'")), False)

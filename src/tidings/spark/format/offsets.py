@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from tidings.model.errors import ConnectionFailed, PipelineError
+from tidings.core.errors import ConnectionFailed, PipelineError
 from tidings.spark.format.options import EARLIEST, LATEST, Location, Offsets, SourceOptions
 from tidings.spark.format.waiting import Patience
 
@@ -56,7 +56,7 @@ def opened(location: Location, timeout_s: float) -> Iterator[Reader]:
 def _enter(location: Location, timeout_s: float, stack: ExitStack) -> Reader:
     reader: Any
     if location.remote:
-        from tidings.net.archive_client import RemoteArchive
+        from tidings.drivers.sockets.archive_client import RemoteArchive
 
         reader = RemoteArchive(
             location.text,
@@ -65,7 +65,7 @@ def _enter(location: Location, timeout_s: float, stack: ExitStack) -> Reader:
             timeout_s=min(timeout_s, ANSWER_SECONDS),
         )
     else:
-        from tidings.archive.reader import ArchiveReader
+        from tidings.storage.archive.reader import ArchiveReader
 
         reader = ArchiveReader(location.text)
     stack.callback(reader.close)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from tidings.model.errors import PipelineError, TidingsError
-from tidings.model.event import INT_MAX
-from tidings.model.topics import TopicPattern, canonical_topics, check_topic
+from tidings.core.errors import PipelineError, TidingsError
+from tidings.core.events.event import INT_MAX
+from tidings.core.events.topics import TopicPattern, canonical_topics, check_topic
 
 EARLIEST, LATEST = -2, -1
 """Offsets that stand for what an archive has, numbered as Kafka does."""
@@ -152,7 +152,7 @@ def _locations(given: Mapping[str, str]) -> tuple[Location, ...]:
 
 
 def _check_url(url: str) -> None:
-    from tidings.net.address import parse_address
+    from tidings.drivers.address import parse_address
 
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in SCHEMES:
@@ -181,7 +181,7 @@ def _topics(given: Mapping[str, str]) -> tuple[TopicPattern, ...] | None:
 def _where(sql: str | None) -> str | None:
     if sql is None:
         return None
-    from tidings.model.filter import Filter
+    from tidings.core.filters.language.filter import Filter
 
     try:
         Filter(sql)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from tidings.model.errors import ArchiveTrimmed, ConnectionFailed, PipelineError
+from tidings.core.errors import ArchiveTrimmed, ConnectionFailed, PipelineError
 from tidings.spark.format.columns import Selection, spark_batch
 from tidings.spark.format.offsets import Archives, Position, Reader, log, lost, opened
 from tidings.spark.format.options import SourceOptions

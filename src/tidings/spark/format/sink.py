@@ -38,8 +38,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from tidings.model.errors import PipelineError, TidingsError
-from tidings.model.topics import check_topic
+from tidings.core.errors import PipelineError, TidingsError
+from tidings.core.events.topics import check_topic
 from tidings.spark.format.options import parse_timeout
 from tidings.spark.format.sink_publishing import DIGEST_DIGITS, Spool, Target, publish
 from tidings.spark.format.sink_rows import Columns

@@ -23,16 +23,16 @@ from typing import Any, Self
 
 import msgspec
 
-from tidings import opening
-from tidings.model.errors import ConnectionFailed, NotConfirmed, PipelineError, TidingsError
-from tidings.net.address import parse_address
-from tidings.net.client import ClientConnection
-from tidings.net.dialling import CONNECT_SECONDS, backoff_seconds
-from tidings.net.loop import loop_factory
-from tidings.net.security import Tls
-from tidings.services.bus import Bus
-from tidings.services.overlay import SCHEMES
-from tidings.services.service import EventService
+from tidings.bus import connect as opening
+from tidings.bus.bus import Bus
+from tidings.bus.overlay import SCHEMES
+from tidings.bus.service import EventService
+from tidings.core.errors import ConnectionFailed, NotConfirmed, PipelineError, TidingsError
+from tidings.drivers.address import parse_address
+from tidings.drivers.sockets.client import ClientConnection
+from tidings.drivers.sockets.dialling import CONNECT_SECONDS, backoff_seconds
+from tidings.drivers.sockets.loop import loop_factory
+from tidings.drivers.sockets.security import Tls
 from tidings.spark.format.sink_rows import Outgoing
 
 MEMORY_BYTES = 16 * 1024 * 1024

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidings.model.errors import PipelineError, TidingsError
-from tidings.model.event import INT_MAX, check_not_reserved, make_publication
-from tidings.model.predicates import Scalar
-from tidings.model.text import attribute_text, attribute_value
-from tidings.model.topics import check_topic
+from tidings.core.errors import PipelineError, TidingsError
+from tidings.core.events.event import INT_MAX, check_not_reserved, make_publication
+from tidings.core.events.text import attribute_text, attribute_value
+from tidings.core.events.topics import check_topic
+from tidings.core.filters.language.predicates import Scalar
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

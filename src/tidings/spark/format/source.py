@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidings.model.errors import PipelineError
+from tidings.core.errors import PipelineError
 from tidings.spark.format.offsets import Archives, Bounds, Connection, Position
 from tidings.spark.format.options import EARLIEST, SourceOptions, parse_options
 from tidings.spark.format.ranges import plan_ranges, read_range

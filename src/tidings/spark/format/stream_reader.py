@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidings.model.errors import BrokerAway, PipelineError, TidingsError
+from tidings.core.errors import BrokerAway, PipelineError, TidingsError
 from tidings.spark.format.offsets import Answer, Archives, Bounds, Connection, Position
 from tidings.spark.format.options import LATEST, SourceOptions, parse_options
 from tidings.spark.format.ranges import plan_ranges, read_range

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tidings.model.errors import TidingsError
+from tidings.core.errors import TidingsError
 
 
 @contextmanager

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import time
 
-from tidings.model.errors import BrokerAway, ConnectionFailed
-from tidings.net.dialling import backoff_seconds
+from tidings.core.errors import BrokerAway, ConnectionFailed
+from tidings.drivers.sockets.dialling import backoff_seconds
 
 GOES_ON = "a query that is started again goes on where it was"
 BEGINS_ANEW = "run it again when the broker is there"

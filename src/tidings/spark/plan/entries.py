@@ -1,7 +1,7 @@
 """From the topics that a table of subscriptions names to the entries of a layout.
 
 Every topic and every pattern that somebody subscribes to becomes an entry. An event belongs to the first entry that
-selects its topic (protocol/sequencing/layout.py), so a pattern's entry counts what no entry before it selects: it has
+selects its topic (core/ordering/layout.py), so a pattern's entry counts what no entry before it selects: it has
 to stand behind every other entry that it overlaps with. Where it does, the entries of a subscription do not depend on
 the rest of the precedence. They are those that `Layout.ranks_for` finds: of topics alone, these topics; if there is a
 pattern among them, every entry that one of them overlaps with.
@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from tidings.model.errors import PipelineError
-from tidings.model.ordering_messages import MAX_TOPICS
-from tidings.model.topics import TopicPattern
-from tidings.protocol.sequencing.layout import EVERYTHING, overlap
-from tidings.scenario.ordering import natural
+from tidings.core.errors import PipelineError
+from tidings.core.events.topics import TopicPattern
+from tidings.core.ordering.layout import EVERYTHING, overlap
+from tidings.core.ordering.messages import MAX_TOPICS
+from tidings.scenarios.file.ordering import natural
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 

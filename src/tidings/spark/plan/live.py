@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidings.model.errors import PipelineError
-from tidings.net.address import parse_address
-from tidings.net.address import url as url_of
-from tidings.services.host import ApplicationHost
+from tidings.bus.host import ApplicationHost
+from tidings.core.errors import PipelineError
+from tidings.drivers.address import parse_address
+from tidings.drivers.address import url as url_of
 from tidings.spark.plan.tables import listed_sites
 
 MakeBus = Callable[[str], ApplicationHost]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidings.model.errors import PipelineError
+from tidings.core.errors import PipelineError
 from tidings.spark.plan.counts import Counts, Ints, Tally
 from tidings.spark.plan.entries import Entries
 from tidings.spark.plan.sites import Sites, found_sites, no_site, unknown_site

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidings.model.errors import PipelineError, TopicError
-from tidings.model.ordering_messages import MAX_TOPICS
-from tidings.model.topics import TopicPattern
+from tidings.core.errors import PipelineError, TopicError
+from tidings.core.events.topics import TopicPattern
+from tidings.core.ordering.messages import MAX_TOPICS
 from tidings.spark.plan.counts import Ints, Tally, counts_of
 from tidings.spark.plan.entries import Entries
 from tidings.spark.plan.local import Counted

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from tidings.ordering import placement as placing
+from tidings.core.ordering import placement as placing
 from tidings.spark.plan.counts import Counts, Flags, Ints
 from tidings.spark.plan.entries import Entries
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from tidings.model.errors import PipelineError, TopicError
-from tidings.model.topics import check_topic
-from tidings.net.address import Address
-from tidings.net.ordering_links import check_layout_size
-from tidings.protocol.sequencing.layout import Layout, Place
+from tidings.core.errors import PipelineError, TopicError
+from tidings.core.events.topics import check_topic
+from tidings.core.ordering.layout import Layout, Place
+from tidings.drivers.address import Address
+from tidings.drivers.sockets.ordering_links import check_layout_size
 from tidings.spark.plan.counts import Flags, Ints
 from tidings.spark.plan.entries import Entries
 from tidings.spark.plan.local import Counted, count_here

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tidings.model.errors import PipelineError
-from tidings.net.address import Address
-from tidings.protocol.sequencing.layout import MAX_SERVERS
+from tidings.core.errors import PipelineError
+from tidings.core.ordering.layout import MAX_SERVERS
+from tidings.drivers.address import Address
 
 ONLY = "s0"
 """The site of all where nobody speaks of sites."""

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from tidings.model.errors import ConnectionFailed, PipelineError
-from tidings.net.address import Address, parse_address
-from tidings.scenario.schema import Name, Table
+from tidings.core.errors import ConnectionFailed, PipelineError
+from tidings.drivers.address import Address, parse_address
+from tidings.scenarios.file.schema import Name, Table
 from tidings.spark.plan.sites import FIRST_PORT, Site, Sites
 
 

@@ -17,8 +17,8 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from tidings.model.errors import PipelineError, TopicError
-from tidings.model.topics import TopicPattern
+from tidings.core.errors import PipelineError, TopicError
+from tidings.core.events.topics import TopicPattern
 from tidings.spark.plan.sites import two_sites
 
 CLIENT_COLUMNS = ("client", "subscriber")

@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidings.model.errors import PipelineError
-from tidings.model.subscription import Order
-from tidings.protocol.sequencing.layout import EVERYTHING
+from tidings.core.errors import PipelineError
+from tidings.core.events.subscription import Order
+from tidings.core.ordering.layout import EVERYTHING
 from tidings.spark.plan.tables import counted, read_table
 
 TRACE_COLUMNS = ("subscriber", "subscription", "topics", "order", "accepted_ns", "cancelled_ns")

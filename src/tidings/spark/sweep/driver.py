@@ -22,7 +22,7 @@ import msgspec
 import pyarrow as pa
 
 from tidings import __version__
-from tidings.model.errors import PipelineError, ScenarioError, TidingsError
+from tidings.core.errors import PipelineError, ScenarioError, TidingsError
 from tidings.spark.session import spark_session
 from tidings.spark.sweep.grid import Grid
 from tidings.spark.sweep.records import Records, opened_records

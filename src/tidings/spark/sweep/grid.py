@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
 
-from tidings.model.errors import NotYetAvailable, ScenarioError
-from tidings.scenario.check import check_scenario
-from tidings.scenario.decode import decode_scenario, join, nearest, shown
-from tidings.scenario.schema import Scenario
-from tidings.scenario.text_file import parse_toml, read_text
-from tidings.simulator.run import AVAILABLE_MODES
+from tidings.core.errors import NotYetAvailable, ScenarioError
+from tidings.scenarios.file.check import check_scenario
+from tidings.scenarios.file.decode import decode_scenario, join, nearest, shown
+from tidings.scenarios.file.schema import Scenario
+from tidings.scenarios.file.text_file import parse_toml, read_text
+from tidings.scenarios.simulate import AVAILABLE_MODES
 from tidings.spark.sweep.paths import Path, join_path, placed, split_path
 
 MAX_RUNS = 1_000_000

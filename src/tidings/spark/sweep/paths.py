@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidings.model.errors import ScenarioError
-from tidings.scenario.decode import listed, nearest, shown
+from tidings.core.errors import ScenarioError
+from tidings.scenarios.file.decode import listed, nearest, shown
 
 Path = tuple[str, ...]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidings.model.errors import PipelineError
+from tidings.core.errors import PipelineError
 from tidings.spark.sweep.run import DONE, MARK, RECORD, ROOM, TRACES, Record
 from tidings.storage.files import lock_file, replaced
 

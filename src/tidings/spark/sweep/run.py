@@ -21,9 +21,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidings.model.errors import TidingsError
-from tidings.simulator.checking import verdicts
-from tidings.simulator.run import run_scenario
+from tidings.core.errors import TidingsError
+from tidings.scenarios.checking import verdicts
+from tidings.scenarios.simulate import run_scenario
 from tidings.spark.sweep.grid import Values, scenario_at
 from tidings.spark.sweep.isolation import RunDied, RunTimedOut, isolated
 from tidings.storage.files import replaced

@@ -1,0 +1,326 @@
+"""The client side of the overlay: one connection to one broker as an event service.
+
+The connection (net/ or the simulator) drives a session with the broker and hands its facts to `on_fact`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Protocol
+
+from tidings.bus.host import CLOSED, ApplicationHost
+from tidings.bus.receipts import Batch, Receipt
+from tidings.bus.sequencing import Sequencing
+from tidings.bus.service import PublishedEvent, each, iterate, no_event
+from tidings.core.client.reliable_session import ReliableClient
+from tidings.core.client.session import Client
+from tidings.core.client.session import Session as ClientSession
+from tidings.core.errors import ConnectionFailed
+from tidings.core.events.event import EventId
+from tidings.core.events.run import Stretch
+from tidings.core.events.subscription import Subscription
+from tidings.core.facts import NotificationsDropped, PublicationSent, StatusReceived
+from tidings.core.filters.language.predicates import Scalar
+from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
+from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
+
+STATUS_TIMEOUT_S = 5.0
+
+log = logging.getLogger("tidings")
+
+
+class Connection(Protocol):
+    """What a bus needs of the driver of its client; once `closed` it does not connect again."""
+
+    closed: bool
+
+    @property
+    def client(self) -> Client | ReliableClient: ...
+    @property
+    def now(self) -> int: ...
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+class _Beneath:
+    """The session with the broker, whichever the connection has."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    @property
+    def _session(self) -> ClientSession:
+        return self._bus.connection.client.session
+
+    @property
+    def bookmarks(self) -> LeftBookmarks | None:
+        return self._session.bookmarks
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        return self._session.identity
+
+    @property
+    def next_sequence(self) -> int:
+        return self._session.next_sequence
+
+    def reserve(self) -> int:
+        return self._session.reserve()
+
+    def publish_stretch(self, stretch: Stretch) -> None:
+        self._session.publish_stretch(stretch)
+
+    def publish_as(
+        self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
+    ) -> None:
+        full = self._session.add_as(sequence, topic, attributes, payload, published_at)
+        self._bus.flush_soon(full=full)
+
+    def subscribe(self, *subscriptions: Subscription) -> None:
+        self._session.subscribe(*subscriptions)
+
+    def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
+        self._session.unsubscribe(subscription_id, drain=drain)
+
+
+class Bus(ApplicationHost):
+    def __init__(
+        self,
+        find_order: Callable[[], Sequencing | None] = lambda: None,
+        *,
+        patience: Patience | None = None,
+        max_buffered: int = MAX_BUFFERED,
+    ) -> None:
+        super().__init__(
+            _Beneath(self), find_order, strips=True, hides=False, patience=patience, max_buffered=max_buffered
+        )
+        self.connection: Connection
+        self._open = False
+        self._flush_due = False
+        self._in_turn = asyncio.Lock()
+        """Of calls that publish many, the events of one leave before those of the next."""
+        self._status: asyncio.Future[dict[str, Any]] | None = None
+        self._broker = ""
+
+    @property
+    def lossless(self) -> bool:
+        return self._open and self._session.lossless
+
+    @property
+    def _session(self) -> ClientSession:
+        return self.connection.client.session
+
+    @property
+    def strips(self) -> bool:
+        return True
+
+    @property
+    def resumes(self) -> bool:
+        return self.lossless
+
+    @property
+    def broker(self) -> str:
+        return self._session.broker if self._open else ""
+
+    @property
+    def generation(self) -> int:
+        return self._session.generation
+
+    # --- Life
+
+    async def open(self) -> None:
+        await self.connection.open()
+        self._open = True
+        self._session.takes_runs = True
+        self._broker = self._session.broker
+        try:
+            await self._open_order()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        if self._open:
+            if self.keeps_subscriptions:
+                self._session.stop_acknowledging()
+            elif self.lossless and not self.connection.closed:
+                for subscription_id in list(self._shown):  # else the broker keeps events for nobody
+                    await self.remove_subscription(subscription_id)
+            await self._close_order()
+            self._flush()
+            self._open = False
+            self._fail_everything(CLOSED)
+            for subscription_id in list(self._shown):
+                self._forget(subscription_id)
+            await self.connection.close()
+
+    @property
+    def _is_open(self) -> bool:
+        return self._open
+
+    # --- Publishing
+
+    async def publish(
+        self,
+        topic: str,
+        attributes: Mapping[str, Scalar] | None = None,
+        payload: bytes = b"",
+        *,
+        wait: bool = True,
+    ) -> Any:
+        self._check_open()
+        await self._wait_for_room()
+        self._check_open()
+        sequence = self._publish(topic, attributes or {}, payload)
+        receipt = Receipt(EventId(*self._session.identity, sequence))
+        self.ledger.add(sequence, sequence, receipt)
+        return await receipt if wait else receipt
+
+    def _publish(self, topic: str, attributes: Mapping[str, Scalar], payload: bytes) -> int:
+        session, now = self._session, self.connection.now
+        if self._order is not None:
+            return self._application.publish(topic, attributes, payload, now)
+        full = session.add(topic, attributes, payload, now)
+        self.flush_soon(full=full)
+        return session.next_sequence - 1
+
+    def reserve(self) -> EventId:
+        self._check_open()
+        return EventId(*self._session.identity, self._session.reserve())
+
+    async def send(self, stretch: Stretch) -> Batch:
+        self._check_open()
+        batch = Batch()
+        batch.published = stretch.count
+        self.ledger.add(stretch.first, stretch.last, batch)
+        self._session.publish_stretch(stretch)
+        return batch
+
+    async def publish_many(self, events: Iterable[PublishedEvent] | AsyncIterable[PublishedEvent]) -> int:
+        self._check_open()
+        batch = Batch()
+        if isinstance(events, AsyncIterable):
+            async for event in each(events):
+                await self._publish_some(batch, iter((event,)))
+                await self._wait_for_room()
+        else:
+            left = iterate(events)
+            async with self._in_turn:
+                while await self._publish_some(batch, left):
+                    pass
+        return await batch.confirmed()
+
+    async def _publish_some(self, batch: Batch, events: Iterator[PublishedEvent]) -> bool:
+        """Publish the next events, as many as fill a run or may be under way; False if there are no more."""
+        await self._wait_for_room()
+        self._check_open()
+        first = self._session.next_sequence
+        full = False
+        try:
+            full = self._add_some(islice(events, self._room_left()))
+        finally:
+            count = self._session.next_sequence - first
+            if count:
+                batch.published += count
+                self.ledger.add(first, first + count - 1, batch)
+        if full:
+            await asyncio.sleep(0)  # it leaves, and what was confirmed is heard of
+        return count > 0
+
+    def _add_some(self, events: Iterable[PublishedEvent]) -> bool:
+        """True if a run is full, and gone."""
+        session, application, connection = self._session, self._application, self.connection
+        has_order = self._order is not None
+        full = False
+        for event in events:
+            try:
+                topic, attributes, payload = event
+            except (TypeError, ValueError):
+                raise no_event(event) from None
+            if has_order:
+                application.publish(topic, attributes, payload, connection.now)
+            elif session.add(topic, attributes, payload, connection.now):
+                full = True
+                break
+        self.flush_soon(full=full)
+        return full
+
+    def flush_soon(self, *, full: bool) -> None:
+        """A full run leaves now, the rest at the end of this turn of the loop."""
+        if full:
+            self.connection.client.flush(full_only=True)
+        if not self._flush_due:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._open:
+            self.connection.client.flush()
+
+    # --- Subscribing
+
+    async def _give_up(self, subscription_id: str) -> None:
+        if not self.keeps_subscriptions:  # else what came waits for a later life of this client
+            await super()._give_up(subscription_id)
+
+    # --- Status
+
+    async def status(self) -> dict[str, Any]:
+        """The state of the broker that this client is connected to, and of the order."""
+        self._check_open()
+        if self._status is None:
+            self._status = asyncio.get_running_loop().create_future()
+            self.connection.client.request_status()
+        try:
+            async with asyncio.timeout(STATUS_TIMEOUT_S):
+                found = await asyncio.shield(self._status)
+        except TimeoutError:
+            self._status = None
+            raise ConnectionFailed("the broker did not answer the request for its status") from None
+        return {**found, **await self._order_status()}
+
+    # --- What the session says
+
+    def on_fact(self, fact: object) -> None:
+        self._application.on_fact(fact)
+
+    def _on_other_fact(self, fact: object) -> None:
+        match fact:
+            case PublicationSent():
+                pass
+            case NotificationsDropped(count=count):
+                self.dropped += count
+                log.warning("the broker left out %d notifications: this client does not keep up", count)
+            case StatusReceived(status=status):
+                if self._status is not None and not self._status.done():
+                    self._status.set_result(status)
+                self._status = None
+
+    def on_connection(self, up: bool, reason: str) -> None:
+        """The driver's connection came or went. It comes back by itself; what is unconfirmed then is unsure, or,
+        on a guaranteed network, published again."""
+        if up and self.lossless:
+            self._on_broker(self._session.broker)
+        if not up:
+            log.info("connection lost: %s", reason)
+            self.on_break(reason)
+            if not self.lossless:
+                self._fail_unsure(reason)
+            if self.connection.closed:  # refused, or another took our name: it does not come back
+                self._fail_everything(reason)
+
+    def _fail_unsure(self, reason: str) -> None:
+        """What had left when the connection broke; what waits for a number has not."""
+        for sequence in self.ledger.sequences():
+            self._application.fail_if_sent(sequence, reason)
+
+    def _on_broker(self, broker: str) -> None:
+        """Another broker makes our subscriptions known anew."""
+        if broker != self._broker:
+            self._broker = broker
+            for shown in self._shown.values():
+                shown.complete.clear()

@@ -1,0 +1,452 @@
+"""The asyncio host of an application's client: calls become its inputs, its facts become what coroutines wait for.
+
+It decides nothing. What is beneath the client is the subclass's affair: a connection to a broker, or an adapter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Self
+
+from tidings.bus import stream
+from tidings.bus.positions import Places
+from tidings.bus.receipts import Ledger
+from tidings.bus.sequencing import Sequencing
+from tidings.bus.service import EventService, Notify
+from tidings.bus.stream import leave_out
+from tidings.core.client.application import NO_SEQUENCERS, ORDERED, Application
+from tidings.core.client.beneath import NOTHING, Beneath, PartOfTicket, Taking
+from tidings.core.client.bookmark import Reached
+from tidings.core.client.ordered import check_order
+from tidings.core.errors import ConnectionFailed, NotConfirmed, OrderError, SubscriptionRefused, WireError
+from tidings.core.events.event import BARE, Event, Publication
+from tidings.core.events.run import Run, Stretch
+from tidings.core.events.subscription import Subscription
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.facts import (
+    ChangeFailed,
+    Delivered,
+    EventsMissed,
+    Misbehaviour,
+    PublicationConfirmed,
+    PublicationFailed,
+    SubscriptionAccepted,
+    SubscriptionBroken,
+    SubscriptionChanged,
+    SubscriptionFailed,
+    SubscriptionProgress,
+)
+from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
+from tidings.drivers.sockets.sequencing import SequencersRefused
+
+SUBSCRIBE_TIMEOUT_S = 30.0
+DEFAULT_PATIENCE = Patience(events=4_096, limit_ns=5_000_000_000)
+MAX_UNCONFIRMED = 10_000
+"""Publications under way at once from one client; further ones wait."""
+CLOSED = "the connection was closed"
+MAX_ACCUSED = 100
+"""Topics and peers of which is said what is wrong with them, once."""
+
+log = logging.getLogger("tidings")
+
+
+class _Shown:
+    """One subscription, as far as the application's side goes."""
+
+    __slots__ = ("complete", "notify", "paced", "subscription", "tickets", "uncovered")
+
+    def __init__(self, subscription: Subscription, notify: Notify, *, paced: bool) -> None:
+        self.subscription = subscription
+        self.notify = notify
+        self.paced = paced
+        """The reader says what it is done with; else that is what it was notified of."""
+        self.tickets: deque[tuple[Taking, int, int]] = deque()
+        """Of what its reader has not said to be done with: a ticket, and for which of its sequences."""
+        self.uncovered: tuple[str, ...] = ()
+        self.complete = asyncio.Event()
+
+    @property
+    def is_ordered(self) -> bool:
+        return self.subscription.order in ORDERED
+
+    def owes(self, ticket: Taking, stretch: Stretch) -> None:
+        if self.paced:
+            self.tickets.append((ticket, stretch.first, stretch.last))
+        else:
+            ticket.done(stretch.first, stretch.last)
+
+
+class ApplicationHost(EventService):
+    """`find_order` finds the sequencers once the service is open; None: there are none, and no order."""
+
+    def __init__(
+        self,
+        beneath: Beneath,
+        find_order: Callable[[], Sequencing | None],
+        *,
+        strips: bool,
+        hides: bool,
+        patience: Patience | None = None,
+        max_buffered: int = MAX_BUFFERED,
+    ) -> None:
+        super().__init__()
+        self.ledger = Ledger()
+        self._application = Application(beneath, self._on_application_fact, strips=strips, hides=hides)
+        self._find_order = find_order
+        self._order: Sequencing | None = None
+        self._patience = patience
+        self._max_buffered = max_buffered
+        self._shown: dict[str, _Shown] = {}
+        self._pending: dict[str, asyncio.Future[None]] = {}
+        self._room: asyncio.Future[None] | None = None
+        self._accused: set[str] = set()
+
+    # --- The order
+
+    async def _open_order(self) -> None:
+        order = self._find_order()
+        if order is not None:
+            await order.open(self._application.on_fact)
+            self._order = order
+            patience = self._patience
+            if patience is None and not self.lossless:
+                patience = DEFAULT_PATIENCE
+            self._application.add_order(
+                order.module,
+                patience=patience,
+                max_buffered=self._max_buffered,
+                wanted=lambda: order.wanted,
+            )
+
+    async def _close_order(self) -> None:
+        order, self._order = self._order, None
+        if order is not None:
+            self._application.leave_order()
+            for sequence in (
+                self.ledger.sequences() if order.wanted else ()
+            ):  # what got no number is not published
+                self.ledger.settle(sequence, sequence, ConnectionFailed(CLOSED))
+            await order.close()
+
+    def _check_order(self, subscription: Subscription) -> None:
+        if subscription.order not in ORDERED:
+            return
+        if self._order is None:
+            raise SubscriptionRefused(f"order {subscription.order!r} {NO_SEQUENCERS}")
+        check_order(subscription, self._order.layout, lossless=self.lossless and self._patience is None)
+
+    def without_order(self) -> Self:
+        """For whoever asks for no order: it opens though the sequencers are away."""
+        self._find_order = lambda: None
+        return self
+
+    # --- Publications
+
+    async def _wait_for_room(self) -> None:
+        while self.ledger.under_way >= MAX_UNCONFIRMED:
+            if self._room is None:
+                self._room = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._room)
+
+    def _room_left(self) -> int:
+        return max(MAX_UNCONFIRMED - self.ledger.under_way, 1)
+
+    def _make_room(self) -> None:
+        if self._room is not None and self.ledger.under_way < MAX_UNCONFIRMED // 2:
+            room, self._room = self._room, None
+            if not room.done():
+                room.set_result(None)
+
+    # --- Subscriptions
+
+    async def add_subscription(
+        self, subscription: Subscription, notify: Notify, *, paced: bool = False
+    ) -> None:
+        """On a guaranteed network it returns, too, when those who do not know it yet cannot be reached; one with an
+        order waits for them."""
+        self._check_open()
+        self._check_order(subscription)
+        if self._order is not None and subscription.order in ORDERED:
+            self._order.want()
+        shown = self._shown[subscription.id] = _Shown(subscription, notify, paced=paced and self.lossless)
+        try:
+            reached = self.reached_before.get(subscription.id)
+            await self._ask(subscription.id, lambda: self._application.start(subscription, reached))
+        except TimeoutError:
+            await self._give_up(subscription.id)
+            raise SubscriptionRefused(self._late(shown)) from None
+        except BaseException:
+            await self._give_up(subscription.id)
+            raise
+
+    def _late(self, shown: _Shown) -> str:
+        if shown.is_ordered and shown.uncovered:
+            return (
+                "an order begins when the whole network knows of it, and these did not answer within "
+                f"{SUBSCRIBE_TIMEOUT_S:.0f} s: {', '.join(shown.uncovered)}"
+            )
+        if shown.is_ordered and shown.complete.is_set():
+            return f"the sequencers did not answer within {SUBSCRIBE_TIMEOUT_S:.0f} s"
+        return f"the network did not accept the subscription within {SUBSCRIBE_TIMEOUT_S:.0f} s"
+
+    async def change_subscription(self, changed: Subscription) -> None:
+        self._check_open()
+        self._check_order(changed)
+        shown = self._shown[changed.id]
+        try:
+            await self._ask(
+                changed.id, lambda: self._application.change(changed.id, changed.topics, changed.filter)
+            )
+        except BaseException as error:
+            self._application.abandon_change(changed.id)
+            if isinstance(error, TimeoutError):
+                raise SubscriptionRefused(
+                    f"the network did not accept the change within {SUBSCRIBE_TIMEOUT_S:.0f} s: it was given up"
+                ) from None
+            raise
+        shown.subscription = changed
+
+    async def remove_subscription(self, subscription_id: str) -> None:
+        """Nothing is shown any more from here on; the network hears of it when it can."""
+        self._forget(subscription_id)
+        if self._is_open:
+            self._application.end(subscription_id)
+
+    async def _give_up(self, subscription_id: str) -> None:
+        """It was not accepted, or nobody waits for that any more."""
+        await self.remove_subscription(subscription_id)
+
+    def _forget(self, subscription_id: str) -> None:
+        shown = self._shown.pop(subscription_id, None)
+        if shown is not None:
+            shown.complete.set()
+            for ticket, first, last in shown.tickets:
+                ticket.done(first, last)
+
+    async def _ask(self, subscription_id: str, ask: Callable[[], None]) -> None:
+        answered = self._pending[subscription_id] = asyncio.get_running_loop().create_future()
+        try:
+            ask()
+            async with asyncio.timeout(SUBSCRIBE_TIMEOUT_S):
+                await answered
+        finally:
+            self._pending.pop(subscription_id, None)
+
+    def _answer(self, subscription_id: str, error: Exception | None) -> bool:
+        """Whoever asked is told; False: nobody waits."""
+        answered = self._pending.get(subscription_id)
+        if answered is None:
+            return False
+        if not answered.done():
+            if error is None:
+                answered.set_result(None)
+            else:
+                answered.set_exception(error)
+        return True
+
+    def reached(self, subscription_id: str, count: int) -> Reached | None:
+        shown = self._shown.get(subscription_id)
+        if shown is None or not shown.is_ordered or not self.resumes:
+            return None
+        return self._application.reached(subscription_id, count)
+
+    def taken(self, subscription_id: str, count: int = 1) -> None:
+        shown = self._shown.get(subscription_id)
+        tickets = None if shown is None else shown.tickets
+        while tickets and count:
+            ticket, first, last = tickets.popleft()
+            if last - first >= count:
+                tickets.appendleft((ticket, first + count, last))
+                last = first + count - 1
+            ticket.done(first, last)
+            count -= last - first + 1
+
+    def uncovered(self, subscription_id: str) -> tuple[str, ...]:
+        shown = self._shown.get(subscription_id)
+        return () if shown is None else shown.uncovered
+
+    async def completed(self, subscription_id: str) -> None:
+        shown = self._shown.get(subscription_id)
+        if shown is not None:
+            await shown.complete.wait()
+        if subscription_id not in self._shown:
+            raise ConnectionFailed("the subscription has ended")
+
+    def _progress(self, subscription_id: str, uncovered: tuple[str, ...]) -> None:
+        """Who does not know it yet; once everybody did, what a broker that restarted does not know is no news."""
+        shown = self._shown.get(subscription_id)
+        if shown is not None and not shown.complete.is_set():
+            shown.uncovered = uncovered
+            if not uncovered:
+                shown.complete.set()
+
+    # --- What the client says
+
+    def _on_application_fact(self, fact: object) -> None:
+        match fact:
+            case Delivered(stretch=Run() as run):
+                self._on_run(run, fact)
+            case Delivered(stretch=Publication() as publication):
+                self._on_publication(publication, fact)
+            case PublicationConfirmed(first=first, last=last):
+                self.ledger.settle(first, last)
+                self._make_room()
+            case PublicationFailed(sequence=sequence, reason=reason, unordered=unordered):
+                error = OrderError(reason) if unordered else self._not_confirmed(sequence, reason)
+                self.ledger.settle(sequence, sequence, error)
+                self._make_room()
+            case SubscriptionAccepted(subscription=name):
+                self._progress(name, ())
+                self._answer(name, None)
+            case SubscriptionChanged(subscription=name):
+                self._answer(name, None)
+            case SubscriptionProgress(subscription=name, uncovered=uncovered):
+                self._progress(name, uncovered)
+                if name in self._shown and not self._shown[name].is_ordered:
+                    self._answer(name, None)
+            case SubscriptionFailed(subscription=name, reason=reason):
+                if not self._answer(name, SubscriptionRefused(reason)):
+                    log.error("subscription %s was refused after a reconnection: %s", name, reason)
+            case ChangeFailed(subscription=name, reason=reason):
+                self._answer(name, SubscriptionRefused(reason))
+            case SubscriptionBroken(subscription=name, reason=reason):
+                self._break(name, OrderError(reason))
+            case EventsMissed():
+                self._on_missed(fact)
+            case SequencersRefused(reason=reason):
+                self._application.refuse_numbers(reason)
+            case Misbehaviour(peer=peer, what=what) if peer not in self._accused:
+                if len(self._accused) < MAX_ACCUSED:
+                    self._accused.add(peer)
+                    log.warning("%s: %s (said once)", peer, what)
+            case _:
+                self._on_other_fact(fact)
+
+    def _not_confirmed(self, sequence: int, reason: str) -> NotConfirmed:
+        return NotConfirmed(f"publication {sequence}: {reason}")
+
+    def _on_other_fact(self, fact: object) -> None:
+        """What only some services say."""
+
+    def _on_publication(self, publication: Publication, fact: Delivered) -> None:
+        shown, ticket = self._shown.get(fact.subscription), fact.ticket or NOTHING
+        if shown is None:
+            ticket.done()
+            return
+        try:
+            event = publication.event()
+        except WireError as error:
+            leave_out(error)
+            ticket.done(publication.first, publication.last)
+            return
+        if fact.out_of_order:
+            event.__dict__["out_of_order"] = True
+        if fact.recovered_by:
+            event.__dict__["recovered_by"] = fact.recovered_by
+        places = self._places(publication, fact.stamp)
+        if places is not None:
+            event.__dict__["places"] = places
+        self._show(shown, event, publication, ticket)
+
+    def _show(self, shown: _Shown, event: Event, carrier: Stretch, ticket: Taking) -> None:
+        if not isinstance(shown.notify, stream.Stream):
+            event.__dict__["carrier"] = carrier
+        shown.owes(ticket, carrier)
+        shown.notify(event)
+
+    def _places(self, stretch: Stretch, stamp: Timestamp | None) -> Places | None:
+        """Of the events of a stretch whose first one has this stamp."""
+        if stamp is None or self._order is None:
+            return None
+        return Places(stamp, self._order.layout, stretch.first)
+
+    def _on_run(self, run: Run, fact: Delivered) -> None:
+        """A stream takes it whole, and decodes its events when they are taken."""
+        shown, ticket = self._shown.get(fact.subscription), fact.ticket or NOTHING
+        if shown is None:
+            ticket.done()
+        elif run.kind == BARE:
+            self._on_bare_run(shown, run, ticket)
+        elif isinstance(shown.notify, stream.Stream):
+            shown.owes(ticket, run)
+            places = self._places(run, fact.stamp)
+            shown.notify.push_run(run, late=fact.out_of_order, by=fact.recovered_by, places=places)
+        else:
+            self._on_each(run, fact)
+
+    def _on_each(self, run: Run, fact: Delivered) -> None:
+        stamp, ticket = fact.stamp, fact.ticket or NOTHING
+        publications = _publications(run)
+        if not publications:
+            ticket.done()
+        for place, publication in enumerate(publications):
+            at = None if stamp is None else stamp.at(stamp.number + place)
+            part = PartOfTicket(ticket, publication.sequence, publication.sequence)
+            how = (fact.out_of_order, fact.recovered_by, part, at)
+            self._on_publication(publication, Delivered(fact.subscription, publication, *how))
+
+    def _on_bare_run(self, shown: _Shown, run: Run, ticket: Taking) -> None:
+        """For whoever asked for headers: as many events that only have a carrier."""
+        for sequence in range(run.first, run.last + 1):
+            event = Event(run.source, run.incarnation, sequence, run.topic, 0, {}, b"")
+            self._show(shown, event, run.cut(sequence, sequence), ticket)
+
+    def _on_missed(self, fact: EventsMissed) -> None:
+        ticket = fact.ticket or NOTHING
+        reader = self.streams.get(fact.subscription)
+        if reader is None:
+            ticket.done()
+            return
+        gap = stream.EventsMissed(fact.source, fact.incarnation, fact.first, fact.last)
+        reader.miss(gap, certain=fact.certain, noted=ticket.done)
+
+    def _break(self, subscription_id: str, error: OrderError) -> None:
+        """The order cannot be continued: better an error than another order."""
+        asked = self._answer(subscription_id, error)
+        reader = self.streams.get(subscription_id)
+        if reader is not None:
+            reader.fail(error)
+        elif not asked:
+            log.error("subscription %s: %s", subscription_id, error)
+
+    def _fail_publications(self, reason: str) -> None:
+        self.ledger.fail_all(reason)
+        self._make_room()
+
+    def _fail_everything(self, reason: str) -> None:
+        self._fail_publications(reason)
+        for name in list(self._pending):
+            self._answer(name, ConnectionFailed(reason))
+        for reader in list(self.streams.values()):
+            reader.fail(ConnectionFailed(reason))
+
+    async def _order_status(self) -> dict[str, Any]:
+        """What the sequencers say and what ordered subscriptions wait for."""
+        if self._order is None:
+            return {}
+        return {
+            "ordering": {
+                "sequencers": await self._order.status(),
+                "subscriptions": self._application.order_status(),
+                "unpublished": self._application.unpublished,
+            }
+        }
+
+    @property
+    def _is_open(self) -> bool:
+        raise NotImplementedError
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise ConnectionFailed("the bus is not open: use it inside 'async with'")
+
+
+def _publications(run: Run) -> list[Any]:
+    try:
+        return list(run.publications())
+    except WireError as error:
+        leave_out(error)
+        return []

@@ -1,0 +1,125 @@
+"""The subscribers of `tidings bench`, in a process of their own: `python -m tidings.cli.shared.bench_process`.
+
+It gets its work on stdin and ends when that closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
+
+from tidings.bus.connect import connect
+from tidings.bus.stream import Stream
+from tidings.cli.shared import bench_words as words
+from tidings.cli.shared.exits import exit_code_of, message_of
+from tidings.drivers.processes.control import wake_when_orphaned
+from tidings.drivers.processes.stdin import stdin_lines
+
+QUIET_S = 5.0
+"""When all is published and nothing has come for so long, the rest is lost."""
+REPORT_EVENTS = 256
+
+
+def say(what: words.Told) -> None:
+    os.write(1, words.line_of(what))
+
+
+async def lines() -> AsyncIterator[bytes]:
+    async for several in stdin_lines():
+        for line in several:
+            yield line
+
+
+async def work_until_told() -> None:
+    """Until stdin ends, or an error, which the command hears of."""
+    orders = lines()
+    work = words.decode_work(await anext(orders))
+    published = [asyncio.Event() for _ in work.events]
+    reading = asyncio.create_task(measured(work, published))
+    waiting = iter(published)
+    async for _ in orders:
+        next(waiting).set()
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+
+
+async def measured(work: words.Work, published: list[asyncio.Event]) -> None:
+    try:
+        async with AsyncExitStack() as stack:
+            streams = [await opened(work, stack) for _ in range(work.subscribers)]
+            await asyncio.gather(*(stream.get() for stream in streams))
+            say(words.Ready())
+            for number, events in enumerate(work.events):
+                phase = Phase(words.LATENCY + number, events, published[number], len(streams))
+                await asyncio.gather(*(phase.read(index, stream) for index, stream in enumerate(streams)))
+                say(phase.told())
+    except Exception as error:
+        say(words.Failed(exit_code_of(error), message_of(error)))
+
+
+async def opened(work: words.Work, stack: AsyncExitStack) -> Stream:
+    bus = await stack.enter_async_context(connect(work.url, token=work.token, tls_ca=work.tls_ca))
+    stream = bus.subscribe(work.topic, order=work.order, buffer_events=max(work.events))
+    return await stack.enter_async_context(stream)
+
+
+class Phase:
+    """What all subscribers got of one phase."""
+
+    def __init__(self, number: int, expected: int, published: asyncio.Event, subscribers: int) -> None:
+        self._number = number
+        self._expected = expected
+        self._published = published
+        self._counts = [0] * subscribers
+        self._last_at_ns = 0
+        self._latencies_ns: list[int] | None = [] if number == words.LATENCY else None
+        self._cpu_began_s = time.process_time()
+
+    async def read(self, index: int, stream: Stream) -> None:
+        counts = self._counts
+        while counts[index] < self._expected:
+            try:
+                event = await stream.get(timeout_s=QUIET_S)
+            except TimeoutError:
+                if self._published.is_set():
+                    return
+                continue
+            if event.attributes[words.PHASE] != self._number:
+                continue
+            counts[index] += 1
+            self._last_at_ns = now_ns = time.monotonic_ns()
+            if self._latencies_ns is not None:
+                published_at_ns = event.attributes[words.PUBLISHED_AT]
+                assert isinstance(published_at_ns, int)
+                self._latencies_ns.append(now_ns - published_at_ns)
+            if counts[index] % REPORT_EVENTS == 0:
+                say(words.Arrived(min(counts)))
+
+    def told(self) -> words.Phase:
+        used_s = time.process_time() - self._cpu_began_s
+        latencies = quantiles_us(sorted(self._latencies_ns or ()))
+        return words.Phase(sum(self._counts), self._last_at_ns, used_s, latencies)
+
+
+def quantiles_us(ordered_ns: list[int]) -> dict[str, float] | None:
+    """p50, p99 and the maximum of ascending values; None without any."""
+    if not ordered_ns:
+        return None
+    last = len(ordered_ns) - 1
+    picked = {"p50": ordered_ns[last // 2], "p99": ordered_ns[last * 99 // 100], "max": ordered_ns[last]}
+    return {name: value / 1000 for name, value in picked.items()}
+
+
+def main() -> None:
+    from tidings.drivers.sockets.loop import run
+
+    wake_when_orphaned()
+    with suppress(BrokenPipeError, StopAsyncIteration):
+        run(work_until_told())
+
+
+if __name__ == "__main__":
+    main()

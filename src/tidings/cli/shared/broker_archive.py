@@ -1,0 +1,39 @@
+"""The archive that a broker keeps: a recorder inside its process, and a desk for its readers."""
+
+from __future__ import annotations
+
+from tidings.cli.record import archive_settings
+from tidings.cli.shared.settings import KeptArchive
+from tidings.drivers.sockets.archive_desk import ArchiveDesk
+from tidings.drivers.sockets.broker import BrokerServer
+from tidings.recording.recorder import Recorder
+
+
+class Keeping:
+    def __init__(self, archive: KeptArchive) -> None:
+        self.desk = ArchiveDesk(archive.directory)
+        self._archive = archive
+        self._settings = archive_settings(archive.size, archive.age)
+        self._recorder: Recorder | None = None
+
+    async def start(self, server: BrokerServer) -> None:
+        """Returns once everything that is published from now on is recorded."""
+        self._recorder = Recorder(
+            "tidings://127.0.0.1:0",
+            self._archive.directory,
+            *self._archive.topics,
+            name=f"{server.name}/archive",
+            settings=self._settings,
+            opener=server.open_inside,
+        )
+        server.describe_archive = self._recorder.status
+        await self._recorder.start()
+
+    async def run(self) -> None:
+        """Record while the broker lives; a recorder that cannot go on ends it, for its readers rely on both."""
+        assert self._recorder is not None
+        await self._recorder.run()
+
+    async def stop(self) -> None:
+        if self._recorder is not None:
+            await self._recorder.stop()

@@ -1,0 +1,228 @@
+"""What a broker process is told: its options, checked and put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import typer
+
+from tidings.cli.shared.broker_options import BrokerOptions, Mode, NodeOptions
+from tidings.cli.shared.loss import parse_loss
+from tidings.cli.shared.option_table import over
+from tidings.cli.shared.options import read_token
+from tidings.core.errors import ConnectionFailed, TopicError
+from tidings.core.events.subscription import make_interest
+from tidings.core.overlay.epidemic.settings import RecoverySettings
+from tidings.core.overlay.guaranteed.neighbourhood import Neighbourhood
+from tidings.core.overlay.labels import Label, label_text, parse_label, path
+from tidings.drivers.address import DEFAULT_PORT, SEQUENCER_PORT, Address, Transport, parse_address
+from tidings.drivers.sockets.epidemic import EpidemicSettings
+from tidings.drivers.sockets.guaranteed import DEFAULT_DELTA, DEFAULT_WINDOW, GuaranteedSettings, store_path
+from tidings.drivers.sockets.security import Tls
+from tidings.scenarios.file.toml_file import read_toml
+
+DEFAULT_LISTEN = "127.0.0.1:7400"
+DEFAULT_NAME = "b0"
+MAX_SEQUENCERS = 64
+
+OPTIONS_OF_MODES: Mapping[str, tuple[Mode, ...]] = {
+    **dict.fromkeys(("delta", "window", "data", "new", "recover", "join"), ("guaranteed",)),
+    "label": ("guaranteed", "epidemic"),
+    **dict.fromkeys(("recovery", "recovery_settings", "loss"), ("epidemic",)),
+}
+"""What only some modes have a use for."""
+
+
+class KeptArchive(msgspec.Struct, frozen=True):
+    """What a broker records; `size` and `age` as users write them."""
+
+    directory: Path
+    topics: tuple[str, ...]
+    size: str | None
+    age: str | None
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    listen: Address
+    neighbours: dict[str, Address]
+    mode: str
+    guaranteed: GuaranteedSettings | None
+    epidemic: EpidemicSettings | None
+    sequencers: tuple[Address, ...]
+    archive: KeptArchive | None
+    transport: Transport
+    tls: Tls | None
+    token: str
+
+
+def broker_settings(
+    options: BrokerOptions, config: Path | None = None, recovery_settings: str | None = None
+) -> BrokerSettings:
+    """Flags before the file before the defaults. `recovery_settings`: all of them as JSON, from whoever starts brokers
+    for a scenario."""
+    if config is not None:
+        options = over(options, read_toml(config, BrokerOptions), config.parent)
+    name = checked_name(DEFAULT_NAME if options.name is None else options.name)
+    pairs = options.neighbours or {}
+    mode: Mode = options.mode or "best-effort"
+    transport: Transport = options.transport or "tcp"
+    _check_mode(mode, transport, options, recovery_settings)
+    guaranteed = None
+    if mode == "guaranteed":
+        guaranteed = _guaranteed(name, options, pairs)
+        pairs = {peer: text.rpartition("@")[0] for peer, text in pairs.items()}
+    return BrokerSettings(
+        name=name,
+        listen=_address(options.listen or DEFAULT_LISTEN, "--listen"),
+        neighbours=_neighbours(name, pairs),
+        mode=mode,
+        guaranteed=guaranteed,
+        epidemic=_epidemic(options, recovery_settings) if mode == "epidemic" else None,
+        sequencers=_sequencers(options.sequencers),
+        archive=_archive(options),
+        transport=transport,
+        tls=tls_of(options),
+        token=read_token(options.token_file),
+    )
+
+
+def tls_of(options: NodeOptions) -> Tls | None:
+    tls = Tls(options.tls_cert, options.tls_key, options.tls_ca)
+    return tls if any(tls) else None
+
+
+def _archive(options: BrokerOptions) -> KeptArchive | None:
+    topics, size, age = options.archive_topics, options.retain_size, options.retain_age
+    if options.archive is None:
+        for given, flag in ((topics, "--archive-topic"), (size, "--retain-size"), (age, "--retain-age")):
+            if given:
+                raise typer.BadParameter("it is for a broker with --archive", param_hint=flag)
+        return None
+    try:
+        make_interest(topics, None)
+    except TopicError as error:
+        raise typer.BadParameter(str(error), param_hint="--archive-topic") from None
+    return KeptArchive(options.archive, topics, size, age)
+
+
+def checked_name(name: str) -> str:
+    if not name.isprintable() or not 0 < len(name) <= 255:
+        raise typer.BadParameter("a name has at most 255 printable characters", param_hint="--name")
+    return name
+
+
+def _check_mode(
+    mode: Mode, transport: Transport, options: BrokerOptions, recovery_settings: str | None
+) -> None:
+    """Nothing is given that means nothing in that mode."""
+    for key, modes in OPTIONS_OF_MODES.items():
+        value = recovery_settings if key == "recovery_settings" else getattr(options, key)
+        if mode not in modes and value not in (None, False):
+            raise typer.BadParameter(
+                f"it is for --mode {' or '.join(modes)}", param_hint=f"--{key.replace('_', '-')}"
+            )
+    if mode != "best-effort" and transport != "tcp":
+        reason = f"--mode {mode} needs tcp"
+        if mode == "epidemic":
+            reason += " for clients; its brokers speak udp"
+        raise typer.BadParameter(reason, param_hint="--transport")
+
+
+def _epidemic(options: BrokerOptions, recovery_settings: str | None) -> EpidemicSettings:
+    return EpidemicSettings(
+        recovery=_recovery(options, recovery_settings),
+        label=None if options.label is None else _label(options.label, "--label"),
+        loss=None if options.loss is None else parse_loss(str(options.loss)),
+    )
+
+
+def _recovery(options: BrokerOptions, recovery_settings: str | None) -> RecoverySettings:
+    if recovery_settings is None:
+        return RecoverySettings(algorithm=options.recovery or "auto")
+    try:
+        return msgspec.json.decode(recovery_settings, type=RecoverySettings)
+    except msgspec.MsgspecError as error:
+        raise typer.BadParameter(str(error), param_hint="--recovery-settings") from None
+
+
+def _guaranteed(name: str, options: BrokerOptions, pairs: Mapping[str, str]) -> GuaranteedSettings:
+    text, join, data = options.label, options.join, options.data
+    if text is not None and join is not None:
+        raise typer.BadParameter("a broker that joins is given its label", param_hint="--join")
+    if data is None:
+        raise typer.BadParameter("--mode guaranteed needs a directory", param_hint="--data")
+    label = None if text is None else _label(text, "--label")
+    delta = DEFAULT_DELTA if options.delta is None else options.delta
+    if label is None:
+        _check_joining(name, data, join, pairs)
+    return GuaranteedSettings(
+        label=label,
+        labels={} if label is None else _labels(name, label, delta, pairs),
+        join=None if join is None else _address(join, "--join"),
+        delta=delta,
+        window=options.window or DEFAULT_WINDOW,
+        data=data,
+        new=options.new,
+        recover=options.recover,
+    )
+
+
+def _check_joining(name: str, data: Path, join: str | None, pairs: Mapping[str, str]) -> None:
+    """Without a label a broker joins, or has joined before: then its data know its place."""
+    if pairs:
+        raise typer.BadParameter("a broker without --label learns its neighbours", param_hint="--neighbour")
+    if join is None and not store_path(data, name).exists():
+        reason = "--mode guaranteed needs the broker's place in the tree, or --join HOST:PORT"
+        raise typer.BadParameter(reason, param_hint="--label")
+
+
+def _labels(name: str, label: Label, delta: int, pairs: Mapping[str, str]) -> dict[str, Label]:
+    """The neighbours' labels, which must be all within delta + 1 links, and none left out on the way."""
+    around = Neighbourhood(name, label, delta + 1)
+    found: dict[str, Label] = {}
+    for peer, text in pairs.items():
+        _, separator, label_part = text.rpartition("@")
+        if not separator:
+            reason = f"{peer}={text} has no label: --mode guaranteed needs NAME=HOST:PORT@LABEL"
+            raise typer.BadParameter(reason, param_hint="--neighbour")
+        found[peer] = _label(label_part, "--neighbour")
+        try:
+            around.add(peer, found[peer])
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--neighbour") from None
+    for peer, peer_label in found.items():
+        for between in path(label, peer_label)[1:-1]:
+            if around.name_of(between) is None:
+                reason = f"the broker with label {label_text(between)}, between {name} and {peer}, is missing"
+                raise typer.BadParameter(reason, param_hint="--neighbour")
+    return found
+
+
+def _label(text: str, flag: str) -> Label:
+    try:
+        return parse_label(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=flag) from None
+
+
+def _neighbours(name: str, pairs: dict[str, str]) -> dict[str, Address]:
+    if name in pairs:
+        raise typer.BadParameter(f"{name!r} is this broker itself", param_hint="--neighbour")
+    return {checked_name(peer): _address(text, "--neighbour") for peer, text in pairs.items()}
+
+
+def _sequencers(texts: Sequence[str]) -> tuple[Address, ...]:
+    if len(texts) > MAX_SEQUENCERS:
+        reason = f"{len(texts)} addresses; at most {MAX_SEQUENCERS} are told to clients"
+        raise typer.BadParameter(reason, param_hint="--sequencers")
+    return tuple(_address(text.strip(), "--sequencers", SEQUENCER_PORT) for text in texts)
+
+
+def _address(text: str, flag: str, default_port: int = DEFAULT_PORT) -> Address:
+    try:
+        return parse_address(text, default_port=default_port)
+    except ConnectionFailed as error:
+        raise typer.BadParameter(str(error), param_hint=flag) from None

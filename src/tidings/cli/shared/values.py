@@ -1,0 +1,69 @@
+"""Attributes as users write them on a command line, `size=12`, and as lines and JSON show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import isfinite
+
+import typer
+
+from tidings.cli.shared.output import printable
+from tidings.core.filters.language.predicates import Scalar
+
+WORDS: Mapping[str, Scalar] = {"true": True, "false": False, "null": None}
+NUMBER_LETTERS = frozenset("0123456789+-.eE")
+QUOTES = ('"', "'")
+
+
+def parse_attributes(texts: Iterable[str]) -> dict[str, Scalar]:
+    """`name=value` texts as attributes; each name once."""
+    attributes: dict[str, Scalar] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--attribute")
+        if name in attributes:
+            raise typer.BadParameter(f"{name!r} is given twice", param_hint="--attribute")
+        attributes[name] = parse_value(value)
+    return attributes
+
+
+def parse_value(text: str) -> Scalar:
+    """A boolean, null, whole number or number if it looks like one, else text; quoted, always text."""
+    if len(text) >= 2 and text[0] in QUOTES and text[-1] == text[0]:
+        return text[1:-1]
+    if text in WORDS:
+        return WORDS[text]
+    # `int` and `float` read more than numbers as people write them: 1_000, nan, digits of other scripts.
+    if not text or not NUMBER_LETTERS.issuperset(text):
+        return text
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        return number if isfinite(number) else text
+    return text
+
+
+def attribute_text(value: Scalar) -> str:
+    """A value as `parse_value` would read it back; bytes as hexadecimal digits."""
+    match value:
+        case bool() | None:
+            return {True: "true", False: "false", None: "null"}[value]
+        case bytes():
+            return f"0x{value.hex()}"
+        case str():
+            plain = value and " " not in value and value.isprintable() and parse_value(value) == value
+            return value if plain else f'"{printable(value)}"'
+        case _:
+            return str(value)
+
+
+def attribute_json(value: Scalar) -> object:
+    """A value for JSON, which knows neither bytes nor infinities."""
+    if isinstance(value, bytes):
+        return {"hex": value.hex()}
+    if isinstance(value, float) and not isfinite(value):
+        return {"float": str(value)}
+    return value

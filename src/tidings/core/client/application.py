@@ -1,0 +1,325 @@
+"""The client of one application: it publishes, subscribes, changes its mind, and says what it is done with.
+
+It decides everything that the application's half of a promise needs. A host turns calls into these methods and facts
+into futures, rows or lines. Facts of the service beneath and of the ordering module, if there is one, go in at
+`on_fact`; what concerns the application comes out at `emit`, by the application's own names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tidings.core.client.beneath import Beneath
+from tidings.core.client.bookmark import Reached
+from tidings.core.client.numbering import Numbering
+from tidings.core.client.ordered import OrderedSubscription
+from tidings.core.client.owner import Holder
+from tidings.core.client.plain import PlainSubscription
+from tidings.core.errors import OrderError, SubscriptionRefused
+from tidings.core.events.subscription import Order, Subscription
+from tidings.core.facts import (
+    BookmarkIsKept,
+    BookmarksKnown,
+    BrokerChanged,
+    Delivered,
+    EventsMissed,
+    PublicationConfirmed,
+    PublicationFailed,
+    PublicationSent,
+    SubscriptionAccepted,
+    SubscriptionCancelled,
+    SubscriptionFailed,
+    SubscriptionProgress,
+)
+from tidings.core.filters.language.predicates import Scalar
+from tidings.core.ordering.module import (
+    Joined,
+    NumbersLost,
+    OrderBroken,
+    OrderingModule,
+    PublishNow,
+    Shown,
+)
+from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
+
+ORDERED = (Order.TOTAL, Order.CAUSAL)
+NO_SEQUENCERS = (
+    "needs sequencers, and this network has none: "
+    "start it with them (tidings up --order total, or tidings sequencer and connect(sequencer=...))"
+)
+
+
+class Application:
+    """`strips`: the service reduces to a header what only a subscription with `headers` selects. `hides`: it shows what
+    is for protocols alone only to such a subscription. `confirms`: it says what became of each publication. `lingers`:
+    a subscription without an order that changes shows all that was on its way for it before."""
+
+    def __init__(
+        self,
+        beneath: Beneath,
+        emit: Callable[[object], None],
+        *,
+        strips: bool = True,
+        hides: bool = False,
+        confirms: bool = True,
+        lingers: bool = False,
+    ) -> None:
+        self.emit = emit
+        self._beneath = beneath
+        self._strips = strips
+        self._hides = hides
+        self._confirms = confirms
+        self._lingers = lingers
+        self._numbering: Numbering | None = None
+        self._module: OrderingModule | None = None
+        self._patience: Patience | None = None
+        self._max_buffered = MAX_BUFFERED
+        self._subscriptions: dict[str, Holder] = {}
+        """By the application's names."""
+        self._holders: dict[str, Holder] = {}
+        """By the names in the service beneath."""
+        self._by_key: dict[int, OrderedSubscription] = {}
+        """By the keys of the ordering module's subscribers."""
+
+    def add_order(
+        self,
+        module: OrderingModule,
+        *,
+        patience: Patience | None = None,
+        max_buffered: int = MAX_BUFFERED,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """With patience an ordered subscription goes on, in the end, without what does not come."""
+        self._module = module
+        self._patience = patience
+        self._max_buffered = max_buffered
+        self._numbering = Numbering(self._beneath, module, self.emit, wanted=wanted, confirms=self._confirms)
+
+    # --- Publishing
+
+    def publish(
+        self,
+        topic: str,
+        attributes: Mapping[str, Scalar],
+        payload: bytes,
+        published_at: int,
+    ) -> int:
+        """The event's sequence."""
+        if self._numbering is not None:
+            return self._numbering.publish(topic, attributes, payload, published_at)
+        sequence = self._beneath.reserve()
+        self._beneath.publish_as(sequence, topic, attributes, payload, published_at)
+        self.emit(PublicationSent(sequence, sequence))
+        return sequence
+
+    def fail_if_sent(self, sequence: int, reason: str) -> None:
+        """Of what the service has nobody will say more; what waits for a number is not published yet."""
+        if self._numbering is None or not self._numbering.is_waiting(sequence):
+            self.on_fact(PublicationFailed(sequence, reason))
+
+    # --- Subscribing
+
+    def start(self, subscription: Subscription, reached: Reached | None = None) -> None:
+        """SubscriptionAccepted or SubscriptionFailed follows. SubscriptionRefused, OrderError: there is no order.
+
+        One of an earlier life of this client is gone on with, if the service keeps that; an ordered one where it
+        ended, and `reached` is what the application knows of that."""
+        if subscription.id in self._subscriptions:
+            raise ValueError(f"subscription {subscription.id!r} exists")
+        holder: Holder
+        if subscription.order in ORDERED:
+            holder = self._make_ordered(subscription, reached)
+        else:
+            bookmarks = self._beneath.bookmarks
+            holder = PlainSubscription(self, subscription, bookmarks=bookmarks, lingers=self._lingers)
+        self._subscriptions[subscription.id] = holder
+        holder.start()
+
+    def _make_ordered(self, subscription: Subscription, reached: Reached | None) -> OrderedSubscription:
+        if self._module is None:
+            raise SubscriptionRefused(f"order {subscription.order!r} {NO_SEQUENCERS}")
+        if self._numbering is not None and self._numbering.refusal:
+            raise OrderError(self._numbering.refusal)  # nobody is left who would answer
+        return OrderedSubscription(
+            self,
+            subscription,
+            self._module,
+            self._by_key,
+            patience=self._patience,
+            max_buffered=self._max_buffered,
+            strips=self._strips,
+            hides=self._hides,
+            bookmarks=self._beneath.bookmarks,
+            reached=reached,
+        )
+
+    def reached(self, subscription_id: str, count: int) -> Reached:
+        """How far an ordered subscription will have come with the next so many events that it was shown: for an
+        application that keeps these, and tells its next life (`start`). Another incarnation than before: it did not
+        resume."""
+        holder = self._subscriptions[subscription_id]
+        assert isinstance(holder, OrderedSubscription)
+        return holder.reached(count)
+
+    def change(self, subscription_id: str, topics: tuple[str, ...], condition: str | None) -> None:
+        """SubscriptionChanged or ChangeFailed follows. While a change is under way another takes its place."""
+        self._subscriptions[subscription_id].change(topics, condition)
+
+    def rest(self, subscription_id: str) -> None:
+        """No topics for the time being: it selects nothing until it changes."""
+        self._subscriptions[subscription_id].rest()
+
+    def abandon_change(self, subscription_id: str) -> None:
+        if subscription_id in self._subscriptions:
+            self._subscriptions[subscription_id].abandon_change()
+
+    def end(self, subscription_id: str) -> None:
+        holder = self._subscriptions.pop(subscription_id, None)
+        if holder is not None:
+            holder.end()
+
+    def subscribe(self, holder: Holder, *subscriptions: Subscription) -> None:
+        """In the service beneath, for one of the subscriptions here."""
+        for subscription in subscriptions:
+            self._holders[subscription.id] = holder
+        self._beneath.subscribe(*subscriptions)
+
+    def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
+        """`drain`: its holder hears of what still comes, until it is cancelled."""
+        if subscription_id in self._holders:
+            if not drain:
+                del self._holders[subscription_id]
+            self._beneath.unsubscribe(subscription_id, drain=drain)
+
+    # --- What the service beneath says
+
+    def on_fact(self, fact: object) -> None:
+        if isinstance(fact, Delivered):  # most are
+            holder = self._holders.get(fact.subscription)
+            if holder is not None:
+                holder.on_delivered(fact)
+            elif fact.ticket is not None:
+                fact.ticket.done()
+            return
+        handle = _HANDLERS.get(fact.__class__)
+        if handle is None:
+            self.emit(fact)
+        else:
+            handle(self, fact)
+
+    def _on_missed(self, fact: EventsMissed) -> None:
+        holder = self._holders.get(fact.subscription)
+        if holder is not None:
+            holder.on_missed(fact)
+        elif fact.ticket is not None:
+            fact.ticket.done()
+
+    def _on_confirmed(self, fact: PublicationConfirmed) -> None:
+        if self._numbering is not None:
+            self._numbering.on_confirmed(fact.first, fact.last)
+        self.emit(fact)
+
+    def _on_publication_failed(self, fact: PublicationFailed) -> None:
+        if self._numbering is not None:
+            self._numbering.on_failed(fact.sequence)
+        self.emit(fact)
+
+    def _on_accepted(self, fact: SubscriptionAccepted) -> None:
+        if fact.subscription in self._holders:
+            self._holders[fact.subscription].on_accepted(fact)
+
+    def _on_progress(self, fact: SubscriptionProgress) -> None:
+        if fact.subscription in self._holders:
+            self._holders[fact.subscription].on_progress(fact)
+
+    def _on_failed(self, fact: SubscriptionFailed) -> None:
+        if fact.subscription in self._holders:
+            self._holders.pop(fact.subscription).on_failed(fact)
+
+    def _on_cancelled(self, fact: SubscriptionCancelled) -> None:
+        if fact.subscription in self._holders:
+            self._holders.pop(fact.subscription).on_cancelled(fact)
+
+    def _on_bookmarks_known(self, fact: BookmarksKnown) -> None:
+        for holder in list(self._subscriptions.values()):
+            holder.on_bookmarks_known()
+
+    def _on_bookmark_kept(self, fact: BookmarkIsKept) -> None:
+        for ordered in self._ordered():
+            if ordered.id == fact.subscription:
+                ordered.on_bookmark_kept(fact.number)
+
+    def _on_broker_changed(self, fact: BrokerChanged) -> None:
+        for holder in list(self._subscriptions.values()):
+            holder.on_broker_changed()
+        self.emit(fact)
+
+    # --- What the ordering module says
+
+    def _on_shown(self, fact: Shown) -> None:
+        self._by_key[fact.key].on_shown(fact)
+
+    def _on_publish_now(self, fact: PublishNow) -> None:
+        assert self._numbering is not None
+        self._numbering.on_publish_now(fact)
+
+    def _on_joined(self, fact: Joined) -> None:
+        if fact.key in self._by_key:
+            self._by_key[fact.key].on_joined(fact.topics)
+
+    def _on_broken(self, fact: OrderBroken) -> None:
+        if fact.key in self._by_key:
+            self._by_key[fact.key].on_broken(fact.reason)
+
+    def _on_numbers_lost(self, fact: NumbersLost) -> None:
+        self.refuse_numbers(fact.reason)
+
+    def refuse_numbers(self, reason: str) -> None:
+        """Nothing gets a number any more."""
+        if self._numbering is not None:
+            self._numbering.refuse(reason)
+
+    def _ordered(self) -> Iterable[OrderedSubscription]:
+        return [holder for holder in self._subscriptions.values() if isinstance(holder, OrderedSubscription)]
+
+    # --- State
+
+    @property
+    def beneath(self) -> tuple[str, ...]:
+        """The names of its subscriptions in the service."""
+        return tuple(self._holders)
+
+    @property
+    def unpublished(self) -> int:
+        """Events that are not with the service yet, as far as is known."""
+        return 0 if self._module is None else self._module.unpublished
+
+    def order_status(self) -> dict[str, dict[str, object]]:
+        """What ordered subscriptions hold back, and for want of what."""
+        return {ordered.id: ordered.status for ordered in self._ordered()}
+
+    def leave_order(self) -> None:
+        """The application ends: what has no number gets none, and nobody waits for it."""
+        if self._numbering is not None:
+            self._numbering.leave()
+
+
+_HANDLERS: dict[type, Callable[[Application, Any], None]] = {
+    EventsMissed: Application._on_missed,
+    PublicationConfirmed: Application._on_confirmed,
+    PublicationFailed: Application._on_publication_failed,
+    SubscriptionAccepted: Application._on_accepted,
+    SubscriptionProgress: Application._on_progress,
+    SubscriptionFailed: Application._on_failed,
+    SubscriptionCancelled: Application._on_cancelled,
+    BookmarksKnown: Application._on_bookmarks_known,
+    BookmarkIsKept: Application._on_bookmark_kept,
+    BrokerChanged: Application._on_broker_changed,
+    Shown: Application._on_shown,
+    PublishNow: Application._on_publish_now,
+    Joined: Application._on_joined,
+    OrderBroken: Application._on_broken,
+    NumbersLost: Application._on_numbers_lost,
+}
+"""By the class of the fact: each event makes several. What has none here is for the application."""

@@ -1,0 +1,756 @@
+"""A subscription of the application with an order: between the service beneath and the ordering module.
+
+For each entry of the layout that it needs it has a subscription in the service for all numbers there, and a second one
+for what it wants as a whole, where that is not everything. The module is asked to join an entry once the whole network
+knows these, and to leave it at once. When the module has joined all that is wanted, the change is complete.
+
+What comes in one piece (an event, or a run of them) goes through the order in one piece: it is cut where something must
+come between, and where the subscription does not select an event.
+
+What the service keeps until it is done with is done with in the order in which it is shown: events when the application
+says so, numbers without an event when all before them are. What is merely buffered here is granted, so that what it
+waits for can come.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby
+
+from tidings.core.client.beneath import END, NOTHING, Taking
+from tidings.core.client.bookmark import (
+    Bookmark,
+    Forms,
+    KeptEntry,
+    Progress,
+    Reached,
+    advanced,
+    decode_bookmark,
+    encode_bookmark,
+    end_kept,
+    entry_names,
+    numbers_name,
+    whole_name,
+)
+from tidings.core.client.owner import Owner
+from tidings.core.errors import OrderError, SubscriptionRefused, WireError
+from tidings.core.events.event import WHOLE, Publication
+from tidings.core.events.run import Content, Stretch, cut, look
+from tidings.core.events.subscription import Interest, Order, Subscription, make_interest
+from tidings.core.events.timestamp import Timestamp
+from tidings.core.events.topics import TopicPattern
+from tidings.core.facts import (
+    Delivered,
+    EventsMissed,
+    Misbehaviour,
+    SubscriptionAccepted,
+    SubscriptionBroken,
+    SubscriptionCancelled,
+    SubscriptionChanged,
+    SubscriptionFailed,
+    SubscriptionProgress,
+)
+from tidings.core.ordering.layout import Layout, overlap
+from tidings.core.ordering.module import OrderingModule, Shown
+from tidings.core.ordering.resuming import Resumption
+from tidings.core.ordering.stamps import check_stamp
+from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
+from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
+from tidings.core.structures.range_set import RangeSet
+
+SLOW_READER_EVENTS = 1_024
+"""What a reader has not taken of a service that loses nothing; beyond, that is told to wait."""
+MOVED = "the client moved to another broker"
+NOT_RESUMED = "the subscription of an earlier life cannot be resumed"
+
+
+class _Entry:
+    """An entry of the layout and what is held for it in the service."""
+
+    __slots__ = ("chosen", "following", "joined", "made", "numbers", "unaccepted", "whole")
+
+    def __init__(
+        self,
+        joined: int,
+        numbers: Subscription,
+        whole: Subscription | None,
+        *,
+        chosen: int = 1,
+        made: int = 1,
+    ) -> None:
+        self.joined = joined
+        """How often the entry was, so far."""
+        self.numbers = numbers
+        self.whole = whole
+        """What is wanted as a whole; None: everything comes so."""
+        self.following: Subscription | None = None
+        """What will be, once the network knows it."""
+        self.chosen = chosen
+        """Which of the `made` ones `whole` is."""
+        self.made = made
+        self.unaccepted = {subscription.id for subscription in self.subscriptions}
+
+    @property
+    def subscriptions(self) -> tuple[Subscription, ...]:
+        return tuple(each for each in (self.numbers, self.whole, self.following) if each is not None)
+
+
+class _Held:
+    """What the service notified of, with the number of its first event (or no-op)."""
+
+    __slots__ = ("left", "number", "recovered_by", "stretch", "ticket")
+
+    def __init__(self, stretch: Stretch, number: int, ticket: Taking, recovered_by: str) -> None:
+        self.stretch = stretch
+        self.number = number
+        self.left = stretch.numbers
+        """Numbers that are not released."""
+        self.ticket = ticket
+        self.recovered_by = recovered_by
+
+    def sequence_of(self, number: int) -> int:
+        return self.stretch.first + number - self.number
+
+    def cut(self, number: int, count: int) -> Stretch:
+        """The events of these numbers."""
+        first = self.sequence_of(number)
+        return cut(self.stretch, first, first + count - 1)
+
+    def release(self, number: int, count: int) -> None:
+        """These numbers are done with; no-ops are one event of the service, done with when all of them are."""
+        self.left -= count
+        if self.stretch.kind <= WHOLE:
+            first = self.sequence_of(number)
+            self.ticket.done(first, first + count - 1)
+        elif not self.left:
+            self.ticket.done()
+
+
+class _Turn:
+    """What has had its turn in the order; the application's ticket, if it was shown."""
+
+    __slots__ = ("_held", "_number", "_owner", "_undone", "count", "stamp", "waits")
+
+    def __init__(
+        self, owner: OrderedSubscription, held: _Held, stamp: Timestamp, count: int, *, waits: bool
+    ) -> None:
+        self._owner = owner
+        self._held = held
+        self._number = stamp.number
+        """The first that is not released."""
+        self.stamp = stamp
+        self.count = count
+        """Of what is not released."""
+        self.waits = waits
+        """For the application."""
+        self._undone: RangeSet | None = None
+        """The sequences that it is not done with, once it is done with some; None: all or nothing."""
+
+    @property
+    def is_no_op(self) -> bool:
+        return self._held.stretch.kind > WHOLE
+
+    def ahead(self, progress: Progress, count: int) -> None:
+        """As if so many of its numbers were done with."""
+        progress.pass_by(self.stamp.topic, self._number, count, no_op=self.is_no_op)
+
+    def grant(self, first: int = 0, last: int = END) -> None:
+        pass
+
+    def done(self, first: int = 0, last: int = END) -> None:
+        if not self.waits:
+            return
+        begin = self._held.sequence_of(self._number)
+        end = begin + self.count
+        if self._undone is not None or first > begin or last < end - 1:
+            self._undone = self._undone or RangeSet([(begin, end)])
+            self._undone.remove(first, last + 1)
+        self.waits = bool(self._undone)
+        self._owner.on_done()
+
+    def release(self) -> int:
+        """Release what can be, in order; how many numbers are left."""
+        count = self.count
+        if self.waits:
+            undone = None if self._undone is None else self._undone.first
+            count = 0 if undone is None else undone - self._held.sequence_of(self._number)
+        if count:
+            # First the progress: whoever is told that this is done is told of that, too.
+            self.ahead(self._owner.progress, count)
+            self._held.release(self._number, count)
+            self._number += count
+            self.count -= count
+        return self.count
+
+
+class OrderedSubscription:
+    def __init__(
+        self,
+        owner: Owner,
+        subscription: Subscription,
+        module: OrderingModule,
+        by_key: dict[int, OrderedSubscription],
+        *,
+        patience: Patience | None,
+        max_buffered: int = MAX_BUFFERED,
+        strips: bool,
+        hides: bool,
+        bookmarks: LeftBookmarks | None = None,
+        reached: Reached | None = None,
+    ) -> None:
+        self.id = subscription.id
+        self.progress = Progress()
+        self.key: int | None = None
+        """Of the module's subscriber, while there is one."""
+        self._owner = owner
+        self._subscription = subscription
+        self._interest = self._settled = subscription.interest()
+        """What is wanted, and what was when that was last complete."""
+        self._module = module
+        self._by_key = by_key
+        """All of the application that have a key."""
+        self._layout: Layout = module.layout
+        self._patience = patience
+        self._max_buffered = max_buffered
+        self._strips = strips
+        self._hides = hides
+        self._wanted: frozenset[int] = frozenset()
+        self._asked: frozenset[int] = frozenset()
+        """What the module was asked for."""
+        self._joining: dict[int, int] = {}
+        """Rank -> how many times it is being joined."""
+        self._ever: frozenset[int] = frozenset()
+        """All that were ever asked for, or may be before a next life hears of it."""
+        self._incarnation = 0
+        """Of the module's subscriber."""
+        self._bookmarks = None if patience is not None else bookmarks
+        """Where the service keeps how far this has come."""
+        self._reached = reached
+        self._is_waiting = self._is_resting = False
+        """For what an earlier life may have left; without topics."""
+        self._resuming = False
+        """The servers have not said yet that they know the earlier life."""
+        self._noting = 0
+        """The number of the bookmark whose keeping completes the change."""
+        self._doubt = ""
+        self._accepted = False
+        """The first time that it was complete is past."""
+        self._complete = True
+        self._entries: dict[int, _Entry] = {}
+        self._rank_of: dict[str, int] = {}
+        self._new: list[Subscription] = []
+        """To be asked for."""
+        self._made: dict[int, int] = {}
+        """Rank -> how often it was joined."""
+        self._turns: deque[_Turn] = deque()
+        """What has had its turn and is not done with, or stands behind something that is not."""
+        self._unread = 0
+        """Numbers in them."""
+        self._ungranted: list[Taking] = []
+        self._draining: dict[str, None] = {}
+        """Subscriptions in the service that have successors; what is on its way for them alone still comes."""
+
+    # --- What is wanted
+
+    def start(self) -> None:
+        self._is_waiting = True
+        if self._bookmarks is None or self._bookmarks.known:
+            self.on_bookmarks_known()
+
+    def change(self, topics: tuple[str, ...], condition: str | None) -> None:
+        self._interest = make_interest(topics, condition)
+        self._is_resting = False
+        self._maybe_follow()
+
+    def rest(self) -> None:
+        """No topics for the time being; `change` goes on. What it saw counts for what it will see."""
+        self._is_resting = True
+        self._maybe_follow()
+
+    def _maybe_follow(self) -> None:
+        """Once it is known where to begin."""
+        if not self._is_waiting:
+            self._follow(None if self._is_resting else self._interest)
+
+    def abandon_change(self) -> None:
+        """It is to be what it was; what it has left meanwhile it joins again."""
+        if not self._complete:
+            self._interest = self._settled
+            self._maybe_follow()
+
+    def end(self) -> None:
+        key = self._forget()
+        if key is not None:
+            self._module.end(key)
+        self._leave_all()
+
+    def _follow(self, interest: Interest | None) -> None:
+        """What a next life would find is told before anything that it speaks of changes in the service."""
+        topics = () if interest is None else interest.topics
+        self._complete = False
+        self._wanted = frozenset(self._layout.ranks_for(topics))
+        self._ever |= self._wanted
+        if self.key is None and self._wanted:
+            self._make_subscriber(None)
+        before = frozenset(self._entries)
+        ended = [self._leave_entry(rank) for rank in sorted(before - self._wanted)]
+        for rank in sorted(before & self._wanted):
+            ended.append(self._adjust(self._entries[rank], rank, topics))
+        for rank in sorted(self._wanted - before):
+            self._enter(rank, self._make_entry(rank, topics))
+        self._tell()
+        left = self._asked - self._wanted
+        if left and self.key is not None:
+            self._asked -= left
+            self._module.change(self.key, (), left)
+        for subscription in chain.from_iterable(ended):
+            self._owner.unsubscribe(subscription.id)
+        self._subscribe_new()
+        self._maybe_join()
+
+    def _enter(self, rank: int, entry: _Entry) -> None:
+        self._entries[rank] = entry
+        for subscription in entry.subscriptions:
+            self._rank_of[subscription.id] = rank
+            self._new.append(subscription)
+
+    def _subscribe_new(self) -> None:
+        new, self._new = self._new, []
+        self._owner.subscribe(self, *new)
+
+    def _adjust(self, entry: _Entry, rank: int, topics: tuple[TopicPattern, ...]) -> list[Subscription]:
+        """Other events of an entry that stays are wanted as a whole: asked for beside those that were. What was to be
+        asked for before is returned."""
+        if entry.whole is None:
+            return []
+        ended: list[Subscription] = []
+        wanted = tuple(_within(topics, TopicPattern(self._layout.entry(rank))))
+        if entry.following is not None:
+            if (wanted, self._interest.sql) == (entry.following.topics, entry.following.filter):
+                return []
+            self._drop(entry, entry.following)
+            ended.append(entry.following)
+            entry.following = None
+        if (wanted, self._interest.sql) == (entry.whole.topics, entry.whole.filter):
+            return ended
+        entry.made += 1
+        following = Subscription(whole_name(entry.numbers.id, entry.made), wanted, self._interest.sql)
+        entry.following = following
+        entry.unaccepted.add(following.id)
+        self._rank_of[following.id] = rank
+        self._new.append(following)
+        return ended
+
+    def _drop(self, entry: _Entry, subscription: Subscription) -> None:
+        entry.unaccepted.discard(subscription.id)
+        del self._rank_of[subscription.id]
+
+    def _make_entry(self, rank: int, topics: tuple[TopicPattern, ...]) -> _Entry:
+        joined = self._made[rank] = self._made.get(rank, 0) + 1
+        pattern = TopicPattern(self._layout.entry(rank))
+        everything = self._interest.sql is None and any(topic.covers(pattern) for topic in topics)
+        name = numbers_name(self.id, rank, joined)
+        if everything and not self._hides:
+            return _Entry(joined, Subscription(name, (pattern.text,)), None)
+        numbers = Subscription(name, (pattern.text,), headers=True)
+        if not self._strips:  # everything comes whole, and is looked at here
+            return _Entry(joined, numbers, None)
+        return _Entry(joined, numbers, self._make_whole(whole_name(name, 1), pattern, topics))
+
+    def _make_whole(self, name: str, entry: TopicPattern, topics: tuple[TopicPattern, ...]) -> Subscription:
+        return Subscription(name, tuple(_within(topics, entry)), self._interest.sql)
+
+    def _leave_entry(self, rank: int) -> list[Subscription]:
+        """Its subscriptions in the service, which are to be ended."""
+        entry = self._entries.pop(rank)
+        self.progress.end(rank)
+        subscriptions = [*entry.subscriptions]
+        for subscription in subscriptions:
+            self._drop(entry, subscription)
+        return subscriptions
+
+    def _leave_all(self) -> None:
+        for rank in sorted(self._entries):
+            for subscription in self._leave_entry(rank):
+                self._owner.unsubscribe(subscription.id)
+        for name in self._draining:
+            self._owner.unsubscribe(name)
+        self._draining.clear()
+
+    # --- How far the change is
+
+    def _maybe_join(self) -> None:
+        missing = self._wanted - self._asked
+        if any(self._entries[rank].unaccepted for rank in missing):
+            return
+        if missing:
+            assert self.key is not None
+            self._ask_for(missing)
+            self._module.change(self.key, missing)
+        self._maybe_complete()
+
+    def _make_subscriber(self, earlier: Resumption | None) -> int:
+        self.key = self._module.add_subscriber(self._patience, self._max_buffered, self, earlier)
+        self._by_key[self.key] = self
+        self._incarnation = self._module.incarnation_of(self.key)
+        if self._bookmarks is not None:
+            self._bookmarks.keep(self.id, self._bookmark)
+        return self.key
+
+    def _ask_for(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            self._joining[rank] = self._joining.get(rank, 0) + 1
+        self._asked |= {*ranks}
+
+    def _maybe_complete(self) -> None:
+        if self._complete or any(entry.unaccepted for entry in self._entries.values()):
+            return
+        if self._asked == self._wanted and not self._joining:
+            self._complete = True
+            self._settled = self._interest
+            if self._bookmarks is None or self.key is None:
+                self._say_complete()
+            else:  # whoever counts on it from now on must be able to count on the next life
+                self._noting = self._bookmarks.ask(self.id)
+
+    def on_bookmark_kept(self, number: int) -> None:
+        if self._complete and number == self._noting:
+            self._noting = 0
+            self._say_complete()
+
+    def _say_complete(self) -> None:
+        fact = SubscriptionChanged if self._accepted else SubscriptionAccepted
+        self._accepted = True
+        self._owner.emit(fact(self.id))
+
+    def on_accepted(self, fact: SubscriptionAccepted) -> None:
+        rank = self._rank_of.get(fact.subscription)
+        if rank is None:
+            return
+        entry = self._entries[rank]
+        entry.unaccepted.discard(fact.subscription)
+        if entry.following is not None and entry.following.id == fact.subscription:
+            before, entry.whole, entry.following = entry.whole, entry.following, None
+            entry.chosen = entry.made
+            if before is not None:
+                self._drop(entry, before)
+                self._draining[before.id] = None
+                self._tell()
+                self._owner.unsubscribe(before.id, drain=True)
+        self._maybe_join()
+
+    def on_failed(self, fact: SubscriptionFailed) -> None:
+        self._owner.emit(SubscriptionFailed(self.id, fact.reason))
+
+    def on_progress(self, fact: SubscriptionProgress) -> None:
+        """An event that is published where the subscription is not known would be waited for in vain."""
+        self._owner.emit(SubscriptionProgress(self.id, fact.uncovered))
+
+    def on_cancelled(self, fact: SubscriptionCancelled) -> None:
+        """What was wanted as a whole before has all come."""
+        if fact.subscription in self._draining:
+            del self._draining[fact.subscription]
+            self._tell()
+
+    def on_joined(self, ranks: Iterable[int]) -> None:
+        """By the module. What was left and joined again meanwhile begins with the last time."""
+        self._resuming = False
+        for rank in ranks:
+            left = self._joining.pop(rank) - 1
+            if left:
+                self._joining[rank] = left
+            elif rank in self._asked and not self.progress.has(rank) and self.key is not None:
+                self.progress.begin(rank, self._module.start_of(self.key, rank))
+        self._maybe_complete()
+        self._maybe_grant()
+
+    # --- Of one life and the next
+
+    def on_bookmarks_known(self) -> None:
+        if not self._is_waiting:
+            return
+        self._is_waiting = False
+        state = None if self._bookmarks is None else self._bookmarks.take(self.id)
+        kept = None if state is None else decode_bookmark(state)
+        if self._bookmarks is not None and isinstance(kept, Forms):  # it had no order
+            end_kept(self._bookmarks, self.id, kept)
+            kept = None
+        if not isinstance(kept, Bookmark) or self._resume(advanced(kept, self._reached)):
+            self._maybe_follow()
+
+    def _resume(self, kept: Bookmark) -> bool:
+        """Be what the earlier life was; False: that cannot be, and was said."""
+        assert self._bookmarks is not None
+        earlier = kept.resumption()
+        reason = kept.refusal or self._refusal(kept)
+        if reason:
+            end_kept(self._bookmarks, self.id, kept)
+            self._owner.emit(SubscriptionBroken(self.id, f"{NOT_RESUMED}: {reason}"))
+            return False
+        for name in kept.others:
+            self._bookmarks.end(name)
+        for name in kept.draining:
+            self._bookmarks.end(name, drain=True)
+        wanted, self._interest = self._interest, make_interest(kept.topics, kept.filter)
+        self._settled = self._interest
+        self._made = dict(kept.joined) | {entry.rank: entry.joined for entry in kept.entries}
+        self._ever = frozenset(kept.ever)
+        self._draining = dict.fromkeys(kept.draining)
+        for entry in kept.entries:
+            self._enter(entry.rank, self._resumed_entry(entry))
+            self.progress.begin(entry.rank, entry.done)
+        self._wanted = frozenset(earlier.topics)
+        self._resuming = bool(self._wanted)
+        self._ask_for(self._wanted)
+        key = self._make_subscriber(earlier)
+        if kept.doubt:
+            self._doubt = kept.doubt
+            self._module.doubt(key, kept.doubt)
+        self._subscribe_new()
+        self._interest = wanted
+        return True
+
+    def _refusal(self, kept: Bookmark) -> str:
+        assert self._bookmarks is not None
+        if kept.layout != self._layout.fingerprint:
+            return "the topics that have an order are others now"
+        if self._bookmarks.has_discarded(kept.resumable(self.id)):
+            return "it was made again too late, and what came for it meanwhile is gone"
+        stranger = self._module.stranger(kept.resumption())
+        return f"sequencer server {stranger} lost its state" if stranger else ""
+
+    def _resumed_entry(self, kept: KeptEntry) -> _Entry:
+        """As the earlier life asked for it, and the service has it."""
+        pattern = TopicPattern(self._layout.entry(kept.rank))
+        name, whole_one = entry_names(self.id, kept)
+        numbers = Subscription(name, (pattern.text,), headers=whole_one is not None)
+        whole = None if whole_one is None else self._make_whole(whole_one, pattern, self._interest.topics)
+        return _Entry(kept.joined, numbers, whole, chosen=kept.whole, made=kept.made)
+
+    def _bookmark(self) -> bytes:
+        """What is kept for the next life."""
+        entries = tuple(
+            KeptEntry(
+                rank, entry.joined, entry.chosen if entry.whole else 0, entry.made, self.progress.of(rank)
+            )
+            for rank, entry in sorted(self._entries.items())
+            if self.progress.has(rank)
+        )
+        resumed = {name for entry in entries for name in entry_names(self.id, entry)}
+        return encode_bookmark(
+            Bookmark(
+                self._incarnation,
+                self._layout.fingerprint,
+                topics=tuple(topic.text for topic in self._settled.topics),
+                filter=self._settled.sql,
+                entries=entries,
+                others=tuple(name for name in self._rank_of if name not in resumed),
+                joined=tuple(
+                    (rank, made) for rank, made in self._made.items() if not self.progress.has(rank)
+                ),
+                ever=tuple(sorted(self._ever)),
+                lineages=self._module.lineages,
+                doubt=self._doubt,
+                draining=tuple(self._draining),
+            )
+        )
+
+    def reached(self, count: int) -> Reached:
+        """How far it will have come when the application is done with so many more of the events that it was shown."""
+        progress = self.progress.copy()
+        for turn in self._turns:
+            passed = min(turn.count, count) if turn.waits else turn.count
+            if passed:
+                turn.ahead(progress, passed)
+            if passed < turn.count:
+                break
+            count -= passed if turn.waits else 0
+        return progress.reached(self._incarnation)
+
+    def _tell(self) -> None:
+        if self._bookmarks is not None:
+            self._bookmarks.tell()
+
+    # --- Events
+
+    def on_delivered(self, fact: Delivered) -> None:
+        stretch, ticket = fact.stretch, fact.ticket or NOTHING
+        stamp = stretch.stamp
+        if stamp is None or self.key is None:  # published before anybody wanted an order, or before we did
+            ticket.done()
+            return
+        try:
+            self._check(stretch, stamp)
+        except (OrderError, WireError) as error:
+            ticket.done()
+            self._owner.emit(Misbehaviour(stretch.source, f"{stretch} was left out: {error}"))
+            return
+        has_room = self._unread < SLOW_READER_EVENTS and not self._resuming
+        if not has_room:
+            self._ungranted.append(ticket)
+        held = _Held(stretch, stamp.number, ticket, fact.recovered_by)
+        receive = self._module.receive if stretch.kind == WHOLE else self._module.receive_no_ops
+        receive(self.key, stamp, held, held.left)
+        if has_room:  # it is buffered, unless it has had its turn
+            ticket.grant()
+
+    def _check(self, stretch: Stretch, stamp: Timestamp) -> None:
+        """OrderError or WireError unless a server could have given this stamp to these events."""
+        layout = self._layout
+        check_stamp(stamp, stretch.layout, stretch.numbers, of=layout.fingerprint, chain=layout.chain)
+        if stretch.kind != WHOLE and not stretch.topic:
+            return  # headers of events on several topics, without them
+        topics = (stretch.topic,) if stretch.topic else sorted({content.topic for content in look(stretch)})
+        for topic in topics:
+            if layout.rank_of(topic) != stamp.topic:
+                raise OrderError(f"a timestamp of {layout.entry(stamp.topic)} for {', '.join(topics)}")
+
+    def drop(self, event: object, number: int, count: int) -> None:
+        """By the module: it will not be shown."""
+        if isinstance(event, _Held):
+            event.release(number, count)
+
+    def pass_over(self, stamp: Timestamp, token: object, count: int) -> None:
+        """By the module: the turn of numbers without events."""
+        assert isinstance(token, _Held)
+        self._append(token, stamp, count, waits=False)
+        self.on_done()
+
+    def on_shown(self, fact: Shown) -> None:
+        """By the module. An entry of the layout may have other topics than those of the subscription."""
+        held, stamp = fact.event, fact.stamp
+        assert isinstance(held, _Held)
+        number = stamp.number
+        stretch = held.cut(number, fact.count)
+        for count, is_selected in self._selected(stretch):
+            turn = self._append(held, stamp.at(number), count, waits=is_selected)
+            if is_selected:
+                part = stretch if count == fact.count else held.cut(number, count)
+                self._show(held, part, turn, late=fact.out_of_order)
+            number += count
+        self.on_done()
+
+    def _append(self, held: _Held, stamp: Timestamp, count: int, *, waits: bool) -> _Turn:
+        turn = _Turn(self, held, stamp, count, waits=waits)
+        self._turns.append(turn)
+        self._unread += count
+        return turn
+
+    def _show(self, held: _Held, stretch: Stretch, turn: _Turn, *, late: bool) -> None:
+        self._owner.emit(Delivered(self.id, stretch, late, held.recovered_by, turn, turn.stamp))
+
+    def _selected(self, stretch: Stretch) -> list[tuple[int, bool]]:
+        """How many of its events in a row are selected, or are not."""
+        interest = self._interest
+        try:
+            if stretch.topic and interest.pattern is None:
+                return [(stretch.count, interest.has_topic(stretch.topic))]
+            contents = look(stretch)
+        except WireError as error:
+            self._leave_out(stretch, error)
+            return [(stretch.count, False)]
+        selected = (self._selects(stretch, content) for content in contents)
+        return [(len(list(group)), is_selected) for is_selected, group in groupby(selected)]
+
+    def _selects(self, stretch: Stretch, content: Content | Publication) -> bool:
+        try:
+            return self._interest.matches(content)
+        except WireError as error:
+            self._leave_out(stretch, error)
+            return False
+
+    def _leave_out(self, stretch: Stretch, error: WireError) -> None:
+        self._owner.emit(Misbehaviour(stretch.source, f"an event was left out: {error}"))
+
+    def on_done(self) -> None:
+        turns = self._turns
+        while turns:
+            before = turns[0].count
+            left = turns[0].release()
+            self._unread -= before - left
+            if left:
+                break
+            turns.popleft()
+        if self._ungranted:
+            self._maybe_grant()
+
+    def _maybe_grant(self) -> None:
+        """While the servers have not answered what comes is not shown: what is on its way is enough."""
+        if self._unread < SLOW_READER_EVENTS and self._ungranted and not self._resuming:
+            waiting, self._ungranted = self._ungranted, []
+            for ticket in waiting:
+                ticket.grant()
+
+    # --- When it cannot go on
+
+    def on_missed(self, fact: EventsMissed) -> None:
+        """Those after what the service gave up would wait for ever, unless there is patience."""
+        self._owner.emit(
+            EventsMissed(
+                self.id, fact.source, fact.incarnation, fact.first, fact.last, fact.certain, fact.ticket
+            )
+        )
+        if fact.certain and self._patience is None:
+            lost = f"events {fact.first} to {fact.last} of {fact.source}"
+            key = self.key
+            self.on_broken(f"the service could not keep {lost}: the order cannot be continued")
+            if key is not None:
+                self._module.end(key)
+
+    def on_broker_changed(self) -> None:
+        if self.key is not None and self._asked and self._patience is None:
+            self._doubt = MOVED
+            self._module.doubt(self.key, MOVED)
+
+    def on_broken(self, reason: str) -> None:
+        """Better an error than another order: nothing more is shown until the topics change."""
+        self._forget()
+        self._leave_all()
+        self._owner.emit(SubscriptionBroken(self.id, reason))
+
+    def _forget(self) -> int | None:
+        """The module's subscriber, which is returned, is ours no more."""
+        self._wanted = self._asked = frozenset()
+        self._joining = {}
+        self._complete = True
+        self._is_waiting = self._resuming = False
+        self._doubt = ""
+        key, self.key = self.key, None
+        if key is not None:
+            del self._by_key[key]
+            if self._bookmarks is not None:
+                self._bookmarks.forget(self.id)
+        return key
+
+    @property
+    def status(self) -> dict[str, object]:
+        if self.key is None:
+            return {"buffered": 0, "waits_for": ""}
+        return {"buffered": self._module.buffered(self.key), "waits_for": self._module.waits_for(self.key)}
+
+
+def _within(topics: tuple[TopicPattern, ...], entry: TopicPattern) -> Iterator[str]:
+    """Of the topics, what belongs to the entry."""
+    if any(topic.covers(entry) for topic in topics):
+        yield entry.text
+        return
+    yield from (topic.text for topic in topics if overlap(topic, entry))
+
+
+def check_order(subscription: Subscription, layout: Layout, *, lossless: bool = True) -> None:
+    """SubscriptionRefused if its order is not to be had from these sequencers."""
+    if subscription.order is Order.CAUSAL and not layout.causal:
+        raise SubscriptionRefused(
+            "this network has total order, not causal order: start its sequencers with order causal"
+        )
+    uncovered = layout.uncovered(subscription.interest().topics)
+    if uncovered:
+        raise SubscriptionRefused(
+            f"{', '.join(uncovered)}: events there may have no order; "
+            f"topics that have one: {', '.join(layout.topics[:10])}{', ...' if len(layout.topics) > 10 else ''}"
+        )
+    if not layout.causal and not lossless:
+        raise SubscriptionRefused(
+            "this service may lose events: an order that survives that needs sequencers of order causal"
+        )

@@ -1,0 +1,293 @@
+"""A subscription of the application without an order of several topics: one in the service beneath (a *form*), or
+several while it changes.
+
+A change asks for the new form beside the current one. When the whole network knows the new one, the one before drains:
+so nothing that both select is missed. What comes for both is shown once. Of several changes in a row the last counts.
+
+Where the service keeps bookmarks, the next life of the client finds the forms that this one had, and goes on with them:
+what waits for one of them comes. Other topics than before are then a change.
+"""
+
+from __future__ import annotations
+
+from tidings.core.client.beneath import NOTHING, PartOfTicket
+from tidings.core.client.bookmark import (
+    Form,
+    Forms,
+    decode_bookmark,
+    encode_forms,
+    end_kept,
+    form_name,
+)
+from tidings.core.client.owner import Owner
+from tidings.core.client.session import parted
+from tidings.core.events.event import WHOLE
+from tidings.core.events.run import Run, Stretch
+from tidings.core.events.subscription import Order, Subscription
+from tidings.core.facts import (
+    ChangeFailed,
+    Delivered,
+    EventsMissed,
+    SubscriptionAccepted,
+    SubscriptionCancelled,
+    SubscriptionChanged,
+    SubscriptionFailed,
+    SubscriptionProgress,
+)
+from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
+from tidings.core.overlay.matching import selected
+from tidings.core.structures.recent_ids import RecentIds
+
+RECENT_EVENTS = 4_096
+
+
+class PlainSubscription:
+    """One that `lingers` shows all that was on its way for a form that it has left; else what is still wanted of it."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        subscription: Subscription,
+        *,
+        bookmarks: LeftBookmarks | None = None,
+        lingers: bool = False,
+    ) -> None:
+        self.id = subscription.id
+        self._owner = owner
+        self._started = self._wanted = subscription
+        """What it was begun with, and what is wanted by now."""
+        self._bookmarks = bookmarks
+        self._lingers = lingers
+        self._is_waiting = self._is_resting = False
+        """For what an earlier life may have left; without topics."""
+        self._current: Form | None = None
+        self._holds = False
+        """The whole network knows the current one."""
+        self._next: Form | None = None
+        self._draining: dict[str, Form] = {}
+        """Those before it, by their names in the service."""
+        self._made = 0
+        self._accepted = False
+        """The application was told so."""
+        self._interest = subscription.interest()
+        """What it was when it was last complete, or begun."""
+        self._recent: RecentIds | None = None
+        """What was shown lately, once the first form is not alone any more."""
+
+    # --- What is wanted
+
+    def start(self) -> None:
+        self._is_waiting = True
+        if self._bookmarks is None or self._bookmarks.known:
+            self.on_bookmarks_known()
+
+    def change(self, topics: tuple[str, ...], condition: str | None) -> None:
+        before = self._wanted
+        self._wanted = Subscription(self.id, topics, condition, before.order, before.headers)
+        self._is_resting = False
+        self._maybe_follow()
+
+    def rest(self) -> None:
+        """No topics for the time being; `change` goes on."""
+        self._is_resting = True
+        self._maybe_follow()
+
+    def abandon_change(self) -> None:
+        """It stays as it is."""
+        following, self._next = self._next, None
+        if following is not None:
+            self._owner.unsubscribe(self._name(following))
+            self._tell()
+
+    def end(self) -> None:
+        self._is_waiting = False
+        for form in (*self._draining.values(), self._current, self._next):
+            if form is not None:
+                self._owner.unsubscribe(self._name(form))
+        if self._bookmarks is not None and self._made > 1:
+            self._bookmarks.forget(self.id)
+
+    def _maybe_follow(self) -> None:
+        """Once it is known where to begin."""
+        if self._is_waiting:
+            return
+        if self._is_resting:
+            self.abandon_change()
+            before, self._current, self._holds = self._current, None, False
+            if before is not None:
+                self._leave(before)
+        elif self._current is None:
+            self._current = self._make()
+            self._interest = self._wanted.interest()
+            self._ask_for(self._current)
+        elif self._is_wanted(self._current):
+            self.abandon_change()
+            if self._holds:
+                self._say_complete()
+        elif self._next is None or not self._is_wanted(self._next):
+            self.abandon_change()
+            self._next = self._make()
+            self._ask_for(self._next)
+
+    def _make(self) -> Form:
+        self._made += 1
+        self._recent = self._recent or RecentIds(RECENT_EVENTS)
+        return Form(self._made, self._wanted.topics, self._wanted.filter)
+
+    def _is_wanted(self, form: Form) -> bool:
+        return (form.topics, form.filter) == (self._wanted.topics, self._wanted.filter)
+
+    def _ask_for(self, *forms: Form) -> None:
+        """A next life hears of it before the service does."""
+        self._tell()
+        self._owner.subscribe(self, *map(self._in_service, forms))
+
+    def _leave(self, form: Form) -> None:
+        self._recent = self._recent or RecentIds(RECENT_EVENTS)
+        self._draining[self._name(form)] = form
+        self._tell()
+        self._owner.unsubscribe(self._name(form), drain=True)
+
+    def _name(self, form: Form) -> str:
+        return form_name(self.id, form.number)
+
+    def _in_service(self, form: Form) -> Subscription:
+        wanted = self._wanted
+        return Subscription(self._name(form), form.topics, form.filter, wanted.order, wanted.headers)
+
+    # --- Of one life and the next
+
+    def on_bookmarks_known(self) -> None:
+        if self._is_waiting:
+            self._is_waiting = False
+            state = None if self._bookmarks is None else self._bookmarks.take(self.id)
+            kept = None if state is None else decode_bookmark(state)
+            if isinstance(kept, Forms):
+                self._resume(kept)
+            else:
+                if self._bookmarks is not None and kept is not None:  # it had an order
+                    end_kept(self._bookmarks, self.id, kept)
+                self._begin()
+            self._maybe_follow()
+
+    def _begin(self) -> None:
+        """Under its own name, as an earlier life that never changed had it."""
+        self._made = 1
+        self._current = Form(1, self._started.topics, self._started.filter)
+        self._ask_for(self._current)
+
+    def _resume(self, kept: Forms) -> None:
+        """Have the forms that the earlier life had. All at once, so that what came for them comes in order."""
+        assert self._bookmarks is not None
+        self._made = kept.made
+        self._recent = RecentIds(RECENT_EVENTS)
+        self._current = kept.current
+        self._draining = {self._name(form): form for form in kept.draining}
+        if kept.next is not None and self._is_wanted(kept.next):
+            self._next = kept.next
+        had = [form for form in (*kept.draining, self._current, self._next) if form is not None]
+        names = [self._name(form) for form in had]
+        for name in kept.names(self.id):
+            if name not in names:
+                self._bookmarks.end(name)
+        self._ask_for(*had)
+        for name in list(self._draining):
+            self._owner.unsubscribe(name, drain=True)
+
+    def _tell(self) -> None:
+        """One that never changed is called by its own name: its next life needs to know nothing."""
+        if self._bookmarks is not None and self._made > 1:
+            forms = Forms(self._made, self._current, self._next, tuple(self._draining.values()))
+            state = encode_forms(forms)
+            self._bookmarks.keep(self.id, lambda: state)
+            self._bookmarks.tell()
+
+    # --- What the service says
+
+    def on_accepted(self, fact: SubscriptionAccepted) -> None:
+        if self._next is not None and fact.subscription == self._name(self._next):
+            before, self._current, self._next = self._current, self._next, None
+            self._interest = self._in_service(self._current).interest()
+            assert before is not None
+            self._leave(before)
+        elif self._current is None or fact.subscription != self._name(self._current):
+            return
+        self._holds = True
+        if self._next is None:
+            self._say_complete()
+
+    def _say_complete(self) -> None:
+        fact = SubscriptionChanged if self._accepted else SubscriptionAccepted
+        self._accepted = True
+        self._owner.emit(fact(self.id))
+
+    def on_failed(self, fact: SubscriptionFailed) -> None:
+        if self._next is not None and fact.subscription == self._name(self._next):
+            self._next = None
+            self._tell()
+            self._owner.emit(ChangeFailed(self.id, fact.reason))
+        elif self._draining.pop(fact.subscription, None) is None:
+            self._owner.emit(SubscriptionFailed(self.id, fact.reason))
+
+    def on_progress(self, fact: SubscriptionProgress) -> None:
+        if (
+            self._next is None
+            and self._current is not None
+            and fact.subscription == self._name(self._current)
+        ):
+            self._owner.emit(SubscriptionProgress(self.id, fact.uncovered))
+
+    def on_cancelled(self, fact: SubscriptionCancelled) -> None:
+        if self._draining.pop(fact.subscription, None) is not None:
+            self._tell()
+
+    # --- Events
+
+    def on_delivered(self, fact: Delivered) -> None:
+        stretch = fact.stretch
+        if stretch.kind != WHOLE and self._hides(stretch):
+            (fact.ticket or NOTHING).done()
+        elif self._recent is None:
+            self._owner.emit(fact)
+        else:
+            self._show(stretch, fact)
+
+    def _show(self, stretch: Stretch, fact: Delivered) -> None:
+        """What of it is wanted and was not shown before."""
+        ticket, begin = fact.ticket or NOTHING, stretch.first
+        for part, late in self._fresh(stretch, fact):
+            ticket.done(begin, part.first - 1)
+            begin = part.last + 1
+            taking = PartOfTicket(ticket, part.first, part.last)
+            self._owner.emit(Delivered(self.id, part, late, fact.recovered_by, taking))
+        ticket.done(begin, stretch.last)
+
+    def _fresh(self, stretch: Stretch, fact: Delivered) -> list[tuple[Stretch, bool]]:
+        """In parts, and whether they are late: what came for another form counts."""
+        assert self._recent is not None
+        source, incarnation = stretch.source, stretch.incarnation
+        wanted = [(stretch.first, stretch.last)]
+        if not self._lingers and (fact.subscription in self._draining or not self._accepted):
+            wanted = [] if self._is_resting else selected(stretch, self._interest)
+        before = self._recent.highest(source, incarnation) if self._wanted.order is Order.FIFO else 0
+        fresh = [
+            part for first, last in wanted for part in self._recent.fresh(source, incarnation, first, last)
+        ]
+        parts = [stretch.cut(*part) if isinstance(stretch, Run) else stretch for part in fresh]
+        if fact.out_of_order:
+            return [(part, True) for part in parts]
+        return [piece for part in parts for piece in parted(part, before)]
+
+    def _hides(self, stretch: Stretch) -> bool:
+        """What has no body is for protocols, which ask for headers."""
+        return stretch.kind != WHOLE and not self._wanted.headers
+
+    def on_missed(self, fact: EventsMissed) -> None:
+        self._owner.emit(
+            EventsMissed(
+                self.id, fact.source, fact.incarnation, fact.first, fact.last, fact.certain, fact.ticket
+            )
+        )
+
+    def on_broker_changed(self) -> None:
+        """What is missing then is reported, source by source."""

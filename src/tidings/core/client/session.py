@@ -1,0 +1,383 @@
+"""A client of one broker: it publishes, subscribes, and is notified.
+
+    idle -> requested -> accepted -> cancelling -> gone
+              |  ^           |           ^
+              |  +-----------+           |   the connection came back: asked for again, accepted stays accepted
+              |              +-> draining
+              +-> failed
+
+Requests without an answer are repeated, so the client works over datagrams too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from tidings.core.errors import WireError
+from tidings.core.events.event import WHOLE, Publication, make_publication
+from tidings.core.events.run import Run, RunMaker, Stretch
+from tidings.core.events.subscription import Order, Subscription
+from tidings.core.facts import (
+    Delivered,
+    Misbehaviour,
+    NotificationsDropped,
+    PublicationConfirmed,
+    PublicationFailed,
+    StatusReceived,
+    SubscriptionAccepted,
+    SubscriptionCancelled,
+    SubscriptionFailed,
+)
+from tidings.core.filters.language.predicates import Scalar
+from tidings.core.kernel import Node, Part, Port, TimerName
+from tidings.core.messages import (
+    Confirm,
+    Drain,
+    Dropped,
+    Notify,
+    PublishFailed,
+    Status,
+    StatusRequest,
+    Subscribe,
+    Subscribed,
+    SubscribeFailed,
+    Unsubscribe,
+    Unsubscribed,
+)
+from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
+from tidings.core.overlay.links import retry_delay_ns
+from tidings.core.structures.highest import Highest
+from tidings.core.structures.recent_ids import RecentIds
+
+MAX_TRACKED_SOURCES = 65_536
+RECENT_EVENTS = 4_096
+"""Of one source: a copy of an event that is further behind is taken for a repetition."""
+DRAIN_NS = 5_000_000_000
+"""So long a subscription that is left stays in the network, for what others have on its way to it."""
+
+
+class State(StrEnum):
+    REQUESTED = "requested"
+    ACCEPTED = "accepted"
+    DRAINING = "draining"
+    """It is left; what is on its way for it alone is still shown."""
+    CANCELLING = "cancelling"
+
+
+CANCELLING = State.CANCELLING
+ENDING = (State.DRAINING, CANCELLING)
+
+
+class Held:
+    """One subscription of this client."""
+
+    __slots__ = ("fifo", "highest", "state", "subscription")
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.fifo = subscription.order is Order.FIFO
+        self.state = State.REQUESTED
+        self.highest: Highest[tuple[str, int], int] = Highest(MAX_TRACKED_SOURCES)
+        """order fifo: of what was shown, by source and incarnation."""
+
+
+class Session(Part):
+    name = "client"
+    lossless = False
+    """True: what is not taken waits at the broker."""
+    generation = 0
+    """Of a guaranteed broker's disk; 0: not known."""
+    end_of_drain: type[Unsubscribe | Drain] = Unsubscribe
+    handles = {
+        Notify: "on_notify",
+        Confirm: "on_confirm",
+        PublishFailed: "on_publish_failed",
+        Subscribed: "on_subscribed",
+        SubscribeFailed: "on_subscribe_failed",
+        Unsubscribed: "on_unsubscribed",
+        Dropped: "on_dropped",
+        Status: "on_status",
+    }
+
+    def __init__(self, port: Port, broker: str, *, incarnation: int) -> None:
+        super().__init__(port)
+        self.broker = broker
+        self.bookmarks: LeftBookmarks | None = None
+        """Where the broker keeps them."""
+        self.incarnation = incarnation
+        self.next_sequence = 1
+        self.takes_runs = False
+        """True: runs of events are shown as such, else event by event."""
+        self._made = RunMaker(port.node, incarnation)
+        self._recent = RecentIds(RECENT_EVENTS)
+        self._held: dict[str, Held] = {}
+        self._unanswered: dict[str, Held] = {}
+        self._attempt = 0
+
+    # --- What the application asks for
+
+    def publish(
+        self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
+    ) -> Publication:
+        publication = self.publish_as(self.next_sequence, topic, attributes, payload, published_at)
+        self.next_sequence += 1
+        return publication
+
+    def reserve(self) -> int:
+        """A sequence to publish with; what is published has ascending ones."""
+        self.next_sequence += 1
+        return self.next_sequence - 1
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        return self.port.node, self.incarnation
+
+    def publish_stretch(self, stretch: Stretch) -> None:
+        """Events that were made here, with sequences that were reserved."""
+        if self._made:
+            self.flush()
+        self._publish(stretch)
+
+    def publish_as(
+        self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
+    ) -> Publication:
+        if self._made:
+            self.flush()
+        publication = make_publication(
+            self.port.node, self.incarnation, sequence, topic, attributes, payload, published_at
+        )
+        self._publish(publication)
+        return publication
+
+    def add(
+        self,
+        topic: str,
+        attributes: Mapping[str, Scalar],
+        payload: bytes,
+        published_at: int,
+    ) -> bool:
+        """An event that is published together with others, with the next `flush`; True if a run is full."""
+        full = self._made.add(self.next_sequence, topic, attributes, payload, published_at)
+        self.next_sequence += 1
+        return full
+
+    def add_as(
+        self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
+    ) -> bool:
+        """The same with a sequence that was reserved."""
+        return self._made.add(sequence, topic, attributes, payload, published_at)
+
+    def flush(self, *, full_only: bool = False) -> list[Stretch]:
+        """Publish what was added, or what of it makes full runs."""
+        made = self._made.take_full() if full_only else self._made.take_all()
+        for stretch in made:
+            self._publish(stretch)
+        return made
+
+    def _publish(self, stretch: Stretch) -> None:
+        self.port.send(self.broker, stretch)
+
+    def subscribe(self, *subscriptions: Subscription) -> None:
+        for subscription in subscriptions:
+            if subscription.id in self._held:
+                raise ValueError(f"subscription {subscription.id!r} exists")
+            held = self._held[subscription.id] = Held(subscription)
+            self._ask(held)
+
+    def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
+        """`drain`: what was published before everybody knew of its successor, or that there is none, still comes."""
+        held = self._held[subscription_id]
+        if drain:
+            self._drain(held)
+        else:
+            held.state = CANCELLING
+            self._ask(held)
+
+    def _drain(self, held: Held) -> None:
+        held.state = State.DRAINING
+        self._answered(held.subscription.id)
+        self.port.set_timer((self.name, "drain", held.subscription.id), self.port.now + DRAIN_NS)
+
+    def end_earlier(self, subscription_id: str, *, drain: bool = False) -> None:
+        """A subscription of an earlier life of this client, which the broker may still know. `drain`: what is on its
+        way for it, or waits there, still comes, for others of this client as well, and whole because of it."""
+        held = self._held[subscription_id] = Held(Subscription(subscription_id))
+        if drain:
+            self._drain(held)
+        else:
+            held.state = CANCELLING
+            self._ask(held)
+
+    def stop_acknowledging(self) -> None:
+        """What is not done with is for a later life of this client, where the broker keeps it."""
+
+    def request_status(self) -> None:
+        """Ask the broker for its state; StatusReceived follows."""
+        self.port.send(self.broker, StatusRequest())
+
+    # --- What the broker says
+
+    def on_notify(self, sender: str, message: Notify) -> None:
+        stretch = message.stretch
+        if isinstance(stretch, Run):
+            self._take_run(sender, stretch, message.subscriptions, message.by)
+        else:
+            self._take(stretch, message.subscriptions, message.by)
+
+    def _take(self, publication: Publication, subscriptions: tuple[str, ...], by: str) -> None:
+        # A broker forgets in a crash what it sent; a copy that the network held back meanwhile stops here.
+        source, incarnation, sequence = publication.source, publication.incarnation, publication.sequence
+        if not self._recent.first_time(source, incarnation, sequence):
+            return
+        for subscription_id in subscriptions:
+            held = self._held.get(subscription_id)
+            if held is None or held.state is CANCELLING:
+                continue  # on its way when we unsubscribed
+            late = held.fifo and sequence < self._shown_before(held, source, incarnation, sequence)
+            self.port.emit(Delivered(subscription_id, publication, late, by))
+
+    def _take_run(self, sender: str, run: Run, subscriptions: tuple[str, ...], by: str) -> None:
+        """As if its events came one by one."""
+        try:
+            if not self.takes_runs and run.kind == WHOLE:
+                for publication in run.publications():
+                    self._take(publication, subscriptions, by)
+                return
+            for first, last in self._recent.fresh(run.source, run.incarnation, run.first, run.last):
+                self._show(subscriptions, run.cut(first, last), by)
+        except WireError as error:
+            self.port.emit(Misbehaviour(sender, str(error)))
+
+    def _show(self, subscriptions: tuple[str, ...], stretch: Stretch, by: str) -> None:
+        for subscription_id in subscriptions:
+            held = self._held.get(subscription_id)
+            if held is None or held.state is CANCELLING:
+                continue
+            before = (
+                self._shown_before(held, stretch.source, stretch.incarnation, stretch.last)
+                if held.fifo
+                else 0
+            )
+            for part, late in parted(stretch, before):
+                self.port.emit(Delivered(subscription_id, part, late, by))
+
+    def on_confirm(self, sender: str, message: Confirm) -> None:
+        if message.incarnation == self.incarnation:
+            self.port.emit(PublicationConfirmed(message.first, message.last))
+
+    def on_publish_failed(self, sender: str, message: PublishFailed) -> None:
+        self.port.emit(PublicationFailed(message.sequence, message.reason))
+
+    def on_subscribed(self, sender: str, message: Subscribed) -> None:
+        held = self._held.get(message.subscription)
+        if held is None:  # our request came again after we took it back
+            self.port.send(self.broker, Unsubscribe(message.subscription))
+            return
+        if held.state in ENDING:
+            return
+        self._answered(message.subscription)
+        if held.state is State.REQUESTED:
+            held.state = State.ACCEPTED
+            self.port.emit(SubscriptionAccepted(message.subscription))
+
+    def on_subscribe_failed(self, sender: str, message: SubscribeFailed) -> None:
+        if self._held.pop(message.subscription, None) is not None:
+            self._answered(message.subscription)
+            self.port.emit(SubscriptionFailed(message.subscription, message.reason))
+
+    def on_unsubscribed(self, sender: str, message: Unsubscribed) -> None:
+        held = self._held.get(message.subscription)
+        if held is not None and held.state in ENDING:
+            del self._held[message.subscription]
+            self._answered(message.subscription)
+            self.port.emit(SubscriptionCancelled(message.subscription))
+
+    def on_dropped(self, sender: str, message: Dropped) -> None:
+        self.port.emit(NotificationsDropped(message.count))
+
+    def on_status(self, sender: str, message: Status) -> None:
+        try:
+            status = msgspec.json.decode(message.json, type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            self.port.emit(Misbehaviour(sender, f"its status does not decode: {error}"))
+            return
+        self.port.emit(StatusReceived(status))
+
+    # --- The connection
+
+    def on_link_up(self, peer: str) -> None:
+        for held in self._held.values():
+            if held.state is not State.DRAINING or held.subscription.id in self._unanswered:
+                self._ask(held)
+
+    def on_timer(self, name: TimerName) -> None:
+        if name[1] == "drain":
+            drained = self._held.get(str(name[2]))
+            if drained is not None and drained.state is State.DRAINING:
+                self._ask(drained)
+            return
+        for held in self._unanswered.values():
+            self._send_request(held)
+        self._attempt += 1
+        self._set_retry()
+
+    def _ask(self, held: Held) -> None:
+        """Send the request and repeat it until it is answered."""
+        self._unanswered[held.subscription.id] = held
+        self._send_request(held)
+        if self._attempt or len(self._unanswered) == 1:
+            self._attempt = 0
+            self._set_retry()
+
+    def _answered(self, subscription_id: str) -> None:
+        self._unanswered.pop(subscription_id, None)
+        if not self._unanswered:
+            self.port.cancel_timer((self.name, "retry"))
+
+    def _set_retry(self) -> None:
+        self.port.set_timer((self.name, "retry"), self.port.now + 2 * retry_delay_ns(self._attempt))
+
+    def _send_request(self, held: Held) -> None:
+        subscription = held.subscription
+        if held.state in ENDING:
+            kind = self.end_of_drain if held.state is State.DRAINING else Unsubscribe
+            self.port.send(self.broker, kind(subscription.id))
+        else:
+            self.port.send(
+                self.broker,
+                Subscribe(
+                    subscription.id,
+                    subscription.topics,
+                    subscription.filter,
+                    subscription.order,
+                    subscription.headers,
+                ),
+            )
+
+    @staticmethod
+    def _shown_before(held: Held, source: str, incarnation: int, last: int) -> int:
+        """The highest sequence of the source that was shown before; from now on it is at least `last`."""
+        return held.highest.raise_to((source, incarnation), last) or 0
+
+
+def parted(stretch: Stretch, before: int) -> list[tuple[Stretch, bool]]:
+    """What of it is below that sequence, and so late, and the rest."""
+    if stretch.last < before or stretch.first >= before:
+        return [(stretch, stretch.last < before)]
+    assert isinstance(stretch, Run)
+    return [(stretch.cut(stretch.first, before - 1), True), (stretch.cut(before, stretch.last), False)]
+
+
+class Client(Node):
+    def __init__(self, port: Port, broker: str, *, incarnation: int = 0) -> None:
+        self.session = Session(port, broker, incarnation=incarnation)
+        self.publish = self.session.publish
+        self.flush = self.session.flush
+        self.subscribe = self.session.subscribe
+        self.unsubscribe = self.session.unsubscribe
+        self.request_status = self.session.request_status
+        super().__init__((self.session,))

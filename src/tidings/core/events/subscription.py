@@ -1,0 +1,147 @@
+"""Subscriptions, as clients ask for them, and interests, as brokers route by them.
+
+An interest is what many equal subscriptions share: a canonical set of topic patterns and the pattern of a
+filter. Brokers forward interests, not subscriptions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from tidings.core.events.topics import TopicPattern, canonical_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tidings.core.events.event import Event
+    from tidings.core.filters.language.filter import Pattern
+    from tidings.core.filters.language.predicates import Scalar
+
+MAX_INTEREST_BYTES = 48 * 1024
+"""An interest fits into one datagram."""
+
+
+OrderName = Literal["none", "fifo", "causal", "total"]
+
+
+class Order(StrEnum):
+    NONE = "none"
+    FIFO = "fifo"
+    CAUSAL = "causal"
+    TOTAL = "total"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """`id` is unique within its subscriber. No topics means every topic; `filter` is SQL or None.
+
+    With `headers`, what this subscription selects and no other of its client does comes without its body: its header
+    alone (core/events/event.py). Protocols ask so, not applications.
+    """
+
+    id: str
+    topics: tuple[str, ...] = ()
+    filter: str | None = None
+    order: Order = Order.NONE
+    headers: bool = False
+
+    def interest(self) -> Interest:
+        """The interest behind this subscription; TopicError or FilterError where it is not well formed."""
+        return make_interest(self.topics, self.filter)
+
+
+class Matchable(Protocol):
+    """An event as filters see it."""
+
+    @property
+    def topic(self) -> str: ...
+    def attributes(self) -> Mapping[str, Scalar]: ...
+
+
+class Interest:
+    """Topics and a filter pattern (None: no filter), equal where their canonical forms are equal."""
+
+    __slots__ = ("__dict__", "_exact", "_wild", "pattern", "topics")
+
+    def __init__(self, topics: tuple[TopicPattern, ...], pattern: Pattern | None) -> None:
+        self.topics = topics
+        self.pattern = pattern
+        self._exact = frozenset(topic.text for topic in topics if topic.exact)
+        self._wild = tuple(topic for topic in topics if not topic.exact)
+
+    @cached_property
+    def text(self) -> str:
+        topics = "\n".join(topic.text for topic in self.topics)
+        return topics if self.pattern is None else f"{topics}\n\n{self.pattern.text}"
+
+    @cached_property
+    def key(self) -> bytes:
+        return blake2b(self.text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+    @property
+    def sql(self) -> str | None:
+        return None if self.pattern is None else self.pattern.text
+
+    def has_topic(self, topic: str) -> bool:
+        if topic in self._exact:
+            return True
+        return bool(self._wild) and any(pattern.matches(topic) for pattern in self._wild)
+
+    def matches(self, publication: Matchable) -> bool:
+        if not self.has_topic(publication.topic):
+            return False
+        return self.pattern is None or self.pattern.matches(publication.attributes())
+
+    def selects(self, event: Event) -> bool:
+        """The same for an event that is decoded."""
+        if not self.has_topic(event.topic):
+            return False
+        return self.pattern is None or self.pattern.matches({**event.attributes, "topic": event.topic})
+
+    def covers(self, other: Interest) -> bool:
+        """True only if every event that `other` selects is selected here."""
+        if not self._covers_topics(other):
+            return False
+        if self.pattern is None:
+            return True
+        return other.pattern is not None and self.pattern.covers(other.pattern)
+
+    def _covers_topics(self, other: Interest) -> bool:
+        if not self._wild:  # the common case, and many are compared: one operation on sets
+            return not other._wild and self._exact >= other._exact
+        return all(
+            theirs.text in self._exact or any(mine.covers(theirs) for mine in self._wild)
+            for theirs in other.topics
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Interest) and self.key == other.key)
+
+    @cached_property
+    def _hash(self) -> int:
+        return int.from_bytes(self.key[:8], "big") >> 4
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"Interest({self.text!r})"
+
+
+@lru_cache(maxsize=65_536)
+def make_interest(topics: tuple[str, ...], sql: str | None) -> Interest:
+    """The canonical interest. A filter that is always true is none. Brokers of one process ask for the same."""
+    canonical = canonical_topics(topics)
+    if sql is None:
+        return Interest(canonical, None)
+    from tidings.core.filters.language.filter import (  # slow to import; most interests need none
+        Filter,
+        Pattern,
+    )
+
+    pattern = Filter(sql).pattern
+    return Interest(canonical, None if pattern == Pattern.TRUE else pattern)

@@ -1,0 +1,133 @@
+"""Topics are paths (`/news/bbc`); topic patterns select them: exactly, one level (`*`), or a subtree (`/**`).
+
+`/a/**` selects `/a` and everything below it. `*` stands for exactly one level and may stand anywhere;
+`**` stands only at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from tidings.core.errors import TopicError
+
+MAX_TOPIC_BYTES = 1024
+MAX_TOPIC_LEVELS = 64
+
+
+def _split(path: str, what: str) -> tuple[str, ...]:
+    if not isinstance(path, str):
+        raise TopicError(f"{what} {path!r} is not a string")
+    if not path.startswith("/") or path == "/":
+        raise TopicError(f"{what} {path!r} must start with '/' and name at least one level")
+    if len(path.encode("utf-8", "surrogatepass")) > MAX_TOPIC_BYTES:
+        raise TopicError(f"{what} {path[:40]!r}... is longer than {MAX_TOPIC_BYTES} bytes")
+    levels = tuple(path[1:].split("/"))
+    if len(levels) > MAX_TOPIC_LEVELS:
+        raise TopicError(f"{what} {path[:40]!r}... has more than {MAX_TOPIC_LEVELS} levels")
+    for level in levels:
+        if not level:
+            raise TopicError(f"{what} {path!r} has an empty level")
+        if not level.isprintable():
+            raise TopicError(f"{what} {path!r} has an unprintable character")
+    return levels
+
+
+@lru_cache(maxsize=65_536)
+def check_topic(topic: str) -> str:
+    """`topic` if it is a well-formed topic to publish on; TopicError otherwise."""
+    for level in _split(topic, "topic"):
+        if "*" in level:
+            raise TopicError(f"topic {topic!r} has a wildcard; only patterns may")
+    return topic
+
+
+class TopicPattern:
+    """One parsed topic pattern. Equal patterns are equal and hash alike."""
+
+    __slots__ = ("levels", "subtree", "text")
+
+    def __init__(self, text: str) -> None:
+        levels = _split(text, "topic pattern")
+        self.text = text
+        self.subtree = levels[-1] == "**"
+        self.levels = levels[:-1] if self.subtree else levels
+        for level in self.levels:
+            if "*" in level and level != "*":
+                raise TopicError(
+                    f"topic pattern {text!r}: '*' stands for a whole level, '**' only at the end"
+                )
+
+    @property
+    def exact(self) -> bool:
+        return not self.subtree and "*" not in self.levels
+
+    @property
+    def prefix(self) -> str:
+        """The text that every selected topic starts with."""
+        fixed = []
+        for level in self.levels:
+            if level == "*":
+                break
+            fixed.append("/" + level)
+        return "".join(fixed)
+
+    def matches(self, topic: str) -> bool:
+        if not self.subtree and "*" not in self.levels:
+            return topic == self.text
+        parts = topic[1:].split("/")
+        if len(parts) < len(self.levels) or (not self.subtree and len(parts) != len(self.levels)):
+            return False
+        return all(level in ("*", part) for level, part in zip(self.levels, parts, strict=False))
+
+    def covers(self, other: TopicPattern) -> bool:
+        """True only if every topic that `other` selects is selected here (exact: also if)."""
+        if self.subtree:
+            if len(other.levels) < len(self.levels):
+                return False
+        elif other.subtree or len(other.levels) != len(self.levels):
+            return False
+        return all(mine in ("*", theirs) for mine, theirs in zip(self.levels, other.levels, strict=False))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TopicPattern) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"TopicPattern({self.text!r})"
+
+
+EVERYTHING = TopicPattern("/**")
+
+
+def canonical_topics(patterns: Iterable[str | TopicPattern]) -> tuple[TopicPattern, ...]:
+    """The smallest equivalent set of patterns, sorted; an empty set means every topic."""
+    parsed = {p if isinstance(p, TopicPattern) else TopicPattern(p) for p in patterns} or {EVERYTHING}
+    covering = _Covering(p for p in parsed if not p.exact)
+    return tuple(sorted((p for p in parsed if not covering.has_another(p)), key=lambda p: p.text))
+
+
+class _Covering:
+    """Patterns by their shape, that is where they have wildcards: one look per shape finds who covers a pattern."""
+
+    def __init__(self, patterns: Iterable[TopicPattern]) -> None:
+        self._shapes: dict[tuple[int, bool, tuple[int, ...]], set[tuple[str, ...]]] = {}
+        for pattern in patterns:
+            fixed = tuple(place for place, level in enumerate(pattern.levels) if level != "*")
+            names = tuple(pattern.levels[place] for place in fixed)
+            self._shapes.setdefault((len(pattern.levels), pattern.subtree, fixed), set()).add(names)
+
+    def has_another(self, pattern: TopicPattern) -> bool:
+        """Does another one cover it?"""
+        levels = pattern.levels
+        count = len(levels)
+        own = (count, pattern.subtree, tuple(place for place in range(count) if levels[place] != "*"))
+        for shape, names in self._shapes.items():
+            length, subtree, fixed = shape
+            if shape == own or (count < length if subtree else pattern.subtree or count != length):
+                continue
+            if tuple(levels[place] for place in fixed) in names:
+                return True
+        return False

@@ -1,0 +1,109 @@
+"""A filter's text as tokens, with their positions and with literals read as Spark reads them.
+
+Where one pattern fails the next one looks at the same text, so none may go back inside itself: every repetition is
+possessive, and the time stays linear in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from itertools import groupby
+from typing import NamedTuple
+
+from tidings.core.errors import FilterError
+from tidings.core.filters.language.literals import check_text, read_binary, unescape
+
+
+class Lexeme(StrEnum):
+    WORD = "word"  # a keyword or a bare name, told apart by the parser
+    NAME = "quoted name"
+    STRING = "string"
+    NUMBER = "number"
+    BINARY = "binary"
+    SYMBOL = "symbol"
+    END = "end of the filter"
+
+
+class Token(NamedTuple):
+    kind: Lexeme
+    text: str
+    """The symbol; the word in capitals; the value of a string or name; the digits of a number."""
+    position: int
+    source: str = ""
+    """The token as it was written."""
+    suffix: str = ""
+    binary: bytes = b""
+
+
+_SPACE = r"\t-\r \xA0\u1680\u2000-\u200A\u2028\u202F\u205F\u3000"
+"""Spark's, which is neither Python's \\s nor Java's."""
+
+_PATTERNS = re.compile(
+    rf"""
+      (?P<space>    [{_SPACE}]++ )
+    | (?P<comment>  -- | /\* .*? \*/ )
+    | (?P<string>   '(?: [^'\\]++ | \\. | '' )*+' | "(?: [^"\\]++ | \\. | "" )*+" )
+    | (?P<raw>      [rR] (?: '[^']*+' | "[^"]*+" ) )
+    | (?P<binary>   [xX] '[^']*+' )
+    | (?P<name>     ` (?: [^`]++ | `` )*+ ` )
+    | (?P<unclosed> ['"`] | /\* )
+    | (?P<number>   (?P<digits> (?: [0-9]++ (?: \. [0-9]*+ )?+ | \. [0-9]++ ) (?: [eE] [+-]?+ [0-9]*+ )?+ )
+                    (?P<suffix> (?: [lsydfLSYDF] | [bB][dD] )?+ ) (?! \w )
+                  | [0-9]++ (?! \w ) )
+    | (?P<word>     (?: \w | [^\x00-\x7F{_SPACE}] )++ )
+    | (?P<symbol>   <=> | [<>=!]= | <> | \|\| | && | :: | => | ->>?+ | . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def tokenise(sql: str) -> list[Token]:
+    """The tokens, with one of kind END after them."""
+    check_text(sql)
+    tokens: list[Token] = []
+    for found in _PATTERNS.finditer(sql):
+        if found.lastgroup != "space":
+            try:
+                tokens.append(_token(found))
+            except FilterError as error:
+                raise FilterError(str(error), sql=sql, position=found.start()) from None
+    return [*_joined(tokens, sql), Token(Lexeme.END, "", len(sql))]
+
+
+def _token(found: re.Match[str]) -> Token:
+    source, place = found[0], found.start()
+    match found.lastgroup:
+        case "word":
+            # upper() makes ASCII letters of some others, and keywords are ASCII
+            return Token(Lexeme.WORD, source.upper() if source.isascii() else source, place, source)
+        case "symbol":
+            return Token(Lexeme.SYMBOL, source, place, source)
+        case "number":
+            return Token(Lexeme.NUMBER, found["digits"] or source, place, source, found["suffix"] or "")
+        case "string":
+            quote = source[0]
+            return Token(Lexeme.STRING, unescape(source[1:-1].replace(quote * 2, quote)), place, source)
+        case "raw":
+            return Token(Lexeme.STRING, source[2:-1], place, source)
+        case "binary":
+            return Token(Lexeme.BINARY, "", place, source, binary=read_binary(source[2:-1]))
+        case "name":
+            return Token(Lexeme.NAME, source[1:-1].replace("``", "`"), place, source)
+        case "comment":
+            raise FilterError("comments are not supported")
+        case _:
+            lack = "something is not closed" if source == "/*" else f"Missing {source}"
+            raise FilterError(f"the filter cannot be read: {lack}")
+
+
+def _joined(tokens: list[Token], sql: str) -> Iterator[Token]:
+    """The tokens, with string literals that follow each other made into one: 'a' 'b' is 'ab'."""
+    for kind, group in groupby(tokens, lambda token: token.kind):
+        run = list(group)
+        if kind is Lexeme.STRING and len(run) > 1:
+            start, end = run[0].position, run[-1].position + len(run[-1].source)
+            yield Token(kind, "".join(token.text for token in run), start, sql[start:end])
+        else:
+            yield from run

@@ -1,0 +1,158 @@
+"""Literals as Spark reads them: strings, numbers and binary values in a filter's text, and what they may be.
+
+The rules of escapes and of decimals were taken from the behaviour of Spark 4.3, and
+tests/model/test_filter_spark.py holds them against it.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from math import isinf
+
+from tidings.core.errors import FilterError
+from tidings.core.filters.language.number import Number
+from tidings.core.filters.language.predicates import Literal
+from tidings.core.filters.language.render import LONG_MAX, LONG_MIN, MAX_DECIMAL_PLACES
+
+MAX_DIGITS = 38
+"""The precision of Spark's DECIMAL."""
+LONG_DIGITS = 20
+"""The digits that Spark gives a long when it compares it with a decimal."""
+
+_ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+_HEX = frozenset("0123456789abcdefABCDEF")
+_UNICODE_DIGITS = {"u": 4, "U": 8}
+
+
+def check_text(text: str) -> str:
+    """The text, if it can be carried as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise FilterError(f"{text[:40]!r} holds half of a surrogate pair") from None
+    return text
+
+
+def check_name(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise FilterError(f"{name!r} is no attribute name")
+    return check_text(name)
+
+
+def unescape(body: str) -> str:
+    """What stands between the quotes of a string literal, with its backslash escapes resolved.
+
+    `\\%` and `\\_` stay as they are, because LIKE reads them; an unknown escape is the character itself.
+    """
+    if "\\" not in body:
+        return body
+    parts: list[str] = []
+    position = 0
+    while (backslash := body.find("\\", position)) >= 0:
+        parts.append(body[position:backslash])
+        text, position = _escape_at(body, backslash + 1)
+        parts.append(text)
+    parts.append(body[position:])
+    # two \u escapes may be the halves of one character
+    joined = "".join(parts).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return check_text(joined)
+
+
+def _escape_at(body: str, start: int) -> tuple[str, int]:
+    """The text of the escape whose character after the backslash is at `start`, and where it ends."""
+    letter = body[start : start + 1]
+    octal = body[start : start + 3]
+    if len(octal) == 3 and octal[0] in "01" and all(digit in "01234567" for digit in octal):
+        return chr(int(octal, 8)), start + 3
+    count = _UNICODE_DIGITS.get(letter, 0)
+    digits = body[start + 1 : start + 1 + count]
+    if count and len(digits) == count and _HEX.issuperset(digits):
+        code_point = int(digits, 16)
+        if code_point > 0x10FFFF:
+            raise FilterError(f"the escape \\{letter}{digits} names no character")
+        return chr(code_point), start + 1 + count
+    return _ESCAPES.get(letter, letter), start + 1
+
+
+def read_number(text: str, suffix: str, negative: bool) -> Number:
+    """The number written as `text`: an int, a Decimal, or a float for an exponent or a suffix D."""
+    sign = "-" if negative else ""
+    suffix = suffix.upper()
+    has_exponent = "e" in text.lower()
+    if suffix == "D" or (has_exponent and not suffix):
+        return _read_double(sign + text)
+    if suffix not in ("", "L", "BD"):
+        raise FilterError(f"the suffix {suffix} of {text}{suffix} is not supported; write L, D or BD")
+    if suffix == "L" and not text.isdigit():
+        raise FilterError(f"{text}L is no whole number")
+    number = check_decimal(_read_decimal(sign + text))
+    if suffix == "L" and not LONG_MIN <= number <= LONG_MAX:
+        raise FilterError(f"{sign}{text}L does not fit into 64 bits")
+    return number if "." in text or has_exponent else int(number)
+
+
+def _read_double(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise FilterError(f"{text} is no number") from None
+    if isinf(number):
+        raise FilterError(f"{text} is too large for a double")
+    return number
+
+
+def _read_decimal(text: str) -> Decimal:
+    # Decimal reads much that Spark does not: underscores, other scripts' digits, names of infinities
+    if not frozenset("0123456789.eE+-").issuperset(text):
+        raise FilterError(f"{text} is no number")
+    try:
+        return Decimal(text)
+    except ArithmeticError:
+        raise FilterError(f"{text} is no number") from None
+
+
+def check_decimal(number: Decimal) -> Decimal:
+    """The number, if Spark can hold it and compares it exactly with an integer."""
+    if not number.is_finite():
+        raise FilterError(f"{number} cannot be written in a filter")
+    whole, places = _digits(number)
+    if whole + places > MAX_DIGITS:
+        raise FilterError(f"a number has {whole + places} digits, the limit is {MAX_DIGITS}")
+    if places and whole > LONG_DIGITS:
+        raise FilterError(f"a decimal has {whole} digits before its point, the limit is {LONG_DIGITS}")
+    if places > MAX_DECIMAL_PLACES:
+        raise FilterError(
+            f"a decimal has {places} places, the limit is {MAX_DECIMAL_PLACES}; "
+            f"write it as a double, with an exponent"
+        )
+    return number
+
+
+def check_list(values: tuple[Literal | None, ...]) -> tuple[Literal | None, ...]:
+    """The values of IN, if Spark can hold all of them in one type without rounding any."""
+    numbers = [Decimal(v) for v in values if isinstance(v, int | Decimal) and not isinstance(v, bool)]
+    if any(isinstance(value, float) for value in values) or not numbers:
+        return values
+    digits = [_digits(number) for number in numbers]
+    whole = max(LONG_DIGITS, *(whole for whole, _ in digits))
+    places = max(places for _, places in digits)
+    if places and whole + places > MAX_DIGITS:
+        raise FilterError(
+            f"the list needs numbers of {whole + places} digits, the limit is {MAX_DIGITS}; split it with OR"
+        )
+    return values
+
+
+def _digits(number: Decimal) -> tuple[int, int]:
+    """How many digits stand before and after the point."""
+    _, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    places = max(0, -exponent)
+    return max(len(digits) + exponent, 0), places
+
+
+def read_binary(digits: str) -> bytes:
+    """The value of X'..'; a missing first digit is 0."""
+    if not _HEX.issuperset(digits):
+        raise FilterError(f"X'{digits}' has a character that is no hexadecimal digit")
+    return bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits)

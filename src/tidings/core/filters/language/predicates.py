@@ -1,0 +1,120 @@
+"""What a normalised filter is made of.
+
+A filter in disjunctive normal form is a tuple of `Conjunct`s; a conjunct holds `Constraint`s, sorted by
+attribute, plus comparisons between two attributes. An attribute has at most one constraint of plain values;
+each comparison with a number that is not plain (see `is_plain`) stands in a constraint of its own beside it,
+because two such comparisons cannot always be written as one. No conjunct at all is FALSE, one empty conjunct
+is TRUE. Negation has been pushed into the constraints, so only 'is it true' matters here:
+NULL (a missing attribute, a value of another kind) makes a constraint fail, unless it asks for that.
+
+Values of different kinds never compare: `size > 10` is NULL for the string '12'. Integers and floats are one
+kind and compare as Spark does: with an integer or decimal literal, integers exactly and floats as doubles;
+with a double literal, both as doubles; NaN equals itself and is above every other number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+
+from tidings.core.filters.language.like import Like
+
+Scalar = bool | int | float | str | bytes | None
+"""What an attribute of an event may hold."""
+
+Literal = bool | int | float | Decimal | str | bytes
+"""What a filter compares with. A Decimal appears only where no int or float is equivalent (see `plain`)."""
+
+
+class Kind(StrEnum):
+    NUMBER = "number"
+    STRING = "string"
+    BOOLEAN = "boolean"
+    BYTES = "bytes"
+
+
+def kind_of(value: Scalar | Decimal) -> Kind | None:
+    """The kind of a value; None for NULL."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return Kind.BOOLEAN
+    if isinstance(value, int | float | Decimal):
+        return Kind.NUMBER
+    if isinstance(value, str):
+        return Kind.STRING
+    return Kind.BYTES if isinstance(value, bytes) else None
+
+
+def value_kind(value: object) -> Kind | None:
+    """The kind of an event's attribute; None for NULL and for every type that an attribute cannot have."""
+    if isinstance(value, Decimal):
+        return None
+    return kind_of(value)  # type: ignore[arg-type]
+
+
+EXACT_LIMIT = 2**53
+
+
+def plain(literal: int | float | Decimal) -> int | float | Decimal:
+    """The literal as an int or a non-integral float where every value compares with that as with the literal.
+
+    Below 2**53 that holds for every integral literal and for each whose double is not integral; the rest is
+    returned unchanged, and `is_plain` says no.
+    """
+    if not -EXACT_LIMIT < literal < EXACT_LIMIT:
+        return literal
+    if literal == int(literal):
+        return int(literal)
+    nearest = float(literal)
+    return literal if nearest.is_integer() else nearest
+
+
+def is_plain(literal: Literal) -> bool:
+    """True if Python's own comparison with int and float values (other than NaN) is the right one."""
+    if isinstance(literal, Decimal):
+        return False
+    if isinstance(literal, bool) or not isinstance(literal, int | float):
+        return True
+    return -EXACT_LIMIT < literal < EXACT_LIMIT
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """Everything one conjunct asks of one attribute; all of it must hold.
+
+    `kind` is None for IS NULL (`null` True), IS NOT NULL (`null` False) and IS NOT TRUE or FALSE, which any
+    value but the booleans in `excluded` satisfies, and so does NULL unless `null` is False. If `values` is set
+    the attribute must equal one of them (=, IN), sorted and distinct; the other fields are then folded into it.
+    Otherwise it must lie between `low` and `high` (None: unbounded), differ from each of `excluded`, and, for
+    strings, match all `likes` and none of `not_likes`.
+    """
+
+    attribute: str
+    kind: Kind | None = None
+    null: bool | None = False
+    """Whether the attribute is NULL; None if it may be or not."""
+    values: tuple[Literal, ...] | None = None
+    low: Literal | None = None
+    low_open: bool = False
+    high: Literal | None = None
+    high_open: bool = False
+    excluded: tuple[Literal, ...] = ()
+    likes: tuple[Like, ...] = ()
+    not_likes: tuple[Like, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnComparison:
+    """`left operator right` between two attributes; operator is = != < or <=. Rarely used, never indexed."""
+
+    left: str
+    operator: str
+    right: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conjunct:
+    constraints: tuple[Constraint, ...] = ()
+    comparisons: tuple[ColumnComparison, ...] = ()

@@ -1,0 +1,158 @@
+"""Which of many conjuncts hold for an event: boxes where that is selective, shelves and bitmaps elsewhere.
+
+A small index has shelves only. When it grows, boxes are set up with rulers that fit the conjuncts present, and again
+when it has grown much larger. The conjuncts move over a few at a time, with each that is added, so that no addition
+takes long; until all have moved, events are matched in the old store, too. Where a conjunct is kept affects only speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from tidings.core.filters.language.predicates import Conjunct, Scalar
+from tidings.core.filters.matching.box_cells import Labels
+from tidings.core.filters.matching.box_index import Box, BoxIndex
+from tidings.core.filters.matching.event_values import exact_attributes
+from tidings.core.filters.matching.shelf_index import NOWHERE, ShelfIndex
+
+BOXES_FROM = 2_048
+"""Fewer conjuncts are matched by shelves and bitmaps."""
+
+ANEW_AT = 8
+"""Rulers are chosen anew in an index that is so many times as large."""
+
+MOVED_AT_ONCE = 3
+"""Conjuncts that move with each one added."""
+
+SAMPLE = 2_048
+"""Conjuncts that are looked at to choose the rulers."""
+
+
+class Indexed(Box):
+    """A conjunct of the index, and the store that it is in."""
+
+    __slots__ = ("store",)
+
+    def __init__(self, conjunct: Conjunct, label: int) -> None:
+        super().__init__(conjunct, label, NOWHERE)
+        self.store: Store | None = None
+
+
+class Store:
+    """Boxes, if there are any yet, and shelves for the others."""
+
+    __slots__ = ("boxes", "shelves")
+
+    def __init__(self, boxes: BoxIndex | None = None) -> None:
+        self.boxes = boxes
+        self.shelves = ShelfIndex()
+
+    def __len__(self) -> int:
+        return len(self.shelves) + (0 if self.boxes is None else len(self.boxes))
+
+    def __iter__(self) -> Iterator[Indexed]:
+        for member in self.shelves:
+            assert isinstance(member, Indexed)
+            yield member
+        for box in self.boxes or ():
+            assert isinstance(box, Indexed)
+            yield box
+
+    @property
+    def size_bytes(self) -> int:
+        return self.shelves.size_bytes + (0 if self.boxes is None else self.boxes.size_bytes)
+
+    def add(self, member: Indexed) -> None:
+        member.store = self
+        if self.boxes is None or not self.boxes.add(member):
+            self.shelves.add(member)
+
+    def remove(self, member: Indexed) -> None:
+        member.store = None
+        if member.cells is None:
+            self.shelves.remove(member)
+        else:
+            assert self.boxes is not None
+            self.boxes.remove(member)
+
+    def relabel(self, member: Indexed) -> None:
+        if member.cells is None:
+            self.shelves.relabel(member)
+        else:
+            assert self.boxes is not None
+            self.boxes.relabel(member)
+
+    def match(self, attributes: Mapping[str, Scalar]) -> Labels:
+        if self.boxes is None:
+            return np.array(self.shelves.match(attributes), np.int32)
+        found = self.boxes.match(attributes)
+        if len(self.shelves):
+            found = np.append(found, np.array(self.shelves.match(attributes), np.int32))
+        return found
+
+
+class ConjunctIndex:
+    def __init__(self) -> None:
+        self.store = Store()
+        self.old_store: Store | None = None
+        self._to_move: list[Indexed] = []
+        self._anew_from = BOXES_FROM
+        """More conjuncts than this are a reason to choose rulers anew."""
+
+    def __len__(self) -> int:
+        return len(self.store) + (0 if self.old_store is None else len(self.old_store))
+
+    @property
+    def size_bytes(self) -> int:
+        return self.store.size_bytes + (0 if self.old_store is None else self.old_store.size_bytes)
+
+    def add(self, conjunct: Conjunct, label: int) -> Indexed:
+        member = Indexed(conjunct, label)
+        self.store.add(member)
+        if len(self.store) > self._anew_from and self.old_store is None:
+            self._begin_moving()
+        for _ in range(MOVED_AT_ONCE):
+            if self._to_move:
+                self._move(self._to_move.pop())
+        return member
+
+    def remove(self, member: Indexed) -> None:
+        assert member.store is not None
+        member.store.remove(member)
+        self._maybe_end_moving()
+        if self.store.boxes is not None and not len(self):
+            self.store, self._anew_from = Store(), BOXES_FROM  # whoever comes next may need other rulers
+
+    def relabel(self, member: Indexed, label: int) -> None:
+        assert member.store is not None
+        member.label = label
+        member.store.relabel(member)
+
+    def match(self, attributes: Mapping[str, Scalar]) -> Labels:
+        """The labels of the conjuncts that hold, in no particular order."""
+        attributes = exact_attributes(attributes)
+        found = self.store.match(attributes)
+        if self.old_store is not None:
+            found = np.append(found, self.old_store.match(attributes))
+        return found
+
+    def _begin_moving(self) -> None:
+        self._to_move = list(self.store)
+        self._anew_from = ANEW_AT * len(self._to_move)
+        sample = self._to_move[:: max(1, len(self._to_move) // SAMPLE)]
+        self.old_store = self.store
+        self.store = Store(BoxIndex([member.conjunct for member in sample]))
+
+    def _move(self, member: Indexed) -> None:
+        if member.store is not self.old_store or self.old_store is None:  # removed meanwhile
+            return
+        self.old_store.remove(member)
+        self.store.add(member)
+        self._maybe_end_moving()
+
+    def _maybe_end_moving(self) -> None:
+        """Give back the old store once it is empty, and with it whoever was removed before its move."""
+        if self.old_store is not None and not len(self.old_store):
+            self._to_move, self.old_store = [], None

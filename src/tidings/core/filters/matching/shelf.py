@@ -1,0 +1,62 @@
+"""The conjuncts of a match index as its parts see them: members, the shelves they hang on, their constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tidings.core.filters.language.predicates import Conjunct, Constraint, Scalar
+from tidings.core.filters.matching.bit_rows import Slots
+from tidings.core.filters.matching.value_domain import Shape, shape_of
+
+Check = Callable[[Mapping[str, Scalar]], bool]
+ShelfKey = tuple[str, type, Any]
+
+
+class Shelf:
+    """Members with one access predicate (`key`, None for the common shelf): as a list, or in pages of slots."""
+
+    __slots__ = ("free_slots", "key", "members", "pages", "size", "spare_pages")
+
+    def __init__(self, key: ShelfKey | None) -> None:
+        self.key = key
+        self.size = 0
+        self.members: list[Member] | None = None if key is None else []
+        self.pages: Slots = np.zeros(0, np.int64)
+        self.spare_pages: list[int] = []
+        """Reserved beside the last page, and not yet among `pages`."""
+        self.free_slots: list[int] = []
+
+
+class Member:
+    """One conjunct of an index, with the number that matching reports for it; no `slot` outside a store."""
+
+    __slots__ = ("check", "conjunct", "label", "shelf", "slot")
+
+    def __init__(self, conjunct: Conjunct, label: int, shelf: Shelf) -> None:
+        self.conjunct = conjunct
+        self.label = label
+        self.shelf = shelf
+        self.slot: int | None = None
+        self.check: Check | None = None
+
+    def indexed_parts(self) -> dict[str, list[Constraint]]:
+        """The constraints by attribute, but not the one by which the shelf is found."""
+        parts: dict[str, list[Constraint]] = {}
+        for constraint in self.conjunct.constraints:
+            parts.setdefault(constraint.attribute, []).append(constraint)
+        if self.shelf.key is not None and len(parts[self.shelf.key[0]]) == 1:
+            del parts[self.shelf.key[0]]
+        return parts
+
+    def shape_on(self, name: str) -> Shape:
+        """The shape of its constraint on an attribute that it constrains."""
+        return main_shape([part for part in self.conjunct.constraints if part.attribute == name])
+
+
+def main_shape(parts: list[Constraint]) -> Shape:
+    """The shape of one of the constraints on an attribute, of the plain one if there is one."""
+    shapes = [shape_of(part) for part in parts]
+    return next((shape for shape in shapes if shape.exact), shapes[0])

@@ -1,0 +1,189 @@
+"""The values of one kind that an attribute may hold, cut into regions in which constraints are judged at once.
+
+Cut values `c0 < c1 < ...` divide an ordered kind into regions: the gap below `c0`, the point `c0`, the gap
+between `c0` and `c1`, and so on; gaps are even, points odd. In a point a constraint holds or fails. In a gap it
+also may do either ('doubt'), exactly if it refers to a value strictly inside the gap.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from math import inf, nextafter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidings.core.filters.language.predicates import Constraint, is_plain
+
+LAST_CODE_POINT = 0x10FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the regions can express of a constraint: one of `values`, or a range without `excluded`.
+
+    It never excludes a value that the constraint accepts. `exact` says that it accepts no others, either.
+    """
+
+    exact: bool
+    values: tuple[Any, ...] | None = None
+    low: Any = None
+    low_open: bool = False
+    high: Any = None
+    high_open: bool = False
+    excluded: tuple[Any, ...] = ()
+
+    def references(self) -> tuple[Any, ...]:
+        """The values whose neighbourhood the shape does not treat alike."""
+        if self.values is not None:
+            return self.values
+        ends = tuple(end for end in (self.low, self.high) if end is not None)
+        return ends + self.excluded
+
+    @property
+    def is_interval(self) -> bool:
+        return not self.excluded if self.values is None else len(self.values) == 1
+
+    def number_bounds(self) -> tuple[float, float]:
+        """The smallest closed interval of doubles with all numbers that this shape accepts.
+
+        Plain numbers are doubles, so an open end is the next double.
+        """
+        if self.values is not None:
+            return float(min(self.values)), float(max(self.values))
+        return _end(self.low, self.low_open, -inf), _end(self.high, self.high_open, inf)
+
+
+def _end(bound: Any, is_open: bool, outside: float) -> float:
+    if bound is None:
+        return outside
+    return nextafter(bound, -outside) if is_open else float(bound)
+
+
+def shape_of(constraint: Constraint) -> Shape:
+    """The shape of a constraint that has a kind. Numbers that are not plain do not take part in ordering."""
+    values = constraint.values
+    if values is not None and all(map(is_plain, values)):
+        return Shape(exact=_is_only_values(constraint), values=values)
+    low, low_open = constraint.low, constraint.low_open
+    high, high_open = constraint.high, constraint.high_open
+    excluded = tuple(value for value in constraint.excluded if is_plain(value))
+    exact = values is None and len(excluded) == len(constraint.excluded) and not constraint.not_likes
+    if low is not None and not is_plain(low):
+        low, exact = None, False
+    if high is not None and not is_plain(high):
+        high, exact = None, False
+    for like in constraint.likes:
+        exact = exact and like.is_prefix
+        if like.prefix and (low is None or like.prefix > low):  # type: ignore[operator]
+            low, low_open = like.prefix, False
+        end = prefix_end(like.prefix)
+        if end is not None and (high is None or end <= high):  # type: ignore[operator]
+            high, high_open = end, True
+    return Shape(exact, None, low, low_open, high, high_open, excluded)
+
+
+def _is_only_values(constraint: Constraint) -> bool:
+    return (
+        constraint.low is None
+        and constraint.high is None
+        and not constraint.excluded
+        and not constraint.likes
+        and not constraint.not_likes
+    )
+
+
+def prefix_end(prefix: str) -> str | None:
+    """The first string after all those that start with `prefix`; None if there is none."""
+    stem = prefix.rstrip(chr(LAST_CODE_POINT))
+    return stem[:-1] + chr(ord(stem[-1]) + 1) if stem else None
+
+
+class Domain:
+    """The cuts of one kind; `rows[region]` is the region's row in the attribute's bit matrix.
+
+    NaN has no place in the order of the cuts and gets `nan_row`, in which every shape is in doubt.
+    """
+
+    __slots__ = ("cuts", "max_cuts", "nan_row", "points", "row_array", "rows")
+
+    def __init__(self, row: int, max_cuts: int, nan_row: int | None = None) -> None:
+        self.cuts: list[Any] = []
+        self.max_cuts = max_cuts
+        self.rows = [row]
+        self.nan_row = nan_row
+        self.row_array = np.array(self.rows)
+        self.points: dict[Any, int] = {}
+
+    def row_of(self, value: Any) -> int:
+        """The row of the region that holds `value`."""
+        row = self.points.get(value)
+        if row is not None:
+            return row
+        if self.nan_row is not None and value != value:
+            return self.nan_row
+        return self.rows[2 * bisect_left(self.cuts, value)]
+
+    def region_of(self, value: Any) -> int:
+        place = bisect_left(self.cuts, value)
+        return 2 * place + (value in self.points)
+
+    def contains(self, gap: int, value: Any) -> bool:
+        """True if `value` lies strictly inside the given gap (a region's number)."""
+        place = gap // 2
+        above = place == 0 or self.cuts[place - 1] < value
+        return above and (place == len(self.cuts) or value < self.cuts[place])
+
+    def insert_cut(self, gap: int, value: Any, point_row: int, right_row: int) -> None:
+        """Divide a gap: its row stays with the part left of `value`."""
+        self.cuts.insert(gap // 2, value)
+        self.rows[gap + 1 : gap + 1] = [point_row, right_row]
+        self.row_array = np.array(self.rows)
+        self.points[value] = point_row
+
+    def remove_cut(self, place: int) -> tuple[int, int]:
+        """Join the gaps around a cut into the left one; returns the rows of the point and of the right gap."""
+        del self.points[self.cuts.pop(place)]
+        point_row, right_row = self.rows[2 * place + 1 : 2 * place + 3]
+        del self.rows[2 * place + 1 : 2 * place + 3]
+        self.row_array = np.array(self.rows)
+        return point_row, right_row
+
+    def judge(self, shape: Shape) -> tuple[range | list[int], list[int]]:
+        """The regions in which the shape may hold, and those of them in doubt."""
+        if shape.values is not None:
+            regions = list(dict.fromkeys(map(self.region_of, shape.values)))
+            return regions, [region for region in regions if not region & 1]
+        first, last = 0, 2 * len(self.cuts)
+        doubts = []
+        if shape.low is not None:
+            first = self.region_of(shape.low)
+            if first & 1:
+                first += shape.low_open
+            else:
+                doubts.append(first)
+        if shape.high is not None:
+            last = self.region_of(shape.high)
+            if last & 1:
+                last -= shape.high_open
+            elif last not in doubts:
+                doubts.append(last)
+        if shape.excluded:
+            return self._without(range(first, last + 1), doubts, shape.excluded)
+        return range(first, last + 1), [region for region in doubts if first <= region <= last]
+
+    def _without(
+        self, run: range, doubts: list[int], excluded: tuple[Any, ...]
+    ) -> tuple[list[int], list[int]]:
+        """A run of regions less some values: no point of theirs, and doubt in their gaps."""
+        removed = dict.fromkeys(map(self.region_of, excluded))
+        doubts = list(dict.fromkeys([*doubts, *(region for region in removed if not region & 1)]))
+        regions = [region for region in run if not (region & 1 and region in removed)]
+        return regions, [region for region in doubts if region in run]
+
+    def rows_of(self, regions: range | list[int]) -> NDArray[np.int64]:
+        if isinstance(regions, range):
+            return self.row_array[regions.start : max(regions.start, regions.stop)]
+        return self.row_array[regions]

@@ -1,0 +1,118 @@
+"""The kernel that every protocol is written against: a Port, parts with one handler per message, a node.
+
+A part is a plain class. It gets a `Port` and says what it needs through it; the driver (simulator/ or net/)
+gives it: the time, a seeded generator, sending, timers, and `emit` for what leaves the protocol (a delivery
+to the application, a fact for the trace). A part reads no clock and does no I/O.
+
+A part's methods named `on_<message>` handle the message classes listed in `handles`; `on_timer` gets the
+name of a timer that it set. Timers are named by tuples whose first item is the part's `name`, so that parts
+composed into one node never clash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableSequence, Sequence
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from tidings.core.messages import Message
+
+Handler = Callable[[str, Any], None]
+Send = Callable[[Message], None]
+TimerName = tuple[Hashable, ...]
+Item = TypeVar("Item")
+
+
+class RandomSource(Protocol):
+    """The part of `random.Random` that protocols use; the driver seeds and owns the generator."""
+
+    def random(self) -> float: ...
+    def randrange(self, start: int, stop: int | None = None, /) -> int: ...
+    def choice(self, seq: Sequence[Item], /) -> Item: ...
+    def sample(self, population: Sequence[Item], k: int) -> list[Item]: ...
+    def shuffle(self, x: MutableSequence[Any], /) -> None: ...
+
+
+class Port(Protocol):
+    """What a driver gives to one node."""
+
+    node: str
+    random: RandomSource
+
+    @property
+    def now(self) -> int:
+        """The time in nanoseconds; virtual or monotonic wall time."""
+
+    def send(self, to: str, message: Message) -> None:
+        """Send, without any promise: a link may lose, repeat or reorder unless its driver says otherwise."""
+
+    def sender(self, to: str) -> Send:
+        """`send` to that peer, for those who send to it again and again."""
+
+    def set_timer(self, name: TimerName, at: int) -> None:
+        """Call `on_timer(name)` at time `at`, once. Setting a name again replaces it."""
+
+    def cancel_timer(self, name: TimerName) -> None:
+        """Forget the timer; unknown names are ignored."""
+
+    def emit(self, fact: object) -> None:
+        """Hand a fact (core/facts.py) to whoever drives this node."""
+
+
+class Part:
+    """One protocol of a node. Subclasses fill `name` and `handles` and write the handlers."""
+
+    name: ClassVar[str]
+    handles: ClassVar[Mapping[type, str]] = {}
+    """Message class -> name of the method that takes (sender, message)."""
+
+    def __init__(self, port: Port) -> None:
+        self.port = port
+
+    def start(self) -> None:
+        """Called once, when the node starts or restarts."""
+
+    def on_timer(self, name: TimerName) -> None:
+        raise KeyError(f"{type(self).__name__} set no timer {name!r}")
+
+    def on_link_up(self, peer: str) -> None:
+        """The driver (re)opened a connection to `peer`. Datagram drivers and simulated links never say so."""
+
+    def on_link_down(self, peer: str) -> None:
+        """The driver lost its connection to `peer`."""
+
+
+class Node:
+    """Parts composed into one state machine; the driver calls `start`, `receive`, `timer`, `link_*`."""
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        self.parts = tuple(parts)
+        self._by_name = {part.name: part for part in self.parts}
+        self.handlers: dict[type, Handler] = {}
+        for part in self.parts:
+            for message_type, method in part.handles.items():
+                if message_type in self.handlers:
+                    raise ValueError(f"two parts handle {message_type.__name__}")
+                self.handlers[message_type] = getattr(part, method)
+
+    def start(self) -> None:
+        for part in self.parts:
+            part.start()
+
+    def receive(self, sender: str, message: Message) -> None:
+        handler = self.handlers.get(message.__class__)
+        if handler is not None:  # a message of a part that this node does not run is not for us
+            handler(sender, message)
+
+    def timer(self, name: TimerName) -> None:
+        self._by_name[str(name[0])].on_timer(name)
+
+    def discard(self) -> None:
+        """The node is gone for good: give back what it shares with others of its process."""
+
+    def link_up(self, peer: str) -> None:
+        for part in self.parts:
+            part.on_link_up(peer)
+
+    def link_down(self, peer: str) -> None:
+        for part in self.parts:
+            part.on_link_down(peer)

@@ -1,0 +1,263 @@
+"""At which site each topic is numbered, and in which precedence: so that stamps seldom cross between sites.
+
+The paper (ordering, section 5.1) hosts a topic where it is most popular, and takes the identifiers as precedence. The
+stamp of a topic then climbs whenever its group has one topic of a site higher up, and for that two clients with a
+stray interest are enough: a site's most popular topics have nearly everything in their groups.
+
+Only higher-ranked topics make a stamp climb. So of each pair that is in one group across two sites the topic that
+counts less is moved to the end of the chain: a light vertex cover of these pairs. Its own stamps climb, those of the
+topics that stayed no longer do. Where popular topics of two sites are in one group there is no light cover; then as
+much is moved as makes stamps cross less often, and that may be nothing.
+
+Clients come and go, and a placement that fits only those it was made for is worse than none: whoever joins a topic
+that stands too high makes others climb. Of topics with few subscribers it is not known where they belong, so the
+rarest ones stand at the end of the chain from the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import Generic, TypeVar
+
+from tidings.core.ordering.groups import Groups
+
+Topic = TypeVar("Topic", bound=Hashable)
+RARE_SHARE = 0.1
+"""Of all that is published, what the topics may have that stand at the end for being rare."""
+
+
+@dataclass(frozen=True)
+class Placement(Generic[Topic]):
+    topics: tuple[Topic, ...]
+    """By falling precedence."""
+    sites: tuple[int, ...]
+    """Of each of the topics; those of one site are next to each other."""
+    local: float
+    """Expected share of the stamps that are made within one site."""
+    crossings: float
+    """Expected number of messages between sites per stamp: request, climbing, answer."""
+
+    def starts(self) -> dict[int, int]:
+        """Site -> the rank of its first topic, from the top of the chain down; sites without topics are left out."""
+        starts: dict[int, int] = {}
+        for rank, site in enumerate(self.sites):
+            starts.setdefault(site, rank)
+        return starts
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What is to be placed; topics are positions in the caller's list."""
+
+    interest: list[list[int]]
+    """Topic and site -> subscribers. Publishers are taken to be where subscribers are."""
+    weights: list[float]
+    groups: list[list[int]]
+    homes: list[int]
+    """The site where a topic is most popular."""
+    sites: int
+
+    def strangers(self, topic: int) -> list[int]:
+        """The topics of its group whose home is elsewhere."""
+        home = self.homes[topic]
+        return [other for other in self.groups[topic] if self.homes[other] != home]
+
+    def away(self, topic: int, site: int) -> float:
+        """The share of a topic's publishers that are not at the site."""
+        everybody = sum(self.interest[topic])
+        return 1 - (self.interest[topic][site] / everybody if everybody else 1 / self.sites)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    chain: list[int]
+    """Sites, the one of highest precedence first."""
+    site_of: list[int]
+    sunk: frozenset[int]
+
+
+def place(
+    topics: Sequence[Topic],
+    subscriptions: Iterable[tuple[int, Collection[Topic]]],
+    sites: int,
+    *,
+    threshold: int = 2,
+    rates: Mapping[Topic, float] | None = None,
+    rare_share: float = RARE_SHARE,
+) -> Placement[Topic]:
+    """An order of the topics for clients, each with its site (0 to `sites` - 1) and what it subscribes to.
+
+    `threshold` is that of the groups. `rates` says how often is published on each topic; without it a topic counts by
+    its subscribers. Less `rare_share` fits these clients better, and others worse.
+    """
+    demand = _demand(topics, subscriptions, sites, threshold, rates)
+    placed = place_known(demand, rare_share=rare_share)
+    named = tuple(topics[number] for number in placed.topics)
+    return Placement(named, placed.sites, placed.local, placed.crossings)
+
+
+def place_known(demand: Demand, *, rare_share: float = RARE_SHARE) -> Placement[int]:
+    """The same where interests and groups are known already; topics are their positions there."""
+    if not 0 <= rare_share <= 1:
+        raise ValueError(f"rare_share {rare_share} is no share")
+    rare = _rare(demand, rare_share)
+    cover = _light_cover(demand, rare)
+    layouts = [_layout(demand, rare, frozenset(cover[:size])) for size in _sizes(len(cover))]
+    best = min(layouts, key=lambda layout: _crossings(demand, layout)[1])
+    local, crossings = _crossings(demand, best)
+    order = _order(demand, best)
+    return Placement(
+        tuple(order),
+        tuple(best.site_of[topic] for topic in order),
+        local,
+        crossings,
+    )
+
+
+def _demand(
+    topics: Sequence[Topic],
+    subscriptions: Iterable[tuple[int, Collection[Topic]]],
+    sites: int,
+    threshold: int,
+    rates: Mapping[Topic, float] | None,
+) -> Demand:
+    number_of = {topic: number for number, topic in enumerate(topics)}
+    if sites < 1 or len(number_of) < len(topics):
+        raise ValueError(f"{sites} sites, {len(topics)} topics: no site, or a topic that is named twice")
+    interest = [[0] * sites for _ in topics]
+    groups = Groups(range(len(topics)), threshold)
+    for site, wanted in subscriptions:
+        unknown = [topic for topic in wanted if topic not in number_of]
+        if unknown or not 0 <= site < sites:
+            raise ValueError(f"a client at site {site} of {sites}, unknown topics {unknown}")
+        numbers = {number_of[topic] for topic in wanted}
+        groups.change(set(), numbers, ())
+        for number in numbers:
+            interest[number][site] += 1
+    return Demand(
+        interest,
+        _weights(topics, interest, rates),
+        [sorted(groups.members(number)) for number in range(len(topics))],
+        [max(range(sites), key=of_sites.__getitem__) for of_sites in interest],
+        sites,
+    )
+
+
+def _weights(
+    topics: Sequence[Topic], interest: list[list[int]], rates: Mapping[Topic, float] | None
+) -> list[float]:
+    if rates is None:
+        return [float(sum(of_sites)) for of_sites in interest]
+    known = set(topics)
+    wrong = {topic: rate for topic, rate in rates.items() if topic not in known or not 0 <= rate < inf}
+    if wrong:
+        raise ValueError(f"rates of unknown topics, or that are no rates: {wrong}")
+    return [float(rates.get(topic, 0.0)) for topic in topics]
+
+
+def _rare(demand: Demand, share: float) -> frozenset[int]:
+    """Those with the fewest subscribers, up to that share of the weight; and those that have none."""
+    left = share * sum(demand.weights)
+    rare = set()
+    for topic in sorted(range(len(demand.weights)), key=lambda topic: (sum(demand.interest[topic]), topic)):
+        if any(demand.interest[topic]):
+            left -= demand.weights[topic]
+            if left < 0:
+                break
+        rare.add(topic)
+    return frozenset(rare)
+
+
+def _light_cover(demand: Demand, rare: frozenset[int]) -> list[int]:
+    """Topics of which every pair in one group across two sites has one; first what covers most for its weight."""
+    open_pairs = {
+        topic: {*demand.strangers(topic)} - rare for topic in range(len(demand.homes)) if topic not in rare
+    }
+    heap = [(demand.weights[topic] / len(pairs), topic) for topic, pairs in open_pairs.items() if pairs]
+    heapify(heap)
+    cover: dict[int, None] = {}
+    while heap:
+        price, topic = heappop(heap)
+        pairs = open_pairs[topic]
+        if not pairs:
+            continue
+        current = demand.weights[topic] / len(pairs)
+        if current > price:  # some of its pairs were covered since
+            heappush(heap, (current, topic))
+            continue
+        cover[topic] = None
+        for other in pairs:
+            open_pairs[other].discard(topic)
+        pairs.clear()
+    for topic in sorted(cover, key=lambda topic: -demand.weights[topic]):
+        if all(other in cover or other in rare for other in demand.strangers(topic)):
+            del cover[topic]
+    return list(cover)
+
+
+def _sizes(longest: int) -> list[int]:
+    """0, 1, 2, 4, ... up to the longest."""
+    return sorted({0, longest, *(1 << power for power in range(longest.bit_length()))})
+
+
+def _layout(demand: Demand, rare: frozenset[int], cover: frozenset[int]) -> _Layout:
+    """All at home, but for those moved, which go to the last site of the chain."""
+    moved = rare | cover
+    chain = _chain(demand, moved)
+    position = {site: at for at, site in enumerate(chain)}
+    sunk = rare | {topic for topic in cover if _hinders(demand, topic, position, moved)}
+    site_of = [chain[-1] if topic in sunk else home for topic, home in enumerate(demand.homes)]
+    return _Layout(chain, site_of, sunk)
+
+
+def _chain(demand: Demand, moved: frozenset[int]) -> list[int]:
+    """The sites whose stamps would climb most come first, those that want most of what is moved come last."""
+    gain = [0.0] * demand.sites
+    for topic, home in enumerate(demand.homes):
+        if topic not in moved:
+            others = sorted({demand.homes[other] for other in demand.strangers(topic) if other not in moved})
+            gain[home] += demand.weights[topic] * len(others)
+            for other in others:
+                gain[other] -= demand.weights[topic]
+    wanted = [sum(demand.interest[topic][site] for topic in moved) for site in range(demand.sites)]
+    return sorted(range(demand.sites), key=lambda site: (-gain[site], wanted[site], site))
+
+
+def _hinders(demand: Demand, topic: int, position: Mapping[int, int], moved: frozenset[int]) -> bool:
+    """At its home a topic would make one climb that stays further down."""
+    here = position[demand.homes[topic]]
+    return any(
+        other not in moved and position[demand.homes[other]] > here for other in demand.strangers(topic)
+    )
+
+
+def _crossings(demand: Demand, layout: _Layout) -> tuple[float, float]:
+    """The share of local stamps, and the messages between sites per stamp."""
+    position = {site: at for at, site in enumerate(layout.chain)}
+    total = local = crossings = 0.0
+    for topic, weight in enumerate(demand.weights):
+        here = position[layout.site_of[topic]]
+        highest = min((position[layout.site_of[other]] for other in demand.groups[topic]), default=here)
+        highest = min(here, highest)
+        away = demand.away(topic, layout.chain[here]) + demand.away(topic, layout.chain[highest])
+        total += weight
+        local += weight * (here == highest)
+        crossings += weight * (here - highest + away)
+    return (local / total, crossings / total) if total else (1.0, 0.0)
+
+
+def _order(demand: Demand, layout: _Layout) -> list[int]:
+    """Within a site by falling weight, what was moved there at the end."""
+    position = {site: at for at, site in enumerate(layout.chain)}
+    return sorted(
+        range(len(layout.site_of)),
+        key=lambda topic: (
+            position[layout.site_of[topic]],
+            topic in layout.sunk,
+            -demand.weights[topic],
+            topic,
+        ),
+    )

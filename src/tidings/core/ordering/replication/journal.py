@@ -1,0 +1,173 @@
+"""What a replica keeps on disk: its standing, its state now and then, and the inputs since.
+
+A batch of inputs is on disk before anything that comes of it is said. Reading all of it again gives the same state, so
+a server that was killed goes on exactly where it was: no number is used twice, and none is skipped.
+
+When the state is written, the batches before it are of no use any more. They are removed a few at a time, with the
+batches that follow: removing twenty thousand at once held up everybody for a sixth of a second.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+
+import msgspec
+from msgspec import Struct
+
+from tidings.core.errors import OrderError
+from tidings.core.ordering.layout import Layout
+from tidings.core.ordering.server.machine import SequencerMachine, decode_inputs
+from tidings.core.store import Change, Store
+
+SMALLEST_COMPACTION_BYTES = 1024 * 1024
+COMPACTION_FACTOR = 4
+REMOVED_WITH_EACH = 4
+"""Batches that are of no use any more, for each that is written: so they are gone long before the next compaction."""
+
+
+class Standing(Struct, array_like=True, frozen=True):
+    """Who was active when it was written, and whether there is a state beside it."""
+
+    term: int = 0
+    active: str = ""
+    alone: bool = True
+    stated: bool = False
+    number: int = 0
+    """Of the batch after which the state was written."""
+    layout: int = 0
+    """The fingerprint of the layout that the state is for."""
+
+
+class Journal:
+    """Of one server at one node; several share a store."""
+
+    def __init__(self, store: Store, server: str, layout: Layout) -> None:
+        self._store = store
+        self._server = server
+        self._layout = layout
+        self._standing_key = b"order:" + server.encode()
+        self._state_key = b"order-state:" + server.encode()
+        self._mark_key = b"order-mark:" + server.encode()
+        self._prefix = b"order:" + server.encode() + b"\0"
+        self._logged: list[int] = []
+        """The numbers of the batches since the state was written."""
+        self._outdated: deque[int] = deque()
+        """Those before it that are still on disk."""
+        self._log_bytes = 0
+        self._state_bytes = 0
+        value = store.get("identity", self._standing_key)
+        self.standing = Standing() if value is None else msgspec.msgpack.decode(value, type=Standing)
+        if self.standing.stated and self.standing.layout != layout.fingerprint:
+            raise OrderError(
+                f"the state of sequencer server {server!r} is for other topics or another order; "
+                "to change them on a running network, drain it first and start with a new data directory"
+            )
+
+    def load(self) -> tuple[SequencerMachine, int]:
+        """The machine as it was, and the number of its last batch."""
+        machine = SequencerMachine(self._server, self._layout)
+        number = self.standing.number
+        state = self._store.get("identity", self._state_key)
+        if state:
+            machine.restore(state)
+            self._state_bytes = len(state)
+        for key, value in self._store.read("log"):
+            if key.startswith(self._prefix):
+                found = int.from_bytes(key[len(self._prefix) :])
+                if found <= self.standing.number:
+                    self._outdated.append(found)
+                    continue
+                self._logged.append(found)
+                self._log_bytes += len(value)
+                for sender, message in decode_inputs(value):
+                    machine.apply(sender, message)
+                number += 1
+        machine.outputs.clear()
+        return machine, number
+
+    @property
+    def mark(self) -> int | None:
+        """Of the first claim ever, if a life before made it and was gone before it began."""
+        value = self._store.get("identity", self._mark_key)
+        return None if value is None else int.from_bytes(value)
+
+    def keep_mark(self, mark: int) -> None:
+        """Before the first claim is made."""
+        self._store.write([("identity", self._mark_key, mark.to_bytes(8))])
+
+    def batches_after(self, number: int, last: int) -> dict[int, bytes] | None:
+        """Those after `number` up to the last one; None if they are part of the written state by now."""
+        if number < self.standing.number or number > last:
+            return None
+        found = {}
+        for missing in range(number + 1, last + 1):
+            batch = self._store.get("log", self._key(missing))
+            if batch is None:
+                return None
+            found[missing] = batch
+        return found
+
+    def append(self, number: int, batches: list[bytes]) -> None:
+        """The batches from `number` on."""
+        changes: list[Change] = []
+        for offset, batch in enumerate(batches):
+            changes.append(("log", self._key(number + offset), batch))
+        outdated: list[int] = []
+        if self._outdated:
+            outdated += islice(self._outdated, REMOVED_WITH_EACH * len(batches))
+            changes += self._removals(outdated)
+        self._store.write(changes)
+        for _ in outdated:
+            self._outdated.popleft()
+        self._logged += range(number, number + len(batches))
+        self._log_bytes += sum(map(len, batches))
+
+    def _key(self, number: int) -> bytes:
+        return self._prefix + number.to_bytes(8)
+
+    def _removals(self, numbers: Iterable[int]) -> list[Change]:
+        return [("log", self._key(number), None) for number in numbers]
+
+    @property
+    def is_long(self) -> bool:
+        """It is time to write the state and forget the inputs."""
+        return self._log_bytes > max(SMALLEST_COMPACTION_BYTES, COMPACTION_FACTOR * self._state_bytes)
+
+    def replace(self, state: bytes, number: int, term: int, active: str, *, alone: bool) -> None:
+        """The state after batch `number`, instead of all that was there."""
+        standing = Standing(term, active, alone, True, number, self._layout.fingerprint)
+        # A batch after this number would be taken for one of what follows: such cannot wait.
+        on_disk = [*self._outdated, *self._logged]
+        changes: list[Change] = [
+            ("identity", self._standing_key, msgspec.msgpack.encode(standing)),
+            ("identity", self._state_key, state),
+            *self._removals(batch for batch in on_disk if batch > number),
+        ]
+        self._store.write(changes)
+        self.standing = standing
+        self._outdated = deque(batch for batch in on_disk if batch <= number)
+        self._logged.clear()
+        self._log_bytes = 0
+        self._state_bytes = len(state)
+
+    def stand(self, term: int, active: str, *, alone: bool) -> None:
+        """Another term, the same state."""
+        standing = msgspec.structs.replace(self.standing, term=term, active=active, alone=alone)
+        self._store.write([("identity", self._standing_key, msgspec.msgpack.encode(standing))])
+        self.standing = standing
+
+    def forget(self, term: int, active: str, *, alone: bool) -> None:
+        """The state is of no use any more: another goes on without us."""
+        standing = Standing(term, active, alone)
+        changes: list[Change] = [
+            ("identity", self._standing_key, msgspec.msgpack.encode(standing)),
+            ("identity", self._state_key, None),
+            *self._removals([*self._outdated, *self._logged]),
+        ]
+        self._store.write(changes)
+        self.standing = standing
+        self._outdated.clear()
+        self._logged.clear()
+        self._log_bytes = self._state_bytes = 0

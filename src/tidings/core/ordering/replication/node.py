@@ -1,0 +1,206 @@
+"""The part of a node that hosts replicas of sequencer servers: it hands each message to the one it is for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from tidings.core.facts import Misbehaviour
+from tidings.core.kernel import Node, Part, Port, RandomSource, Send, TimerName
+from tidings.core.messages import Message
+from tidings.core.ordering.layout import Layout
+from tidings.core.ordering.messages import (
+    Between,
+    ChainItem,
+    ChainTaken,
+    ChangeSubscription,
+    Create,
+    NoState,
+    NotActive,
+    PublisherAlive,
+    PublisherGone,
+    Replicate,
+    Replicated,
+    Ruling,
+    StatePart,
+    StateTaken,
+    StateWanted,
+    SubscriberAlive,
+)
+from tidings.core.ordering.replication.replica import Replica, Role, Times
+from tidings.core.ordering.replication.witness import Witness
+from tidings.core.ordering.routes import Routes
+from tidings.core.store import Store
+
+_ANSWERS = (
+    ChainTaken,
+    NoState,
+    NotActive,
+    Replicate,
+    Replicated,
+    Ruling,
+    StatePart,
+    StateTaken,
+    StateWanted,
+)
+
+
+class _PortWithSelf:
+    """A port that also reaches its own node: replicas of neighbouring servers may sit on one."""
+
+    def __init__(self, port: Port, deliver: Callable[[str, Message], None]) -> None:
+        self._port = port
+        self._deliver = deliver
+        self._waiting: deque[Message] = deque()
+        self.node = port.node
+        self.random: RandomSource = port.random
+        self.set_timer = port.set_timer
+        self.cancel_timer = port.cancel_timer
+        self.emit = port.emit
+
+    @property
+    def now(self) -> int:
+        return self._port.now
+
+    def send(self, to: str, message: Message) -> None:
+        if to != self.node:
+            self._port.send(to, message)
+            return
+        self._waiting.append(message)
+        self._port.set_timer(("sequencer", "", "self"), self._port.now)
+
+    def sender(self, to: str) -> Send:
+        return lambda message: self.send(to, message)
+
+    def hand_over(self) -> None:
+        while self._waiting:
+            self._deliver(self.node, self._waiting.popleft())
+
+
+class Sequencer(Part):
+    """All replicas of a node. `first`: the node never ran before, or has kept its disk."""
+
+    name = "sequencer"
+    handles = {
+        Create: "on_create",
+        ChangeSubscription: "on_change_subscription",
+        PublisherAlive: "on_addressed",
+        PublisherGone: "on_addressed",
+        SubscriberAlive: "on_addressed",
+        ChainItem: "on_addressed",
+        Between: "on_addressed",
+        **dict.fromkeys(_ANSWERS, "on_addressed"),
+    }
+
+    def __init__(self, port: Port, layout: Layout, store: Store, *, times: Times, first: bool) -> None:
+        super().__init__(port)
+        self.layout = layout
+        self.routes = Routes(layout)
+        self._port = _PortWithSelf(port, self._on_own)
+        self.replicas = {
+            place.name: Replica(self._port, place.name, layout, store, self.routes, times, first=first)
+            for place in layout.servers
+            if port.node in (place.primary, place.standby)
+        }
+
+    def start(self) -> None:
+        for replica in self.replicas.values():
+            replica.start()
+
+    def on_timer(self, name: TimerName) -> None:
+        _, server, what = name
+        if what == "self":
+            self._port.hand_over()
+        else:
+            self.replicas[str(server)].on_timer(str(what))
+
+    def _on_own(self, sender: str, message: Message) -> None:
+        self.on_addressed(sender, message)
+
+    def on_create(self, sender: str, message: Create) -> None:
+        if message.topic < self.layout.chain.topics:
+            self._to_client_side(sender, self.layout.chain.server_of(message.topic), message)
+        else:
+            self._refuse(sender, f"it asks for numbers of topic {message.topic}, and there is none")
+
+    def on_change_subscription(self, sender: str, message: ChangeSubscription) -> None:
+        lowest = max((*message.topics, *message.ghosts), default=self.layout.chain.topics)
+        if lowest < self.layout.chain.topics:
+            self._to_client_side(sender, self.layout.chain.server_of(lowest), message)
+        else:
+            self._refuse(sender, f"it subscribes to topic {lowest}, and there is none")
+
+    def on_addressed(self, sender: str, message: Message) -> None:
+        server: str = message.server  # type: ignore[union-attr]
+        if isinstance(message, NotActive):
+            if message.active and self.routes.is_replica(server, sender):
+                self.routes.speaks(server, message.active)
+            return
+        replica = self.replicas.get(server)
+        if isinstance(message, PublisherAlive | PublisherGone | SubscriberAlive):
+            self._to_client_side(sender, server, message)
+        elif replica is None:
+            self._refuse(sender, f"it speaks to sequencer server {server}, which is not here")
+        else:
+            self._to_replica(replica, sender, message)
+
+    def _to_client_side(
+        self,
+        sender: str,
+        server: str,
+        message: Create | ChangeSubscription | PublisherAlive | PublisherGone | SubscriberAlive,
+    ) -> None:
+        replica = self.replicas.get(server)
+        if replica is None:
+            self._refuse(sender, f"it asks sequencer server {server}, which is not here")
+        else:
+            replica.on_client(sender, message)
+
+    @staticmethod
+    def _to_replica(replica: Replica, sender: str, message: Message) -> None:
+        match message:
+            case ChainItem():
+                replica.on_chain_item(sender, message)
+            case ChainTaken():
+                replica.on_chain_taken(sender, message)
+            case Between():
+                replica.on_between(sender, message)
+            case Replicate():
+                replica.on_replicate(sender, message)
+            case Replicated():
+                replica.on_replicated(sender, message)
+            case StateWanted():
+                replica.on_state_wanted(sender)
+            case NoState():
+                replica.on_no_state(sender)
+            case StatePart():
+                replica.on_state_part(sender, message)
+            case StateTaken():
+                replica.on_state_taken(sender, message)
+            case Ruling():
+                replica.on_ruling(sender, message)
+
+    def _refuse(self, sender: str, what: str) -> None:
+        self.port.emit(Misbehaviour(sender, what))
+
+    def no_ops_published(self, server: str, number: int) -> None:
+        self.replicas[server].no_ops_published(number)
+
+    @property
+    def ready(self) -> bool:
+        """Every server of this node has somebody who speaks for it, as far as is known here."""
+        return all(replica.role in (Role.ACTIVE, Role.STANDBY) for replica in self.replicas.values())
+
+    def status(self) -> dict[str, object]:
+        return {server: replica.status() for server, replica in self.replicas.items()}
+
+
+class SequencerNode(Node):
+    """A node of the ordering: replicas, and the witness of others."""
+
+    def __init__(
+        self, port: Port, layout: Layout, store: Store, *, times: Times | None = None, first: bool
+    ) -> None:
+        self.sequencer = Sequencer(port, layout, store, times=times or Times(), first=first)
+        self.witness = Witness(port, layout, store)
+        super().__init__((self.sequencer, self.witness))

@@ -1,0 +1,118 @@
+"""What the active replica knows of its standby: which batches it was sent, and which it has on its disk.
+
+First the standby gets the state (transfer.py), then it follows: each batch is sent to it, and repeated until it is
+acknowledged. From then on the active replica is gated: it says nothing of a batch that the standby does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidings.core.messages import Message
+from tidings.core.ordering.messages import Replicate, StateTaken
+from tidings.core.ordering.replication.transfer import StateSender
+
+MAX_UNACKNOWLEDGED = 2048
+"""Batches that the standby does not have; beyond, nothing new is taken, or, while it still gets the state, it is left
+behind."""
+REPEATED = 256
+"""Batches that are repeated at a time."""
+
+
+class StandbyLink:
+    def __init__(self, server: str, send: Callable[[Message], None]) -> None:
+        self.follows = False
+        """It has the state, and is sent each batch."""
+        self._server = server
+        self._send = send
+        self._gated = False
+        self._gated_after = 0
+        """The last batch of which something was said although the standby did not have it."""
+        self._acknowledged = 0
+        self._silence = 0
+        """Ticks in which it acknowledged nothing new."""
+        self._unacknowledged: dict[int, bytes] = {}
+        self._transfer: StateSender | None = None
+
+    @property
+    def gets_the_state(self) -> bool:
+        return self._transfer is not None
+
+    @property
+    def is_gated(self) -> bool:
+        return self._gated
+
+    @property
+    def is_full(self) -> bool:
+        return self._gated and len(self._unacknowledged) >= MAX_UNACKNOWLEDGED
+
+    @property
+    def has_all_that_was_said(self) -> bool:
+        """From then on it may take over."""
+        return self._gated and self._acknowledged >= self._gated_after
+
+    def safe(self, number: int) -> int:
+        """Up to which batch something may be said; `number` is the last on our own disk."""
+        return min(number, self._acknowledged) if self._gated else number
+
+    def leave_behind(self) -> None:
+        self.follows = self._gated = False
+        self._unacknowledged.clear()
+        self._acknowledged = 0
+        self._transfer = None
+
+    def send_state(self, term: int, number: int, state: bytes) -> None:
+        self.leave_behind()
+        self._transfer = StateSender(self._server, term, number, state, self._send)
+
+    def state_taken(self, message: StateTaken) -> bool:
+        """False: it says nothing new."""
+        return self._transfer is not None and self._transfer.taken(message)
+
+    def resume(self, number: int, acknowledged: int, missing: dict[int, bytes]) -> None:
+        """It followed in an earlier life of ours, and has the batches up to `acknowledged`."""
+        self._follow(number, acknowledged)
+        self._unacknowledged = missing
+
+    def _follow(self, number: int, acknowledged: int) -> None:
+        self.follows = self._gated = True
+        self._gated_after = number
+        self._acknowledged = acknowledged
+
+    def written(self, term: int, number: int, inputs: bytes) -> None:
+        """A batch is on our own disk."""
+        if not self.follows and self._transfer is None:
+            return
+        self._unacknowledged[number] = inputs
+        if self.follows:
+            self._send(Replicate(self._server, term, number, inputs))
+        elif len(self._unacknowledged) > MAX_UNACKNOWLEDGED:
+            self.leave_behind()
+
+    def has(self, taken: int, term: int, number: int) -> bool:
+        """It says that it has the batches up to `taken`; False: it does not follow, or says what cannot be."""
+        if self._transfer is not None and taken >= self._transfer.number:
+            self._transfer = None
+            self._follow(number, taken)
+            self.repeat(term)
+        if not self.follows or taken > number:
+            return False
+        self._acknowledged = max(self._acknowledged, taken)
+        while self._unacknowledged and (first := next(iter(self._unacknowledged))) <= self._acknowledged:
+            del self._unacknowledged[first]
+            self._silence = 0
+        return True
+
+    def tick(self, term: int, number: int) -> None:
+        """A sign of life, and what it lacks again."""
+        if self._transfer is not None:
+            self._transfer.repeat()
+        if self.follows:
+            self._silence += 1
+            if self._silence >= 2:
+                self.repeat(term)
+            self._send(Replicate(self._server, term, number))
+
+    def repeat(self, term: int) -> None:
+        for number in list(self._unacknowledged)[:REPEATED]:
+            self._send(Replicate(self._server, term, number, self._unacknowledged[number]))

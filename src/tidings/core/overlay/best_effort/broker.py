@@ -1,0 +1,54 @@
+"""A broker of the content-based overlay in mode best-effort: forwarding, routing and the edge composed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidings.core.kernel import Node, Port
+from tidings.core.overlay.best_effort.tree import TreeRouting
+from tidings.core.overlay.edge import Edge
+from tidings.core.overlay.forwarding import Forwarding, SettledNumbers
+from tidings.core.overlay.matching import Matcher
+from tidings.core.overlay.routing import RoutingTable
+
+
+class Broker(Node):
+    """`incarnation` grows with every start of the broker. Brokers of one process share a `matcher`."""
+
+    def __init__(
+        self, port: Port, neighbours: Sequence[str], *, incarnation: int, matcher: Matcher | None = None
+    ) -> None:
+        if matcher is None:
+            matcher = Matcher()
+        self.name = port.node
+        self.table = RoutingTable(matcher, port)
+        self.forwarding = Forwarding(port, neighbours, self.table, SettledNumbers(), incarnation=incarnation)
+        self.edge = Edge(port, neighbours, self.table, self.forwarding, self.status)
+        self.tree = TreeRouting(port, neighbours, self.table, matcher)
+        super().__init__((self.forwarding, self.edge, self.tree))
+
+    def discard(self) -> None:
+        self.table.discard()
+
+    def status(self) -> dict[str, object]:
+        """What `tidings status` shows."""
+        return {
+            "broker": self.name,
+            "mode": "best-effort",
+            "incarnation": self.forwarding.incarnation,
+            "interests": len(self.table),
+            "clients": len(self.edge.clients),
+            "subscriptions": sum(len(held) for held in self.edge.clients.values()),
+            "subscriptions_not_yet_accepted": self.edge.unaccepted,
+            "duplicates_dropped": self.tree.duplicates,
+            "neighbours": {
+                link.peer: {
+                    "present": link.present and link.heard > 0,
+                    "interests_sent": len(link.sent),
+                    "interests_covered": len(link.covered),
+                    "interests_received": len(link.received),
+                    "changes_waiting": len(link.stream),
+                }
+                for link in self.forwarding.links.values()
+            },
+        }

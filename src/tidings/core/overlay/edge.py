@@ -1,0 +1,136 @@
+"""A broker's clients: their subscriptions, from request to acceptance to cancellation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from tidings.core.errors import FilterError, TopicError
+from tidings.core.events.subscription import MAX_INTEREST_BYTES, Interest, Order, make_interest
+from tidings.core.facts import Misbehaviour
+from tidings.core.kernel import Part, Port
+from tidings.core.messages import (
+    Status,
+    StatusRequest,
+    Subscribe,
+    Subscribed,
+    SubscribeFailed,
+    Unsubscribe,
+    Unsubscribed,
+)
+from tidings.core.overlay.forwarding import Forwarding, ForwardingListener
+from tidings.core.overlay.routing import RoutingTable
+
+MAX_SUBSCRIPTIONS_PER_CLIENT = 100_000
+LONG_FILTER = 2_000
+"""From so many characters on, the canonical form of a filter may be beyond the limits of a filter."""
+AVAILABLE_ORDERS = (Order.NONE, Order.FIFO)
+
+
+class Edge(Part, ForwardingListener):
+    name = "edge"
+    handles = {
+        Subscribe: "on_subscribe",
+        Unsubscribe: "on_unsubscribe",
+        StatusRequest: "on_status_request",
+    }
+
+    def __init__(
+        self,
+        port: Port,
+        neighbours: Sequence[str],
+        table: RoutingTable,
+        forwarding: Forwarding,
+        describe: Callable[[], dict[str, object]],
+    ) -> None:
+        """`describe` gives what this broker says of itself."""
+        super().__init__(port)
+        self.clients: dict[str, dict[str, Interest]] = {}
+        self._neighbours = frozenset(neighbours)
+        self._table = table
+        self._forwarding = forwarding
+        forwarding.listeners.append(self)
+        self._describe = describe
+        self._unaccepted: dict[tuple[str, str], None] = {}
+
+    @property
+    def unaccepted(self) -> int:
+        return len(self._unaccepted)
+
+    def on_subscribe(self, sender: str, message: Subscribe) -> None:
+        if sender in self._neighbours:
+            self.port.emit(Misbehaviour(sender, "a broker subscribed as if it were a client"))
+            return
+        subscriptions = self.clients.setdefault(sender, {})
+        try:
+            interest = self._check(sender, subscriptions, message)
+        except (FilterError, TopicError, ValueError) as error:
+            self.port.send(sender, SubscribeFailed(message.subscription, str(error)))
+            return
+        if message.subscription not in subscriptions:
+            subscriptions[message.subscription] = interest
+            self._unaccepted[sender, message.subscription] = None
+            self._table.add_subscription(interest, sender, message.subscription, headers=message.headers)
+            self._forwarding.interest_gained(interest)
+        elif (sender, message.subscription) not in self._unaccepted:
+            self.port.send(sender, Subscribed(message.subscription))
+
+    def on_unsubscribe(self, sender: str, message: Unsubscribe) -> None:
+        interest = self.clients.get(sender, {}).pop(message.subscription, None)
+        if interest is not None:
+            self._drop(sender, message.subscription, interest)
+        self.port.send(sender, Unsubscribed(message.subscription))
+
+    def on_status_request(self, sender: str, message: StatusRequest) -> None:
+        self.port.send(sender, Status(msgspec.json.encode(self._describe()).decode()))
+
+    def on_link_down(self, peer: str) -> None:
+        """Best effort: a client that is gone is forgotten; it subscribes again when it is back."""
+        for subscription, interest in self.clients.pop(peer, {}).items():
+            self._drop(peer, subscription, interest)
+
+    def _check(self, sender: str, subscriptions: dict[str, Interest], message: Subscribe) -> Interest:
+        held = subscriptions.get(message.subscription)
+        headers = self._table.has_headers(sender, message.subscription)
+        interest = check_subscription(message, held, headers=headers)
+        if held is None and len(subscriptions) >= MAX_SUBSCRIPTIONS_PER_CLIENT:
+            raise ValueError(f"a client has at most {MAX_SUBSCRIPTIONS_PER_CLIENT} subscriptions")
+        return interest
+
+    def _drop(self, client: str, subscription: str, interest: Interest) -> None:
+        self._unaccepted.pop((client, subscription), None)
+        self._table.remove_subscription(interest, client, subscription)
+        self._forwarding.interest_lost(interest)
+
+    def settled(self, interest: Interest) -> None:
+        for client, subscription in self._table.subscriptions(interest):
+            if (client, subscription) in self._unaccepted:
+                del self._unaccepted[client, subscription]
+                self.port.send(client, Subscribed(subscription))
+
+
+def _check_readable(canonical: str) -> None:
+    """Brokers tell each other the filter in this form, and read it after a restart: it must be within the limits."""
+    try:
+        make_interest((), canonical)
+    except FilterError as error:
+        raise ValueError(f"in its canonical form {error}") from None
+
+
+def check_subscription(message: Subscribe, held: Interest | None, *, headers: bool = False) -> Interest:
+    """What is asked for; FilterError, TopicError or ValueError if it cannot be, or is `held` otherwise."""
+    interest = make_interest(message.topics, message.filter)
+    if message.order not in AVAILABLE_ORDERS:
+        raise ValueError(
+            f"order {message.order!r} is not available here; available: {', '.join(AVAILABLE_ORDERS)}"
+        )
+    if len(interest.text.encode("utf-8", "surrogatepass")) > MAX_INTEREST_BYTES:
+        raise ValueError(f"the subscription is longer than {MAX_INTEREST_BYTES} bytes")
+    if interest.sql is not None and len(interest.sql) > LONG_FILTER:
+        _check_readable(interest.sql)
+    if held is not None and held != interest:
+        raise ValueError(f"subscription {message.subscription!r} exists with another filter or topics")
+    if held is not None and headers != message.headers:
+        raise ValueError(f"subscription {message.subscription!r} exists with headers={headers}")
+    return interest

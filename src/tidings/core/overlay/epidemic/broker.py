@@ -1,0 +1,160 @@
+"""A broker of the overlay in mode epidemic: best-effort routing on a tree, losses repaired by gossip.
+
+Papers epidemic and polarized; the parts are in protocol/recovery. Interests are forwarded without covering: an origin
+numbers an event for every pattern that anybody subscribes to, so it must know them all (epidemic, section 4.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidings.core.kernel import Node, Port
+from tidings.core.overlay.edge import Edge
+from tidings.core.overlay.epidemic.circle import Circle
+from tidings.core.overlay.epidemic.counted import Counted
+from tidings.core.overlay.epidemic.directory import Directory
+from tidings.core.overlay.epidemic.gossip import Gossip
+from tidings.core.overlay.epidemic.high_water import HighWaters
+from tidings.core.overlay.epidemic.holdings import Holdings
+from tidings.core.overlay.epidemic.link_loss import LinkLoss
+from tidings.core.overlay.epidemic.numbering import Numbering
+from tidings.core.overlay.epidemic.owed import Owed
+from tidings.core.overlay.epidemic.patterns import Patterns
+from tidings.core.overlay.epidemic.settings import RecoverySettings
+from tidings.core.overlay.epidemic.tree import EpidemicTree
+from tidings.core.overlay.forwarding import Forwarding
+from tidings.core.overlay.labels import Label, label_text
+from tidings.core.overlay.matching import Matcher
+from tidings.core.overlay.routing import RoutingTable
+
+ABSENT_AFTER_NS = 15_000_000_000
+LONGEST_RETRY_NS = 1_000_000_000
+"""Links lose, and in bursts: a neighbour that does not answer is asked more often, and given up later."""
+
+
+class EpidemicBroker(Node):
+    """`incarnation` grows with every start. Without a `label` the broker asks its neighbours for one."""
+
+    def __init__(
+        self,
+        port: Port,
+        neighbours: Sequence[str],
+        settings: RecoverySettings,
+        *,
+        incarnation: int,
+        label: Label | None = None,
+        address: str = "",
+        matcher: Matcher | None = None,
+    ) -> None:
+        if matcher is None:
+            matcher = Matcher()
+        settings = settings.resolved()
+        self.name = port.node
+        self.settings = settings
+        self.table = RoutingTable(matcher, port)
+        self.directory = Directory(port, neighbours, incarnation=incarnation, label=label, address=address)
+        self.counted = Counted()
+        self.patterns = Patterns(port, self.table, Numbering(), self.counted, self.directory)
+        self.holdings = Holdings(port, settings)
+        self.circle = Circle(port, self.directory, settings)
+        self.gossip = Gossip(port, neighbours, settings, self.patterns, self.holdings, self.circle)
+        self.high_waters = HighWaters(
+            port,
+            neighbours,
+            self.patterns,
+            self.counted,
+            self.holdings.losses,
+            self.gossip,
+            interval_ns=settings.interval_ns,
+            enabled=settings.solicits,
+        )
+        self.forwarding = Forwarding(
+            port,
+            neighbours,
+            self.table,
+            self.high_waters,
+            incarnation=incarnation,
+            covering=False,
+            absent_after_ns=ABSENT_AFTER_NS,
+            longest_retry_ns=LONGEST_RETRY_NS,
+        )
+        # Before the edge: what is owed is watched when the clients hear that they are accepted.
+        self.owed = Owed(
+            port, self.forwarding, self.patterns, self.holdings.losses, enabled=settings.solicits
+        )
+        self.edge = Edge(port, neighbours, self.table, self.forwarding, self.status)
+        self.link_loss = LinkLoss(
+            port,
+            neighbours,
+            self.directory.set_link_loss,
+            incarnation=incarnation,
+            enabled=settings.weights == "loss",
+        )
+        self.tree = EpidemicTree(
+            port,
+            neighbours,
+            self.table,
+            matcher,
+            settings,
+            self.patterns,
+            self.holdings,
+            self.link_loss,
+            self.high_waters,
+            self.circle,
+            self.gossip,
+        )
+        super().__init__(
+            (
+                self.forwarding,
+                self.edge,
+                self.directory,
+                self.link_loss,
+                self.high_waters,
+                self.tree,
+                self.gossip,
+            )
+        )
+
+    def discard(self) -> None:
+        self.table.discard()
+
+    def status(self) -> dict[str, object]:
+        """What `tidings status` shows."""
+        holdings, gossip = self.holdings, self.gossip
+        label = self.directory.label
+        return {
+            "broker": self.name,
+            "mode": "epidemic",
+            "incarnation": self.forwarding.incarnation,
+            "label": None if label is None else label_text(label),
+            "interests": len(self.table),
+            "clients": len(self.edge.clients),
+            "subscriptions": sum(len(held) for held in self.edge.clients.values()),
+            "subscriptions_not_yet_accepted": self.edge.unaccepted,
+            "duplicates_dropped": self.tree.duplicates,
+            "recovery": {
+                "algorithm": self.settings.algorithm,
+                "brokers_known": len(self.directory.others),
+                "cached_events": len(holdings.cache),
+                "cached_bytes": holdings.cache.size_bytes,
+                "lost_now": holdings.losses.lost,
+                "given_up": holdings.losses.given_up,
+                "answered": gossip.answers.answered,
+                "answers_refused": gossip.answers.refused,
+                "throttled": gossip.budget.throttled,
+                "pushes_received": gossip.pushes,
+                "pushes_useful": gossip.useful_pushes,
+                "pulls_received": gossip.pulls,
+                "pulls_useful": gossip.useful_pulls,
+            },
+            "neighbours": {
+                link.peer: {
+                    "present": link.present and link.heard > 0,
+                    "interests_sent": len(link.sent),
+                    "interests_received": len(link.received),
+                    "changes_waiting": len(link.stream),
+                    "loss": self.link_loss.rates.get(link.peer, 0.0),
+                }
+                for link in self.forwarding.links.values()
+            },
+        }

@@ -1,0 +1,168 @@
+"""Asking for what is missing: to whom the negative digests go, and what is in them (epidemic, figure 3).
+
+Three ways: to subscribers and the origin, chosen by weight; along the tree towards subscribers of one pattern; along
+the route back to one origin. Of an event of which some blocks are here only the others are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from tidings.core.kernel import Port
+from tidings.core.overlay.epidemic.blocks import Assembly
+from tidings.core.overlay.epidemic.cache import Cached
+from tidings.core.overlay.epidemic.circle import Circle
+from tidings.core.overlay.epidemic.digest_cutter import DigestCutter
+from tidings.core.overlay.epidemic.holdings import Holdings, LostKey
+from tidings.core.overlay.epidemic.messages import Lost, Range, Solicit, Want
+from tidings.core.overlay.epidemic.patterns import Patterns
+from tidings.core.overlay.epidemic.settings import RecoverySettings
+from tidings.core.structures.range_set import RangeSet
+
+DIGEST_BYTES = 1_200
+"""So a digest fits into one datagram."""
+MAX_ROUTES = 4_096
+STRAIGHT = 0.2
+"""How often a publisher pull does not take the route."""
+
+SUBSCRIBER_PULL, PUBLISHER_PULL = "subscriber-pull", "publisher-pull"
+
+Send = Callable[[str, Solicit], None]
+SendTowards = Callable[[bytes, Solicit], None]
+
+
+class Pulls:
+    """`send` sends to a broker, `send_towards` along the tree towards subscribers of a pattern."""
+
+    def __init__(
+        self,
+        port: Port,
+        settings: RecoverySettings,
+        patterns: Patterns,
+        holdings: Holdings,
+        circle: Circle,
+        send: Send,
+        send_towards: SendTowards,
+    ) -> None:
+        self._port = port
+        self._settings = settings
+        self._patterns = patterns
+        self._holdings = holdings
+        self._circle = circle
+        self._send = send
+        self._send_towards = send_towards
+        self._cutter: DigestCutter[LostKey] = DigestCutter()
+        self._routes: dict[str, tuple[str, ...]] = {}
+        """origin -> the brokers from here back to it, the nearest first."""
+
+    def learn_route(self, entry: Cached) -> None:
+        """Reversed, and from the tree alone: what gossip brings came another way (epidemic 12)."""
+        self._routes.pop(entry.origin, None)
+        self._routes[entry.origin] = entry.route[::-1]
+        if len(self._routes) > MAX_ROUTES:
+            del self._routes[next(iter(self._routes))]
+
+    def ask(self) -> bool:
+        """One round; False if nothing is missing, and nobody was asked."""
+        wanted = [
+            assembly
+            for assembly in self._holdings.incomplete()  # some are here only to be combined and passed on
+            if any(map(self._patterns.subscribed, _patterns(assembly)))
+        ]
+        missing = self._holdings.lost(), wanted
+        if not any(missing):
+            return False
+        algorithm: str = self._settings.algorithm
+        if algorithm == "combined":
+            algorithm = PUBLISHER_PULL if self._port.random.random() < 0.5 else SUBSCRIBER_PULL
+        if algorithm == PUBLISHER_PULL:
+            self._ask_origin(*missing)
+        elif self._settings.routing == "tree":
+            self._ask_along_tree(*missing)
+        else:
+            self._ask_partners(*missing)
+        return True
+
+    def _ask_origin(self, lost: Mapping[LostKey, RangeSet], incomplete: Sequence[Assembly]) -> None:
+        origins = dict.fromkeys([key[0] for key in lost] + [assembly.origin for assembly in incomplete])
+        origin = self._port.random.choice(list(origins))
+        mine = {key: ranges for key, ranges in lost.items() if key[0] == origin}
+        partial = [assembly for assembly in incomplete if assembly.origin == origin]
+        route = self._routes.get(origin)
+        if route is None or self._port.random.random() < STRAIGHT:
+            route = (origin,)  # no route is known, or the known one may be broken by now (epidemic 12)
+        lost_digest, wants = self._digest(mine, partial)
+        self._send(route[0], Solicit(self._port.node, b"", route[1:], lost_digest, wants, PUBLISHER_PULL))
+
+    def _ask_along_tree(self, lost: Mapping[LostKey, RangeSet], incomplete: Sequence[Assembly]) -> None:
+        patterns = dict.fromkeys([key[1] for key in lost])
+        for assembly in incomplete:
+            patterns |= dict.fromkeys(_patterns(assembly))
+        pattern = self._port.random.choice(list(patterns))  # only those with losses (epidemic 2)
+        mine = {key: ranges for key, ranges in lost.items() if key[1] == pattern}
+        partial = [assembly for assembly in incomplete if pattern in _patterns(assembly)]
+        lost_digest, wants = self._digest(mine, partial)
+        self._send_towards(
+            pattern, Solicit(self._port.node, pattern, (), lost_digest, wants, SUBSCRIBER_PULL)
+        )
+
+    def _ask_partners(self, lost: Mapping[LostKey, RangeSet], incomplete: Sequence[Assembly]) -> None:
+        """Every pattern and origin with losses has its own partners; each of them gets one message."""
+        lost_of: dict[str, dict[LostKey, RangeSet]] = {}
+        partial_of: dict[str, list[Assembly]] = {}
+        groups: dict[tuple[str, bytes], list[LostKey]] = {}
+        for key in lost:
+            groups.setdefault(key[:2], []).append(key)
+        for (origin, pattern), keys in groups.items():
+            for partner in self._partners((pattern,), origin):
+                lost_of.setdefault(partner, {}).update({key: lost[key] for key in keys})
+        for assembly in incomplete:
+            for partner in self._partners(_patterns(assembly), assembly.origin):
+                partial_of.setdefault(partner, []).append(assembly)
+        for partner in dict.fromkeys((*lost_of, *partial_of)):
+            lost_digest, wants = self._digest(lost_of.get(partner, {}), partial_of.get(partner, []))
+            self._send(partner, Solicit(self._port.node, b"", (), lost_digest, wants, SUBSCRIBER_PULL))
+
+    def _partners(self, patterns: tuple[bytes, ...], origin: str) -> list[str]:
+        """With an adaptive interval one at a time: who does not answer is soon followed by another.
+
+        Then by a coin the origin is asked, as in the combined pull: what was lost near it few others have.
+        """
+        if not self._settings.adaptive:
+            return self._circle.choose(patterns, self._settings.fanout, pulling=True, also=origin)
+        if self._circle.known(origin) and self._port.random.random() < 0.5:
+            return [origin]
+        return self._circle.choose(patterns, 1, pulling=True, also=origin)
+
+    def _digest(
+        self, lost: Mapping[LostKey, RangeSet], incomplete: Sequence[Assembly]
+    ) -> tuple[tuple[Lost, ...], tuple[Want, ...]]:
+        """As much as a datagram takes; the rest is asked for in another round."""
+        fitting = fit(incomplete, DIGEST_BYTES)
+        cut = self._cutter.cut(lost, DIGEST_BYTES, lambda key: len(key[0]) + len(key[1]) + 16)
+        self._holdings.asked(cut, fitting)
+        return tuple((*key, ranges) for key, ranges in cut), tuple(map(want, fitting))
+
+
+def want(assembly: Assembly) -> Want:
+    return (*assembly.id, assembly.lacks())
+
+
+def fit(assemblies: Iterable[Assembly], limit_bytes: int) -> list[Assembly]:
+    """The first ones, as many as fit into a digest of that size, and one at least."""
+    fitting: list[Assembly] = []
+    for assembly in assemblies:
+        source, _, _, lacks = want(assembly)
+        limit_bytes -= len(source) + 16 + sum(8 + len(mask) for _, _, mask in lacks)
+        if limit_bytes < 0 and fitting:
+            break
+        fitting.append(assembly)
+    return fitting
+
+
+def closed(ranges: RangeSet) -> tuple[Range, ...]:
+    return tuple((start, stop - 1) for start, stop in ranges)
+
+
+def _patterns(assembly: Assembly) -> tuple[bytes, ...]:
+    return tuple(pattern for pattern, _, _ in assembly.numbers)

@@ -1,0 +1,313 @@
+"""Content-based subscription forwarding on an unrooted tree (epidemic, section 2.1).
+
+An interest is forwarded to every neighbour but the one it came from, once per direction however many
+subscriptions share it, and not at all where a wider interest already went that way. Publications follow the
+interests back. A broker reports an interest `Settled` to the neighbour that sent it once all its other
+neighbours have reported the same, so a subscription is accepted when the whole tree routes towards it.
+
+A broker that restarts takes a new incarnation. Its neighbours send it their interests anew and keep routing by its old
+ones until it has sent its own table again, which it does, to each, once it has the tables of all others: what they have
+is most of its own. On a tree nobody waits in a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidings.core.errors import FilterError, TopicError
+from tidings.core.events.subscription import Interest, make_interest
+from tidings.core.facts import Misbehaviour
+from tidings.core.kernel import Part, Port, TimerName
+from tidings.core.messages import (
+    AddInterest,
+    Changes,
+    ChangesTaken,
+    LinkOpen,
+    RemoveInterest,
+    Settled,
+    TableSent,
+)
+from tidings.core.overlay.links import LAST_RETRY_NS, Link, Numbers, changes, retry_delay_ns
+from tidings.core.overlay.routing import RoutingTable
+
+ABSENT_AFTER_NS = 3_000_000_000
+"""A neighbour that has not answered this long after our start is not waited for."""
+
+
+class ForwardingListener:
+    """What parts above the forwarding hear of it."""
+
+    def settled(self, interest: Interest) -> None:
+        """An interest of local subscriptions is settled everywhere."""
+
+
+class SettledNumbers:
+    """What neighbours say with 'settled' of how far origins have counted; nothing, but in epidemic mode."""
+
+    def numbers_of(self, interest: Interest) -> Numbers:
+        return ()
+
+    def numbers_told(self, peer: str, numbers: Numbers) -> None: ...
+
+
+class Forwarding(Part):
+    name = "forwarding"
+    handles = {LinkOpen: "on_link_open", Changes: "on_changes", ChangesTaken: "on_changes_taken"}
+
+    def __init__(
+        self,
+        port: Port,
+        neighbours: Sequence[str],
+        table: RoutingTable,
+        numbers: SettledNumbers,
+        *,
+        incarnation: int,
+        covering: bool = True,
+        absent_after_ns: int = ABSENT_AFTER_NS,
+        longest_retry_ns: int = LAST_RETRY_NS,
+    ) -> None:
+        """Without `covering` every broker learns of every interest. Where links lose, more patience is needed."""
+        super().__init__(port)
+        self._absent_after_ns = absent_after_ns
+        self._longest_retry_ns = longest_retry_ns
+        self.incarnation = incarnation
+        self.links = {peer: Link(peer, covering=covering) for peer in neighbours}
+        self._table = table
+        self._numbers = numbers
+        self._waiting: dict[Interest, None] = {}
+        self.listeners: list[ForwardingListener] = []
+        """Told in their order."""
+
+    # --- What the edge asks for
+
+    def interest_gained(self, interest: Interest) -> None:
+        """A local subscription has this interest; `settled` follows, at once or later."""
+        self._waiting[interest] = None
+        self._reconcile(interest, None)
+        self._check_settled(interest)
+        self._flush_all()
+
+    def interest_lost(self, interest: Interest) -> None:
+        """A local subscription with this interest is gone; others may have it still."""
+        if not self._table.subscriptions(interest):
+            self._waiting.pop(interest, None)
+        self._reconcile(interest, None)
+        self._flush_all()
+
+    # --- Opening a link
+
+    def start(self) -> None:
+        for link in self.links.values():
+            self._open(link)
+        self.port.set_timer((self.name, "absent"), self.port.now + self._absent_after_ns)
+
+    def on_link_up(self, peer: str) -> None:
+        link = self.links.get(peer)
+        if link is not None:
+            link.present = True
+            link.open_attempt = 0
+            self._open(link)
+            self._repeat(link)
+
+    def on_link_down(self, peer: str) -> None:
+        link = self.links.get(peer)
+        if link is not None:
+            self._set_absent(link)
+
+    def on_link_open(self, sender: str, message: LinkOpen) -> None:
+        link = self.links.get(sender)
+        if link is None:
+            self.port.emit(Misbehaviour(sender, "it is no neighbour and opened a link"))
+            return
+        if message.incarnation < link.heard:
+            return  # from an earlier life of the neighbour, late
+        if message.incarnation > link.heard:
+            link.restart(message.incarnation)
+            self._send_table(link)
+        link.present = True
+        if message.answer_wanted:
+            self.port.send(sender, LinkOpen(self.incarnation, link.heard, False))
+        if message.heard == self.incarnation:
+            self.port.cancel_timer((self.name, "open", sender))
+        self._flush(link)
+
+    def _open(self, link: Link) -> None:
+        self.port.send(link.peer, LinkOpen(self.incarnation, link.heard, True))
+        delay_ns = retry_delay_ns(link.open_attempt, self._longest_retry_ns)
+        link.open_attempt += 1
+        self.port.set_timer((self.name, "open", link.peer), self.port.now + delay_ns)
+
+    def _send_table(self, link: Link) -> None:
+        # Interests without a filter first: they cover most.
+        for interest in sorted(self._table, key=lambda held: held.pattern is not None):
+            if self._table.wanted_by_others(interest, link.peer):
+                link.forward(interest)
+        link.owes_table = True
+        self._finish_tables()
+
+    def _finish_tables(self) -> None:
+        for link in self.links.values():
+            others = (other for other in self.links.values() if other is not link)
+            if link.owes_table and all(other.has_table or not other.present for other in others):
+                link.owes_table = False
+                link.stream.table_sent()
+
+    def _set_absent(self, link: Link) -> None:
+        link.present = False
+        for interest in tuple(self._table):
+            self._check_settled(interest)
+        self._finish_tables()
+        self._flush_all()
+
+    # --- The stream of changes
+
+    def on_changes(self, sender: str, message: Changes) -> None:
+        link = self.links.get(sender)
+        if link is None:
+            self.port.emit(Misbehaviour(sender, "it is no neighbour and sent interests"))
+            return
+        if message.to_incarnation != self.incarnation or message.incarnation != link.heard:
+            self.port.send(sender, LinkOpen(self.incarnation, link.heard, True))
+            return
+        if message.number == link.taken + 1:
+            link.taken = message.number
+            for change in message.changes:
+                self._apply(link, change)
+        self.port.send(sender, ChangesTaken(self.incarnation, link.heard, link.taken))
+        self._flush_all()
+
+    def on_changes_taken(self, sender: str, message: ChangesTaken) -> None:
+        link = self.links.get(sender)
+        if link is None or message.to_incarnation != self.incarnation or message.incarnation != link.heard:
+            return
+        if link.stream.taken(message.number):
+            self.port.cancel_timer((self.name, "repeat", sender))
+            self._flush(link)
+
+    def on_timer(self, name: TimerName) -> None:
+        if name[1] == "absent":
+            for link in self.links.values():
+                if link.heard == 0:
+                    self._set_absent(link)
+            return
+        link = self.links[str(name[2])]
+        if name[1] == "open":
+            self._open(link)
+        else:
+            self._repeat(link)
+
+    def _flush_all(self) -> None:
+        for link in self.links.values():
+            self._flush(link)
+
+    def _flush(self, link: Link) -> None:
+        if link.heard == 0:
+            return
+        batch = link.stream.next_batch()
+        if batch is not None:
+            self._send_batch(link)
+
+    def _repeat(self, link: Link) -> None:
+        if link.stream.in_flight is not None and link.heard:
+            link.stream.attempt += 1
+            self._send_batch(link)
+
+    def _send_batch(self, link: Link) -> None:
+        assert link.stream.in_flight is not None
+        self.port.send(link.peer, changes(self.incarnation, link, link.stream.in_flight))
+        delay_ns = retry_delay_ns(link.stream.attempt, self._longest_retry_ns)
+        self.port.set_timer((self.name, "repeat", link.peer), self.port.now + delay_ns)
+
+    # --- What a neighbour said
+
+    def _apply(self, link: Link, change: object) -> None:
+        if isinstance(change, AddInterest):
+            self._apply_add(link, change)
+        elif isinstance(change, RemoveInterest):
+            link.stale.pop(change.key, None)
+            self._apply_remove(link, change.key)
+        elif isinstance(change, Settled):
+            self._apply_settled(link, change)
+        elif isinstance(change, TableSent):
+            for key in link.stale:
+                self._apply_remove(link, key)
+            link.stale.clear()
+            link.has_table = True
+            self._finish_tables()
+
+    def _apply_add(self, link: Link, change: AddInterest) -> None:
+        key = change.key
+        link.stale.pop(key, None)
+        interest = link.received.get(key)
+        if interest is None:
+            interest = link.received[key] = self._understand(link, change)
+            link.keys.setdefault(interest, {})[key] = None
+            self._table.add_neighbour(interest, link.peer)
+            self._reconcile(interest, link)
+        link.owed.setdefault(interest, {})[key] = change.serial
+        self._check_settled(interest)
+
+    def _understand(self, link: Link, change: AddInterest) -> Interest:
+        """The interest; one that this version cannot read is widened, so that nothing is withheld."""
+        try:
+            return make_interest(change.topics, change.filter)
+        except FilterError as error:
+            self.port.emit(
+                Misbehaviour(link.peer, f"its filter cannot be read here, all of its topics go: {error}")
+            )
+        except TopicError as error:
+            self.port.emit(
+                Misbehaviour(link.peer, f"its topics cannot be read here, everything goes: {error}")
+            )
+            return make_interest((), None)
+        return make_interest(change.topics, None)
+
+    def _apply_remove(self, link: Link, key: bytes) -> None:
+        interest = link.received.pop(key, None)
+        if interest is None:
+            return
+        keys = link.keys[interest]
+        del keys[key]
+        link.owed.get(interest, {}).pop(key, None)
+        if not keys:
+            del link.keys[interest]
+            link.owed.pop(interest, None)
+            self._table.remove_neighbour(interest, link.peer)
+            self._reconcile(interest, link)
+
+    def _apply_settled(self, link: Link, change: Settled) -> None:
+        interest = link.by_key.get(change.key)
+        if interest is not None and link.sent[interest] == change.serial:
+            link.settled[interest] = None
+            self._numbers.numbers_told(link.peer, change.numbers)
+            self._check_settled(interest)
+            for covered in tuple(link.covering.get(interest, ())):
+                self._check_settled(covered)
+
+    def _reconcile(self, interest: Interest, source: Link | None) -> None:
+        for link in self.links.values():
+            if link is source or link.heard == 0:
+                continue  # a neighbour that we have not heard of gets the table when we do
+            wanted = self._table.wanted_by_others(interest, link.peer)
+            if wanted and not link.forwards(interest):
+                link.forward(interest)
+            elif not wanted and link.forwards(interest):
+                for dependant in link.withdraw(interest):
+                    self._check_settled(dependant)
+
+    def _check_settled(self, interest: Interest) -> None:
+        """Tell those who wait for it that all but they themselves route the interest, if that is so."""
+        unsettled: Link | None = None
+        for link in self.links.values():
+            if not link.is_settled(interest):
+                if unsettled is not None:
+                    return
+                unsettled = link
+        for link in self.links.values():
+            if (unsettled is None or unsettled is link) and interest in link.owed:
+                for key, serial in link.owed.pop(interest).items():
+                    link.stream.settled(key, serial, self._numbers.numbers_of(interest))
+        if unsettled is None and interest in self._waiting:
+            del self._waiting[interest]
+            for listener in self.listeners:
+                listener.settled(interest)

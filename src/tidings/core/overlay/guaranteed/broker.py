@@ -1,0 +1,258 @@
+"""A broker of the guaranteed overlay: sessions, subscriptions, delivery and clients composed (overlay.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tidings.core.errors import StoreCorrupt
+from tidings.core.kernel import Node, Port
+from tidings.core.messages import Neighbour
+from tidings.core.overlay.guaranteed.attachments import Attachments
+from tidings.core.overlay.guaranteed.bookmarks import KeptBookmarks
+from tidings.core.overlay.guaranteed.delivery import Delivery
+from tidings.core.overlay.guaranteed.local_subscriptions import LocalSubscriptions
+from tidings.core.overlay.guaranteed.membership import Membership, read_news
+from tidings.core.overlay.guaranteed.neighbourhood import Neighbourhood
+from tidings.core.overlay.guaranteed.queued import LocalClient, name_of
+from tidings.core.overlay.guaranteed.relays import RelayingPort, Relays
+from tidings.core.overlay.guaranteed.sessions import Sessions
+from tidings.core.overlay.guaranteed.spill import SpillLimits
+from tidings.core.overlay.guaranteed.subscription_log import SubscriptionLog
+from tidings.core.overlay.guaranteed.subscriptions import PublisherStamps, SubscriptionListener, Subscriptions
+from tidings.core.overlay.labels import Label, label_text
+from tidings.core.overlay.matching import Matcher
+from tidings.core.store import Change, Store
+
+DEFAULT_WINDOW = 64
+MAX_STATUS_ROWS = 100
+
+
+class Identity(msgspec.Struct, array_like=True, frozen=True):
+    """Who a broker is, on its disk."""
+
+    name: str
+    label: tuple[int, ...]
+    delta: int
+    generation: int
+    """Of its log: another one after the disk was lost."""
+    around: tuple[tuple[str, tuple[int, ...], str], ...] = ()
+    """Its neighbourhood when it started first."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_identity = msgspec.msgpack.Decoder(Identity).decode
+
+
+def read_identity(store: Store) -> Identity | None:
+    """Whose store it is; None if it is nobody's yet."""
+    row = store.get("identity", b"broker")
+    if row is None:
+        return None
+    try:
+        return _decode_identity(row)
+    except msgspec.MsgspecError as error:
+        raise StoreCorrupt(f"the identity of the broker does not decode: {error}") from None
+
+
+class GuaranteedBroker(Node, SubscriptionListener):
+    """`neighbours` has the label of every broker within delta + 1 links, and where it listens.
+
+    `incarnation` grows with every start. `new` says that the network is new: a broker without anything on its
+    disk is otherwise one that lost it, and asks its neighbours for the log before it serves anybody. Without a
+    label it goes on as the broker that its disk knows.
+    """
+
+    def __init__(
+        self,
+        port: Port,
+        label: Label | None,
+        neighbours: Mapping[str, tuple[Label, str]],
+        store: Store,
+        *,
+        delta: int,
+        incarnation: int,
+        new: bool = False,
+        window: int = DEFAULT_WINDOW,
+        limits: SpillLimits | None = None,
+        matcher: Matcher | None = None,
+        address: str = "",
+    ) -> None:
+        self.name = port.node
+        self.delta = delta
+        self.store = store
+        port = RelayingPort(port)
+        identity, recovering = self._identify(label, neighbours, incarnation, new)
+        label = identity.label
+        self.generation = identity.generation
+        news = read_news(store)
+        self.neighbourhood = self._make_neighbourhood(identity, neighbours, news)
+        self.log = SubscriptionLog(label, store, Matcher() if matcher is None else matcher)
+        self.sessions = Sessions(
+            port,
+            self.neighbourhood,
+            news,
+            delta=delta,
+            incarnation=incarnation,
+            window=window,
+            address=address,
+        )
+        stamps = PublisherStamps()
+        self.subscriptions = Subscriptions(
+            port, self.sessions, self.log, stamps, incarnation=incarnation, recovering=recovering
+        )
+        self.subscriptions.listeners.append(self)
+        local = LocalSubscriptions()
+        self.delivery = Delivery(
+            port,
+            self.sessions,
+            self.subscriptions,
+            local,
+            store,
+            generation=identity.generation,
+            window=window,
+            limits=SpillLimits() if limits is None else limits,
+        )
+        self.bookmarks = KeptBookmarks(port, store)
+        self.attachments = Attachments(
+            port,
+            self.sessions,
+            self.subscriptions,
+            local,
+            stamps,
+            self.delivery,
+            self.bookmarks,
+            store,
+            describe=self.status,
+        )
+        self.membership = Membership(port, self.sessions, self.delivery, self.attachments, store, news)
+        self.relays = Relays(port, self.sessions, self.delivery, self.receive, incarnation=incarnation)
+        # Relays first: a direct connection ends a circuit before the sessions hear of it.
+        parts = (
+            self.relays,
+            self.sessions,
+            self.subscriptions,
+            self.delivery,
+            self.bookmarks,
+            self.attachments,
+            self.membership,
+        )
+        super().__init__(parts)
+
+    def _identify(
+        self, label: Label | None, neighbours: Mapping[str, tuple[Label, str]], incarnation: int, new: bool
+    ) -> tuple[Identity, bool]:
+        """Who this is, and whether its disk was lost."""
+        identity = read_identity(self.store)
+        if identity is None:
+            if label is None:
+                raise ValueError(f"the data of broker {self.name} have no label, and none was given")
+            around = tuple((peer, at, address) for peer, (at, address) in neighbours.items())
+            identity = Identity(self.name, label, self.delta, incarnation, around)
+            changes: list[Change] = [("identity", b"broker", _encode(identity))]
+            if not new:
+                changes.append(("identity", b"recovering", b""))
+            self.store.write(changes)
+            return identity, not new
+        for what, kept, given in (
+            ("name", identity.name, self.name),
+            ("label", label_text(identity.label), label_text(label or identity.label)),
+            ("delta", identity.delta, self.delta),
+        ):
+            if kept != given:
+                raise ValueError(
+                    f"the data of this broker belong to a broker with {what} {kept}, not {given}"
+                )
+        return identity, self.store.get("identity", b"recovering") is not None
+
+    def _make_neighbourhood(
+        self,
+        identity: Identity,
+        neighbours: Mapping[str, tuple[Label, str]],
+        news: Mapping[str, Neighbour],
+    ) -> Neighbourhood:
+        """Those given (or, if none are, those known at the first start), and what was heard since."""
+        around = Neighbourhood(self.name, identity.label, self.delta + 1)
+        known = {peer: (at, address) for peer, at, address in identity.around}
+        for peer, (label, address) in (neighbours or known).items():
+            if peer not in news or not news[peer].gone:
+                around.add(peer, label, address)
+        for told in news.values():
+            if not told.gone:
+                around.add(told.name, tuple(told.label), told.address)
+        return around
+
+    def recovered(self) -> None:
+        """The log is complete again."""
+        self.store.write([("identity", b"recovering", None)])
+
+    def leave(self) -> None:
+        """Leave the network for good; LeftNetwork is emitted when nothing waits for this broker any more."""
+        self.membership.leave()
+
+    def discard(self) -> None:
+        self.log.discard()
+
+    def status(self) -> dict[str, object]:
+        """What `tidings status` shows: what can be reached, what is incomplete and because of whom, what waits."""
+        sessions, delivery = self.sessions, self.delivery
+        clients = self.attachments.clients.values()
+        waiting_for = [
+            ("client" if isinstance(hop, LocalClient) else "broker", name_of(hop), count)
+            for hop, count in delivery.waiting_for().items()
+        ]
+        return {
+            "broker": self.name,
+            "mode": "guaranteed",
+            "label": label_text(self.neighbourhood.label),
+            "delta": self.delta,
+            "incarnation": sessions.incarnation,
+            "recovering": self.subscriptions.recovering,
+            "records": len(self.log),
+            "clients": sum(client.attached for client in clients),
+            "subscriptions": sum(len(client.subscriptions) for client in clients),
+            "queued": delivery.queued_count,
+            "parked": delivery.parked_count,
+            "spilled_bytes": delivery.spilled_bytes,
+            "given_up": delivery.gaps,
+            "duplicates_dropped": delivery.duplicates,
+            "suspicions": sessions.suspicions,
+            "suspicions_refuted": sessions.refutations,
+            "partitions": [
+                {
+                    "partition": number,
+                    "kind": "island" if reached else "barrier",
+                    "brokers": " ".join(inside),
+                    "bypassed_to": " ".join(reached),
+                }
+                for number, inside, reached in sessions.partitions()
+            ],
+            "incomplete_subscriptions": [
+                {"client": client, "subscription": subscription, "uncovered": ", ".join(uncovered)}
+                for client, subscription, uncovered in self.attachments.incomplete()[:MAX_STATUS_ROWS]
+            ],
+            "waiting_for": [
+                {"name": name, "kind": kind, "publications": count}
+                for kind, name, count in sorted(waiting_for)[:MAX_STATUS_ROWS]
+            ],
+            "neighbours": {peer: self._peer_status(peer) for peer in self._shown_peers()},
+        }
+
+    def _shown_peers(self) -> list[str]:
+        wanted = [*self.neighbourhood.primary, *self.sessions.active, *self.sessions.unreachable()]
+        return list(dict.fromkeys(wanted))
+
+    def _peer_status(self, peer: str) -> dict[str, object]:
+        established = self.sessions.established(peer)
+        circuit = self.relays.circuit(peer)
+        sent, waiting = self.delivery.hops.counts(peer)
+        return {
+            "label": label_text(self.neighbourhood.label_of(peer)),
+            "present": established,
+            "active": peer in self.sessions.active,
+            "ready": self.subscriptions.ready(peer),
+            "through": circuit or "",
+            "unconfirmed": sent,
+            "waiting": waiting,
+        }

@@ -1,0 +1,668 @@
+"""Publications of the guaranteed overlay: kept until everybody behind this broker has confirmed them.
+
+A publication is taken once, in the order of its flow (its source and the broker that took it from there), matched
+against the log as it is then, and pending for every broker that wants it, reachable or not. It goes to the
+nearest established broker on the way to each, when that session is ready, in the order in which it was taken.
+When nothing is pending any more, whoever sent it is told (overlay.md, 'Publications').
+
+Consecutive publications of a source that are for the same travel, wait and are confirmed as one (`Queued`), and are
+split where one of them fares differently: a window ends, a part is confirmed, a copy comes by another way.
+
+Windows bound what is on its way. A sender waits while too many of its publications are not *taken*; a broker
+says that it takes them while not too many of that sender's wait here. As nothing goes back to where it came from,
+waiting follows the tree away from the sender, and ends. (Counting what is not confirmed by all subscribers instead
+would allow one window per round trip through the whole network.) What waits only for somebody who cannot be reached is
+parked (core/overlay/guaranteed/parking.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from tidings.core.client.arrivals import Ranges
+from tidings.core.errors import WireError
+from tidings.core.events.run import Run, Stretch, stripped
+from tidings.core.events.subscription import Interest
+from tidings.core.facts import Misbehaviour, SpillFailed
+from tidings.core.kernel import Part, Port, TimerName
+from tidings.core.messages import (
+    Forward,
+    ForwardGap,
+    Message,
+    Missed,
+    Notify,
+    Parked,
+    Passed,
+    PublishFailed,
+    Taken,
+)
+from tidings.core.overlay.guaranteed.confirmations import Confirmations
+from tidings.core.overlay.guaranteed.hops import Hops, Senders
+from tidings.core.overlay.guaranteed.local_subscriptions import LocalSubscriptions
+from tidings.core.overlay.guaranteed.parking import Parking
+from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queue, Queued, Row
+from tidings.core.overlay.guaranteed.sessions import SessionListener, Sessions
+from tidings.core.overlay.guaranteed.spill import Spill, Spilled, SpillLimits
+from tidings.core.overlay.guaranteed.subscription_log import Destination, Entry, Route
+from tidings.core.overlay.guaranteed.subscriptions import SubscriptionListener, Subscriptions
+from tidings.core.overlay.labels import Label, on_path
+from tidings.core.overlay.matching import selected
+from tidings.core.store import Store
+
+MAX_FLOWS = 262_144
+"""Flows that are remembered; the least recent ones are forgotten first."""
+
+
+class _Verdict(Struct, frozen=True, gc=False):
+    """Who may get some publications of a flow."""
+
+    flow: Flow
+    label: Label
+    mark: int
+    excluded: tuple[str, ...]
+
+    def here(self, route: Route, name: str) -> tuple[Entry, ...]:
+        """The records of that broker that get them."""
+        for to in route:
+            if to.broker == name:
+                return _admitted(to, self.mark, self.excluded)
+        return ()
+
+
+class Delivery(Part, SessionListener, SubscriptionListener):
+    name = "delivery"
+    handles = {
+        Forward: "on_forward",
+        ForwardGap: "on_forward_gap",
+        Passed: "on_passed",
+        Taken: "on_taken",
+        Parked: "on_parked",
+    }
+
+    def __init__(
+        self,
+        port: Port,
+        sessions: Sessions,
+        subscriptions: Subscriptions,
+        local: LocalSubscriptions,
+        store: Store,
+        *,
+        generation: int,
+        window: int,
+        limits: SpillLimits,
+    ) -> None:
+        super().__init__(port)
+        self.window = window
+        self.generation = generation
+        self.queue = Queue()
+        self.hops = Hops(self.queue, window)
+        self.seen: dict[Flow, int] = {}
+        self.duplicates = 0
+        self._name = port.node
+        self._sessions = sessions
+        self._subscriptions = subscriptions
+        self._log = subscriptions.log
+        self._local = local
+        self._senders = Senders(port, sessions, window)
+        self._confirmations = Confirmations(port, self.hops)
+        self._spill = Spill(port.node, store, lambda reason: port.emit(SpillFailed(reason)))
+        self._parking = Parking(
+            port,
+            (self.name, "sweep"),
+            sessions=sessions,
+            log=self._log,
+            queue=self.queue,
+            hops=self.hops,
+            senders=self._senders,
+            confirmations=self._confirmations,
+            spill=self._spill,
+            limits=limits,
+        )
+        self._serial = 0
+        sessions.listeners.append(self)
+        subscriptions.listeners.append(self)
+
+    @property
+    def is_drained(self) -> bool:
+        """Nothing waits here, and nobody of ours wants anything."""
+        return not self.queue and not any(entry.record.broker == self._name for entry in self._log)
+
+    def start(self) -> None:
+        for row, spilled, stretch in self._spill.reload():
+            self._reload(row, spilled, stretch)
+        self._spill.sweep()
+
+    # --- State for operators
+
+    @property
+    def queued_count(self) -> int:
+        return sum(queued.count for queued in self.queue.entries())
+
+    @property
+    def parked_count(self) -> int:
+        return sum(queued.count for queued in self.queue.entries() if queued.parked)
+
+    @property
+    def gaps(self) -> int:
+        """Publications that were given up."""
+        return self._parking.gaps
+
+    @property
+    def spilled_bytes(self) -> int:
+        return self._spill.size_bytes
+
+    def waiting_for(self) -> dict[Hop, int]:
+        """How many publications each broker or client has not confirmed."""
+        counts: dict[Hop, int] = {}
+        for queued in self.queue.entries():
+            for name in queued.pending:
+                counts[name] = counts.get(name, 0) + queued.count
+        return counts
+
+    def recent_flows(self, limit: int) -> list[tuple[str, int, int]]:
+        """(source, incarnation, highest sequence) of what was taken here, the most recent flows first."""
+        marks: dict[tuple[str, int], int] = {}
+        for (_, source, incarnation), sequence in reversed(self.seen.items()):
+            marks[source, incarnation] = max(marks.get((source, incarnation), 0), sequence)
+            if len(marks) == limit:
+                break
+        return [(*source, sequence) for source, sequence in marks.items()]
+
+    def waits_behind(self, peer: str) -> bool:
+        """Does anything wait for somebody who is reached through that peer only?"""
+        towards, frontier = self._sessions.neighbourhood.towards, self._sessions.frontier
+        names = {
+            name for queued in self.queue.entries() for name, hop in queued.pending.items() if hop is None
+        }
+        labels = [self._log.labels[name] for name in names if not isinstance(name, LocalClient)]
+        return any(frontier(label) is None and peer in towards(label) for label in labels)
+
+    # --- Sessions and clients as hops
+
+    def deactivated(self, hop: Hop) -> None:
+        """What went there and is not confirmed will go another way, or there again."""
+        self.hops.take_all_back(hop)
+        if self.queue:
+            self._parking.set_sweep()
+
+    def lost(self, hop: str) -> None:
+        """The connection with that broker is gone: it will send again what it has not heard of."""
+        self.hops.close(hop)
+        self._senders.forget(hop)
+        for queued in self.queue.entries():
+            queued.senders = [sender for sender in queued.senders if sender[0] != hop]
+
+    def ready(self, peer: str) -> None:
+        """The session is synchronised: everything pending that goes this way goes now, before anything newer."""
+        frontier = self._sessions.frontier
+        for queued in self.queue.entries():
+            names: list[Hop] = [
+                name
+                for name, hop in queued.pending.items()
+                if hop is None
+                and not isinstance(name, LocalClient)
+                and frontier(self._log.labels[name]) == peer
+            ]
+            if names:
+                self.hops.hand_over(queued, peer, names)
+        self._pump(peer)
+
+    def client_ready(self, client: str) -> None:
+        hop = LocalClient(client)
+        self.hops.open(hop)
+        self._hand_over_all(hop)
+
+    def _hand_over_all(self, hop: LocalClient) -> None:
+        """Everything that is pending for that client goes there, in the order in which it was taken."""
+        for queued in self.queue.entries():
+            if hop in queued.pending and queued.pending[hop] is None:
+                self.hops.hand_over(queued, hop, [hop])
+        self._pump(hop)
+
+    def client_gone(self, client: str) -> None:
+        hop = LocalClient(client)
+        self.deactivated(hop)
+        self.hops.close(hop)
+        self._senders.forget(hop)
+
+    def client_took(self, client: str, granted: int, done: Ranges) -> bool:
+        """The client has room for more than the first `granted` notifications, and is done with these; False, and
+        nothing has changed, if it never got so many."""
+        hop = LocalClient(client)
+        last = granted
+        for _, end in done:
+            last = end if end > last else last
+        if last and not self.hops.knows(hop, last):
+            return False
+        self.hops.taken(hop, granted)
+        self._confirmed(hop, done)
+        self._pump(hop)
+        return True
+
+    def _pump(self, hop: Hop) -> None:
+        while (queued := self.hops.next_due(hop)) is not None:
+            if isinstance(hop, LocalClient):
+                self.port.send(hop.name, self._notification(queued, hop.name))
+            else:
+                self.port.send(hop, self._message(queued))
+
+    # --- Taking publications
+
+    def on_forward(self, sender: str, message: Forward) -> None:
+        if not self._sessions.established(sender):
+            return
+        stretch = message.stretch
+        number = self._senders.count(sender, stretch.count)
+        lacking = self._subscriptions.peer_lacks(sender)
+        if lacking is None:
+            self.port.emit(Misbehaviour(sender, "it sent a publication before it synchronised"))
+            return
+        flow = (message.origin, stretch.source, stretch.incarnation)
+        fresh = self._first_unseen(flow, stretch.first, stretch.last, sender, number)
+        if fresh > stretch.last:
+            return
+
+        def complain(error: WireError) -> None:
+            self.port.emit(Misbehaviour(sender, str(error)))
+
+        position, taken = self._log.position, fresh - 1
+        fresh_ones = stretch if fresh == stretch.first else _from(stretch, fresh)
+        for part, route in self._log.routes(fresh_ones, message.label, complain):
+            if part.first > taken + 1:
+                self._pass_over(flow, stretch, taken + 1, part.first - 1, sender, number)
+            excluded = message.excluded
+            if lacking:
+                lacked = [entry.id for to in route for entry in to.entries if entry.id in lacking]
+                excluded = tuple(dict.fromkeys((*excluded, *lacked)))
+            verdict = _Verdict(flow, message.label, position, excluded)
+            carried = message if part is stretch else _with(message, part)
+            self._take(verdict, carried, part, route, (sender, number + part.first - stretch.first))
+            taken = part.last
+        if taken < stretch.last:
+            self._pass_over(flow, stretch, taken + 1, stretch.last, sender, number)
+
+    def _pass_over(
+        self, flow: Flow, stretch: Stretch, first: int, last: int, sender: str, number: int
+    ) -> None:
+        """These do not decode: nobody gets them."""
+        self._tell_sender(sender, flow, number + first - stretch.first, last - first + 1)
+
+    def publish(self, client: str, generation: int, stamp: int, stretch: Stretch) -> None:
+        """One of our own clients publishes; a stamp of a log that is lost certifies for all we know now."""
+        own = self._sessions.neighbourhood
+        flow = (own.name, stretch.source, stretch.incarnation)
+        hop = LocalClient(client)
+        self._senders.count(hop, stretch.count)
+        fresh = self._first_unseen(flow, stretch.first, stretch.last, hop, stretch.first)
+        if fresh > stretch.last:
+            return
+        position = self._log.position
+        mark = min(stamp, position) if generation == self.generation else position
+        verdict = _Verdict(flow, own.label, mark, ())
+        refused = set(range(fresh, stretch.last + 1))
+        reasons: list[str] = []
+        parts = self._log.routes(_from(stretch, fresh), own.label, lambda error: reasons.append(str(error)))
+        for part, route in parts:
+            refused.difference_update(range(part.first, part.last + 1))
+            carried = Forward(own.name, own.label, generation, stamp, (), part)
+            self._take(verdict, carried, part, route, (hop, part.first))
+        for sequence in sorted(refused):
+            self.port.emit(Misbehaviour(client, reasons[0]))
+            self.port.send(client, PublishFailed(sequence, reasons[0]))
+
+    def on_forward_gap(self, sender: str, message: ForwardGap) -> None:
+        if not self._sessions.established(sender):
+            return
+        number = self._senders.count(sender, 1)
+        flow = (message.origin, message.source, message.incarnation)
+        if self._first_unseen(flow, message.last, message.last, sender, number) > message.last:
+            return
+        count = message.last - message.first + 1
+        queued = Queued(
+            self._serial + 1, flow, message.label, message.first, message.last, count, self.port.now
+        )
+        self._serial += count
+        queued.make_gap(message)
+        queued.senders.append((sender, number))
+        self._set_pending_of_gap(queued, message.subscriptions)
+        self._place(queued)
+
+    def _first_unseen(self, flow: Flow, first: int, last: int, sender: Hop, number: int) -> int:
+        """Of these, which count as seen from now on. Whoever sends others again is told when everybody has them."""
+        seen = self.seen.pop(flow, 0)  # popped and set again: the least recent flow comes first
+        self.seen[flow] = max(seen, last)
+        if first > seen:
+            if len(self.seen) > MAX_FLOWS:
+                del self.seen[next(iter(self.seen))]
+            return first
+        known = min(last, seen)
+        self.duplicates += known - first + 1
+        self._sent_again(flow, first, known, sender, number)
+        return known + 1
+
+    def _sent_again(self, flow: Flow, first: int, last: int, sender: Hop, number: int) -> None:
+        """What is queued of these has one more sender; the rest everybody has."""
+        begin = first
+        for low, high, queued in self.queue.of_flow(flow, first, last):
+            if not queued.is_gap:
+                if low > queued.first:
+                    queued = self.hops.split(queued, low)
+                if high < queued.last:
+                    self.hops.split(queued, high + 1)
+            if begin < low:
+                self._tell_sender(sender, flow, number + begin - first, low - begin)
+            begin = high + 1
+            copy = (sender, number + low - first)
+            if copy not in queued.senders:
+                queued.senders.append(copy)
+            if queued.parked:
+                self._confirmations.parked(queued, [copy])
+        if begin <= last:
+            self._tell_sender(sender, flow, number + begin - first, last - begin + 1)
+
+    def _take(
+        self, verdict: _Verdict, message: Forward, stretch: Stretch, route: Route, sender: tuple[Hop, int]
+    ) -> None:
+        """Find who must get these, and send them there."""
+        hop, number = sender
+        here = verdict.here(route, self._name)
+        parts = self._local.targets(stretch, here) if here else [(stretch, {})]
+        for part, targets in parts:
+            first, count = part.first, part.count
+            queued = Queued(
+                self._serial + 1,
+                verdict.flow,
+                verdict.label,
+                first,
+                part.last,
+                count,
+                self.port.now,
+                message if part is stretch else _with(message, part),
+                part.size_bytes,
+                verdict.mark,
+                verdict.excluded,
+                targets,
+            )
+            self._serial += count
+            queued.senders.append((hop, number + first - stretch.first))
+            self._set_pending(queued, route)
+            self._place(queued)
+
+    def _set_pending(self, queued: Queued, route: Route) -> None:
+        pending, mark, excluded = queued.pending, queued.mark, queued.excluded
+        for to in route:
+            broker = to.broker
+            if broker == self._name:
+                for client in queued.local:
+                    pending[LocalClient(client)] = None
+            elif (not excluded and to.newest <= mark) or _admitted(to, mark, excluded):
+                pending[broker] = None
+
+    def _place(self, queued: Queued) -> None:
+        if not queued.pending:
+            self._confirmations.finished(queued)
+            return
+        self.queue.add(queued)
+        self._senders.wait(queued)
+        self._assign(queued)
+        if queued.serial in self.queue:
+            self._parking.placed(queued)
+
+    def _assign(self, queued: Queued) -> None:
+        """Hand it to every ready hop that leads to somebody who has not got it."""
+        names_of: dict[Hop, list[Hop]] = {}
+        for name, chosen in queued.pending.items():
+            if chosen is not None:
+                continue
+            if isinstance(name, LocalClient):
+                if name in self.hops:
+                    names_of[name] = [name]
+                continue
+            hop = self._sessions.frontier(self._log.labels[name])
+            if hop in names_of:
+                names_of[hop].append(name)
+            elif hop is not None and self._subscriptions.ready(hop):
+                names_of[hop] = [name]
+        for to, names in names_of.items():
+            self.hops.hand_over(queued, to, names)
+        for to in names_of:
+            self._pump(to)
+
+    # --- Messages
+
+    def _message(self, queued: Queued) -> Message:
+        """As it goes to another broker: what came into the log since it was taken is named as excluded."""
+        message = self._spill.body(queued)
+        if isinstance(message, ForwardGap):
+            return message
+        excluded = queued.excluded
+        if queued.mark < self._log.position:
+            newer = [
+                entry.id
+                for to in self._log.route(message.stretch, queued.label)
+                for entry in to.entries
+                if entry.position > queued.mark
+            ]
+            excluded = tuple(dict.fromkeys((*excluded, *newer)))
+        if excluded == message.excluded:
+            return message
+        return Forward(
+            message.origin, message.label, message.generation, message.stamp, excluded, message.stretch
+        )
+
+    def _notification(self, queued: Queued, client: str) -> Message:
+        message = self._spill.body(queued)
+        subscriptions = queued.local[client]
+        if isinstance(message, ForwardGap):
+            return Missed(subscriptions, message.source, message.incarnation, message.first, message.last)
+        stretch = message.stretch
+        if self._local.only_headers(client, subscriptions):
+            stretch = stripped(stretch)
+        return Notify(subscriptions, stretch)
+
+    # --- Confirmations
+
+    def on_passed(self, sender: str, message: Passed) -> None:
+        self._check_numbers(sender, message.ranges)
+        self._confirmed(sender, message.ranges)
+
+    def on_taken(self, sender: str, message: Taken) -> None:
+        self._check_numbers(sender, ((message.count, message.count),))
+        self.hops.taken(sender, message.count)
+        self._pump(sender)
+
+    def on_parked(self, sender: str, message: Parked) -> None:
+        self._check_numbers(sender, message.ranges)
+        self.hops.parked(sender, message.ranges)
+        self._parking.sweep_soon()
+
+    def _check_numbers(self, sender: str, ranges: Ranges) -> None:
+        for _, last in ranges:
+            if not self.hops.knows(sender, last):
+                self.port.emit(Misbehaviour(sender, f"it confirms publication {last}, it never got so many"))
+                return
+
+    def _confirmed(self, hop: Hop, ranges: Ranges) -> None:
+        for queued in self.hops.passed(hop, ranges):
+            self._finish(queued)
+
+    def _finish(self, queued: Queued) -> None:
+        """Everybody has it."""
+        was_parked = queued.parked
+        if not self.queue.remove(queued):
+            return
+        if not was_parked:
+            self._senders.go_on(queued)
+        self._parking.finished(queued)
+        self._confirmations.finished(queued)
+
+    def _tell_sender(self, sender: Hop, flow: Flow, number: int, count: int) -> None:
+        self._confirmations.passed(sender, flow, number, count)
+
+    # --- Records that end
+
+    def records_changed(self, entries: Sequence[Entry]) -> None:
+        """What ends need not be delivered any more. (What is new is not owed what was taken before.)"""
+        ended = {entry.record.broker for entry in entries if entry.dead}
+        if ended:
+            for queued in self.queue.entries():
+                if not ended.isdisjoint(queued.pending):
+                    self._withdraw(queued, ended)
+
+    def _withdraw(self, queued: Queued, brokers: set[str]) -> None:
+        """Strike out those of the brokers that want it no more."""
+        message = self._spill.body(queued)
+        if isinstance(message, ForwardGap):
+            wanted = {
+                entry.record.broker
+                for entry in map(self._log.get, message.subscriptions)
+                if entry is not None and not entry.dead
+            }
+        else:
+            wanted = {
+                to.broker
+                for to in self._log.route(message.stretch, queued.label)
+                if any(
+                    entry.position <= queued.mark and entry.id not in queued.excluded for entry in to.entries
+                )
+            }
+        self._strike(queued, [name for name in queued.pending if name in brokers and name not in wanted])
+
+    def last_for(self, client: str, subscription: str) -> int:
+        """The serial of the last that waits for that subscription of the client; 0: nothing does."""
+        hop = LocalClient(client)
+        return max(
+            (
+                queued.serial + queued.last - queued.first
+                for queued in self.queue.entries()
+                if hop in queued.pending and subscription in queued.local.get(client, ())
+            ),
+            default=0,
+        )
+
+    def client_wants_no_more(self, client: str, subscription: str) -> None:
+        """A client's subscription is gone; it may have others that want the same."""
+        hop = LocalClient(client)
+        for queued in self.queue.entries():
+            wanted = queued.local.get(client, ())
+            if hop not in queued.pending or subscription not in wanted:
+                continue
+            left = tuple(other for other in wanted if other != subscription)
+            if left:
+                queued.local = {**queued.local, client: left}
+            elif not queued.hops.get(hop):  # what is on its way is acknowledged like anything else
+                queued.local = {name: names for name, names in queued.local.items() if name != client}
+                self._strike(queued, [hop])
+
+    def adopt(self, placeholder: str, client: str, subscription: str, interest: Interest) -> None:
+        """What is kept for unknown clients is for this one, too, where the subscription selects it."""
+        hop = LocalClient(client)
+        on_its_way = False
+        for queued in self.queue.entries():
+            for part in self._selected(queued, interest) if placeholder in queued.local else ():
+                names = tuple(sorted({*part.local.get(client, ()), subscription}))
+                part.local = {**part.local, client: names}
+                part.pending.setdefault(hop, None)
+                on_its_way = on_its_way or part.hops.get(hop, 0) > 0
+        if on_its_way:  # for another subscription of the client: it goes again, for both, and in order
+            self.hops.take_all_back(hop)
+        if hop in self.hops:
+            self._hand_over_all(hop)
+
+    def _selected(self, queued: Queued, interest: Interest) -> list[Queued]:
+        """What the interest selects of it, split from the rest."""
+        message = self._spill.body(queued)
+        if isinstance(message, ForwardGap):
+            return [queued]
+        parts: list[Queued] = []
+        for first, last in selected(message.stretch, interest):
+            if first > queued.first:
+                queued = self.hops.split(queued, first)
+            rest = self.hops.split(queued, last + 1) if last < queued.last else queued
+            parts.append(queued)
+            queued = rest
+        return parts
+
+    def _strike(self, queued: Queued, names: list[Hop]) -> None:
+        for name in names:
+            hop = queued.pending.pop(name)
+            if hop is not None and hop not in queued.pending.values() and queued.hops.get(hop) == 0:
+                del queued.hops[hop]
+        if names and not queued.pending:
+            hops = list(queued.hops)
+            self.hops.take_back(queued)
+            self._finish(queued)
+            for hop in hops:
+                self._pump(hop)
+
+    # --- Gaps
+
+    def _set_pending_of_gap(self, queued: Queued, subscriptions: Sequence[str]) -> None:
+        here: list[str] = []
+        own = self._sessions.neighbourhood
+        for known in subscriptions:
+            entry = self._log.get(known)
+            if entry is None or entry.dead or not on_path(own.label, queued.label, entry.record.label):
+                continue
+            if entry.record.broker == self._name:
+                here.append(known)
+            else:
+                queued.pending[entry.record.broker] = None
+        queued.local = self._local.gap_targets(here)
+        for client in queued.local:
+            queued.pending[LocalClient(client)] = None
+
+    def on_timer(self, name: TimerName) -> None:
+        for gap in self._parking.sweep():
+            self._assign(gap)
+
+    # --- After a restart
+
+    def _reload(self, row: Row, spilled: Spilled, stretch: Stretch) -> None:
+        """What one of our own clients was told is safe."""
+        flow = (self._name, stretch.source, stretch.incarnation)
+        self.seen[flow] = max(self.seen.get(flow, 0), stretch.last)
+        verdict = _Verdict(flow, spilled.label, spilled.mark, spilled.excluded)
+        self._serial = max(self._serial, spilled.serial + stretch.count - 1)
+
+        def complain(error: WireError) -> None:
+            self.port.emit(SpillFailed(f"a publication in the spill is left out: {error}"))
+
+        for routed, route in self._log.routes(stretch, spilled.label, complain):
+            here = verdict.here(route, self._name)
+            parts = self._local.targets(routed, here) if here else [(routed, {})]
+            for part, targets in parts:
+                serial = spilled.serial + part.first - stretch.first
+                queued = Queued(serial, flow, spilled.label, part.first, part.last, part.count, self.port.now)
+                queued.mark, queued.excluded = spilled.mark, spilled.excluded
+                queued.size_bytes = part.size_bytes
+                queued.local = targets
+                self._set_pending(queued, route)
+                if queued.pending:
+                    queued.senders.append((LocalClient(stretch.source), part.first))
+                    queued.parked = True
+                    queued.keep_in(row)
+                    self.queue.add(queued)
+
+
+def _admitted(to: Destination, mark: int, excluded: tuple[str, ...]) -> tuple[Entry, ...]:
+    """The records of the destination that get publications with that mark."""
+    if not excluded and to.newest <= mark:
+        return to.entries
+    return tuple(entry for entry in to.entries if entry.position <= mark and entry.id not in excluded)
+
+
+def _from(stretch: Stretch, first: int) -> Stretch:
+    return (
+        stretch
+        if first <= stretch.first or not isinstance(stretch, Run)
+        else stretch.cut(first, stretch.last)
+    )
+
+
+def _with(message: Forward, stretch: Stretch) -> Forward:
+    return Forward(
+        message.origin, message.label, message.generation, message.stamp, message.excluded, stretch
+    )

@@ -1,0 +1,284 @@
+"""Where a guaranteed broker's publications go next, and where they come from: windows in both directions.
+
+A hop is a session with another broker, or a client. Both ends of a connection number the publications on it;
+confirmations name ranges of numbers.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from tidings.core.client.arrivals import Ranges
+from tidings.core.kernel import Port
+from tidings.core.messages import Taken
+from tidings.core.overlay.guaranteed.queued import NOBODY, Hop, LocalClient, Queue, Queued, name_of
+from tidings.core.overlay.guaranteed.sessions import Sessions
+from tidings.core.structures.range_map import RangeMap
+
+MAX_WAITING_PER_SENDER = 1_024
+"""A sender whose publications wait here in such number, not parked, is not told that further ones are taken."""
+
+
+class _Outgoing:
+    """What is on its way over one session, or to one client. 0 <= taken <= count."""
+
+    __slots__ = ("count", "handed_over", "sent", "taken", "turns")
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Sent since the connection stands."""
+        self.taken = 0
+        """Of these the peer has taken so many."""
+        self.sent: RangeMap[Queued] = RangeMap()
+        """By their numbers: those that the peer has not confirmed."""
+        self.handed_over: dict[int, Queued] = {}
+        """Not sent yet, by serial."""
+        self.turns: list[int] = []
+        """A heap of their serials: they leave in the order in which they were taken."""
+
+    def hand_over(self, queued: Queued) -> None:
+        self.handed_over[queued.serial] = queued
+        heappush(self.turns, queued.serial)
+
+
+class Hops:
+    """What each hop has been sent and has not confirmed, and what waits for room in its window."""
+
+    def __init__(self, queue: Queue, window: int) -> None:
+        self._queue = queue
+        self._window = window
+        self._outgoing: dict[Hop, _Outgoing] = {}
+
+    def __contains__(self, hop: Hop) -> bool:
+        return hop in self._outgoing
+
+    def open(self, hop: Hop) -> _Outgoing:
+        return self._outgoing.setdefault(hop, _Outgoing())
+
+    def close(self, hop: Hop) -> None:
+        """The connection is gone, and its numbers with it."""
+        self.take_all_back(hop)
+        self._outgoing.pop(hop, None)
+
+    def counts(self, hop: Hop) -> tuple[int, int]:
+        """How many publications that hop has and has not confirmed, and how many wait to go there."""
+        outgoing = self._outgoing.get(hop)
+        if outgoing is None:
+            return 0, 0
+        sent = sum(last - first + 1 for first, last, _ in outgoing.sent)
+        return sent, sum(queued.count for queued in outgoing.handed_over.values())
+
+    def knows(self, hop: Hop, number: int) -> bool:
+        """Was the hop sent so many on this connection?"""
+        outgoing = self._outgoing.get(hop)
+        return outgoing is None or 0 < number <= outgoing.count
+
+    # --- On the way
+
+    def hand_over(self, queued: Queued, hop: Hop, names: list[Hop]) -> None:
+        """The hop will carry it to these; it leaves when it is `due`."""
+        pending = queued.pending
+        for name in names:
+            pending[name] = hop
+        if hop not in queued.hops:
+            queued.hops[hop] = 0
+            (self._outgoing.get(hop) or self.open(hop)).hand_over(queued)
+
+    def next_due(self, hop: Hop) -> Queued | None:
+        """What is to be sent there now, and counts as sent: what was handed over, while the window has room."""
+        outgoing = self._outgoing.get(hop)
+        while outgoing is not None and outgoing.turns:
+            room = self._window - (outgoing.count - outgoing.taken)
+            if room <= 0:
+                return None
+            queued = outgoing.handed_over.pop(heappop(outgoing.turns), None)
+            if queued is None or queued.hops.get(hop) != 0:
+                continue  # confirmed or withdrawn while it waited
+            if queued.count > room:
+                self.split(queued, queued.first + room)
+            queued.hops[hop] = number = outgoing.count + 1
+            outgoing.count += queued.count
+            outgoing.sent.add(number, outgoing.count, queued)
+            return queued
+        return None
+
+    def split(self, queued: Queued, at: int) -> Queued:
+        """What is from that sequence on becomes an entry of its own, wherever it is on its way."""
+        part = self._queue.split(queued, at)
+        for hop, number in part.hops.items():
+            outgoing = self._outgoing[hop]
+            if number:
+                outgoing.sent.cut(number)
+                outgoing.sent.replace(number, part)
+            else:
+                outgoing.hand_over(part)
+        return part
+
+    def take_all_back(self, hop: Hop) -> None:
+        """What went there and is not confirmed will go another way, or there again."""
+        outgoing = self._outgoing.get(hop)
+        if outgoing is None:
+            return
+        sent = [queued for _, _, queued in outgoing.sent]
+        for queued in (*sent, *outgoing.handed_over.values()):
+            if queued.hops.pop(hop, None) is not None:
+                queued.parked_beyond -= {hop}
+                for name, chosen in queued.pending.items():
+                    if chosen == hop:
+                        queued.pending[name] = None
+        outgoing.sent.clear()
+        outgoing.handed_over.clear()
+        outgoing.turns.clear()
+
+    def take_back(self, queued: Queued) -> None:
+        """Take it back from all hops; what they were sent they may still confirm, in vain."""
+        for hop, number in queued.hops.items():
+            outgoing = self._outgoing[hop]
+            if number:
+                outgoing.sent.take(number, number + queued.count - 1)
+            else:
+                outgoing.handed_over.pop(queued.serial, None)
+        queued.hops.clear()
+        queued.parked_beyond = NOBODY
+        for name in queued.pending:
+            queued.pending[name] = None
+
+    # --- What the hop says
+
+    def taken(self, hop: Hop, number: int) -> None:
+        """The hop has taken the first so many of this connection."""
+        outgoing = self._outgoing.get(hop)
+        if outgoing is not None and number > outgoing.taken:
+            outgoing.taken = min(number, outgoing.count)
+
+    def parked(self, hop: Hop, ranges: Ranges) -> None:
+        outgoing = self._outgoing.get(hop)
+        if outgoing is not None:
+            for first, last in ranges:
+                for queued in self._exactly(outgoing, hop, first, last):
+                    queued.parked_beyond |= {hop}
+
+    def passed(self, hop: Hop, ranges: Ranges) -> list[Queued]:
+        """The hop confirms these numbers; what nobody has to confirm any more."""
+        outgoing = self._outgoing.get(hop)
+        if outgoing is None:
+            return []
+        done: list[Queued] = []
+        for first, last in ranges:
+            for queued in self._take_exactly(outgoing, hop, first, last):
+                del queued.hops[hop]
+                if queued.parked_beyond:
+                    queued.parked_beyond -= {hop}
+                pending = queued.pending
+                if isinstance(hop, LocalClient):  # it carries to nobody else
+                    pending.pop(hop, None)
+                else:
+                    for name in [name for name, chosen in pending.items() if chosen == hop]:
+                        del pending[name]
+                if not pending:
+                    done.append(queued)
+        return done
+
+    def _exactly(self, outgoing: _Outgoing, hop: Hop, first: int, last: int) -> list[Queued]:
+        """What the hop has under these numbers, split where that begins or ends in its middle."""
+        found: list[Queued] = []
+        for low, high, queued in outgoing.sent.overlapping(first, last):
+            number = queued.hops[hop]
+            if low > number:
+                queued = self.split(queued, queued.first + low - number)
+            if high - low + 1 < queued.count:
+                self.split(queued, queued.first + high - low + 1)
+            found.append(queued)
+        return found
+
+    def _take_exactly(self, outgoing: _Outgoing, hop: Hop, first: int, last: int) -> list[Queued]:
+        """The same, and the hop has it no more."""
+        whole = outgoing.sent.pop(first, last)
+        if whole is not None:
+            return [whole]
+        found = self._exactly(outgoing, hop, first, last)
+        outgoing.sent.take(first, last)
+        return found
+
+    # --- What waits
+
+    def oldest(self, hop: Hop) -> int | None:
+        """The serial of the first that the hop has not confirmed, or was not sent; None: there is nothing."""
+        outgoing = self._outgoing.get(hop)
+        if outgoing is None:
+            return None
+        sent = outgoing.sent.first
+        if sent is not None:
+            return sent[2].serial
+        return outgoing.turns[0] if outgoing.turns else None
+
+    def is_behind(self, hop: Hop) -> bool:
+        """Is the first that the hop has not confirmed parked for its sake?"""
+        first = self._outgoing[hop].sent.first
+        return first is not None and first[2].parked
+
+
+class _Incoming:
+    """What comes over one session, or from one client. 0 <= taken <= count."""
+
+    __slots__ = ("count", "taken", "waiting")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.taken = 0
+        """What the sender was told last."""
+        self.waiting = 0
+        """Publications first taken from there that wait here and are not parked."""
+
+
+class Senders:
+    """What comes from each sender: numbered, and acknowledged half a window at a time."""
+
+    def __init__(self, port: Port, sessions: Sessions, window: int) -> None:
+        self._port = port
+        self._window_of = sessions.window_of
+        self._window = window
+        """Of our own clients."""
+        self._incoming: dict[Hop, _Incoming] = {}
+
+    def count(self, sender: Hop, count: int) -> int:
+        """So many publications have just come from there; the number of the first."""
+        incoming = self._incoming.get(sender)
+        if incoming is None:
+            incoming = self._incoming[sender] = _Incoming()
+        first = incoming.count + 1
+        incoming.count += count
+        self._tell(sender, incoming)
+        return first
+
+    def forget(self, sender: Hop) -> None:
+        self._incoming.pop(sender, None)
+
+    def wait(self, queued: Queued) -> None:
+        """It begins to hold up its first sender."""
+        incoming = self._first(queued)
+        if incoming is not None:
+            incoming.waiting += queued.count
+
+    def go_on(self, queued: Queued) -> None:
+        """It holds up nobody any more."""
+        incoming = self._first(queued)
+        if incoming is not None:
+            incoming.waiting = max(incoming.waiting - queued.count, 0)
+            self._tell(queued.senders[0][0], incoming)
+
+    def waiting(self, queued: Queued) -> int:
+        """How many publications of its first sender wait here."""
+        incoming = self._first(queued)
+        return 0 if incoming is None else incoming.waiting
+
+    def _first(self, queued: Queued) -> _Incoming | None:
+        return self._incoming.get(queued.senders[0][0]) if queued.senders else None
+
+    def _tell(self, sender: Hop, incoming: _Incoming) -> None:
+        if incoming.waiting > MAX_WAITING_PER_SENDER:
+            return
+        window = self._window if isinstance(sender, LocalClient) else self._window_of(sender)
+        if 2 * (incoming.count - incoming.taken) >= window:
+            incoming.taken = incoming.count
+            self._port.send(name_of(sender), Taken(incoming.count))

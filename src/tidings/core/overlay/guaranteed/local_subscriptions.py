@@ -1,0 +1,126 @@
+"""Which of a guaranteed broker's clients want a publication: their subscriptions by the records that they hang on.
+
+Delivery asks who gets a publication; the clients' part (core/overlay/guaranteed/attachments.py) says who subscribes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tidings.core.events.run import Run, Stretch, look
+from tidings.core.events.subscription import Interest
+from tidings.core.overlay.guaranteed.subscription_log import Entry
+
+UNKNOWN_CLIENT = "?"
+"""In front of a record's id where it stands for clients that have not asked again."""
+
+Targets = Mapping[str, tuple[str, ...]]
+"""Clients with the subscriptions that something is for."""
+MAX_CACHED_TARGETS = 4_096
+
+
+class Held:
+    """One subscription of a client."""
+
+    __slots__ = ("headers", "incarnation", "interest", "joined", "record", "shown")
+
+    def __init__(self, interest: Interest, record: str, *, headers: bool) -> None:
+        self.interest = interest
+        self.record = record
+        self.headers = headers
+        self.incarnation = 0
+        """Of the client that asked last."""
+        self.joined = False
+        """It hangs on a record that was there before, and its client may not know where it begins."""
+        self.shown: tuple[str, ...] | None = None
+        """Whom the client was last told to be uncovered."""
+
+
+Users = dict[tuple[str, str], Held]
+"""(client, subscription) -> what it asked for."""
+
+
+class LocalSubscriptions:
+    def __init__(self) -> None:
+        self.users: dict[str, Users] = {}
+        """Record id -> the subscriptions that hang on it."""
+        self.orphans: Mapping[str, None] = {}
+        """Records on which nothing hangs since the broker lost its disk: their clients may ask again."""
+        self._headers: set[tuple[str, str]] = set()
+        self._targets: dict[tuple[Entry, ...], Targets] = {}
+        """By the records that say so: who gets all that they select. Emptied whenever that may change."""
+
+    def add(self, client: str, subscription: str, held: Held) -> None:
+        self._targets.clear()
+        self.users.setdefault(held.record, {})[client, subscription] = held
+        if held.headers:
+            self._headers.add((client, subscription))
+
+    def remove(self, client: str, subscription: str, held: Held) -> bool:
+        """True if nothing hangs on its record any more."""
+        self._targets.clear()
+        users = self.users[held.record]
+        del users[client, subscription]
+        self._headers.discard((client, subscription))
+        return not users
+
+    def set_orphans(self, records: Sequence[str]) -> None:
+        self._targets.clear()
+        self.orphans = dict.fromkeys(records)
+
+    def only_headers(self, client: str, subscriptions: Sequence[str]) -> bool:
+        """Does none of them need more than headers? What waits here is whole."""
+        return bool(self._headers) and all((client, name) in self._headers for name in subscriptions)
+
+    def targets(self, stretch: Stretch, entries: tuple[Entry, ...]) -> list[tuple[Stretch, Targets]]:
+        """Who gets it, given the records of ours that do, cut where that changes."""
+        targets = self._targets.get(entries)
+        if targets is not None:
+            return [(stretch, targets)]
+        alike: dict[str, list[str]] = {}
+        narrower: list[tuple[str, str, Interest]] = []
+        for entry in entries:
+            if entry.id in self.orphans:
+                alike[UNKNOWN_CLIENT + entry.id] = [""]
+            for (client, subscription), held in self.users.get(entry.id, {}).items():
+                if held.interest is entry.interest or held.interest == entry.interest:
+                    alike.setdefault(client, []).append(subscription)
+                else:
+                    narrower.append((client, subscription, held.interest))
+        if narrower:
+            return _cut(stretch, alike, narrower)
+        if len(self._targets) >= MAX_CACHED_TARGETS:
+            self._targets.clear()
+        targets = self._targets[entries] = _sorted(alike)
+        return [(stretch, targets)]
+
+    def gap_targets(self, records: Sequence[str]) -> Targets:
+        targets: dict[str, list[str]] = {}
+        for record_id in records:
+            for client, subscription in self.users.get(record_id, {}):
+                targets.setdefault(client, []).append(subscription)
+        return _sorted(targets)
+
+
+def _cut(
+    stretch: Stretch, alike: dict[str, list[str]], narrower: Sequence[tuple[str, str, Interest]]
+) -> list[tuple[Stretch, Targets]]:
+    """Event by event, for a record may bring more than a subscription that hangs on it selects."""
+    parts: list[tuple[int, int, Targets]] = []
+    for sequence, event in enumerate(look(stretch), stretch.first):
+        wanted = {client: list(names) for client, names in alike.items()}
+        for client, subscription, interest in narrower:
+            if interest.matches(event):
+                wanted.setdefault(client, []).append(subscription)
+        targets = _sorted(wanted)
+        if parts and parts[-1][2] == targets:
+            parts[-1] = (parts[-1][0], sequence, targets)
+        else:
+            parts.append((sequence, sequence, targets))
+    if len(parts) == 1 or not isinstance(stretch, Run):
+        return [(stretch, parts[0][2])]
+    return [(stretch.cut(first, last), targets) for first, last, targets in parts]
+
+
+def _sorted(targets: dict[str, list[str]]) -> Targets:
+    return {client: tuple(sorted(names)) for client, names in sorted(targets.items())}

@@ -1,0 +1,237 @@
+"""What waits only for somebody who cannot be reached, in a guaranteed broker.
+
+It is *parked*: it holds up nobody, the publisher's broker has it on disk then, and confirms it to the publisher. Parked
+publications are bounded; beyond the bound their place is taken by a gap, of which the subscribers hear. A full disk
+gives nothing up: it holds up the publishers until there is room again.
+"""
+
+from __future__ import annotations
+
+from tidings.core.kernel import Port, TimerName
+from tidings.core.messages import Forward, ForwardGap
+from tidings.core.overlay.guaranteed.confirmations import Confirmations
+from tidings.core.overlay.guaranteed.hops import Hops, Senders
+from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queue, Queued
+from tidings.core.overlay.guaranteed.sessions import Sessions
+from tidings.core.overlay.guaranteed.spill import Spill, SpillLimits
+from tidings.core.overlay.guaranteed.subscription_log import SubscriptionLog
+
+SWEEP_NS = 250_000_000
+SLOW_NS = 1_000_000_000
+"""A client that has not taken a notification for this long counts as one that cannot be reached."""
+PROMPT_NS = 20_000_000
+"""So does one for whose sake a sender waits that has only a few on their way: it may be waiting for just these."""
+FEW = 16
+SOON_NS = 2_000_000
+SOON_PER_WAITING_NS = 4_000
+"""A sweep that comes before its time looks at all that waits, and comes the later the more that is."""
+MEMORY_BYTES = 16 * 1024 * 1024
+"""Parked publications of other brokers' clients go to disk beyond this; those of our own always do."""
+
+
+class Parking:
+    """`sweep` is to be called when the timer is due."""
+
+    def __init__(
+        self,
+        port: Port,
+        timer: TimerName,
+        *,
+        sessions: Sessions,
+        log: SubscriptionLog,
+        queue: Queue,
+        hops: Hops,
+        senders: Senders,
+        confirmations: Confirmations,
+        spill: Spill,
+        limits: SpillLimits,
+    ) -> None:
+        self.gaps = 0
+        """Publications that were given up."""
+        self._port = port
+        self._timer = timer
+        self._sessions = sessions
+        self._log = log
+        self._queue = queue
+        self._hops = hops
+        self._senders = senders
+        self._confirmations = confirmations
+        self._spill = spill
+        self._limits = limits
+        self._memory_bytes = 0
+        self._last_gaps: dict[Flow, Queued] = {}
+        self._away: dict[Hop, int] = {}
+        """Those who cannot be reached, with the last that was parked for them."""
+        self._sweep_at: int | None = None
+        self._sweep_all = False
+
+    # --- What comes and goes
+
+    def placed(self, queued: Queued) -> None:
+        """It waits from now on: whoever published it should not wait for what may be parked."""
+        if self._sweep_at is None:  # else it is due by then
+            self.set_sweep()
+        if self._queue.parked_count and self._is_stuck(queued):
+            self.sweep_soon()
+        elif queued.local and self._is_waited_for(queued):
+            self.sweep_soon(PROMPT_NS)
+
+    def finished(self, queued: Queued) -> None:
+        """Nobody waits for it any more."""
+        if self._last_gaps.get(queued.flow) is queued:
+            del self._last_gaps[queued.flow]
+        if queued.parked and queued.message is not None:
+            self._memory_bytes -= queued.size_bytes
+        if queued.row is not None:
+            self._spill.forget(queued)
+            self.set_sweep()
+
+    # --- Sweeping
+
+    def set_sweep(self, after_ns: int = SWEEP_NS) -> None:
+        at = self._port.now + after_ns
+        if self._sweep_at is None or at < self._sweep_at:
+            self._sweep_at = at
+            self._port.set_timer(self._timer, at)
+
+    def sweep_soon(self, after_ns: int = SOON_NS) -> None:
+        """Something that came just now may be parked."""
+        self._sweep_all = True
+        self.set_sweep(min(after_ns + SOON_PER_WAITING_NS * self._queue.unparked_count, SWEEP_NS))
+
+    def sweep(self) -> list[Queued]:
+        """Park what waits only for those who cannot be reached; delete from disk what is done. Returns the gaps in the
+        place of what was given up: they have to go on."""
+        self._sweep_at = None
+        newest = self._port.now if self._sweep_all else self._port.now - SWEEP_NS
+        self._sweep_all = False
+        if self._away:
+            self._away = {name: last for name, last in self._away.items() if last in self._queue}
+        stuck: list[Queued] = []
+        blocked: set[Flow] = set()
+        for queued in self._queue.unparked():
+            if queued.taken_at > newest:
+                break
+            # In the order of each flow: a publisher's client forgets what is confirmed, and sends the rest again.
+            if queued.flow not in blocked and self._is_stuck(queued):
+                stuck.append(queued)
+                continue
+            blocked.add(queued.flow)
+            if self._port.now - queued.taken_at < PROMPT_NS and self._is_waited_for(queued):
+                self.sweep_soon(PROMPT_NS)
+        gaps = self._park(stuck) if stuck else []
+        self._spill.sweep()
+        if self._queue.unparked_count or self._spill.is_outdated:
+            self.set_sweep()
+        return gaps
+
+    def _is_stuck(self, queued: Queued) -> bool:
+        waited_ns = self._port.now - queued.taken_at
+        for name, hop in queued.pending.items():
+            if hop is None:
+                if not isinstance(name, LocalClient):
+                    frontier = self._sessions.frontier(self._log.labels[name])
+                    if frontier is not None:
+                        return False  # on its way to being ready
+                if waited_ns < SWEEP_NS and self._away.get(name) not in self._queue:
+                    return False  # it may be back at once
+            elif isinstance(hop, LocalClient):
+                if waited_ns < self._patience_ns(queued) and not self._hops.is_behind(hop):
+                    return False
+            elif hop not in queued.parked_beyond:
+                return False
+        return True
+
+    def _patience_ns(self, queued: Queued) -> int:
+        return PROMPT_NS if self._is_waited_for(queued) else SLOW_NS
+
+    def _is_waited_for(self, queued: Queued) -> bool:
+        """By a publisher that publishes one by one, for clients of ours."""
+        return bool(queued.local) and self._senders.waiting(queued) <= FEW
+
+    # --- Parking
+
+    def _park(self, stuck: list[Queued]) -> list[Queued]:
+        """Returns the gaps in the place of what there is no room for."""
+        room = max(self._limits.entries - self._queue.parked_count, 0)
+        kept, given_up = stuck[:room], stuck[room:]
+        to_disk: list[Queued] = []
+        room_bytes = self._limits.size_bytes - self._spill.size_bytes
+        for position, queued in enumerate(kept):
+            if not isinstance(queued.message, Forward) or not self._belongs_on_disk(queued):
+                continue
+            room_bytes -= queued.size_bytes
+            if room_bytes < 0:
+                given_up = kept[position:] + given_up
+                kept = kept[:position]
+                break
+            to_disk.append(queued)
+        if to_disk and not self._spill.keep(to_disk):
+            first = to_disk[0].serial
+            kept = [queued for queued in kept if queued.serial < first]
+            given_up = []
+        for queued in kept:
+            self._set_parked(queued)
+        return [gap for queued in given_up if (gap := self._give_up(queued)) is not None]
+
+    def _belongs_on_disk(self, queued: Queued) -> bool:
+        return queued.flow[0] == self._port.node or self._memory_bytes > MEMORY_BYTES
+
+    def _set_parked(self, queued: Queued) -> None:
+        self._queue.park(queued)
+        self._away |= {name: queued.serial for name, hop in queued.pending.items() if hop is None}
+        self._senders.go_on(queued)
+        if queued.message is not None:
+            self._memory_bytes += queued.size_bytes
+        self._confirmations.parked(queued, queued.senders)
+
+    # --- Beyond the bounds
+
+    def _give_up(self, queued: Queued) -> Queued | None:
+        """No room: whoever it waits for gets a gap in its place, one for as many in a row as possible. Returns it
+        unless there was one before."""
+        subscriptions = self._unserved(queued)
+        count, senders = queued.count, queued.senders
+        self.gaps += count
+        self._hops.take_back(queued)
+        gap = self._last_gaps.get(queued.flow)
+        if gap is not None and self._extends(gap, queued, subscriptions):
+            self._queue.remove(queued)
+            self._senders.go_on(queued)
+            made = None
+        else:
+            gap = made = self._last_gaps[queued.flow] = queued
+            gap.size_bytes = 0
+            self._senders.go_on(queued)
+            gap.senders = []
+        origin, source, incarnation = gap.flow
+        message = ForwardGap(origin, gap.label, source, incarnation, gap.first, queued.last, subscriptions)
+        self._queue.make_gap(gap, message)
+        if made is not None:
+            self._set_parked(made)
+        for sender, number in senders:
+            self._confirmations.passed(sender, queued.flow, number, count)
+        return made
+
+    def _extends(self, gap: Queued, queued: Queued, subscriptions: tuple[str, ...]) -> bool:
+        return (
+            gap.serial in self._queue
+            and isinstance(gap.message, ForwardGap)
+            and gap.message.subscriptions == subscriptions
+            and gap.local == queued.local
+            and gap.pending.keys() == queued.pending.keys()
+            and not any(gap.hops.values())
+        )
+
+    def _unserved(self, queued: Queued) -> tuple[str, ...]:
+        """The records of other brokers that it is pending for."""
+        message = self._spill.body(queued)
+        if isinstance(message, ForwardGap):
+            return message.subscriptions
+        return tuple(
+            entry.id
+            for to in self._log.route(message.stretch, queued.label)
+            if to.broker in queued.pending
+            for entry in to.entries
+            if entry.position <= queued.mark and entry.id not in queued.excluded
+        )

@@ -1,0 +1,528 @@
+"""How brokers come to have the same subscription log, and how a source learns who has its record.
+
+Records are flooded over all sessions. A session that becomes active is synchronised first: ACTIVATE lists what
+the sender has, the answer brings what it lacks and asks for what it has more; only then is the session ready for
+publications (overlay.md, 'Sessions').
+
+Coverage: each broker claims its own place once it has a record on disk and its publishers stamp accordingly.
+Claims flow towards the record's source, merged on the way; they only grow, so what is uncovered only shrinks.
+A broker reports when it waits for no live session any more, and again whenever it learns more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+
+from tidings.core.events.subscription import Interest
+from tidings.core.facts import Misbehaviour
+from tidings.core.kernel import Part, Port, TimerName
+from tidings.core.messages import Activate, Collect, Covered, Record, Records, RecordsTaken, Sync
+from tidings.core.overlay.guaranteed.regions import Region, RegionWire
+from tidings.core.overlay.guaranteed.sessions import SessionListener, Sessions
+from tidings.core.overlay.guaranteed.subscription_log import Entry, SubscriptionLog, readable_interest
+from tidings.core.overlay.labels import Label, label_text, on_path, step
+
+IDS_PER_MESSAGE = 1_024
+RECORDS_BYTES = 48 * 1024
+RECOVERY_PATIENCE_NS = 10_000_000_000
+"""If all neighbours have lost their logs too, and this long nobody turned up who has not, the logs are gone."""
+
+
+class Exchange:
+    """What passed between this broker and one peer on the present connection."""
+
+    __slots__ = ("lacking", "listed", "listed_dead", "offered", "ready", "recovering")
+
+    def __init__(self) -> None:
+        self.offered = False
+        """We sent our list."""
+        self.ready = False
+        """The peer has what we had: publications may go."""
+        self.lacking: dict[str, None] | None = None
+        """What we have and the peer did not say that it has; None until it sent its list."""
+        self.listed: set[str] = set()
+        self.listed_dead: set[str] = set()
+        self.recovering = True
+
+    @property
+    def linked(self) -> bool:
+        return self.offered or self.lacking is not None
+
+
+class SubscriptionListener:
+    """What parts above the subscriptions hear of them; each does nothing unless a part says otherwise."""
+
+    def ready(self, peer: str) -> None:
+        """The session is synchronised."""
+
+    def progressed(self, entry: Entry) -> None:
+        """One of our own records is known to more brokers, and nobody alive is waited for."""
+
+    def records_changed(self, entries: Sequence[Entry]) -> None: ...
+
+    def recovered(self) -> None:
+        """The log is complete again."""
+
+
+class PublisherStamps:
+    """Up to which position of the log each publisher of this broker stamps what it publishes, as far as is known."""
+
+    def __init__(self) -> None:
+        self._positions: dict[str, int] = {}
+
+    def set(self, publisher: str, position: int) -> None:
+        self._positions[publisher] = position
+
+    def remove(self, publisher: str) -> None:
+        self._positions.pop(publisher, None)
+
+    def lowest(self, position: int) -> int:
+        """The position that all stamp with, or a later one; the log's own if nobody publishes."""
+        return min(self._positions.values(), default=position)
+
+
+class Subscriptions(Part, SessionListener):
+    name = "subscriptions"
+    handles = {
+        Activate: "on_activate",
+        Sync: "on_sync",
+        Records: "on_records",
+        RecordsTaken: "on_records_taken",
+        Covered: "on_covered",
+        Collect: "on_collect",
+    }
+
+    def __init__(
+        self,
+        port: Port,
+        sessions: Sessions,
+        log: SubscriptionLog,
+        stamps: PublisherStamps,
+        *,
+        incarnation: int,
+        recovering: bool,
+    ) -> None:
+        super().__init__(port)
+        self.log = log
+        self.recovering = recovering
+        self.listeners: list[SubscriptionListener] = []
+        """Told in their order."""
+        self._stamps = stamps
+        self._sessions = sessions
+        sessions.listeners.append(self)
+        self._incarnation = incarnation
+        self._own_number = 0
+        self._exchanges: dict[str, Exchange] = {}
+        self._unclaimed: deque[Entry] = deque()
+        self._open: dict[str, Entry] = {}
+        for entry in log:
+            self._unclaimed.append(entry)
+            self._open[entry.id] = entry
+
+    def _tell_ready(self, peer: str) -> None:
+        for listener in self.listeners:
+            listener.ready(peer)
+
+    def _tell_progress(self, entry: Entry) -> None:
+        for listener in self.listeners:
+            listener.progressed(entry)
+
+    def start(self) -> None:
+        self.port.set_timer((self.name, "recovery"), self.port.now + RECOVERY_PATIENCE_NS)
+        if self.recovering and not len(self._sessions.neighbourhood):
+            self._recovered()
+        self.claim()
+
+    def on_timer(self, name: TimerName) -> None:
+        if not self.recovering:
+            return
+        around = [self._exchanges.get(peer) for peer in self._sessions.neighbourhood.primary]
+        if all(exchange is not None and exchange.ready and exchange.recovering for exchange in around):
+            self._recovered()
+        else:
+            self.port.set_timer((self.name, "recovery"), self.port.now + RECOVERY_PATIENCE_NS)
+
+    # --- What our own clients want
+
+    def next_own_id(self) -> str:
+        self._own_number += 1
+        return f"{self.port.node}/{self._incarnation}/{self._own_number}"
+
+    def add_own(self, record_id: str, interest: Interest) -> Entry:
+        """A new record of this broker, on disk and on its way."""
+        own = self._sessions.neighbourhood
+        topics = tuple(topic.text for topic in interest.topics)
+        record = Record(record_id, own.name, own.label, topics, interest.sql)
+        (entry,) = self.log.take([record])
+        self._spread([entry], None)
+        return entry
+
+    def end_own(self, entry: Entry) -> None:
+        """Nobody here wants it any more."""
+        record = entry.record
+        tombstone = Record(record.id, record.broker, record.label, (), None, True)
+        news = self.log.take([tombstone])
+        self._spread(news, None)
+
+    def is_settled(self, entry: Entry) -> bool:
+        """Nobody alive is waited for: who does not know it yet cannot be reached."""
+        return bool(entry.cover) and not self._waits_for_peers(entry, None)
+
+    def uncovered(self, entry: Entry, limit: int) -> list[str]:
+        """Who does not know it yet, for people: names where we know them."""
+        names = {
+            label_text(self._sessions.neighbourhood.label_of(peer)): peer
+            for peer in self._sessions.neighbourhood
+        }
+        texts = entry.cover.complement().atoms(limit)
+        return [" ".join(names.get(word, word) for word in text.split(" ")) for text in texts]
+
+    # --- Sessions
+
+    def ready(self, peer: str) -> bool:
+        exchange = self._exchanges.get(peer)
+        return exchange is not None and exchange.ready
+
+    def peer_lacks(self, peer: str) -> dict[str, None] | None:
+        """The records that the peer may not have; None if it never said what it has."""
+        exchange = self._exchanges.get(peer)
+        return None if exchange is None else exchange.lacking
+
+    def activated(self, peer: str) -> None:
+        exchange = self._exchange(peer)
+        exchange.ready = False
+        exchange.offered = True
+        live, dead = self.log.ids(dead=False), self.log.ids(dead=True)
+        parts = max(len(_parts(live)), len(_parts(dead)), 1)
+        for number in range(parts):
+            low, high = number * IDS_PER_MESSAGE, (number + 1) * IDS_PER_MESSAGE
+            self.port.send(peer, Activate(tuple(live[low:high]), tuple(dead[low:high]), number == parts - 1))
+
+    def deactivated(self, peer: str) -> None:
+        exchange = self._exchanges.get(peer)
+        if exchange is not None:
+            exchange.ready = False
+
+    def lost(self, peer: str) -> None:
+        self._exchanges.pop(peer, None)
+
+    def changed(self) -> None:
+        """Other sessions are established or active: who waited for them waits no more."""
+        for entry in list(self._open.values()):
+            self._report(entry)
+
+    def neighbours_changed(self) -> None:
+        """Our own place includes that of neighbours who left."""
+        if self.recovering:
+            return
+        own, stamped = self._own_region(), self._stamps.lowest(self.log.position)
+        for entry in list(self.log):
+            if entry.dead or entry.position <= stamped:
+                self._add_cover(entry, own)
+
+    def _exchange(self, peer: str) -> Exchange:
+        exchange = self._exchanges.get(peer)
+        if exchange is None:
+            exchange = self._exchanges[peer] = Exchange()
+        return exchange
+
+    def on_activate(self, sender: str, message: Activate) -> None:
+        if not self._sessions.established(sender):
+            return
+        exchange = self._exchange(sender)
+        exchange.listed.update(message.ids)
+        exchange.listed_dead.update(message.dead)
+        if not message.last:
+            return
+        live, dead = exchange.listed, exchange.listed_dead
+        exchange.listed, exchange.listed_dead = set(), set()
+        lacking = [
+            entry for entry in self.log if entry.id not in dead and (entry.dead or entry.id not in live)
+        ]
+        exchange.lacking = {entry.id: None for entry in lacking}
+        self._send_records(sender, lacking)
+        needed = [known for known in live if known not in self.log]
+        for known in dead:
+            entry = self.log.get(known)
+            if entry is None or not entry.dead:
+                needed.append(known)
+        collected = sorted(filter(self.log.is_collected, needed))
+        for part in _parts(collected):
+            self.port.send(sender, Collect(tuple(part)))
+        needed = sorted(set(needed).difference(collected))
+        for part in _parts(needed) or [()]:
+            self.port.send(sender, Sync(tuple(part), False, self.recovering))
+        self.port.send(sender, Sync((), True, self.recovering))
+        self._report_all(sender)
+
+    def on_sync(self, sender: str, message: Sync) -> None:
+        exchange = self._exchanges.get(sender)
+        if exchange is None or not exchange.offered:
+            return
+        entries = [entry for entry in map(self.log.get, message.needed) if entry is not None]
+        self._send_records(sender, entries)
+        if not message.last:
+            return
+        exchange.recovering = message.recovering
+        if self.recovering and not message.recovering:
+            self._recovered()
+        if sender in self._sessions.active and not exchange.ready:
+            exchange.ready = True
+            self._tell_ready(sender)
+        self._report_all(sender)
+
+    def _recovered(self) -> None:
+        self.recovering = False
+        for peer, exchange in self._exchanges.items():
+            if exchange.lacking is not None:
+                self.port.send(peer, Sync((), True, False))
+        for listener in self.listeners:
+            listener.recovered()
+        self.claim()
+
+    # --- Records
+
+    def on_records(self, sender: str, message: Records) -> None:
+        if not self._sessions.established(sender):
+            return
+        for record in message.records:
+            trouble = readable_interest(record)[1]
+            if trouble is not None and record.id not in self.log:
+                self.port.emit(Misbehaviour(sender, trouble))
+        news = self.log.take(message.records)
+        exchange = self._exchange(sender)
+        taken: list[str] = []
+        taken_dead: list[str] = []
+        collected: list[str] = []
+        for record in message.records:
+            entry = self.log.get(record.id)
+            if entry is None:
+                collected.append(record.id)
+                continue
+            entry.senders[sender] = None
+            (taken_dead if entry.dead else taken).append(record.id)
+            if exchange.lacking is not None and record.dead == entry.dead:
+                exchange.lacking.pop(record.id, None)
+        for part in _parts(collected):
+            self.port.send(sender, Collect(tuple(part)))
+        for part in _parts(taken):
+            self.port.send(sender, RecordsTaken(tuple(part), ()))
+        for part in _parts(taken_dead):
+            self.port.send(sender, RecordsTaken((), tuple(part)))
+        self._spread(news, sender)
+        fresh = {entry.id for entry in news}
+        for record in message.records:
+            known = self.log.get(record.id)
+            if known is not None and known.id not in fresh:
+                self._report(known)
+
+    def on_records_taken(self, sender: str, message: RecordsTaken) -> None:
+        exchange = self._exchanges.get(sender)
+        if exchange is None or exchange.lacking is None:
+            return
+        for known in message.dead:
+            exchange.lacking.pop(known, None)
+        for known in message.ids:
+            entry = self.log.get(known)
+            if entry is None or not entry.dead:
+                exchange.lacking.pop(known, None)
+
+    def _spread(self, news: Sequence[Entry], source: str | None) -> None:
+        """New records: on to everybody else, and into the accounts of who has what."""
+        if not news:
+            return
+        for listener in self.listeners:
+            listener.records_changed(news)
+        for peer, exchange in self._exchanges.items():
+            if peer == source or not exchange.linked:
+                continue
+            if exchange.lacking is not None:
+                exchange.lacking.update((entry.id, None) for entry in news)
+            self._send_records(peer, news)
+        for entry in news:
+            self._unclaimed.append(entry)
+            self._open[entry.id] = entry
+        self.claim()
+
+    def _send_records(self, peer: str, entries: Iterable[Entry]) -> None:
+        batch: list[Record] = []
+        size_bytes = 0
+        for entry in entries:
+            record = entry.record
+            size_bytes += 64 + sum(map(len, record.topics)) + len(record.filter or "")
+            if batch and (size_bytes > RECORDS_BYTES or len(batch) >= IDS_PER_MESSAGE):
+                self.port.send(peer, Records(tuple(batch)))
+                batch, size_bytes = [], 0
+            batch.append(record)
+        if batch:
+            self.port.send(peer, Records(tuple(batch)))
+
+    # --- Coverage
+
+    def claim(self) -> None:
+        """Claim our own place for the records that our publishers stamp by now."""
+        if self.recovering:
+            return
+        stamped = self._stamps.lowest(self.log.position)
+        own = self._own_region()
+        while self._unclaimed:
+            entry = self._unclaimed[0]
+            if not entry.dead and entry.position > stamped:
+                break
+            self._unclaimed.popleft()
+            if self.log.get(entry.id) is entry:
+                self._add_cover(entry, own)
+
+    def _own_region(self) -> Region:
+        """This broker, and whoever may join below it: everything but the branches of its neighbours."""
+        neighbourhood = self._sessions.neighbourhood
+        region = Region.everything()
+        for peer in neighbourhood.primary:
+            region -= Region.branch(neighbourhood.label_of(peer), seen_from=neighbourhood.label)
+        return region
+
+    def on_covered(self, sender: str, message: Covered) -> None:
+        try:
+            region = _from_wire(message.region)
+        except ValueError as error:
+            self.port.emit(Misbehaviour(sender, f"it reports a region that is none: {error}"))
+            return
+        for known in message.ids:
+            entry = self.log.get(known)
+            if entry is not None and entry.dead == message.dead:
+                self._hear(sender, entry, region)
+
+    def _hear(self, sender: str, entry: Entry, region: Region) -> None:
+        first = sender not in entry.heard
+        if first and not entry.closed:
+            entry.heard[sender] = None
+        cover = _union(entry.cover, region)
+        if cover != entry.cover or (first and not entry.closed):
+            entry.cover = cover
+            self._report(entry)
+
+    def _add_cover(self, entry: Entry, region: Region) -> None:
+        cover = _union(entry.cover, region)
+        if cover != entry.cover:
+            entry.cover = cover
+            self._report(entry)
+
+    def _report(self, entry: Entry) -> None:
+        own = self._sessions.neighbourhood
+        if entry.record.broker == own.name:
+            self._report_own(entry)
+            return
+        for peer in self._targets(entry):
+            self._report_to(peer, entry)
+        if _includes(entry.cover, _branch(own.label, step(own.label, entry.record.label))):
+            entry.closed = True
+            entry.heard = {}
+            self._open.pop(entry.id, None)
+
+    def _report_own(self, entry: Entry) -> None:
+        if not entry.cover.is_everything:
+            if entry.cover and not self._waits_for_peers(entry, None):
+                self._tell_progress(entry)
+            return
+        self._open.pop(entry.id, None)
+        if not entry.closed:
+            entry.closed = True
+            if entry.dead:
+                self._collect([entry.id], None)
+            else:
+                self._tell_progress(entry)
+
+    def _targets(self, entry: Entry) -> Iterator[str]:
+        nearest = self._sessions.frontier(entry.record.label)
+        if nearest is not None:
+            yield nearest
+        for peer in entry.senders:
+            if peer != nearest:
+                yield peer
+
+    def _report_to(self, peer: str, entry: Entry) -> None:
+        if self._worth_reporting(peer, entry):
+            entry.reported[peer] = entry.cover
+            self.port.send(peer, Covered((entry.id,), entry.dead, entry.cover.to_wire()))
+
+    def _worth_reporting(self, peer: str, entry: Entry) -> bool:
+        exchange = self._exchanges.get(peer)
+        return (
+            exchange is not None
+            and exchange.linked
+            and bool(entry.cover)
+            and entry.reported.get(peer) != entry.cover
+            and not self._waits_for_peers(entry, peer)
+        )
+
+    def _waits_for_peers(self, entry: Entry, target: str | None) -> bool:
+        """Is there a live session away from the source that has not reported, and whose branch nobody has whole?"""
+        own = self._sessions.neighbourhood
+        source = entry.record.label
+        for peer in self._sessions.active:
+            label = own.label_of(peer)
+            if peer == target or peer in entry.senders or peer in entry.heard:
+                continue
+            if on_path(label, own.label, source):
+                continue
+            if not _includes(entry.cover, _branch(label, step(label, own.label))):
+                return True
+        return False
+
+    def _report_all(self, peer: str) -> None:
+        """A new connection: what was reported on an earlier one may have been lost."""
+        groups: dict[tuple[bool, Region], list[str]] = {}
+        for entry in self.log:
+            entry.reported.pop(peer, None)
+            if peer in self._targets(entry) and self._worth_reporting(peer, entry):
+                entry.reported[peer] = entry.cover
+                groups.setdefault((entry.dead, entry.cover), []).append(entry.id)
+        for (dead, region), ids in groups.items():
+            for part in _parts(ids):
+                self.port.send(peer, Covered(tuple(part), dead, region.to_wire()))
+
+    # --- Tombstones that everybody has
+
+    def on_collect(self, sender: str, message: Collect) -> None:
+        self._collect(message.ids, sender)
+
+    def _collect(self, record_ids: Sequence[str], source: str | None) -> None:
+        gone = self.log.collect(record_ids)
+        for known in gone:
+            self._open.pop(known, None)
+        for peer, exchange in self._exchanges.items():
+            if exchange.lacking is not None:
+                for known in gone:
+                    exchange.lacking.pop(known, None)
+            if peer != source and exchange.linked:
+                for part in _parts(gone):
+                    self.port.send(peer, Collect(tuple(part)))
+
+
+# Few regions are asked for again and again, for one record after the other.
+
+
+@lru_cache(maxsize=16_384)
+def _branch(label: Label, seen_from: Label) -> Region:
+    return Region.branch(label, seen_from=seen_from)
+
+
+@lru_cache(maxsize=16_384)
+def _includes(region: Region, part: Region) -> bool:
+    return (part - region).is_empty
+
+
+@lru_cache(maxsize=16_384)
+def _union(left: Region, right: Region) -> Region:
+    return left | right
+
+
+@lru_cache(maxsize=16_384)
+def _from_wire(wire: RegionWire) -> Region:
+    return Region.from_wire(wire)
+
+
+def _parts(ids: Sequence[str]) -> list[Sequence[str]]:
+    return [ids[low : low + IDS_PER_MESSAGE] for low in range(0, len(ids), IDS_PER_MESSAGE)]

@@ -1,0 +1,272 @@
+"""Messages to bodies and back, in msgpack. DESIGN.md, 'Words'; matching.md, 'The live path'.
+
+A message is the array of its fields with its class's tag in front. Publications travel in batches,
+`[64, [event, ...]]`, and so do notifications of the same subscriptions, `[65, [subscription, ...],
+[event, ...]]`, and what the guaranteed overlay forwards (66) or is given by a client (67), with what they share
+in front. An event is its encoding as the publisher made it: a broker that forwards decodes the header and
+copies the rest. In the place of an event there may be a run of them (events/run.py), of which a broker decodes less.
+
+A message may be longer than its class says: items after the known fields are skipped, so that a later
+version can append fields (a `Hello` with more fields still tells its version). Bytes after the message are
+an error.
+
+What is decoded from a body refers to the body's buffer (`publication.raw` is a view): whoever keeps a
+publication beyond the turn in which it came keeps that buffer too, unless it takes `raw.copy()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Union
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from tidings.core import messages
+from tidings.core.errors import WireError
+from tidings.core.events.event import (
+    INT_MAX,
+    MAX_EVENT_BYTES,
+    Counter,
+    Name,
+    Publication,
+    check_size,
+)
+from tidings.core.events.run import Run, Stretch, decode_stretch
+from tidings.core.messages import (
+    Forward,
+    Ids,
+    LabelItems,
+    Message,
+    Notify,
+    Relayed,
+    Stamped,
+    SubscriptionId,
+    WireMessage,
+)
+from tidings.core.ordering import messages as ordering_messages
+from tidings.core.overlay.epidemic import messages as recovery_messages
+from tidings.core.overlay.epidemic.messages import Carried, Fragment, PatternNumbers, Route, Way
+from tidings.core.wire import archive_messages
+from tidings.core.wire.frames import MAX_FRAME_BYTES, check_body_size
+
+MAX_EVENTS_PER_FRAME = 4096
+MAX_SUBSCRIPTIONS_PER_FRAME = 65_536
+BATCH_OVERHEAD_BYTES = 8
+"""At most what a batch adds to the encodings in it, beside the names of subscriptions."""
+
+_Events = Annotated[list[Raw], Meta(min_length=1, max_length=MAX_EVENTS_PER_FRAME)]
+_Subscriptions = Annotated[
+    tuple[SubscriptionId, ...], Meta(min_length=1, max_length=MAX_SUBSCRIPTIONS_PER_FRAME)
+]
+
+
+class PublicationBatch(Struct, array_like=True, tag=64, gc=False):
+    events: _Events
+
+
+class NotificationBatch(Struct, array_like=True, tag=65, gc=False):
+    subscriptions: _Subscriptions
+    events: _Events
+    by: Way = ""
+
+
+class ForwardBatch(Struct, array_like=True, tag=66, gc=False):
+    origin: Name
+    label: LabelItems
+    generation: Counter
+    stamp: Counter
+    excluded: Ids
+    events: _Events
+
+
+class StampedBatch(Struct, array_like=True, tag=67, gc=False):
+    generation: Counter
+    stamp: Counter
+    events: _Events
+
+
+class RelayedBody(Struct, array_like=True, tag=68, gc=False):
+    peer: Name
+    serial: Counter
+    body: bytes
+
+
+class CarriedEvent(Struct, array_like=True, tag=69, gc=False):
+    origin: Name
+    numbers: PatternNumbers
+    route: Route
+    by: Way
+    event: Raw
+
+
+CARRIERS = (Notify, Forward, Stamped, Relayed, Carried)
+"""Messages with an event or a message inside: these travel as the classes above."""
+
+
+def message_classes() -> tuple[type[WireMessage], ...]:
+    """Every message that travels as itself, by tag."""
+    found = [
+        value
+        for module in (messages, recovery_messages, ordering_messages, archive_messages)
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, WireMessage)
+        and value not in (WireMessage, *CARRIERS)
+    ]
+    return tuple(sorted(dict.fromkeys(found), key=lambda cls: int(cls.__struct_config__.tag or 0)))
+
+
+_Body: Any = Union[
+    (
+        *message_classes(),
+        PublicationBatch,
+        NotificationBatch,
+        ForwardBatch,
+        StampedBatch,
+        RelayedBody,
+        CarriedEvent,
+    )
+]
+_TRAVELS_AS_IT_IS = frozenset(message_classes())
+_decode_body = msgspec.msgpack.Decoder(_Body).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def encode(message: Message) -> bytes:
+    """One message as a body."""
+    if message.__class__ in _TRAVELS_AS_IT_IS:  # the simulator asks for these most
+        return _encode(message)
+    if isinstance(message, Publication | Run):
+        return encode_publications([message.raw])
+    if isinstance(message, Notify):
+        return encode_notifications(message.subscriptions, [message.stretch.raw], message.by)
+    if isinstance(message, Forward | Stamped):
+        return _encode(batch_of(message, [message.stretch.raw]))
+    if isinstance(message, Carried):
+        header = (message.origin, message.numbers, message.route, message.by)
+        return _encode(CarriedEvent(*header, message.stretch.raw))
+    assert isinstance(message, Relayed)
+    return _encode(RelayedBody(message.peer, message.serial, encode(message.message)))
+
+
+def batch_of(first: Forward | Stamped, raws: list[Raw]) -> ForwardBatch | StampedBatch:
+    """A body of encoded events that share what `first` says beside its own."""
+    if isinstance(first, Forward):
+        return ForwardBatch(first.origin, first.label, first.generation, first.stamp, first.excluded, raws)
+    return StampedBatch(first.generation, first.stamp, raws)
+
+
+def encode_publications(raws: list[Raw]) -> bytes:
+    """A body of encoded events, in their order."""
+    return _encode(PublicationBatch(raws))
+
+
+def encode_notifications(subscriptions: tuple[str, ...], raws: list[Raw], by: str = "") -> bytes:
+    """A body of encoded events for the same subscriptions, in their order."""
+    return _encode(NotificationBatch(subscriptions, raws, by))
+
+
+def decode(body: bytes | bytearray | memoryview) -> Sequence[Message]:
+    """The messages of a body; nothing but WireError comes out, whatever the bytes are."""
+    check_body_size(len(body), MAX_FRAME_BYTES)
+    try:
+        message = _decode_body(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError, MemoryError) as error:
+        raise WireError(f"not a message: {error or type(error).__name__}") from None
+    kind = message.__class__
+    if kind is NotificationBatch:
+        subscriptions, by = message.subscriptions, message.by
+        return [Notify(subscriptions, stretch, by) for stretch in _stretches(message.events, len(body))]
+    if kind is PublicationBatch:
+        return _stretches(message.events, len(body))
+    if kind is ForwardBatch:
+        shared = (message.origin, message.label, message.generation, message.stamp, message.excluded)
+        return [Forward(*shared, stretch) for stretch in _kept(message.events, len(body))]
+    if kind is StampedBatch:
+        generation, stamp = message.generation, message.stamp
+        return [Stamped(generation, stamp, stretch) for stretch in _kept(message.events, len(body))]
+    if kind is CarriedEvent:
+        header = (message.origin, message.numbers, message.route, message.by)
+        carried = Carried(*header, decode_stretch(message.event.copy()))
+        _check_carried(carried, len(body))
+        return [carried]
+    if kind is RelayedBody:
+        return [Relayed(message.peer, message.serial, inner) for inner in _relayed(message.body)]
+    return (message,)
+
+
+def _kept(raws: list[Raw], body_bytes: int) -> Sequence[Stretch]:
+    """What a broker may queue for long: it must not pin the buffer of a whole read."""
+    return _stretches([raw.copy() for raw in raws], body_bytes)
+
+
+def _relayed(body: bytes) -> Sequence[Message]:
+    inner = decode(body)
+    if any(isinstance(message, Relayed) for message in inner):
+        raise WireError("not a message: a relayed message inside a relayed message")
+    return inner
+
+
+def _stretches(raws: list[Raw], body_bytes: int) -> Sequence[Stretch]:
+    stretches = [decode_stretch(raw) for raw in raws]
+    _check_sizes(stretches, body_bytes)
+    return stretches
+
+
+def _check_carried(message: Carried, body_bytes: int) -> None:
+    """WireError unless all its events are there, and have numbers: brokers cut a stretch, and keep it, unseen."""
+    stretch = message.stretch
+    _check_sizes((stretch,), body_bytes)
+    if isinstance(stretch, Run):
+        stretch.verify()
+        if any(number > INT_MAX for _, _, number in message.last_numbers):
+            raise WireError(f"{stretch}: its numbers do not fit into 64 bits")
+
+
+def _check_sizes(stretches: Sequence[Stretch], body_bytes: int) -> None:
+    """WireError if an event is too large; a run is small."""
+    if body_bytes > MAX_EVENT_BYTES:  # else none of them can be too large
+        for stretch in stretches:
+            if isinstance(stretch, Publication):
+                check_size(stretch)
+
+
+def encoded_size(message: Message) -> int:
+    """How many bytes the message takes in a batch of its kind, without encoding an event for it."""
+    return size_of(message.__class__)(message)
+
+
+def size_of(kind: type) -> Callable[[Any], int]:
+    """That function, for messages of one class."""
+    if kind in _SIZES:
+        return _SIZES[kind]
+    encode_it = _encode if kind in _TRAVELS_AS_IT_IS else encode
+    return lambda message: len(encode_it(message))
+
+
+def _forward_bytes(message: Forward) -> int:
+    size_bytes: int = message.stretch.size_bytes + BATCH_OVERHEAD_BYTES
+    return size_bytes + sum([len(name) + 2 for name in message.excluded]) if message.excluded else size_bytes
+
+
+def _fragment_bytes(message: Fragment) -> int:
+    attributes = len(message.attributes) + len(message.topic) + len(message.source) + len(message.header)
+    return len(message.data) + len(message.coefficients) + attributes + 48 + _header_bytes(message)
+
+
+_SIZES: dict[type, Callable[[Any], int]] = {
+    Publication: lambda publication: publication.size_bytes,
+    Run: lambda run: run.size_bytes,
+    Notify: lambda message: message.stretch.size_bytes + BATCH_OVERHEAD_BYTES,
+    Forward: _forward_bytes,
+    Stamped: lambda message: message.stretch.size_bytes + BATCH_OVERHEAD_BYTES,
+    Carried: lambda message: message.stretch.size_bytes + _header_bytes(message),
+    Fragment: _fragment_bytes,
+}
+"""The simulator asks for every message."""
+
+
+def _header_bytes(message: Carried | Fragment) -> int:
+    """About what recovery adds to an event or a block: this is asked for every one of them."""
+    return 8 + len(message.origin) + 24 * len(message.numbers) + 8 * len(message.route)

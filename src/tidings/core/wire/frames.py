@@ -1,0 +1,80 @@
+"""Frames on a byte stream: a 4-byte big-endian length, then that many bytes of body.
+
+No I/O happens here: the driver feeds what it read and gets the complete bodies. DESIGN.md, 'Sans-I/O'.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from tidings.core.errors import WireError
+
+MAX_FRAME_BYTES = 4 * 1024 * 1024
+HEADER_BYTES = 4
+
+_HEADER = struct.Struct(">I")
+
+
+def frame(body: bytes | bytearray | memoryview) -> bytes:
+    """The body with its length in front; WireError if no reader would take it."""
+    check_body_size(len(body), MAX_FRAME_BYTES)
+    return b"".join((_HEADER.pack(len(body)), body))
+
+
+def check_body_size(size_bytes: int, max_frame_bytes: int) -> None:
+    if not 0 < size_bytes <= max_frame_bytes:
+        raise WireError(f"a frame of {size_bytes} bytes; a frame has 1 to {max_frame_bytes}")
+
+
+class FrameReader:
+    """Cuts a stream into bodies, at a cost linear in its bytes however it is chunked.
+
+    A body that came in one chunk is a view of that chunk, so it keeps the whole chunk alive. A frame that
+    spans chunks is gathered once, in a buffer that grows with the bytes that came and never with the length
+    that its header claims. A refused length ends the stream: do not feed again after a WireError.
+    """
+
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        """May be raised between two feeds, once the peer is known."""
+        self._partial = bytearray()
+
+    def feed(self, data: bytes) -> list[memoryview]:
+        bodies: list[memoryview] = []
+        view = memoryview(data)
+        end = len(data)
+        start = self._continue(view, bodies) if self._partial else 0
+        while end - start >= HEADER_BYTES:
+            stop = start + HEADER_BYTES + self._size_at(view, start)
+            if stop > end:
+                break
+            bodies.append(view[start + HEADER_BYTES : stop])
+            start = stop
+        if start < end:
+            self._partial += view[start:]
+        return bodies
+
+    def eof(self) -> None:
+        """WireError if the stream ended inside a frame."""
+        if self._partial:
+            raise WireError(f"the stream ended inside a frame, after {len(self._partial)} bytes of it")
+
+    def _size_at(self, buffer: memoryview | bytearray, offset: int) -> int:
+        size: int = _HEADER.unpack_from(buffer, offset)[0]
+        check_body_size(size, self.max_frame_bytes)
+        return size
+
+    def _continue(self, view: memoryview, bodies: list[memoryview]) -> int:
+        """Complete the pending frame from the head of `view`; how many bytes of it that took."""
+        partial = self._partial
+        used = max(0, min(HEADER_BYTES - len(partial), len(view)))
+        partial += view[:used]
+        if len(partial) < HEADER_BYTES:
+            return used
+        missing = HEADER_BYTES + self._size_at(partial, 0) - len(partial)
+        taken = view[used : used + missing]
+        partial += taken
+        if len(taken) == missing:
+            bodies.append(memoryview(partial)[HEADER_BYTES:])
+            self._partial = bytearray()
+        return used + len(taken)

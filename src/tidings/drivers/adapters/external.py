@@ -1,0 +1,327 @@
+"""What event services over existing brokers share: everything but the broker.
+
+A service makes a `Session` for each connection, one after another (external_keeper.py). Between sessions it keeps the
+publications that are not confirmed (external_outgoing.py) and the subscriptions with their positions
+(external_incoming.py). A new session first brings the subscriptions back and then sends those publications again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from abc import abstractmethod
+from collections.abc import AsyncIterable, Iterable, Mapping
+from typing import Any
+
+from msgspec import Raw
+
+from tidings.bus.receipts import Batch, Receipt
+from tidings.bus.service import EventService, Notify, PublishedEvent, each, no_event
+from tidings.bus.stream import EventsMissed
+from tidings.core.errors import ConnectionFailed, SubscriptionRefused, WireError
+from tidings.core.events.event import MAX_NAME_BYTES, EventId, check_publication
+from tidings.core.events.run import Stretch, decode_stretch, singles
+from tidings.core.events.subscription import Order, Subscription
+from tidings.core.filters.language.predicates import Scalar
+from tidings.drivers.adapters.incoming import Incoming
+from tidings.drivers.adapters.keeper import Keeper
+from tidings.drivers.adapters.outgoing import Outgoing
+from tidings.drivers.adapters.session import Session, SessionLost
+
+DEFAULT_TIMEOUT_S = 5.0
+DEFAULT_RETRY_S = 30.0
+SUBSCRIBE_TIMEOUT_S = 30.0
+POLL_S = 0.05
+AVAILABLE_ORDERS = (Order.NONE, Order.FIFO)
+
+log = logging.getLogger("tidings")
+
+
+class ExternalService(EventService):
+    def __init__(self, kind: str, server: str, name: str | None, *, timeout_s: float, retry_s: float) -> None:
+        """`server` is for people: it has no password."""
+        super().__init__()
+        if timeout_s <= 0 or retry_s <= 0:
+            raise ValueError(f"timeout_s {timeout_s} and retry_s {retry_s} must be positive")
+        self.kind = kind
+        self.server = server
+        self.timeout_s = timeout_s
+        self.name = check_name(name) if name is not None else f"client-{secrets.token_hex(6)}"
+        # A name that was never used before has no earlier life.
+        self.outgoing = Outgoing(self.name, 0 if name is None else time.time_ns(), retry_s)
+        self.incoming: dict[str, Incoming] = {}
+        self.received = 0
+        self.garbage = 0
+        self.keeper = Keeper(
+            server,
+            timeout_s,
+            start=self._start_session,
+            restore=self._restore,
+            use=self._write,
+            give_up=self._end,
+        )
+        self._closed_because = "the bus is not open: use it inside 'async with'"
+
+    @abstractmethod
+    def _new_session(self) -> Session:
+        """Not connected yet."""
+
+    async def _start_session(self) -> Session:
+        """Connect; ConnectionFailed says why not, Refused that trying again is no use."""
+        session = self._new_session()
+        try:
+            await session.start()
+        except BaseException:
+            await session.close(forget=False)
+            raise
+        return session
+
+    @property
+    def reconnections(self) -> int:
+        return self.keeper.reconnections
+
+    # --- Opening and closing
+
+    async def open(self) -> None:
+        await self.keeper.open()
+        self._closed_because = ""
+
+    async def close(self) -> None:
+        if not self._closed_because:
+            self._end("the connection was closed")
+        await self.keeper.close()
+
+    def _end(self, reason: str) -> None:
+        """There is no coming back: whoever waits is told."""
+        self._closed_because = reason
+        self.outgoing.fail_all(reason)
+        for subscription_id in list(self.streams):
+            self._fail_stream(subscription_id, ConnectionFailed(reason))
+
+    async def _restore(self, session: Session) -> None:
+        """Subscriptions first: what is then sent again is for them, too."""
+        restored = [each for each in self.incoming.values() if each.accepted]
+        for incoming in restored:
+            try:
+                await self._ask(session, incoming)
+            except SubscriptionRefused as refused:
+                subscription_id = incoming.subscription.id
+                log.error("subscription %s was refused after a reconnection: %s", subscription_id, refused)
+                self.incoming.pop(subscription_id, None)
+                self._fail_stream(subscription_id, refused)
+        while removed := [each for each in restored if each.ended]:  # meanwhile
+            restored.remove(removed[0])
+            await session.unsubscribe(removed[0])
+        self.outgoing.rewind()
+
+    def _fail_stream(self, subscription_id: str, error: Exception) -> None:
+        if subscription_id in self.streams:
+            self.streams[subscription_id].fail(error)
+
+    def _check_open(self) -> None:
+        if self._closed_because:
+            raise ConnectionFailed(self._closed_because)
+
+    # --- Publishing
+
+    async def publish(
+        self,
+        topic: str,
+        attributes: Mapping[str, Scalar] | None = None,
+        payload: bytes = b"",
+        *,
+        wait: bool = True,
+    ) -> Any:
+        self._check_open()
+        receipt = Receipt()
+        publication = await self.outgoing.publish(topic, attributes or {}, payload, receipt)
+        receipt.id = publication.id
+        self._fail_if_ended()
+        return await receipt if wait else receipt
+
+    def reserve(self) -> EventId:
+        self._check_open()
+        return EventId(self.outgoing.source, self.outgoing.incarnation, self.outgoing.reserve())
+
+    async def send(self, stretch: Stretch) -> Batch:
+        """A message has one event: it goes where its topic says."""
+        self._check_open()
+        batch = Batch()
+        batch.published = stretch.count
+        await self.outgoing.send(singles(stretch), batch)
+        self._fail_if_ended()
+        return batch
+
+    async def publish_many(self, events: Iterable[PublishedEvent] | AsyncIterable[PublishedEvent]) -> int:
+        self._check_open()
+        batch = Batch()
+        async for event in each(events):
+            if self._closed_because:
+                break
+            try:
+                topic, attributes, payload = event
+            except (TypeError, ValueError):
+                raise no_event(event) from None
+            await self.outgoing.publish(topic, attributes, payload, batch)
+            batch.published += 1
+        self._fail_if_ended()
+        return await batch.confirmed()
+
+    def _fail_if_ended(self) -> None:
+        """The end may have come while a publication waited for its place in the window."""
+        if self._closed_because:
+            self.outgoing.fail_all(self._closed_because)
+
+    async def _write(self, session: Session) -> None:
+        while True:
+            batch = await self.outgoing.next_batch()
+            try:
+                await session.write(batch)
+            except SessionLost as lost:
+                session.end(str(lost))
+                return
+            except Exception as error:
+                log.exception("%s: a batch of publications could not be sent", self.server)
+                session.end(f"{type(error).__name__}: {error}")
+                return
+
+    # --- Subscribing
+
+    async def add_subscription(
+        self, subscription: Subscription, notify: Notify, *, paced: bool = False
+    ) -> None:
+        self._check_open()
+        if subscription.order not in AVAILABLE_ORDERS:
+            available = ", ".join(AVAILABLE_ORDERS)
+            raise SubscriptionRefused(
+                f"order {subscription.order!r} is not available at {self.server}; available: {available}"
+            )
+        if subscription.id in self.incoming:
+            raise ValueError(f"subscription {subscription.id!r} exists")
+        incoming = Incoming(subscription, notify, paced=paced and self.lossless)
+        self.incoming[subscription.id] = incoming
+        try:
+            async with asyncio.timeout(SUBSCRIBE_TIMEOUT_S):
+                await self._subscribe(incoming)
+        except BaseException as error:
+            await self.remove_subscription(subscription.id)
+            if isinstance(error, TimeoutError):
+                raise SubscriptionRefused(
+                    f"{self.server} did not accept the subscription within {SUBSCRIBE_TIMEOUT_S:.0f} s"
+                ) from None
+            raise
+
+    async def _subscribe(self, incoming: Incoming) -> None:
+        """On the next connection, if this one breaks meanwhile."""
+        while not incoming.accepted:
+            await self.keeper.ready.wait()
+            self._check_open()
+            session = self.keeper.live
+            if session is None:  # lost, and about to be replaced
+                await asyncio.sleep(POLL_S)
+                continue
+            try:
+                await self._ask(session, incoming)
+            except SessionLost as lost:
+                session.end(str(lost))
+            else:
+                incoming.accepted = not session.ended.done()
+
+    async def _ask(self, session: Session, incoming: Incoming) -> None:
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                await session.subscribe(incoming)
+        except TimeoutError:
+            raise SessionLost(
+                f"no answer to a request for a subscription within {self.timeout_s:g} s"
+            ) from None
+
+    async def remove_subscription(self, subscription_id: str) -> None:
+        incoming = self.incoming.pop(subscription_id, None)
+        if incoming is None:
+            return
+        incoming.ended = True
+        session = self.keeper.live
+        if session is None:
+            return
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                await session.unsubscribe(incoming)
+        except (SessionLost, TimeoutError) as error:
+            session.end(f"no answer to the end of a subscription: {error}")
+
+    def taken(self, subscription_id: str, count: int = 1) -> None:
+        incoming = self.incoming.get(subscription_id)
+        if incoming is not None:
+            for _ in range(count):
+                incoming.pace.taken()
+
+    # --- What sessions report
+
+    def receive(self, raw: bytes, takers: Iterable[Incoming]) -> None:
+        """A message from the broker. Whoever else writes there does us no harm: what is no event is skipped."""
+        self.received += 1
+        try:
+            publications = singles(decode_stretch(Raw(raw)))
+            for publication in publications:
+                check_publication(publication)
+            for incoming in takers:
+                for publication in publications:
+                    incoming.offer(publication)
+        except WireError as error:
+            self.skip(str(error))
+
+    def skip(self, problem: str) -> None:
+        self.garbage += 1
+        if self.garbage == 1:
+            log.warning(
+                "%s: a message was skipped, further ones are only counted (see status): %s",
+                self.server,
+                problem,
+            )
+
+    def missed(self, incoming: Incoming, store: str, first: int, last: int) -> None:
+        """The broker could not keep the messages with these numbers of its store until we read them."""
+        log.warning(
+            "subscription %s: messages %d to %d of %s are gone before they were read",
+            incoming.subscription.id,
+            first,
+            last,
+            store,
+        )
+        if incoming.subscription.id in self.streams:
+            self.streams[incoming.subscription.id].miss(EventsMissed(store, 0, first, last))
+
+    # --- Status
+
+    async def status(self) -> dict[str, Any]:
+        self._check_open()
+        session = self.keeper.live
+        return {
+            "service": self.kind,
+            "server": self.server,
+            "client": self.name,
+            "connected": session is not None,
+            "reconnections": self.reconnections,
+            "lossless": self.lossless,
+            "published": self.outgoing.published,
+            "confirmed": self.outgoing.confirmed,
+            "unconfirmed": len(self.outgoing),
+            "not_confirmed": self.outgoing.failed,
+            "subscriptions": len(self.incoming),
+            "received": self.received,
+            "notified": sum(incoming.notified for incoming in self.incoming.values()),
+            "duplicates": sum(incoming.duplicates for incoming in self.incoming.values()),
+            "garbage": self.garbage,
+            **(session.status() if session is not None else {}),
+        }
+
+
+def check_name(name: str) -> str:
+    if not name or len(name) > MAX_NAME_BYTES or not name.isprintable():
+        raise ConnectionFailed(
+            f"{name[:40]!r} is no name of a client: it has 1 to {MAX_NAME_BYTES} printable characters"
+        )
+    return name

@@ -1,0 +1,177 @@
+"""Reading one Redis stream for all subscriptions of a client, each from its own position.
+
+One entry is fetched once for all subscriptions that stand at the same place. A subscription whose reader has no room is
+passed over; when it has, it is read for from where it stopped, in turn with the others.
+
+A read begins with the entry that was read last. As long as that is still there nothing behind it was trimmed. If it is
+gone, the counters of the stream tell how many entries went with it, unread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tidings.drivers.adapters.incoming import Incoming
+
+EntryId = tuple[int, int]
+"""Milliseconds and a number."""
+Entry = tuple[EntryId, bytes | None]
+"""With the body, or None where the entry has none."""
+
+
+def parse_id(text: bytes) -> EntryId:
+    milliseconds, _, number = text.partition(b"-")
+    return int(milliseconds), int(number)
+
+
+def id_text(entry: EntryId) -> str:
+    return f"{entry[0]}-{entry[1]}"
+
+
+class StreamInfo(NamedTuple):
+    """The counters of the stream."""
+
+    length: int
+    added: int
+    """Entries that there ever were."""
+    last: EntryId
+
+
+EMPTY = StreamInfo(0, 0, (0, 0))
+
+
+@dataclass
+class Position:
+    """Of one subscription; it outlives the connection."""
+
+    entry: EntryId
+    """The last that was read."""
+    number: int
+    """Which of all entries ever added that is."""
+
+
+def find_gap(
+    position: Position, info: StreamInfo, behind: int, *, all_behind: bool
+) -> tuple[int, int] | None:
+    """The entry at the position is gone: the numbers of the entries that went unread. Corrects the position's number.
+
+    `behind` entries were read behind the position, `all_behind` if there are no more.
+    """
+    trimmed = info.added - info.length
+    if info.added < position.number:  # the server lost some: the count began anew
+        lost = position.number + 1
+        position.number = info.added - behind if all_behind else trimmed
+        return lost, lost
+    if trimmed > position.number:
+        gap = position.number + 1, trimmed
+        position.number = trimmed
+        return gap
+    return None
+
+
+class Cursor:
+    """A subscription in the feed."""
+
+    def __init__(self, incoming: Incoming, position: Position) -> None:
+        self.incoming = incoming
+        self.takers = (incoming,)
+        self.position = position
+        self.behind = True
+        """There may be entries that it has not been given."""
+
+    @property
+    def due(self) -> bool:
+        return self.behind and self.incoming.pace.open
+
+
+Read = Callable[[EntryId, int], Awaitable[list[Entry]]]
+"""So many entries from this one on."""
+ReadBehind = Callable[[EntryId, int], Awaitable[tuple[StreamInfo, list[Entry]]]]
+"""So many entries behind this one, and the counters at the same moment."""
+Receive = Callable[[Entry, Iterable[Incoming]], None]
+Missed = Callable[[Incoming, int, int], None]
+
+
+class Feed:
+    def __init__(self, read: Read, read_behind: ReadBehind, receive: Receive, missed: Missed) -> None:
+        self._read = read
+        self._read_behind = read_behind
+        self._receive = receive
+        self._missed = missed
+        self._cursors: dict[str, Cursor] = {}
+        self._work = asyncio.Event()
+        self.caught_up = asyncio.Event()
+        """Somebody has read up to `end` and waits for more."""
+        self.end: EntryId = (0, 0)
+        """The last entry that we know of."""
+
+    def add(self, incoming: Incoming, position: Position) -> None:
+        self._cursors[incoming.subscription.id] = Cursor(incoming, position)
+        incoming.pace.on_freed = self._work.set
+        self.end = max(self.end, position.entry)
+        self._work.set()
+
+    def remove(self, incoming: Incoming) -> None:
+        self._cursors.pop(incoming.subscription.id, None)
+
+    def wake(self) -> None:
+        """There are entries behind the last one that was known."""
+        for cursor in self._cursors.values():
+            cursor.behind = True
+        self.caught_up.clear()
+        self._work.set()
+
+    async def run(self) -> None:
+        while True:
+            cursor = next((each for each in self._cursors.values() if each.due), None)
+            if cursor is None:
+                self._work.clear()
+                await self._work.wait()
+                continue
+            # Whoever was served comes last: one that has much to catch up holds up nobody.
+            self._cursors[cursor.incoming.subscription.id] = self._cursors.pop(
+                cursor.incoming.subscription.id
+            )
+            await self._serve(cursor)
+
+    async def _serve(self, cursor: Cursor) -> None:
+        start = cursor.position.entry
+        wanted = max(1, cursor.incoming.pace.room())
+        entries = await self._read(start, wanted + 1)
+        if entries and entries[0][0] == start:
+            del entries[0]
+        else:
+            info, entries = await self._read_behind(start, wanted)
+            self._report_gaps(start, info, entries, wanted)
+        for entry in entries:
+            self._give(start, entry)
+        self.end = max(self.end, cursor.position.entry)
+        if len(entries) < wanted:
+            cursor.behind = False
+            self.caught_up.set()
+
+    def _report_gaps(self, start: EntryId, info: StreamInfo, entries: list[Entry], wanted: int) -> None:
+        for cursor in self._cursors.values():
+            position = cursor.position
+            if position.entry >= start:
+                behind = sum(entry > position.entry for entry, _ in entries)
+                gap = find_gap(position, info, behind, all_behind=len(entries) < wanted)
+                if gap is not None:
+                    self._missed(cursor.incoming, *gap)
+
+    def _give(self, start: EntryId, entry: Entry) -> None:
+        """To all who have been given everything between `start` and this entry."""
+        takers = []
+        for cursor in self._cursors.values():
+            if start <= cursor.position.entry < entry[0]:
+                if not cursor.incoming.pace.room():
+                    cursor.behind = True
+                    continue
+                cursor.position.entry = entry[0]
+                cursor.position.number += 1
+                takers.append(cursor.incoming)
+        if takers:
+            self._receive(entry, takers)

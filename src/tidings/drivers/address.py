@@ -1,0 +1,58 @@
+"""Where a broker listens: host and port, as URLs and error messages name it."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Literal, NamedTuple
+
+from tidings.core.errors import ConnectionFailed
+
+DEFAULT_PORT = 7400
+SEQUENCER_PORT = 7500
+"""Where `tidings sequencer` listens if it is not told."""
+MAX_PORT = 65_535
+
+Transport = Literal["tcp", "udp"]
+
+
+class Address(NamedTuple):
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """True only where traffic surely stays on this machine; a name other than localhost may not."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def parse_address(text: str, *, default_port: int = DEFAULT_PORT) -> Address:
+    """`host`, `host:port`, `[ipv6]` or `[ipv6]:port`; ConnectionFailed names what is wrong."""
+    host, port = text, ""
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ConnectionFailed(f"{text!r} is no address: write [host]:port")
+        port = rest[1:]
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    if not host:
+        raise ConnectionFailed(f"{text!r} is no address: the host is missing")
+    if not port:
+        return Address(host, default_port)
+    if not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
+        raise ConnectionFailed(f"{text!r} is no address: the port is a number from 0 to {MAX_PORT}")
+    return Address(host, int(port))
+
+
+def url(address: Address, transport: Transport = "tcp", *, tls: bool = False) -> str:
+    """The address as users write it."""
+    scheme = "tidings+tls" if tls else "tidings" if transport == "tcp" else "tidings+udp"
+    return f"{scheme}://{address}"

@@ -1,0 +1,243 @@
+"""A network inside one process: brokers and clients on one asyncio loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from tidings.core.client.reliable_session import ReliableClient
+from tidings.core.client.session import Client
+from tidings.core.errors import ConnectionFailed
+from tidings.core.facts import BrokerKnown, SessionUnwanted, SessionWanted
+from tidings.core.kernel import Node
+from tidings.core.messages import Message
+from tidings.core.overlay.best_effort.broker import Broker
+from tidings.core.overlay.epidemic.broker import EpidemicBroker
+from tidings.core.overlay.epidemic.settings import RecoverySettings
+from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.overlay.labels import Label
+from tidings.core.overlay.matching import Matcher
+from tidings.core.store import MemoryStore
+from tidings.drivers.local.driver import LocalDriver, LocalSink
+from tidings.drivers.lossy import LossyLinks
+from tidings.drivers.port import AsyncPort
+from tidings.drivers.sockets.guaranteed import DEFAULT_WINDOW
+from tidings.scenarios.file.schema import Loss
+
+Around = Mapping[str, Sequence[str]] | Mapping[str, Mapping[str, Label]]
+AnyClient = Client | ReliableClient
+
+
+class LossySink(LocalSink):
+    """One direction of a link between brokers that loses messages on purpose."""
+
+    def __init__(self, driver: LocalDriver, sender: str, receiver: str, links: LossyLinks) -> None:
+        super().__init__(driver, sender, receiver)
+        self._links = links
+        self._link = f"{sender}>{receiver}"
+
+    def send(self, message: Message) -> None:
+        if not self._links.loses(self._link):
+            super().send(message)
+
+
+class LocalEpidemic(NamedTuple):
+    """What the brokers of an epidemic network share, and their labels; what they say to each other gets lost."""
+
+    recovery: RecoverySettings
+    labels: Mapping[str, Label]
+    loss: Loss | None = None
+
+
+class LocalNetwork:
+    """`neighbours` says who is beside whom; `brokers` are the names in order.
+
+    With `delta` the brokers are guaranteed ones, and `neighbours` has for each the labels of all within delta + 1
+    links, itself included. Their connections open as they want them, and do not break. With `epidemic` they repair by
+    gossip what is lost between them.
+    """
+
+    def __init__(
+        self,
+        neighbours: Around,
+        *,
+        delta: int | None = None,
+        epidemic: LocalEpidemic | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.brokers = tuple(neighbours)
+        self.guaranteed = delta is not None
+        self._driver = LocalDriver(lossless=self.guaranteed, seed=seed)
+        self._epidemic = epidemic
+        loss = None if epidemic is None else epidemic.loss
+        self._lossy = None if loss is None else LossyLinks(loss, seed)
+        self._neighbours = neighbours
+        self._delta = delta
+        self._matcher = Matcher()
+        self._nodes, self._ports = self._driver.nodes, self._driver.ports
+        self._lives: dict[str, int] = {}
+        self._started = False
+
+    def start(self) -> None:
+        if self._started:
+            raise ConnectionFailed("the embedded network is open already")
+        self._started = True
+        for name in self.brokers:
+            self._nodes[name] = self._make_broker(name)
+        for name in self.brokers:
+            self._nodes[name].start()
+
+    def _make_broker(self, name: str) -> Node:
+        around = self._neighbours[name]
+        if isinstance(around, Mapping):
+            return self._make_guaranteed(name, around)
+        port = self._driver.add_port(name, lambda fact: self._on_known(name, fact))
+        for peer in around:
+            port.sessions[peer] = self._sink(name, peer)
+        if self._epidemic is not None:
+            return EpidemicBroker(
+                port,
+                around,
+                self._epidemic.recovery,
+                incarnation=time.time_ns(),
+                label=self._epidemic.labels[name],
+                address=name,  # where others reach it
+                matcher=self._matcher,
+            )
+        return Broker(port, around, incarnation=time.time_ns(), matcher=self._matcher)
+
+    def _make_guaranteed(self, name: str, labels: Mapping[str, Label]) -> GuaranteedBroker:
+        assert self._delta is not None
+        return GuaranteedBroker(
+            self._driver.add_port(name, lambda fact: self._on_wish(name, fact)),
+            labels[name],
+            {peer: (label, "") for peer, label in labels.items() if peer != name},
+            MemoryStore(),
+            delta=self._delta,
+            incarnation=time.time_ns(),
+            new=True,
+            window=DEFAULT_WINDOW,
+            matcher=self._matcher,
+        )
+
+    def _sink(self, sender: str, receiver: str) -> LocalSink:
+        if self._lossy is None:
+            return LocalSink(self._driver, sender, receiver)
+        return LossySink(self._driver, sender, receiver, self._lossy)
+
+    def _on_known(self, name: str, fact: object) -> None:
+        """Gossip goes to any broker."""
+        if isinstance(fact, BrokerKnown) and fact.broker in self._neighbours:
+            self._ports[name].sessions.setdefault(fact.broker, self._sink(name, fact.broker))
+
+    def _on_wish(self, name: str, fact: object) -> None:
+        """Not now: the protocol is in the middle of something."""
+        if isinstance(fact, SessionWanted):
+            asyncio.get_running_loop().call_soon(self._link, name, fact.peer)
+        elif isinstance(fact, SessionUnwanted):
+            asyncio.get_running_loop().call_soon(self._unlink, name, fact.peer)
+
+    def _link(self, a: str, b: str) -> None:
+        if self._started and b not in self._ports[a].sessions:
+            self._driver.join(a, b)
+            for name, peer in ((a, b), (b, a)):
+                self._nodes[name].link_up(peer)
+
+    def _unlink(self, a: str, b: str) -> None:
+        if self._started and b in self._ports[a].sessions:
+            for name, peer in ((a, b), (b, a)):
+                sink = self._ports[name].sessions.pop(peer)
+                assert isinstance(sink, LocalSink)
+                sink.is_open = False
+            for name, peer in ((a, b), (b, a)):
+                self._nodes[name].link_down(peer)
+
+    def stop(self) -> None:
+        self._started = False
+        self._driver.stop()
+
+    def status(self, broker: str) -> dict[str, object]:
+        node = self._nodes[broker]
+        assert isinstance(node, Broker | GuaranteedBroker | EpidemicBroker)
+        return node.status()
+
+    def attach(self, name: str, broker: str, emit: Callable[[object], None]) -> tuple[AnyClient, AsyncPort]:
+        """A client of that name at the broker."""
+        if not self._started:
+            raise ConnectionFailed("the embedded network is not open: use it inside 'async with'")
+        if name in self._nodes:
+            raise ConnectionFailed(f"the name {name!r} is taken")
+        port = self._driver.add_port(name, emit)
+        self._driver.join(name, broker)
+        incarnation = self._incarnation(name)
+        client: AnyClient
+        if self.guaranteed:
+            client = ReliableClient(port, broker, incarnation=incarnation, acknowledges=False, gathers=True)
+        else:
+            client = Client(port, broker, incarnation=incarnation)
+        self._nodes[name] = client
+        client.start()
+        self._nodes[broker].link_up(name)
+        client.link_up(broker)
+        return client, port
+
+    def _incarnation(self, name: str) -> int:
+        """A name that comes back counts from 1 again, in another life."""
+        lives = self._lives[name] = self._lives.get(name, -1) + 1
+        return lives
+
+    def detach(self, name: str, broker: str) -> None:
+        if self._driver.remove(name):
+            self._nodes[broker].link_down(name)
+
+    async def linked(self) -> None:
+        """Until the brokers have their connections: a subscription need not wait for anybody then."""
+        brokers = [node for node in self._nodes.values() if isinstance(node, GuaranteedBroker)]
+        while any(broker.sessions.unreachable() for broker in brokers):  # noqa: ASYNC110 - a few turns
+            await asyncio.sleep(0)
+
+    async def settled(self) -> None:
+        """Until all that is on its way now has arrived."""
+        driver, last = self._driver, self._driver.enqueued
+        while driver.handed_over < last and self._started:  # noqa: ASYNC110 - a few turns
+            await asyncio.sleep(0)
+
+
+class LocalConnection:
+    """A client's connection within a LocalNetwork; the shape of net.client.ClientConnection."""
+
+    def __init__(
+        self,
+        network: LocalNetwork,
+        broker: str,
+        name: str,
+        emit: Callable[[object], None],
+    ) -> None:
+        self.name = name
+        self.broker = broker
+        self.closed = False
+        self._network = network
+        self._emit = emit
+        self._attached: tuple[AnyClient, AsyncPort] | None = None
+
+    @property
+    def client(self) -> AnyClient:
+        if self._attached is None:
+            raise ConnectionFailed("not connected")
+        return self._attached[0]
+
+    @property
+    def now(self) -> int:
+        return time.time_ns() if self._attached is None else self._attached[1].now
+
+    async def open(self) -> None:
+        self._attached = self._network.attach(self.name, self.broker, self._emit)
+
+    async def close(self) -> None:
+        if self._attached is not None:
+            if self._network.guaranteed:
+                await self._network.settled()  # else the broker might keep what nobody wants any more
+            self._attached = None
+            self._network.detach(self.name, self.broker)

@@ -1,0 +1,95 @@
+"""The Port of a live node: the loop's clock and timers, a generator, and the sessions that stand.
+
+It decides nothing. A message for a peer without a session is counted and left out, as a lossy link would do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
+
+from tidings.core.kernel import RandomSource, Send, TimerName
+from tidings.core.messages import Message
+
+NS_PER_SECOND = 1_000_000_000
+
+
+class Sink(Protocol):
+    """What a port needs of a session."""
+
+    @property
+    def send(self) -> Send: ...
+
+
+class AsyncPort:
+    """`kernel.Port` over the running asyncio loop."""
+
+    def __init__(
+        self,
+        node: str,
+        *,
+        on_timer: Callable[[TimerName], None],
+        emit: Callable[[object], None],
+        seed: int | None = None,
+        on_unsent: Callable[[str, Message], None] | None = None,
+    ) -> None:
+        self.node = node
+        self.random: RandomSource = random.Random(secrets.randbits(64) if seed is None else seed)
+        self.emit = emit
+        self.sessions: dict[str, Sink] = {}
+        self.others: Mapping[str, Sink] = {}
+        """Peers that are reached without a session."""
+        self.unsent = 0
+        self._on_timer = on_timer
+        self._on_unsent = on_unsent
+        self._timers: dict[TimerName, asyncio.TimerHandle] = {}
+        self._zero_ns = time.time_ns() - time.monotonic_ns()
+
+    @property
+    def now(self) -> int:
+        """Wall time at the start plus what has passed since: it never goes back."""
+        return self._zero_ns + time.monotonic_ns()
+
+    def send(self, to: str, message: Message) -> None:
+        session = self.sessions.get(to) or self.others.get(to)
+        if session is not None:
+            session.send(message)
+            return
+        self.unsent += 1
+        if self._on_unsent is not None:
+            self._on_unsent(to, message)
+
+    def sender(self, to: str) -> Send:
+        """It finds the session at each call, so it stays good when the peer connects again."""
+        return partial(self.send, to)
+
+    def set_timer(self, name: TimerName, at: int) -> None:
+        self.cancel_timer(name)
+        self._arm(name, at)
+
+    def cancel_timer(self, name: TimerName) -> None:
+        handle = self._timers.pop(name, None)
+        if handle is not None:
+            handle.cancel()
+
+    def close(self) -> None:
+        """Forget all timers: the node is stopped."""
+        for handle in self._timers.values():
+            handle.cancel()
+        self._timers.clear()
+
+    def _arm(self, name: TimerName, at: int) -> None:
+        delay_seconds = max(0, at - self.now) / NS_PER_SECOND
+        self._timers[name] = asyncio.get_running_loop().call_later(delay_seconds, self._fire, name, at)
+
+    def _fire(self, name: TimerName, at: int) -> None:
+        if self.now < at:  # the loop rounds: a protocol must not see its timer before its time
+            self._arm(name, at)
+            return
+        del self._timers[name]
+        self._on_timer(name)

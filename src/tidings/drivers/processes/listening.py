@@ -1,0 +1,36 @@
+"""A process of ours that serves: it says on one line where it listens, once it does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+
+from tidings.core.errors import ConnectionFailed
+from tidings.drivers.address import Address
+from tidings.drivers.processes.child import ChildProcess
+
+READY_TIMEOUT_S = 30.0
+
+
+class ListeningProcess(ChildProcess):
+    """`address` has the true port once it is started."""
+
+    def __init__(self, name: str, address: Address) -> None:
+        super().__init__(name)
+        self.address = address
+
+    async def start_listening(self, command: Sequence[str]) -> None:
+        """Start it and wait until it listens; ConnectionFailed says why it does not."""
+        stdout = await self.spawn(command)
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                line = await stdout.readline()
+        except TimeoutError:
+            await self.stop()
+            raise ConnectionFailed(f"{self.name} did not listen within {READY_TIMEOUT_S:.0f} s") from None
+        if not line:
+            await self.wait()
+            raise ConnectionFailed(f"{self.name} did not start: {self.last_error_line or self.ending}")
+        port = json.loads(line)["url"].rpartition(":")[2]
+        self.address = Address(self.address.host, int(port))

@@ -1,0 +1,95 @@
+"""The sequencers of `tidings up --order`: three processes beside the brokers, of which one may fail."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from tidings.core.ordering.layout import EVERYTHING, Layout, Place
+from tidings.drivers.address import Address, url
+from tidings.drivers.processes.layout_file import layout_text
+from tidings.drivers.processes.listening import ListeningProcess
+
+NODES = ("s0", "s1", "s2")
+"""The one that numbers, its standby, and the witness of both."""
+LAYOUT_FILE = "layout.toml"
+
+
+def three_nodes(topics: Iterable[str], *, causal: bool) -> Layout:
+    """One server for all topics, with a standby and a witness."""
+    primary, standby, witness = NODES
+    place = Place(primary, tuple(topics) or (EVERYTHING,), standby=standby, witness=witness)
+    return Layout([place], causal=causal)
+
+
+class SequencerProcess(ListeningProcess):
+    """One sequencer's process."""
+
+    def __init__(self, name: str, address: Address, layout_file: Path, data: Path, service: str) -> None:
+        super().__init__(name, address)
+        self._layout_file = layout_file
+        self._data = data
+        self._service = service
+        self.lost_its_disk = False
+        """What it knew is gone: it must not begin anew with numbers that were given."""
+
+    @property
+    def url(self) -> str:
+        return url(self.address)
+
+    async def start(self) -> None:
+        """Start it and wait until it listens; ConnectionFailed says why it does not."""
+        command = [sys.executable, "-P", "-m", "tidings.cli.main", "sequencer", "--json", "--stop-on-eof"]
+        command += ["--name", self.name, "--layout", str(self._layout_file), "--data", str(self._data)]
+        command += ["--service", self._service]
+        await self.start_listening([*command, "--not-new"] if self.lost_its_disk else command)
+
+
+class SequencerProcesses:
+    """All nodes of a layout. Without `data` what they keep goes when they are stopped."""
+
+    def __init__(
+        self, layout: Layout, addresses: Mapping[str, Address], services: Sequence[str], data: Path | None
+    ) -> None:
+        self.layout = layout
+        self._addresses = dict(addresses)
+        self._own_data: tempfile.TemporaryDirectory[str] | None = None
+        if data is None:
+            self._own_data = tempfile.TemporaryDirectory(prefix="tidings-order-")
+            data = Path(self._own_data.name)
+        self._data = data
+        self.processes = {
+            node: SequencerProcess(
+                node, addresses[node], data / LAYOUT_FILE, data, services[number % len(services)]
+            )
+            for number, node in enumerate(layout.nodes)
+        }
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        return tuple(self._addresses.values())
+
+    async def start(self) -> None:
+        """Returns once all listen; if one does not, none is left running and its reason is raised."""
+        self._write_layout()
+        tasks = [asyncio.create_task(process.start()) for process in self.processes.values()]
+        try:
+            await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.stop()
+            raise
+
+    def _write_layout(self) -> None:
+        self._data.mkdir(parents=True, exist_ok=True)
+        (self._data / LAYOUT_FILE).write_text(layout_text(self.layout, self._addresses))
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(process.stop() for process in self.processes.values()))
+        if self._own_data is not None:
+            self._own_data.cleanup()

@@ -1,0 +1,119 @@
+"""Opening sessions and opening them again: back-off, and words for what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tidings.core.kernel import RandomSource
+from tidings.drivers.address import Address
+from tidings.drivers.sockets.outbox import Policy
+from tidings.drivers.sockets.session import Dial, End, Host, Session
+from tidings.drivers.sockets.stream import StreamSession
+
+FIRST_DELAY_SECONDS = 0.1
+LAST_DELAY_SECONDS = 5.0
+CONNECT_SECONDS = 5.0
+STABLE_SECONDS = 5.0
+"""A session that stood for so long makes up for all earlier failures."""
+
+SessionType = TypeVar("SessionType", bound=Session)
+
+
+def backoff_seconds(attempt: int, jitter: float, last_seconds: float = LAST_DELAY_SECONDS) -> float:
+    """The wait before attempt `attempt` (from 0): doubling, bounded, spread by `jitter` in [0, 1)."""
+    longest = min(FIRST_DELAY_SECONDS * 2 ** min(attempt, 16), last_seconds)
+    return float(longest * (0.5 + jitter / 2))
+
+
+class Backoff:
+    """The waits between attempts to reach somebody."""
+
+    def __init__(self, random: RandomSource, last_seconds: float = LAST_DELAY_SECONDS) -> None:
+        self._random = random
+        self._last_seconds = last_seconds
+        self._failures = 0
+
+    def failed(self, *, after_seconds: float = 0.0) -> None:
+        """To take us, or to keep us: whoever takes us and drops us again is not to be besieged."""
+        self._failures = 1 if after_seconds >= STABLE_SECONDS else self._failures + 1
+
+    def ended(self, session: Session) -> None:
+        now = asyncio.get_running_loop().time()
+        self.failed(after_seconds=now - session.up_at if session.up_at else 0.0)
+
+    async def wait(self) -> None:
+        """Not before the first attempt."""
+        if self._failures:
+            seconds = backoff_seconds(self._failures - 1, self._random.random(), self._last_seconds)
+            await asyncio.sleep(seconds)
+
+
+def explain(error: BaseException) -> str:
+    """One short phrase for a connection error, without numbers and class names where we know it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {getattr(error, 'verify_message', error)}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {getattr(error, 'reason', error)}"
+    if isinstance(error, socket.gaierror):
+        return "the host name is not known"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, OSError):
+        if error.errno is None and isinstance(error.__cause__, OSError):  # uvloop wraps what bind said
+            return explain(error.__cause__)
+        if error.errno == errno.EADDRINUSE:
+            return "the port is in use"
+        if error.errno == errno.EADDRNOTAVAIL:
+            return "the address is not one of this machine"
+        if error.errno == errno.EACCES:
+            return "not allowed"
+        return error.strerror or str(error)
+    return str(error)
+
+
+async def open_stream(
+    host: Host, address: Address, dial: Dial, policy: Policy, context: ssl.SSLContext | None
+) -> Session:
+    """A session over TCP or TLS that has settled: it is up or it ended. OSError if there is no connection."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(CONNECT_SECONDS):
+        _, session = await loop.create_connection(
+            lambda: StreamSession(host, policy, dial), address.host, address.port, ssl=context
+        )
+    return await settled(session)
+
+
+async def settled(session: SessionType) -> SessionType:
+    """The session once it stands or ended; if the wait is cancelled, it ends."""
+    try:
+        await asyncio.shield(session.settled)
+    except asyncio.CancelledError:
+        session.end(End("given up", refused=False))
+        raise
+    return session
+
+
+async def keep_open(
+    open_session: Callable[[], Awaitable[Session]],
+    random: RandomSource,
+) -> End:
+    """Open a session, and again whenever it ends, until the peer refuses."""
+    backoff = Backoff(random)
+    while True:
+        await backoff.wait()
+        try:
+            session = await open_session()
+        except OSError:
+            backoff.failed()
+            continue
+        end = await asyncio.shield(session.ended)
+        if end.refused:
+            return end
+        backoff.ended(session)

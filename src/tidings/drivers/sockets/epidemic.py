@@ -1,0 +1,182 @@
+"""What a live broker in mode epidemic needs beside its sockets: settings, and datagrams without a session.
+
+Neighbours have sessions, as in any mode. Gossip goes to any broker of the directory: the protocol says where each one
+listens (BrokerKnown), and from then on a message for it is one datagram to that address. What comes from there is
+taken for that broker's, if it is gossip; whatever else a stranger sends goes nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+
+from msgspec.structs import replace
+
+from tidings.core.errors import ConnectionFailed, WireError
+from tidings.core.events.event import decode_publication
+from tidings.core.events.run import Run, Stretch
+from tidings.core.messages import Hello, Message
+from tidings.core.overlay.epidemic.messages import Ask, Carried, Fragment, Offer, Solicit
+from tidings.core.overlay.epidemic.settings import RecoverySettings
+from tidings.core.overlay.labels import Label
+from tidings.core.wire.codec import decode, encode
+from tidings.drivers.address import parse_address
+from tidings.drivers.sockets.handshake import BROKER, CLIENT
+from tidings.drivers.sockets.outbox import DATAGRAM_MAX_BYTES
+from tidings.drivers.sockets.udp import DatagramEndpoint, Peer
+from tidings.scenarios.file.schema import Loss
+
+EPIDEMIC = "epidemic"
+MAX_KNOWN = 100_000
+PACKET_BYTES = 1_400
+
+DIGESTS = (Offer, Ask, Solicit)
+DATA = (Carried, Fragment)
+
+
+def within_datagrams(recovery: RecoverySettings) -> RecoverySettings:
+    """With blocks that cross any usual network in one packet, unless something else is said."""
+    return replace(recovery, datagram_bytes=recovery.datagram_bytes or PACKET_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class EpidemicSettings:
+    """Of one broker."""
+
+    recovery: RecoverySettings = RecoverySettings()  # noqa: RUF009 - immutable
+    label: Label | None = None
+    """None: the broker asks its neighbours for one."""
+    loss: Loss | None = None
+    """What it sends to brokers is lost like this, on purpose."""
+    seed: int | None = None
+    """Of the loss."""
+
+
+class Post:
+    """Datagrams to and from brokers that are no neighbours. `receive(broker, message)` gets what they send."""
+
+    def __init__(
+        self, endpoint: DatagramEndpoint, without: Collection[str], receive: Callable[[str, Message], None]
+    ) -> None:
+        self.boxes: dict[str, PostBox] = {}
+        """By broker."""
+        self.cut: Collection[str] = ()
+        """A fault, for tests: nothing passes to and from these."""
+        self.received = self.sent = self.dropped = self.oversize = self.ignored = 0
+        self._endpoint = endpoint
+        self._without = without
+        self._receive = receive
+        self._brokers: dict[Peer, str] = {}
+        endpoint.take_sessionless = self._take
+
+    def learn(self, broker: str, text: str) -> None:
+        """That broker listens there now; nonsense, or what is not on this machine, makes it unreachable."""
+        if broker in self._without:
+            return
+        self._forget(broker)
+        peer = loopback_peer(text, ipv6=self._endpoint.is_ipv6)
+        if peer is None or len(self.boxes) >= MAX_KNOWN:
+            return
+        self.boxes[broker] = PostBox(self, broker, peer)
+        self._brokers[peer] = broker
+
+    def send(self, broker: str, peer: Peer, message: Message) -> None:
+        if broker in self.cut:
+            return
+        datagram = encode(message)
+        if len(datagram) > DATAGRAM_MAX_BYTES:
+            self.oversize += 1
+        elif self._endpoint.paused:  # best effort: other rounds of gossip follow
+            self.dropped += 1
+        else:
+            self.sent += 1
+            self._endpoint.write(datagram, peer)
+
+    def _forget(self, broker: str) -> None:
+        box = self.boxes.pop(broker, None)
+        if box is not None and self._brokers.get(box.peer) == broker:
+            del self._brokers[box.peer]
+
+    def _take(self, peer: Peer, datagram: bytes) -> bool:
+        """A datagram from an address without a session; False if it is for others to judge."""
+        broker = self._brokers.get(peer)
+        if broker is None:
+            return False
+        try:
+            messages = decode(datagram)
+        except WireError:
+            self.ignored += 1
+            return True
+        if isinstance(messages[0], Hello):
+            return False
+        for message in messages:
+            if broker not in self.cut and is_gossip(message):
+                self.received += 1
+                self._receive(broker, message)
+            else:
+                self.ignored += 1
+        return True
+
+    def refusal(self, hello: Hello, *, by_datagram: bool) -> str | None:
+        """Clients come by streams, brokers by datagrams, and no client has the name of a broker."""
+        if (hello.role == BROKER) != by_datagram:
+            return f"in mode {EPIDEMIC!r} clients speak tcp and brokers udp"
+        if hello.role == CLIENT and hello.node in self.boxes:
+            return f"the name {hello.node!r} is a broker's"
+        return None
+
+    def status(self) -> dict[str, object]:
+        return {
+            "addresses": len(self.boxes),
+            "sent": self.sent,
+            "received": self.received,
+            "dropped": self.dropped,
+            "oversize": self.oversize,
+            "ignored": self.ignored,
+            "strangers": self._endpoint.strangers,
+        }
+
+
+class PostBox:
+    """Where to send what is for one broker: a port's sink, as a session is."""
+
+    __slots__ = ("_broker", "_post", "peer")
+
+    def __init__(self, post: Post, broker: str, peer: Peer) -> None:
+        self.peer = peer
+        self._post = post
+        self._broker = broker
+
+    def send(self, message: Message) -> None:
+        self._post.send(self._broker, self.peer, message)
+
+
+def is_gossip(message: Message) -> bool:
+    """Digests, and events and blocks that an algorithm sent: those of the tree come from neighbours alone."""
+    return isinstance(message, DIGESTS) or (isinstance(message, DATA) and bool(message.by))
+
+
+def unpinned(stretch: Stretch) -> Stretch:
+    """What a client published, checked, so that it may be kept for long: it does not hold the buffer that it was read
+    from."""
+    if isinstance(stretch, Run):
+        return stretch.kept()
+    kept = decode_publication(stretch.raw.copy())
+    kept.decoded = stretch.decoded
+    return kept
+
+
+def loopback_peer(text: str, *, ipv6: bool) -> Peer | None:
+    """The socket address as the kernel reports it; None if it is none, or not one of this machine's own.
+
+    A broker announces numbers, not names: so nothing is looked up, whatever others announce.
+    """
+    try:
+        host, port = parse_address(text, default_port=0)
+        ip = ip_address(host)
+    except (ConnectionFailed, ValueError):
+        return None
+    if not port or not ip.is_loopback or isinstance(ip, IPv6Address) != ipv6:
+        return None
+    return (str(ip), port, 0, 0) if ipv6 else (str(ip), port)

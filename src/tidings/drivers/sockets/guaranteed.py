@@ -1,0 +1,168 @@
+"""What a live broker of the guaranteed overlay needs beside its sockets: settings and a store."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from tidings.core.errors import StoreCorrupt, StoreError
+from tidings.core.kernel import Port
+from tidings.core.overlay.guaranteed.broker import GuaranteedBroker, read_identity
+from tidings.core.overlay.guaranteed.broker import Identity as StoredIdentity
+from tidings.core.overlay.guaranteed.spill import SpillLimits
+from tidings.core.overlay.labels import Label
+from tidings.core.store import MemoryStore, Store
+from tidings.drivers.address import Address, parse_address
+from tidings.drivers.sockets.handshake import Identity
+from tidings.drivers.sockets.joining import ask_to_join
+from tidings.storage.disk_store import BROKER_KIND, DiskStore, set_aside
+
+GUARANTEED = "guaranteed"
+DEFAULT_DELTA = 2
+DEFAULT_WINDOW = 1024
+
+log = logging.getLogger("tidings.net")
+
+
+class GuaranteedSettings(NamedTuple):
+    """Of one broker. `labels` has every broker within delta + 1 links, and `neighbours` their addresses."""
+
+    label: Label | None
+    """None: the broker joins, or goes on as the one that its disk knows."""
+    labels: Mapping[str, Label]
+    delta: int = DEFAULT_DELTA
+    window: int = DEFAULT_WINDOW
+    """Publications on their way over one session. What waits to be sent there is bounded by it, too."""
+    data: Path | None = None
+    """A directory; the broker's store in it is NAME.db. None: nothing outlives the broker."""
+    new: bool = False
+    """The network is new: a broker without a store is not one that lost it."""
+    limits: SpillLimits | None = None
+    join: Address | None = None
+    """The broker below which this one gets its place when it starts for the first time."""
+    recover: bool = False
+    """A damaged store is set aside, and its content fetched from the neighbours."""
+
+
+def store_path(data: Path, name: str) -> Path:
+    """A name may hold what a file's name may not."""
+    return data / f"{quote(name, safe=' ')}.db"
+
+
+def open_store(
+    name: str, settings: GuaranteedSettings, on_pending: Callable[[], None] | None = None
+) -> Store:
+    if settings.data is None:
+        return MemoryStore()
+    with BROKER_KIND.troubles.told(settings.data):
+        settings.data.mkdir(parents=True, exist_ok=True)
+    return DiskStore(store_path(settings.data, name), on_pending=on_pending)
+
+
+async def settled_settings(
+    us: Identity,
+    settings: GuaranteedSettings,
+    neighbours: Mapping[str, Address],
+    listen: Address,
+    context: ssl.SSLContext | None,
+) -> tuple[GuaranteedSettings, dict[str, Address]]:
+    """The settings with a place in the tree: as given, as on disk, or as the broker that is asked says."""
+    if settings.label is not None:
+        return settings, dict(neighbours)
+    identity = _identity_on_disk(us.node, settings)
+    if identity is not None:
+        return settings._replace(delta=identity.delta), {}
+    if settings.join is None:
+        raise StoreError(f"{us.node} has no place in the tree: give it a label, or a broker to join")
+    place = await ask_to_join(us, listen, settings.join, context)
+    labels = {told.name: tuple(told.label) for told in place.neighbours}
+    addresses = {told.name: parse_address(told.address) for told in place.neighbours}
+    return settings._replace(label=tuple(place.label), labels=labels, delta=place.delta), addresses
+
+
+def _identity_on_disk(name: str, settings: GuaranteedSettings) -> StoredIdentity | None:
+    """None if there is none, or if it is damaged and to be fetched again: the same place is given once more."""
+    try:
+        store = open_store(name, settings)
+    except StoreCorrupt as error:
+        if not settings.recover or settings.data is None:
+            raise
+        log.warning("%s: %s; it is kept as %s", name, error, set_aside(store_path(settings.data, name)))
+        return None
+    try:
+        return read_identity(store)
+    finally:
+        store.close()
+
+
+def make_broker(
+    port: Port,
+    settings: GuaranteedSettings,
+    neighbours: Mapping[str, Address],
+    on_pending: Callable[[], None],
+    *,
+    incarnation: int,
+    address: str,
+    damage: StoreCorrupt | None = None,
+) -> tuple[GuaranteedBroker, Store]:
+    """The protocol's broker over its store; a damaged one is set aside if the settings say so.
+
+    `on_pending`: see DiskStore. `damage` is what is known of that already: it may show only when the broker starts.
+    """
+    if damage is None:
+        try:
+            return _make_broker(port, settings, neighbours, on_pending, incarnation, address)
+        except StoreCorrupt as error:
+            damage = error
+    if not settings.recover or settings.data is None:
+        raise damage
+    aside = set_aside(store_path(settings.data, port.node))
+    log.warning("%s: %s; it is kept as %s", port.node, damage, aside)
+    return _make_broker(port, settings._replace(new=False), neighbours, on_pending, incarnation, address)
+
+
+def _make_broker(
+    port: Port,
+    settings: GuaranteedSettings,
+    neighbours: Mapping[str, Address],
+    on_pending: Callable[[], None],
+    incarnation: int,
+    address: str,
+) -> tuple[GuaranteedBroker, Store]:
+    store = open_store(port.node, settings, on_pending)
+    try:
+        node = GuaranteedBroker(
+            port,
+            settings.label,
+            {peer: (label, str(neighbours[peer])) for peer, label in settings.labels.items()},
+            store,
+            delta=settings.delta,
+            incarnation=incarnation,
+            new=settings.new,
+            window=settings.window,
+            limits=settings.limits,
+            address=address,
+        )
+    except ValueError as error:  # the store is another broker's, or the labels make no sense
+        store.close()
+        raise StoreError(f"cannot start {port.node}: {error}") from None
+    except BaseException:
+        store.close()
+        raise
+    return node, store
+
+
+def check_settings(name: str, settings: GuaranteedSettings, neighbours: Mapping[str, Address]) -> None:
+    """ValueError unless every neighbour has a label and every label an address."""
+    if settings.window < 1:
+        raise ValueError("the window is at least 1")
+    for peer in settings.labels:
+        if peer not in neighbours:
+            raise ValueError(f"{name} has no address of {peer}")
+    for peer in neighbours:
+        if peer not in settings.labels:
+            raise ValueError(f"{name} has no label of {peer}")

@@ -1,0 +1,65 @@
+"""Who may open a session: what is checked of a Hello and of a Welcome. The reasons are for the peer."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Collection
+from typing import NamedTuple
+
+from tidings.core.messages import PROTOCOL_VERSION, Hello, Welcome
+
+BROKER, CLIENT = "broker", "client"
+SEQUENCER, ORDERED = "sequencer", "ordered"
+"""A node of the ordering, and the ordering module of a client (drivers/sockets/ordering_links.py)."""
+
+NAME_TAKEN = "another connection took the name"
+CROSSING = "the other side's connection is taken: both were opened at the same time"
+
+
+class Identity(NamedTuple):
+    """What a broker compares a Hello with."""
+
+    node: str
+    mode: str
+    neighbours: Collection[str]
+    token: str
+    open: bool = False
+    """Brokers that are no neighbours may speak with us: they join, or the protocol refuses them."""
+
+
+def hello_refusal(hello: Hello, us: Identity) -> str | None:
+    """Why that Hello is refused, or None if it is welcome."""
+    if hello.version != PROTOCOL_VERSION:
+        return f"protocol version {hello.version} is not spoken here; this broker speaks {PROTOCOL_VERSION}"
+    if not same_token(hello.token, us.token):
+        return "wrong or missing token"
+    if hello.role == CLIENT:
+        taken = hello.node == us.node or hello.node in us.neighbours
+        return f"the name {hello.node!r} is a broker's" if taken else None
+    if hello.role != BROKER:
+        return f"the role {hello.role!r} is not known here"
+    if hello.node == us.node:
+        return f"two brokers are named {us.node}"
+    if hello.node not in us.neighbours and not us.open:
+        return f"{hello.node} is not a neighbour of {us.node}"
+    return _mode_refusal(hello.mode, us)
+
+
+def welcome_refusal(welcome: Welcome, us: Identity, expected: str) -> str | None:
+    """Why a broker that dialled `expected` does not go on with who answered, or None."""
+    if welcome.version != PROTOCOL_VERSION:
+        return (
+            f"{welcome.node} speaks protocol version {welcome.version}, {us.node} speaks {PROTOCOL_VERSION}"
+        )
+    if welcome.node != expected:
+        return f"{welcome.node} answered where {expected} was expected"
+    return _mode_refusal(welcome.mode, us)
+
+
+def same_token(given: str, wanted: str) -> bool:
+    """Compared in constant time; no token wanted means that any will do."""
+    return not wanted or hmac.compare_digest(given.encode(), wanted.encode())
+
+
+def _mode_refusal(mode: str, us: Identity) -> str | None:
+    return None if mode == us.mode else f"{us.node} runs in mode {us.mode!r}, not {mode!r}"

@@ -1,0 +1,137 @@
+"""What sequencers and the clients of an ordering share on the wire: meeting, addresses, and links that may leave out.
+
+A session of the ordering begins like any other, with Hello and Welcome. Then both sides say which layout of topics they
+mean, and go on only if it is the same. Messages of the ordering may get lost: a peer that does not keep up misses some,
+and gets them again when they are repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+from tidings.core.errors import ConnectionFailed, OrderError
+from tidings.core.messages import Message
+from tidings.core.ordering.layout import Layout, parse_layout
+from tidings.core.ordering.messages import (
+    MAX_LAYOUT_BYTES,
+    Between,
+    ChainItem,
+    ChainTaken,
+    ChangeSubscription,
+    Claim,
+    Create,
+    EventStamps,
+    NoState,
+    NotActive,
+    OrderLayout,
+    PublisherAlive,
+    PublisherDisowned,
+    PublisherGone,
+    Replicate,
+    Replicated,
+    Ruling,
+    StatePart,
+    StateTaken,
+    StateWanted,
+    SubscriberAlive,
+    SubscriberDisowned,
+    WalkDone,
+)
+from tidings.drivers.address import Address, parse_address
+from tidings.drivers.sockets.outbox import Policy
+from tidings.drivers.sockets.session import HANDSHAKE_SECONDS, Handler, Session, State
+
+SEQUENCER_MODE = "sequencer"
+"""In the Welcome of a sequencer: it is no broker of any mode."""
+LIMIT_BYTES = 8 * 1024 * 1024
+"""Beyond, what is sent to a peer that does not read is left out."""
+POLICY = Policy(LIMIT_BYTES, reports_drops=False)
+
+FROM_CLIENTS = (Create, ChangeSubscription, PublisherAlive, PublisherGone, SubscriberAlive)
+TO_CLIENTS = (EventStamps, PublisherDisowned, WalkDone, SubscriberDisowned, NotActive)
+BETWEEN_SEQUENCERS = (
+    Between,
+    ChainItem,
+    ChainTaken,
+    Claim,
+    NoState,
+    NotActive,
+    Replicate,
+    Replicated,
+    Ruling,
+    StatePart,
+    StateTaken,
+    StateWanted,
+)
+
+
+class OrderingLink:
+    """The sink of a port for one session."""
+
+    __slots__ = ("left_out", "session")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.left_out = 0
+
+    def send(self, message: Message) -> None:
+        if self.session.outbox.size_bytes < LIMIT_BYTES:
+            self.session.send(message)
+        else:
+            self.left_out += 1
+
+
+def expect_layout(session: Session) -> asyncio.TimerHandle:
+    """A peer that never says its layout is not waited for."""
+
+    def give_up() -> None:
+        if session.state is not State.ENDED:
+            session.refuse(f"no layout of topics within {HANDSHAKE_SECONDS:g} seconds")
+
+    return asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, give_up)
+
+
+def only(
+    kinds: Iterable[type], take: Handler, who: str, session: Session
+) -> tuple[dict[type, Handler], Handler]:
+    """Handlers for these kinds of messages; a peer that sends others is refused."""
+
+    def refuse(message: Message) -> None:
+        session.refuse(f"{who} does not send {type(message).__name__}")
+
+    return dict.fromkeys(kinds, take), refuse
+
+
+def layout_refusal(layout: Layout, theirs: str, where: str) -> str | None:
+    """Why a peer with that layout is refused by node `where`; None: it means the same topics."""
+    if theirs == layout.text:
+        return None
+    try:
+        difference = layout.difference(parse_layout(theirs))
+    except OrderError as error:
+        return str(error)
+    return f"the layouts of topics differ (here: at {where}): {difference}" if difference else None
+
+
+def check_layout_size(layout: Layout) -> None:
+    size_bytes = len(layout.text.encode())
+    if size_bytes > MAX_LAYOUT_BYTES:
+        raise OrderError(f"the layout of topics has {size_bytes} bytes; the limit is {MAX_LAYOUT_BYTES}")
+
+
+def told(addresses: Mapping[str, Address]) -> tuple[tuple[str, str], ...]:
+    return tuple((node, str(address)) for node, address in sorted(addresses.items()))
+
+
+def heard(message: OrderLayout, known: Callable[[str], bool]) -> dict[str, Address]:
+    """The addresses of nodes that are known; what is no address is ignored."""
+    found = {}
+    for node, text in message.addresses:
+        try:
+            address = parse_address(text)
+        except ConnectionFailed:
+            continue
+        if known(node) and address.port:
+            found[node] = address
+    return found

@@ -1,0 +1,402 @@
+"""What waits to be written to one peer: messages coalesced into frames, and bounded. No I/O happens here.
+
+Publications and runs of them in a row become one batch, so do notifications of the same subscriptions in a row,
+forwarded or stamped publications that share all but the event, and confirmed ranges that meet. Order is kept, with one
+exception: a `Confirm` or `Passed` may move behind events (it says less when it is late, and never anything false),
+so that who takes events and gets some still gets batches.
+
+Events are encoded into the outgoing buffer by the end of the turn in which they came. Until then they are
+views of what was read; a view kept longer would pin the whole read buffer behind one small event. A large encoding that
+the protocol keeps anyhow (`Policy.lossless`) is not copied: all sessions that it goes to share it, each with a frame of
+its own around it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from tidings.core.events.event import Publication
+from tidings.core.events.run import MAX_RUN_BYTES, Run, Stretch
+from tidings.core.messages import (
+    Confirm,
+    Dropped,
+    Forward,
+    Message,
+    Notify,
+    Passed,
+    Relayed,
+    Stamped,
+)
+from tidings.core.overlay.epidemic.messages import Carried, Fragment
+from tidings.core.wire.codec import (
+    CarriedEvent,
+    ForwardBatch,
+    NotificationBatch,
+    PublicationBatch,
+    RelayedBody,
+    StampedBatch,
+    batch_of,
+    encode,
+)
+from tidings.core.wire.frames import HEADER_BYTES
+
+DEFAULT_LIMIT_BYTES = 16 * 1024 * 1024
+BATCH_BYTES = MAX_RUN_BYTES
+"""A batch is closed at this size, for the same reason as a run. No event is shorter than 12 bytes, so a batch stays
+within MAX_EVENTS_PER_FRAME. A larger event, or a full run, travels alone."""
+STREAM_CHUNK_BYTES = 256 * 1024
+"""What is handed to the transport at once."""
+SHARED_BYTES = 8 * 1024
+"""From this size on an encoding is shared: below, copying it costs less than one more piece to write."""
+DATAGRAM_EVENT_BYTES = 60_000
+DATAGRAM_NAMES_BYTES = 5_000
+"""At most what the subscriptions of one batch of notifications take beside its events."""
+DATAGRAM_MAX_BYTES = 65_507
+"""The largest payload of a UDP datagram over IPv4."""
+MAX_PASSED_RANGES = 4_096
+
+Shared = tuple[object, ...] | None
+"""What the events of one batch have in common: the subscriptions of notifications (with how they were recovered, if
+they were), or all of a forwarded or stamped publication but its event. None: they are publications as such."""
+
+Chunk = bytes | bytearray | memoryview
+_Batch = PublicationBatch | NotificationBatch | ForwardBatch | StampedBatch
+_NIL = 0xC0
+_PLACE = Raw(bytes((_NIL,)))
+"""In the place of a shared encoding. Behind it there is at most a string, which has no such byte."""
+
+_encoder = msgspec.msgpack.Encoder()
+_pack_into = struct.Struct(">I").pack_into
+
+
+class Recovered(NamedTuple):
+    """What notifications share that a recovery algorithm brought about; equal to no subscriptions alone."""
+
+    subscriptions: tuple[str, ...]
+    by: str
+
+
+class Policy(NamedTuple):
+    """What a session may leave out when its peer does not keep up."""
+
+    limit_bytes: int = DEFAULT_LIMIT_BYTES
+    drops_publications: bool = True
+    drops_notifications: bool = True
+    reports_drops: bool = True
+    """Tell the peer with a `Dropped`, in the place of the events that are missing."""
+    on_unsent: Callable[[Stretch, str], None] | None = None
+    """Told of each publication that was left out, and why."""
+
+    @property
+    def lossless(self) -> bool:
+        """Nothing is left out: the protocol's windows bound what waits, not this buffer."""
+        return not self.drops_publications and not self.drops_notifications
+
+
+class Outbox:
+    """Base of both: what is coalesced and what is dropped. Subclasses say how a body is stored."""
+
+    def __init__(self, policy: Policy = Policy()) -> None:  # noqa: B008 - immutable
+        self.policy = policy
+        self.chunks: deque[Chunk] = deque()
+        self.waiting_bytes = 0
+        """In `chunks`."""
+        self.on_waiting: Callable[[], None] = lambda: None
+        """Called at the first message of a turn; `finish_turn` ends the turn."""
+        self.dropped = 0
+        """Events left out since the start."""
+        self.taken_bytes = 0
+        """Handed to the transport since the start."""
+        self.sent_events = 0
+        """Of those that were encoded; the last may still wait."""
+        self._unreported = 0
+        self._in_turn = False
+        self._shared: Shared = None
+        """Of the open batch."""
+        self._first: Forward | Stamped | None = None
+        """Of an open batch of these."""
+        self._raws: list[Raw] = []
+        self._raws_events = 0
+        self._raws_bytes = 0
+        self._room_bytes = -1
+        """The open batch takes events up to this size in all; -1 while none is open."""
+        self._confirm: Confirm | None = None
+        self._confirmed_to = -1
+        """Where the open confirmation has grown to."""
+        self._passed: list[tuple[int, int]] = []
+        """Ranges of numbers."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.waiting_bytes + self._raws_bytes
+
+    @property
+    def overfull(self) -> bool:
+        """More than events can have caused: the peer takes not even what must not be dropped."""
+        return self.waiting_bytes > 2 * self.policy.limit_bytes
+
+    def add(self, message: Message) -> None:
+        kind = message.__class__
+        first: Forward | Stamped | None = None
+        if kind is Notify:
+            publication: Stretch = message.stretch  # type: ignore[union-attr]
+            shared: Shared = message.subscriptions  # type: ignore[union-attr]
+            if message.by:  # type: ignore[union-attr]
+                shared = Recovered(message.subscriptions, message.by)  # type: ignore[union-attr]
+        elif kind is Publication or kind is Run:
+            publication, shared = message, None  # type: ignore[assignment]
+        elif kind is Forward or kind is Stamped:
+            first = message  # type: ignore[assignment]
+            assert first is not None
+            publication, shared = first.stretch, _shared_by(first)
+        else:
+            self._add_other(message)
+            return
+        filled_bytes = self._raws_bytes + publication.size_bytes
+        if filled_bytes <= self._room_bytes and shared == self._shared:
+            self._raws.append(publication.raw)
+            self._raws_events += publication.count
+            self._raws_bytes = filled_bytes
+        else:
+            self._add_to_new_batch(publication, shared, first)
+
+    def _add_other(self, message: Message) -> None:
+        if isinstance(message, Confirm):
+            self._add_confirm(message)
+        elif isinstance(message, Passed):
+            self._add_passed(message)
+        else:
+            self._close_all()
+            self._store(_body(message))
+            if isinstance(message, Carried):
+                self.sent_events += message.count
+            self._begin_turn()
+
+    def finish_turn(self) -> None:
+        """Encode what is still open; what was read this turn is not referred to any more."""
+        self._in_turn = False
+        self._close_all()
+
+    def take(self) -> list[Chunk]:
+        """The next chunks to write, in all about STREAM_CHUNK_BYTES; none: nothing waits. Behind the last one comes the
+        report of what was dropped."""
+        if not self.chunks and self._unreported:
+            self._report_drops()
+        taken: list[Chunk] = []
+        size_bytes = 0
+        while self.chunks and size_bytes < STREAM_CHUNK_BYTES:
+            chunk = self.chunks.popleft()
+            taken.append(chunk)
+            size_bytes += len(chunk)
+        self.waiting_bytes -= size_bytes
+        self.taken_bytes += size_bytes
+        return taken
+
+    def _add_to_new_batch(
+        self, publication: Stretch, shared: Shared, first: Forward | Stamped | None = None
+    ) -> None:
+        """Limits are looked at here only, once per batch."""
+        self._close_batch()
+        if self.waiting_bytes >= self.policy.limit_bytes and self._drop(publication, shared):
+            return
+        if self._unreported:
+            self._report_drops()
+        self._shared, self._first = shared, first
+        self._raws.append(publication.raw)
+        self._raws_events = publication.count
+        self._raws_bytes = publication.size_bytes
+        self._room_bytes = BATCH_BYTES
+        self._begin_turn()
+
+    def _drop(self, publication: Stretch, shared: Shared) -> bool:
+        """The buffer is full: leave the event out if that is allowed."""
+        policy = self.policy
+        if not (policy.drops_publications if shared is None else policy.drops_notifications):
+            return False
+        self._leave_out(publication, f"{self.waiting_bytes} bytes wait for the peer already")
+        return True
+
+    def _leave_out(self, publication: Stretch, reason: str) -> None:
+        self.dropped += publication.count
+        self._unreported += publication.count
+        self._begin_turn()
+        if self.policy.on_unsent is not None:
+            self.policy.on_unsent(publication, reason)
+
+    def _report_drops(self) -> None:
+        count, self._unreported = self._unreported, 0
+        if self.policy.reports_drops:
+            self._close_batch()
+            self._store(Dropped(count))
+
+    def _add_confirm(self, confirm: Confirm) -> None:
+        held = self._confirm
+        if (
+            held is None
+            or confirm.first != self._confirmed_to + 1
+            or confirm.incarnation != held.incarnation
+            or confirm.kept != held.kept
+        ):
+            if held is not None:
+                self._close_all()  # the events that were added before it leave before it
+            self._confirm = confirm
+            self._begin_turn()
+        self._confirmed_to = confirm.last
+
+    def _add_passed(self, passed: Passed) -> None:
+        if len(self._passed) >= MAX_PASSED_RANGES:
+            self._close_all()
+        for first, last in passed.ranges:
+            if self._passed and self._passed[-1][1] + 1 == first:
+                self._passed[-1] = (self._passed[-1][0], last)
+            else:
+                self._passed.append((first, last))
+        self._begin_turn()
+
+    def _begin_turn(self) -> None:
+        if not self._in_turn:
+            self._in_turn = True
+            self.on_waiting()
+
+    def _close_all(self) -> None:
+        self._close_batch()
+        self._close_confirm()
+        if self._passed:
+            passed, self._passed = self._passed, []
+            self._store(Passed(tuple(passed)))
+
+    def _close_batch(self) -> None:
+        if self._raws:
+            raws, shared, first = self._raws, self._shared, self._first
+            self.sent_events += self._raws_events
+            self._raws = []
+            self._raws_bytes = 0
+            self._room_bytes = -1
+            self._first = None
+            if first is not None:
+                self._store(batch_of(first, raws))
+            elif shared is None:
+                self._store(PublicationBatch(raws))
+            elif isinstance(shared, Recovered):
+                self._store(NotificationBatch(shared.subscriptions, raws, shared.by))
+            else:
+                self._store(NotificationBatch(shared, raws))  # type: ignore[arg-type]
+
+    def _close_confirm(self) -> None:
+        if self._confirm is not None:
+            held, self._confirm = self._confirm, None
+            self._store(Confirm(held.incarnation, held.first, self._confirmed_to, held.kept))
+
+    def _store(self, body: object) -> None:
+        raise NotImplementedError
+
+
+class StreamOutbox(Outbox):
+    """Frames one behind the other, gathered into chunks."""
+
+    def _store(self, body: object) -> None:
+        if self.policy.lossless and isinstance(body, _Batch) and len(body.events) == 1:
+            shared = memoryview(body.events[0])
+            if len(shared) >= SHARED_BYTES:
+                self._store_around(shared, body)
+                return
+        chunk = self.chunks[-1] if self.chunks else None
+        if not isinstance(chunk, bytearray) or len(chunk) >= STREAM_CHUNK_BYTES:
+            chunk = bytearray()
+            self.chunks.append(chunk)
+        start = len(chunk)
+        chunk += bytes(HEADER_BYTES)
+        _encoder.encode_into(body, chunk, -1)
+        size_bytes = len(chunk) - start
+        _pack_into(chunk, start, size_bytes - HEADER_BYTES)
+        self.waiting_bytes += size_bytes
+
+    def _store_around(self, shared: memoryview, body: _Batch) -> None:
+        """A frame whose only event, or run, is an encoding that others write as well."""
+        body.events = [_PLACE]
+        around = _encoder.encode(body)
+        place = around.rindex(_NIL)
+        size_bytes = len(around) - 1 + len(shared)
+        self.chunks.append(size_bytes.to_bytes(HEADER_BYTES, "big") + around[:place])
+        self.chunks.append(shared)
+        if around[place + 1 :]:
+            self.chunks.append(bytearray(around[place + 1 :]))
+        self.waiting_bytes += HEADER_BYTES + size_bytes
+
+
+class DatagramOutbox(Outbox):
+    """One body per datagram, without a length."""
+
+    def __init__(self, policy: Policy = Policy()) -> None:  # noqa: B008 - immutable
+        super().__init__(policy)
+        self.oversize = 0
+        """Bodies that fit into no datagram, left out."""
+
+    def _add_to_new_batch(
+        self, publication: Stretch, shared: Shared, first: Forward | Stamped | None = None
+    ) -> None:
+        size_bytes = publication.size_bytes
+        if size_bytes > DATAGRAM_EVENT_BYTES:
+            self._leave_out(
+                publication, f"the event has {size_bytes} bytes; at most {DATAGRAM_EVENT_BYTES} go over UDP"
+            )
+            return
+        if shared is None or first is not None:
+            super()._add_to_new_batch(publication, shared, first)
+            return
+        for group in _groups(shared):
+            super()._add_to_new_batch(publication, group)
+
+    def _add_other(self, message: Message) -> None:
+        """Events and blocks that brokers repair by gossip are left out where too much waits."""
+        if isinstance(message, Carried | Fragment) and self.waiting_bytes >= self.policy.limit_bytes:
+            self.dropped += message.count if isinstance(message, Carried) else 1
+        else:
+            super()._add_other(message)
+
+    def _store(self, body: object) -> None:
+        datagram = _encoder.encode(body)
+        if len(datagram) > DATAGRAM_MAX_BYTES:
+            self.oversize += 1
+            return
+        self.chunks.append(datagram)
+        self.waiting_bytes += len(datagram)
+
+
+def _shared_by(message: Forward | Stamped) -> Shared:
+    if isinstance(message, Forward):
+        return message.origin, message.label, message.generation, message.stamp, message.excluded
+    return message.generation, message.stamp
+
+
+def _body(message: Message) -> object:
+    """As it travels: what carries an event or a message does so in its encoding."""
+    if isinstance(message, Carried):
+        header = (message.origin, message.numbers, message.route, message.by)
+        return CarriedEvent(*header, message.stretch.raw)
+    if isinstance(message, Relayed):
+        return RelayedBody(message.peer, message.serial, encode(message.message))
+    return message
+
+
+def _groups(shared: tuple[object, ...]) -> list[tuple[object, ...]]:
+    """What notifications share, split so that the names leave room for the largest event; mostly it is one group."""
+    if isinstance(shared, Recovered):
+        return [Recovered(group, shared.by) for group in _name_groups(shared.subscriptions)]
+    return list(_name_groups(shared))  # type: ignore[arg-type]
+
+
+def _name_groups(subscriptions: tuple[str, ...]) -> list[tuple[str, ...]]:
+    if (
+        len(subscriptions) == 1
+        or sum(len(name.encode()) + 3 for name in subscriptions) <= DATAGRAM_NAMES_BYTES
+    ):
+        return [subscriptions]
+    half = len(subscriptions) // 2
+    return _name_groups(subscriptions[:half]) + _name_groups(subscriptions[half:])

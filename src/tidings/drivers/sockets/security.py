@@ -1,0 +1,66 @@
+"""What may leave this machine, and TLS. Everything is on loopback unless TLS and a token guard it."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import NamedTuple
+
+from tidings.core.errors import ConnectionFailed
+from tidings.drivers.address import Address, Transport
+
+
+class Tls(NamedTuple):
+    """Files in PEM form. A broker needs `certificate` and `key`; who dials verifies against `authority`."""
+
+    certificate: str | Path | None = None
+    key: str | Path | None = None
+    authority: str | Path | None = None
+    """The certificates to trust; None: those of the system."""
+
+
+def check_listening(address: Address, transport: Transport, tls: Tls | None, token: str) -> None:
+    """ConnectionFailed unless a broker may listen there."""
+    if transport == "udp" and tls is not None:
+        raise ConnectionFailed("TLS needs transport tcp: datagrams are not encrypted yet")
+    if address.is_loopback:
+        return
+    if transport == "udp":
+        raise ConnectionFailed(
+            f"cannot listen on {address}: datagrams are not encrypted yet, use a loopback address"
+        )
+    if tls is None or tls.certificate is None or tls.key is None or not token:
+        raise ConnectionFailed(
+            f"cannot listen on {address}: beyond loopback it needs a TLS certificate, its key and a token"
+        )
+
+
+def check_dialling(address: Address, transport: Transport, tls: Tls | None) -> None:
+    """ConnectionFailed if what we say would cross a network in the clear."""
+    if transport == "udp" and tls is not None:
+        raise ConnectionFailed("TLS needs transport tcp: datagrams are not encrypted yet")
+    if not address.is_loopback and tls is None:
+        raise ConnectionFailed(f"cannot connect to {address}: beyond loopback a connection needs TLS")
+
+
+def server_context(tls: Tls) -> ssl.SSLContext:
+    if tls.certificate is None or tls.key is None:
+        raise ConnectionFailed("a broker with TLS needs both a certificate and a key")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(tls.certificate, tls.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConnectionFailed(
+            f"cannot use certificate {tls.certificate} with key {tls.key}: {error}"
+        ) from None
+    return context
+
+
+def client_context(tls: Tls) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=tls.authority)
+    except (OSError, ssl.SSLError) as error:
+        raise ConnectionFailed(f"cannot use the authorities in {tls.authority}: {error}") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

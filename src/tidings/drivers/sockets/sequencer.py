@@ -1,0 +1,372 @@
+"""A node of the ordering on real sockets: it listens, dials the other nodes, and drives the protocol's node.
+
+Of two nodes the one whose name sorts lower dials. Clients come with their ordering module (role "ordered"), or only to
+ask for the status (role "client"). A second connection with the same name and role takes the place of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from pathlib import Path
+
+from tidings.core.errors import OrderError
+from tidings.core.facts import Misbehaviour
+from tidings.core.kernel import TimerName
+from tidings.core.messages import PROTOCOL_VERSION, Hello, Message, Status, StatusRequest, Welcome
+from tidings.core.ordering.layout import Layout
+from tidings.core.ordering.messages import OrderLayout
+from tidings.core.ordering.replication.node import SequencerNode
+from tidings.core.ordering.replication.replica import Role, RoleChanged, Times
+from tidings.core.ordering.server.machine import PublishNoOps
+from tidings.drivers.address import Address
+from tidings.drivers.sockets.handshake import CLIENT, NAME_TAKEN, ORDERED, SEQUENCER, same_token
+from tidings.drivers.sockets.node_host import EVERYWHERE, NodeHost
+from tidings.drivers.sockets.ordering_links import (
+    BETWEEN_SEQUENCERS,
+    FROM_CLIENTS,
+    POLICY,
+    SEQUENCER_MODE,
+    OrderingLink,
+    check_layout_size,
+    expect_layout,
+    heard,
+    layout_refusal,
+    only,
+    told,
+)
+from tidings.drivers.sockets.outbox import Policy
+from tidings.drivers.sockets.security import Tls, check_dialling, check_listening
+from tidings.drivers.sockets.session import Dial, End, Handler, Session, State
+from tidings.drivers.sockets.status_text import status_text
+from tidings.storage.sequencer_store import open_sequencer_store
+
+MAX_SUBSCRIPTIONS_TOLD = 1_000
+"""In the status, which is also bounded as a text."""
+
+
+class SequencerHost:
+    """`await start()`, then `address` is where it listens; `await stop()` ends it, as abruptly as a crash.
+
+    `addresses` has every node of the layout whose name sorts higher; of the others, and of itself, what clients are to
+    be told. Without `data` nothing outlives it: then its servers begin anew, and clients are told so. If it is
+    not the `first` life of the node, a server that has neither state nor standby is lost, and does not begin anew.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        listen: Address,
+        layout: Layout,
+        addresses: Mapping[str, Address] | None = None,
+        *,
+        data: Path | None = None,
+        token: str = "",
+        tls: Tls | None = None,
+        times: Times | None = None,
+        on_no_ops: Callable[[PublishNoOps], None] = lambda fact: None,
+        emit: Callable[[object], None] | None = None,
+        seed: int | None = None,
+        first: bool = True,
+    ) -> None:
+        self.name = name
+        self.host = NodeHost(self, name, listen, tls=tls, seed=seed)
+        self._port = self.host.port
+        self.failed = self.host.turns.failed
+        """Waits until it had to stop, for its disk failed, and raises why."""
+        self.layout = layout
+        self.addresses = dict(addresses or {})
+        self._configured = frozenset(self.addresses)
+        self._data = data
+        self._token = token
+        self._times = times
+        self._first = first
+        self._on_no_ops = on_no_ops
+        self._emit = emit
+        self._node: SequencerNode | None = None
+        self._links: dict[str, OrderingLink] = {}
+        """The sessions that stand, by the peer's name."""
+        self._lineages: dict[str, int] = {}
+        """Of the servers at other nodes."""
+
+    # --- Life
+
+    async def start(self) -> None:
+        """ConnectionFailed: it cannot listen. StoreError, OrderError: what it keeps on disk cannot be used."""
+        dialled = self._check()
+        turns = self.host.turns
+        await self._listen()
+        try:
+            store = turns.store = open_sequencer_store(self._data, self.name, turns.open)
+            self._node = SequencerNode(self._port, self.layout, store, times=self._times, first=self._first)
+            self._node.start()
+            await self.host.listener.start_serving()
+        except BaseException:
+            await self.stop()
+            raise
+        for peer in dialled:
+            self.host.keeper.want(peer, self.addresses[peer])
+
+    @property
+    def address(self) -> Address:
+        return self.host.address
+
+    def _check(self) -> list[str]:
+        """The nodes to dial."""
+        nodes = self.layout.nodes
+        if self.name not in nodes:
+            raise OrderError(f"{self.name!r} is no node of the layout; its nodes are {', '.join(nodes)}")
+        check_layout_size(self.layout)
+        check_listening(self.address, "tcp", self.host.tls, self._token)
+        dialled = sorted(node for node in nodes if self.name < node)
+        missing = [node for node in dialled if node not in self.addresses]
+        if missing:
+            raise OrderError(f"{self.name} has no address for {', '.join(missing)}")
+        for peer in dialled:
+            check_dialling(self.addresses[peer], "tcp", self.host.tls)
+        return dialled
+
+    async def _listen(self) -> None:
+        await self.host.listen(self.host.listener.to_streams)
+        own = self.addresses.get(self.name)
+        if own is None or not own.port:
+            self.addresses[self.name] = self.address
+        if self.addresses[self.name].host in EVERYWHERE:
+            del self.addresses[self.name]
+
+    def policy_for(self, hello: Hello | None) -> Policy:
+        return POLICY
+
+    def standing(self, peer: str) -> Session | None:
+        link = self._links.get(peer)
+        return None if link is None else link.session
+
+    async def dial(self, peer: str, address: Address) -> Session:
+        hello = Hello(PROTOCOL_VERSION, self.name, SEQUENCER, SEQUENCER_MODE, self._token)
+        return await self.host.open(address, Dial(hello, peer), POLICY)
+
+    async def stop(self) -> None:
+        await self.host.stop()
+
+    # --- Sessions: what they ask of their host
+
+    def on_hello(self, session: Session, hello: Hello) -> None:
+        reason = self._hello_refusal(hello)
+        if reason is not None:
+            self._refuse(session, hello.node, reason)
+            return
+        answer = Welcome(PROTOCOL_VERSION, self.name, SEQUENCER_MODE)
+        if hello.role == CLIENT:
+            status_only = only((StatusRequest,), partial(self._tell_status, session), _ASKER, session)
+            session.welcome(hello.node, CLIENT, answer, *status_only)
+        else:
+            handlers = self._meeting_handlers(session, hello.node, hello.role)
+            session.welcome(hello.node, hello.role, answer, *handlers)
+
+    def _hello_refusal(self, hello: Hello) -> str | None:
+        if hello.version != PROTOCOL_VERSION:
+            return (
+                f"protocol version {hello.version} is not spoken here; {self.name} speaks {PROTOCOL_VERSION}"
+            )
+        if not same_token(hello.token, self._token):
+            return "wrong or missing token"
+        if hello.role in (CLIENT, ORDERED):
+            return f"the name {hello.node!r} is a sequencer's" if hello.node in self.layout.nodes else None
+        if hello.role != SEQUENCER:
+            return f"the role {hello.role!r} is not known here: {self.name} is a sequencer"
+        if hello.node == self.name:
+            return f"two sequencers are named {self.name}"
+        return None if hello.node in self.layout.nodes else f"{hello.node} is no node of the layout here"
+
+    def on_welcome(self, session: Session, welcome: Welcome) -> None:
+        assert session.dial is not None
+        expected = session.dial.expected
+        if (welcome.version, welcome.node, welcome.mode) != (PROTOCOL_VERSION, expected, SEQUENCER_MODE):
+            session.refuse(
+                f"{welcome.node} ({welcome.mode}) answered where sequencer {expected} was expected"
+            )
+            return
+        self.host.sessions[session] = None
+        session.set_up(expected, SEQUENCER, *self._meeting_handlers(session, expected, SEQUENCER))
+        session.send(self._own_layout())
+
+    def _meeting_handlers(
+        self, session: Session, peer: str, role: str
+    ) -> tuple[dict[type, Handler], Handler]:
+        """Nothing is said before the layouts have been compared."""
+        timer = expect_layout(session)
+        session.ended.add_done_callback(lambda _: timer.cancel())
+
+        def meet(message: OrderLayout) -> None:
+            timer.cancel()
+            self._meet(session, peer, role, message)
+
+        return only((OrderLayout,), meet, "who has not named its layout of topics", session)
+
+    def _meet(self, session: Session, peer: str, role: str, message: OrderLayout) -> None:
+        takes_ours = role == ORDERED and not message.json
+        reason = None if takes_ours else layout_refusal(self.layout, message.json, self.name)
+        if reason is None and role == SEQUENCER:
+            reason = self._lineage_refusal(message)
+        if reason is not None:
+            self._refuse(session, peer, reason)
+            return
+        before = self._links.get(peer)
+        if before is not None:
+            before.session.refuse(NAME_TAKEN)
+        if session.dial is None:  # not before: who dialled takes no large message until it is welcome
+            session.send(self._own_layout())
+        take = partial(self._take, peer)
+        if role == ORDERED:
+            handlers, other = only(FROM_CLIENTS, take, "a client of a sequencer", session)
+        else:
+            handlers, other = only(BETWEEN_SEQUENCERS, take, "a sequencer", session)
+            handlers[OrderLayout] = partial(self._hear, peer, session)
+        session.set_up(peer, role, handlers, other)
+        self._links[peer] = self._port.sessions[peer] = OrderingLink(session)
+        if role == SEQUENCER:
+            self._learn(peer, message)
+
+    def _hear(self, peer: str, session: Session, message: OrderLayout) -> None:
+        """News from a node that was met before."""
+        reason = self._lineage_refusal(message)
+        if reason is None:
+            self._learn(peer, message)
+        else:
+            self._refuse(session, peer, reason)
+
+    def _lineage_refusal(self, message: OrderLayout) -> str | None:
+        """A server that forgot its numbers cannot go on with those who know them."""
+        known = {**self._lineages, **dict(self._own_lineages())}
+        lost = [server for server, lineage in message.lineages if known.get(server, lineage) != lineage]
+        if not lost:
+            return None
+        return f"sequencer server {lost[0]} lost its state; {self.name} knows numbers that it gave before"
+
+    def _learn(self, peer: str, message: OrderLayout) -> None:
+        """Where nodes are: of itself a node knows best, of others what was configured here."""
+        self._lineages |= dict(message.lineages)
+        nodes = self.layout.nodes
+        news = {
+            node: address
+            for node, address in heard(message, nodes.__contains__).items()
+            if node != self.name
+            and self.addresses.get(node) != address
+            and node not in self._configured
+            and (node == peer or node not in self.addresses)
+        }
+        if news:
+            self.addresses |= news
+            self._announce()
+
+    def _own_layout(self, *, again: bool = False) -> OrderLayout:
+        text = "" if again else self.layout.text
+        return OrderLayout(text, told(self.addresses), self._own_lineages())
+
+    def _own_lineages(self) -> tuple[tuple[str, int], ...]:
+        """Of the servers whose state is here."""
+        assert self._node is not None
+        found = [(server, replica.machine) for server, replica in self._node.sequencer.replicas.items()]
+        return tuple((server, machine.lineage) for server, machine in found if machine is not None)
+
+    def _announce(self) -> None:
+        """To everybody, what has changed, before anything that comes of it."""
+        if self._node is not None:
+            for link in list(self._links.values()):
+                link.session.send(self._own_layout(again=True))
+
+    def on_ended(self, session: Session, end: End) -> None:
+        link = self._links.get(session.peer)
+        if link is not None and link.session is session:
+            del self._links[session.peer]
+            del self._port.sessions[session.peer]
+
+    def _refuse(self, session: Session, peer: str, reason: str) -> None:
+        self.host.refusals += 1
+        self.host.complain(f"{peer} from {session.address.rpartition(':')[0]} is refused", reason)
+        session.refuse(reason)
+
+    # --- Faults, for tests
+
+    def cut(self, peers: Collection[str]) -> None:
+        """See NodeHost."""
+        self.host.cut(peers)
+
+    # --- The protocol
+
+    def _take(self, peer: str, message: Message) -> None:
+        assert self._node is not None
+        with self.host.store_errors_told():
+            self._node.receive(peer, message)
+
+    def on_timer(self, name: TimerName) -> None:
+        assert self._node is not None
+        self._node.timer(name)
+
+    def no_ops_published(self, server: str, number: int) -> None:
+        """What `on_no_ops` was told is with the event service."""
+        if self._node is not None and not self.host.stopped:
+            with self.host.store_errors_told():
+                self._node.sequencer.no_ops_published(server, number)
+
+    def on_fact(self, fact: object) -> None:
+        match fact:
+            case PublishNoOps():
+                self.host.turns.after(partial(self._on_no_ops, fact))
+            case RoleChanged():
+                self._announce()
+            case Misbehaviour(peer=peer, what=what):
+                self.host.complain(peer, what)
+        if self._emit is not None:
+            self._emit(fact)
+
+    # --- Status
+
+    def _tell_status(self, session: Session, message: StatusRequest) -> None:
+        session.send(Status(status_text(self.status())))
+
+    def status(self) -> dict[str, object]:
+        assert self._node is not None
+        return {
+            "sequencer": self.name,
+            "mode": SEQUENCER_MODE,
+            "order": "causal" if self.layout.causal else "total",
+            **self.host.status(),
+            "transport": "tcp" if self.host.tls is None else "tls",
+            "data": None if self._data is None else str(self._data),
+            "left_out": sum(link.left_out for link in self._links.values()),
+            "clients": sum(link.session.role == ORDERED for link in self._links.values()),
+            "servers": self._node.sequencer.status(),
+            "subscriptions": self._subscriptions_status(),
+            "witness_of": [place.name for place in self.layout.servers if place.witness == self.name],
+            "nodes": {node: self._node_status(node) for node in self.layout.nodes},
+            "sessions": [session.status() for session in self.host.sessions if session.state is State.UP],
+        }
+
+    def _subscriptions_status(self) -> list[dict[str, object]] | int:
+        """Who has which topics, each told by the server where its changes begin; of too many only how many."""
+        assert self._node is not None
+        found = [
+            (identity, replica.machine.server.topics_of(identity))
+            for replica in self._node.sequencer.replicas.values()
+            if replica.role is Role.ACTIVE and replica.machine is not None
+            for identity in replica.machine.server.subscribers
+        ]
+        if len(found) > MAX_SUBSCRIPTIONS_TOLD:
+            return len(found)
+        return [
+            {
+                "subscriber": name,
+                "incarnation": incarnation,
+                "topics": [self.layout.entry(rank) for rank in sorted(ranks)],
+            }
+            for (name, incarnation), ranks in found
+        ]
+
+    def _node_status(self, node: str) -> dict[str, object]:
+        address = self.addresses.get(node)
+        up = node == self.name or node in self._links
+        return {"address": None if address is None else str(address), "up": up}
+
+
+_ASKER = "who asks a sequencer for its status"

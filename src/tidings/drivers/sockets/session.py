@@ -1,0 +1,312 @@
+"""One session with one peer, over any transport (drivers/sockets/stream.py, drivers/sockets/udp.py).
+
+    opening -> up -> ended
+       |              ^
+       +--------------+   refused, timed out, or the connection broke before it stood
+
+The side that opened says Hello; the other answers Welcome or Refused. What a peer sends once the session is
+up goes to the host (broker.py, client.py), which owns the protocol's node. What the node sends in one
+turn of the loop leaves in one write at its end (matching.md, 'The live path').
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+from tidings.core.errors import WireError
+from tidings.core.events.event import Publication
+from tidings.core.events.run import Run
+from tidings.core.messages import (
+    Forward,
+    Hello,
+    Message,
+    Notify,
+    Ping,
+    Pong,
+    Refused,
+    Stamped,
+    Welcome,
+)
+from tidings.core.overlay.epidemic.messages import Carried
+from tidings.core.wire.codec import decode
+from tidings.drivers.sockets.outbox import Chunk, Outbox
+
+HANDSHAKE_SECONDS = 5.0
+MAX_REASON_CHARACTERS = 1000
+BACKLOG_BYTES = 256 * 1024
+"""`drained` waits while more than this waits to leave."""
+STALL_SECONDS = 10.0
+"""A session that may leave nothing out ends when too much waits and its peer has taken nothing for this long."""
+
+
+EVENT_KINDS: frozenset[type] = frozenset((Publication, Run, Notify, Forward, Stamped, Carried))
+"""Messages that carry events."""
+
+Handler = Callable[[Any], None]
+
+
+class State(StrEnum):
+    OPENING = "opening"
+    UP = "up"
+    ENDED = "ended"
+
+
+class End(NamedTuple):
+    reason: str
+    refused: bool
+    """The peer said so itself: trying again would bring the same answer."""
+
+
+class Dial(NamedTuple):
+    """What the side that opens knows."""
+
+    hello: Hello
+    expected: str = ""
+    """The node that should answer; empty: whoever does."""
+
+
+class Host(Protocol):
+    """Who owns sessions: it knows who may open one and what becomes of messages."""
+
+    def on_hello(self, session: Session, hello: Hello) -> None:
+        """Call `session.welcome` or `session.refuse`."""
+
+    def on_welcome(self, session: Session, welcome: Welcome) -> None:
+        """Call `session.set_up` or `session.refuse`."""
+
+    def persist(self) -> bool:
+        """Before anything leaves: what it may depend on is on disk. False: nothing leaves."""
+
+    def on_bad_frame(self, session: Session, error: WireError) -> None: ...
+
+    def on_ended(self, session: Session, end: End) -> None:
+        """Called once per session, whether it ever stood or not."""
+
+
+class Session:
+    """What all transports share. A subclass writes the outbox's chunks and ends the connection."""
+
+    def __init__(self, host: Host, outbox: Outbox, dial: Dial | None = None) -> None:
+        self.host = host
+        self.outbox = outbox
+        self.dial = dial
+        """Set on the side that opened."""
+        self.state = State.OPENING
+        self.peer = ""
+        self.role = ""
+        self.received_bytes = 0
+        self.received_events = 0
+        self.address = ""
+        self.silent = False
+        """A fault, for tests: nothing passes any more, and nobody is told (`silence`)."""
+        self.up_at = 0.0
+        """When it came up, by the loop's clock."""
+        loop = asyncio.get_running_loop()
+        self.settled: asyncio.Future[None] = loop.create_future()
+        """Done once the session is up or ended."""
+        self.ended: asyncio.Future[End] = loop.create_future()
+        self._loop = loop
+        self._handlers: Mapping[type, Handler] = {}
+        self._other: Handler = self._take_first
+        outbox.on_waiting = self._schedule_flush
+        self.send: Callable[[Message], None] = outbox.add
+        """What is sent leaves at the end of this turn of the loop. The hottest call: straight to the outbox."""
+        self._waiters: list[asyncio.Future[None]] = []
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._handshake_timer = loop.call_later(HANDSHAKE_SECONDS, self._on_handshake_timeout)
+
+    # --- Opening
+
+    def welcome(
+        self, peer: str, role: str, answer: Welcome, handlers: Mapping[type, Handler], other: Handler
+    ) -> None:
+        """Accept the peer's Hello; its messages go to `handlers` by their class, and else to `other`."""
+        self.send(answer)
+        self.set_up(peer, role, handlers, other)
+
+    def set_up(self, peer: str, role: str, handlers: Mapping[type, Handler], other: Handler) -> None:
+        self.peer = peer
+        self.role = role
+        self.state = State.UP
+        self.up_at = self._loop.time()
+        self._handlers = {
+            Ping: self._on_ping,
+            Pong: self._ignore,
+            Refused: self._on_refused,
+            Hello: self._on_hello_again,
+            Welcome: self._ignore,
+            **handlers,
+        }
+        self._other = other
+        self._settle()
+
+    def _take_first(self, message: Message) -> None:
+        if self.dial is None and isinstance(message, Hello):
+            self.host.on_hello(self, message)
+        elif self.dial is not None and isinstance(message, Welcome):
+            self.host.on_welcome(self, message)
+        elif isinstance(message, Refused):
+            self._on_refused(message)
+        else:
+            expected = "Hello" if self.dial is None else "Welcome"
+            self.refuse(f"expected {expected}, got {type(message).__name__}")
+
+    def _on_handshake_timeout(self) -> None:
+        self.end(End(f"no session within {HANDSHAKE_SECONDS:g} seconds", refused=False))
+
+    def _settle(self) -> None:
+        self._handshake_timer.cancel()
+        if not self.settled.done():
+            self.settled.set_result(None)
+
+    # --- Receiving
+
+    def take_body(self, body: bytes | memoryview) -> None:
+        try:
+            messages = decode(body)
+            if messages and messages[0].__class__ in EVENT_KINDS:  # so are all others of the body
+                self.received_events += sum([getattr(message, "count", 1) for message in messages])
+            for message in messages:
+                self._handlers.get(message.__class__, self._other)(message)
+        except WireError as error:
+            self.fail(error)
+
+    def fail(self, error: WireError) -> None:
+        """The peer sent what is no message: it is told, and this session ends, no other."""
+        if self.state is not State.ENDED:
+            self.host.on_bad_frame(self, error)
+            self.refuse(str(error))
+
+    def _ignore(self, message: Message) -> None:
+        pass
+
+    def _on_ping(self, message: Ping) -> None:
+        self.send(Pong(message.number))
+
+    def _on_refused(self, message: Refused) -> None:
+        self.end(End(message.reason, refused=True))
+
+    def _on_hello_again(self, message: Hello) -> None:
+        self.refuse("a second Hello on one connection")
+
+    # --- Sending
+
+    def _schedule_flush(self) -> None:
+        self._loop.call_soon(self.flush)
+
+    async def drained(self, below_bytes: int = BACKLOG_BYTES) -> None:
+        """Wait until no more than that waits to leave, or the peer is gone."""
+        while self.state is State.UP and (self.paused or self.outbox.size_bytes > below_bytes):
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def flush(self) -> None:
+        if self.state is State.ENDED or self.silent or not self.host.persist():
+            return
+        outbox = self.outbox
+        outbox.finish_turn()
+        while not self.paused and (chunks := outbox.take()):
+            self.write(chunks)
+        if outbox.overfull:
+            self._on_overfull()
+        elif not self.paused:
+            self._wake()
+
+    def _on_overfull(self) -> None:
+        if not self.outbox.policy.lossless:
+            self._end_unread()
+        elif self._stall_timer is None:
+            self._watch_stall()
+
+    def _watch_stall(self) -> None:
+        taken_bytes = self.outbox.taken_bytes
+        self._stall_timer = self._loop.call_later(STALL_SECONDS, self._check_stall, taken_bytes)
+
+    def _check_stall(self, taken_bytes: int) -> None:
+        self._stall_timer = None
+        if self.state is State.ENDED or not self.outbox.overfull:
+            return
+        if self.outbox.taken_bytes == taken_bytes:
+            self._end_unread()
+        else:
+            self._watch_stall()
+
+    def _end_unread(self) -> None:
+        self.end(End(f"{self.outbox.size_bytes} bytes wait for the peer: it does not read", refused=False))
+        self.abort()
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # --- Ending
+
+    def refuse(self, reason: str) -> None:
+        """Tell the peer why, and end."""
+        if self.state is State.ENDED:
+            return
+        reason = reason[:MAX_REASON_CHARACTERS]
+        self.send(Refused(reason))
+        self.flush()
+        self.end(End(reason, refused=False))
+
+    def silence(self) -> None:
+        """Become a black hole, as behind a cut cable: the peer is told nothing, whatever happens here."""
+        self.silent = True
+        self._handlers = {}
+        self._other = self.send = self._ignore
+        self._wake()
+
+    def end(self, end: End) -> None:
+        """The session is over; the connection closes in its own time."""
+        if self.state is State.ENDED:
+            return
+        self.state = State.ENDED
+        self._handlers = {}
+        self._other = self.send = self._ignore
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        self._settle()
+        self._wake()
+        if not self.silent:
+            self.close_transport()
+        self.ended.set_result(end)
+        self.host.on_ended(self, end)
+
+    # --- What a transport adds
+
+    @property
+    def paused(self) -> bool:
+        """True while the transport wants no more."""
+        raise NotImplementedError
+
+    def write(self, chunks: list[Chunk]) -> None:
+        raise NotImplementedError
+
+    def close_transport(self) -> None:
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        raise NotImplementedError
+
+    async def wait_closed(self) -> None:
+        """Wait until an ended session has given back its connection."""
+
+    def status(self) -> dict[str, object]:
+        return {
+            "peer": self.peer,
+            "role": self.role,
+            "address": self.address,
+            "waiting_bytes": self.outbox.size_bytes,
+            "dropped": self.outbox.dropped,
+            "received_bytes": self.received_bytes,
+            "received_events": self.received_events,
+            "sent_bytes": self.outbox.taken_bytes,
+            "sent_events": self.outbox.sent_events,
+        }

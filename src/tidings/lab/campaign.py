@@ -1,0 +1,105 @@
+"""Random scenarios for the guaranteed overlay, run by the thousand: each seed is one network with its faults.
+
+A run has two phases. While faults come and go, the monitor asserts the invariants (lab/invariants.py). Then
+everything is healed, and the network must come to rest, with nothing lost, repeated or out of order. A seed
+replays its run exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from random import Random
+
+from tidings.drivers.virtual.crash_points import CrashPoints
+from tidings.lab.invariants import InvariantError, OverlayMonitor, unsettled
+from tidings.lab.newcomers import schedule_newcomers
+from tidings.lab.random_scenarios import random_scenario
+from tidings.lab.seeds import CampaignResult, problems_of, run_command, seeds_parser
+from tidings.scenarios.file.expand import expand
+from tidings.scenarios.file.load import parse_scenario
+from tidings.scenarios.simulate import Simulation
+from tidings.scenarios.trace.checkers import exactly_once, fifo, gap_free
+from tidings.scenarios.trace.memory import MemoryWriter
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.virtual.faults import NS_PER_S
+
+CHECK_NS = NS_PER_S // 4
+"""How often the monitor looks at everything."""
+NEWCOMERS_EVERY = 4
+"""In one run of so many brokers join while it lasts."""
+RUNS_EVERY = 2
+"""In one run of so many events are published together, and clients take what comes together as such."""
+RUNS = (1, 1, 2, 3, 8)
+CRASH_POINTS_EVERY = 4
+"""In one run of so many brokers crash before they commit, or before they send."""
+
+
+def replay_command(seed: int) -> str:
+    return f"python -m tidings.lab.campaign --seeds {seed}:{seed + 1} --monitor --keep campaign-{seed}"
+
+
+def run_seed(seed: int, monitor: bool = True) -> CampaignResult:
+    """Runs the scenario of that seed, without touching a disk; whatever goes wrong is among the problems."""
+    writer = MemoryWriter()
+    simulation = Simulation(expand(parse_scenario(random_scenario(seed))), writer)
+    if seed % CRASH_POINTS_EVERY == 2:
+        CrashPoints(simulation.network, simulation.plan.topology.brokers, simulation.duration_ns)
+    watch = OverlayMonitor(simulation.network) if monitor else None
+    if seed % NEWCOMERS_EVERY == 1:
+        schedule_newcomers(
+            simulation, Random(f"{seed}:newcomers"), watch.watch if watch is not None else lambda node: None
+        )
+    if seed % RUNS_EVERY:
+        _in_runs(simulation, Random(f"{seed}:runs"))
+    problems = problems_of(lambda: _run(simulation, writer, watch), InvariantError)
+    steps = simulation.network.schedule.steps
+    return CampaignResult(seed, problems, *writer.counts, steps, replay_command(seed))
+
+
+def _in_runs(simulation: Simulation, random: Random) -> None:
+    for publisher in simulation.publishers:
+        publisher.together = lambda: random.choice(RUNS)
+    for subscriber in simulation.subscribers:
+        subscriber.client.on_start.append(subscriber.take_runs)
+
+
+def _run(simulation: Simulation, writer: MemoryWriter, watch: OverlayMonitor | None) -> Iterator[str]:
+    network = simulation.network
+    network.start()
+    quiet = False
+    for until in range(CHECK_NS, simulation.end_ns + 1, CHECK_NS):
+        network.run(until)
+        if watch is not None:
+            watch.check()
+        if until > simulation.duration_ns:
+            quiet = writer.unanswered() is None and unsettled(network) is None
+            if quiet and until > _rest_ns(simulation):
+                break
+    if not quiet:
+        yield writer.unanswered() or unsettled(network) or "it was quiet, and is not any more"
+    yield from verdicts(writer.trace())
+
+
+def _rest_ns(simulation: Simulation) -> int:
+    """Until when to look on although all is quiet: one run in sixteen has to stay so for long."""
+    long_rest = simulation.plan.scenario.seed % 16 == 0
+    return simulation.duration_ns + (40 * NS_PER_S if long_rest else 0)
+
+
+def verdicts(trace: Trace) -> Iterator[str]:
+    """What the checkers object to."""
+    return (
+        str(verdict) for verdict in (exactly_once(trace), fifo(trace), gap_free(trace)) if not verdict.holds
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = seeds_parser("tidings.lab.campaign", __doc__)
+    parser.add_argument("--monitor", action="store_true", help="assert the invariants while a run goes on")
+    options = parser.parse_args(arguments)
+    return run_command(options, partial(run_seed, monitor=options.monitor), random_scenario)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

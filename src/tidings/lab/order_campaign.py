@@ -1,0 +1,184 @@
+"""Random scenarios with total and causal order, run by the hundred: each seed is one network with its faults.
+
+Whatever happens, no two subscribers see two events in different orders, none sees one before another that caused it
+(order causal), and nothing comes twice. When all faults are over, and nothing was lost for good, every event that was
+confirmed comes to all that are owed it, every subscription is accepted, and nothing waits any more. On a guaranteed
+network that includes subscribers that were killed: they resume, unless a broker lost its disk. A seed replays its run
+exactly.
+
+What may be lost for good: a server that loses its disk when no standby is in step; the order itself, if the witness
+loses its disk as well and a server counts anew; and events, over a service that loses them (`buffer_events` above 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from random import Random
+
+from tidings.core.ordering.subscriber import OrderedSubscriber
+from tidings.drivers.virtual.crash_points import CrashPoints
+from tidings.lab.order_scenarios import order_scenario
+from tidings.lab.seeds import CampaignResult, problems_of, run_command, seeds_parser
+from tidings.scenarios.file.expand import expand
+from tidings.scenarios.file.load import parse_scenario
+from tidings.scenarios.file.schema import CrashFault
+from tidings.scenarios.simulate import Simulation
+from tidings.scenarios.trace.checkers import causal_order, exactly_once, fifo, gap_free, total_order
+from tidings.scenarios.trace.memory import MemoryWriter
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.virtual.faults import NS_PER_S
+
+CHECK_NS = NS_PER_S
+FIRST_LOOK_NS = 15 * NS_PER_S
+"""After the workload: is all at rest? By then a publisher that crashed at its end has been given up."""
+LOOKS = 3
+"""At rest so many times in a row: what was published last may be on its way, and nobody knows to wait for it."""
+MODULE = "tidings.lab.order_campaign"
+CRASH_POINTS_EVERY = 4
+"""In one run of so many brokers and sequencers crash before they commit, or before they send."""
+RUNS = (1, 1, 1, 2, 3, 8)
+"""Events that are published together, in every second run."""
+ORDERED = frozenset({"causal", "total"})
+
+
+def replay_command(seed: int) -> str:
+    return f"python -m {MODULE} --seeds {seed}:{seed + 1} --keep order-{seed}"
+
+
+def run_seed(seed: int) -> CampaignResult:
+    """Runs the scenario of that seed, without touching a disk; whatever goes wrong is among the problems."""
+    writer = MemoryWriter()
+    simulation = Simulation(expand(parse_scenario(order_scenario(seed))), writer)
+    random = Random(f"{seed}:runs")
+    for publisher in simulation.publishers if seed % 2 else ():
+        publisher.together = lambda: random.choice(RUNS)
+    if seed % CRASH_POINTS_EVERY == 2:
+        CrashPoints(simulation.network, keepers(simulation), simulation.duration_ns)
+    if seed % CRASH_POINTS_EVERY > 1:
+        CrashPoints(simulation.network, resuming(simulation), simulation.duration_ns)
+    problems = problems_of(partial(_run, simulation, writer), AssertionError)
+    steps = simulation.network.schedule.steps
+    return CampaignResult(seed, problems, *writer.counts, steps, replay_command(seed))
+
+
+def keepers(simulation: Simulation) -> list[str]:
+    """The nodes that keep a store, where a node may crash at all: best effort loses what is on its way then."""
+    ordering = simulation.ordering
+    if ordering is None or not (simulation.guaranteed or ordering.patience):
+        return []
+    brokers = simulation.plan.topology.brokers if simulation.guaranteed else ()
+    return [*brokers, *(node.name for node in ordering.nodes)]
+
+
+def resuming(simulation: Simulation) -> list[str]:
+    """The subscribers that tell their brokers how far they have come."""
+    clients = [subscriber.client for subscriber in simulation.subscribers]
+    return [client.node.node for client in clients if client.resumes]
+
+
+def _run(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
+    network = simulation.network
+    network.start()
+    looks = 0
+    for until in range(CHECK_NS, simulation.end_ns + 1, CHECK_NS):
+        network.run(until)
+        if until >= simulation.duration_ns + FIRST_LOOK_NS:
+            looks = 0 if any(unfinished(simulation, writer)) else looks + 1
+        if looks == LOOKS:
+            break
+    yield from unfinished(simulation, writer)
+    for publisher in simulation.publishers:
+        publisher.close()
+    yield from verdicts(simulation, writer.trace())
+    if simulation.ordering is not None:
+        yield from simulation.ordering.misbehaviour
+
+
+def verdicts(simulation: Simulation, trace: Trace) -> Iterator[str]:
+    """What the checkers object to."""
+    found = [exactly_once(trace)]
+    if simulation.guaranteed:
+        found.append(fifo(trace, orders=frozenset({"none", "fifo"})))
+    if not may_count_anew(simulation):
+        found.append(total_order(trace, orders=ORDERED))
+        found.append(causal_order(trace, orders=frozenset({"causal"})))
+    if loses_nothing(simulation):
+        found.append(gap_free(trace, confirmed_only=True))
+    yield from (str(verdict) for verdict in found if not verdict.holds)
+
+
+def loses_nothing(simulation: Simulation) -> bool:
+    """Every event is owed: the service delivers all, and no server is lost."""
+    ordering = simulation.plan.ordering
+    return (ordering is None or not ordering.buffer_events) and not (
+        may_be_lost(simulation) and (without_a_voice(simulation) or may_count_anew(simulation))
+    )
+
+
+def forgetful(simulation: Simulation) -> set[str]:
+    """The brokers that lose their disks, and what is beside them."""
+    return {
+        name
+        for planned in simulation.plan.faults
+        if isinstance(planned.fault, CrashFault) and planned.fault.state == "lost"
+        for name in planned.fault.nodes
+    }
+
+
+def may_count_anew(simulation: Simulation) -> bool:
+    """A server and its witness may both have lost their disks, and with them that it ever counted."""
+    ordering, lost = simulation.plan.ordering, forgetful(simulation)
+    servers = () if ordering is None else ordering.servers
+    return any(len({server.broker, server.standby, server.witness} & lost) > 1 for server in servers)
+
+
+def may_be_lost(simulation: Simulation) -> bool:
+    """A server may have lost its disk at a time when nobody else had its state."""
+    ordering, lost = simulation.plan.ordering, forgetful(simulation)
+    servers = () if ordering is None else ordering.servers
+    alone = any(server.standby is None and server.broker in lost for server in servers)
+    return alone or (bool(lost) and len(simulation.plan.faults) > 1)
+
+
+def without_a_voice(simulation: Simulation) -> list[str]:
+    if simulation.ordering is None:
+        return []
+    servers = simulation.ordering.summary()["servers"]
+    return [name for name, server in servers.items() if server["status"] != "active"]
+
+
+def unfinished(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
+    """What should have come to an end."""
+    silent = without_a_voice(simulation)
+    if silent and not may_be_lost(simulation):
+        yield f"nobody speaks for {', '.join(silent)}"
+    if not loses_nothing(simulation):
+        return
+    unanswered = writer.unanswered()
+    if unanswered is not None and "was never accepted" in unanswered:
+        yield unanswered
+    if simulation.ordering is not None:
+        yield from simulation.ordering.broken
+        yield from () if forgetful(simulation) else simulation.ordering.not_resumed
+        for subscriber in ordered_subscribers(simulation):
+            yield from simulation.ordering.mistaken(subscriber)
+    waiting = [publisher.waiting for publisher in simulation.publishers]
+    waiting += [subscriber.waiting for subscriber in simulation.subscribers]
+    yield from filter(None, waiting)
+
+
+def ordered_subscribers(simulation: Simulation) -> Iterator[OrderedSubscriber]:
+    """As the servers know them."""
+    for subscriber in simulation.subscribers:
+        module = subscriber.client.module
+        yield from () if module is None else module.subscribers
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = seeds_parser(MODULE, __doc__).parse_args(arguments)
+    return run_command(options, run_seed, order_scenario)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,122 @@
+"""The campaign of random networks on Spark: one task per block of seeds (lab/campaign.py runs a seed).
+
+    python -m tidings.lab.spark_campaign --seeds 0:100000 --master 'local[*]' --out campaign
+
+writes two Parquet tables: `OUT/seeds` with a row per seed, and `OUT/failures` with the problems of those that
+failed and the commands that replay them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
+
+from tidings.lab.campaign import replay_command, run_seed
+from tidings.lab.seeds import CampaignResult, parse_seeds
+from tidings.spark.session import spark_session
+
+SEEDS_PER_TASK = 50
+SCHEMA = "seed long, failed boolean, problems array<string>, replay string, published long, delivered long, steps long"
+COLUMNS = pa.schema(
+    [
+        ("seed", pa.int64()),
+        ("failed", pa.bool_()),
+        ("problems", pa.list_(pa.string())),
+        ("replay", pa.string()),
+        ("published", pa.int64()),
+        ("delivered", pa.int64()),
+        ("steps", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a campaign came to; `first_failures` are the commands that replay the first ones."""
+
+    seeds: int
+    failed: int
+    published: int
+    delivered: int
+    first_failures: tuple[str, ...]
+
+    def __str__(self) -> str:
+        counts = f"{self.seeds} seeds, {self.failed} failed, {self.published} published, {self.delivered} delivered"
+        return "\n".join([counts, *self.first_failures])
+
+
+def row(result: CampaignResult) -> dict[str, Any]:
+    return {
+        "seed": result.seed,
+        "failed": result.failed,
+        "problems": list(result.problems),
+        "replay": replay_command(result.seed) if result.failed else None,
+        "published": result.published,
+        "delivered": result.delivered,
+        "steps": result.steps,
+    }
+
+
+def run_batches(batches: Iterable[Any]) -> Iterator[Any]:
+    """Runs the seeds of a task, record batch by record batch."""
+    for batch in batches:
+        rows = [row(run_seed(seed, monitor=True)) for seed in batch.column("id").to_pylist()]
+        yield pa.RecordBatch.from_pylist(rows, schema=COLUMNS)
+
+
+def with_results(seeds: DataFrame) -> DataFrame:
+    """The seeds (a column `id`) with what each of them did."""
+    return seeds.mapInArrow(run_batches, SCHEMA)
+
+
+def failures(results: DataFrame) -> DataFrame:
+    return results.where("failed").select("seed", "problems", "replay").orderBy("seed")
+
+
+def run_campaign(seeds: range, master: str | None, out: Path) -> Summary:
+    """Runs all seeds and writes `out/seeds` and `out/failures`.
+
+    In the session that is active, if there is one; else in one of its own, at `master`.
+    """
+    with spark_session(master, app="tidings campaign") as session:
+        return _run_campaign(session, seeds, out)
+
+
+def _run_campaign(session: SparkSession, seeds: range, out: Path) -> Summary:
+    tasks = -(-len(seeds) // SEEDS_PER_TASK)
+    results_path, failures_path = str(out / "seeds"), str(out / "failures")
+    to_run = session.range(seeds.start, seeds.stop, 1, numPartitions=tasks)
+    with_results(to_run).write.mode("overwrite").parquet(results_path)
+    results = session.read.parquet(results_path)  # what was computed once is not computed again
+    failures(results).coalesce(1).write.mode("overwrite").parquet(failures_path)
+    totals = results.agg(
+        F.count("*").alias("seeds"),
+        F.count_if("failed").alias("failed"),
+        F.sum("published").alias("published"),
+        F.sum("delivered").alias("delivered"),
+    ).first()
+    assert totals is not None  # an aggregate without groups has one row
+    first = [found["replay"] for found in failures(results).take(10)]
+    return Summary(totals["seeds"], totals["failed"], totals["published"], totals["delivered"], tuple(first))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tidings.lab.spark_campaign")
+    parser.add_argument("--seeds", type=parse_seeds, required=True, metavar="A:B", help="from A to before B")
+    parser.add_argument("--master", metavar="URL", help="where Spark runs, such as local[*]")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the tables go")
+    options = parser.parse_args(arguments)
+    summary = run_campaign(options.seeds, options.master, options.out)
+    print(summary)
+    return 1 if summary.failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,1 +1,0 @@
-"""Total and causal order for applications: where sequencer servers stand."""

@@ -1,1 +1,0 @@
-"""Recovery of lost events by gossip: numbering, loss detection, cache, blocks, partners, rounds."""

@@ -1,1 +1,0 @@
-"""Total and causal notification order over any event service (paper: ordering): servers, publishers, subscribers."""

@@ -1,0 +1,58 @@
+"""What the publisher of a scenario publishes and when: the same in a simulated and in a live run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import NamedTuple
+
+from tidings.core.filters.language.predicates import Scalar
+from tidings.scenarios.file.schema import (
+    Attribute,
+    BoolAttribute,
+    ChoiceAttribute,
+    FloatAttribute,
+    IntAttribute,
+    Publisher,
+)
+
+NS_PER_S = 1_000_000_000
+
+
+class Arrival(NamedTuple):
+    due_ns: int
+    topic: str
+    attributes: dict[str, Scalar]
+
+
+def arrivals(plan: Publisher, seed: int, end_ns: int) -> Iterator[Arrival]:
+    """By the plan's clock, before that time."""
+    random = Random(f"{seed}:publisher:{plan.name}")
+    samplers = {name: _sampler(attribute, random) for name, attribute in sorted(plan.attributes.items())}
+    topics, rate_hz, is_poisson = plan.topics, plan.rate_hz, plan.arrival == "poisson"
+    due_s = plan.start_s
+    number = 0
+    while plan.count is None or number < plan.count:
+        if is_poisson:
+            due_s += random.expovariate(rate_hz)
+        elif number:
+            due_s += 1.0 / rate_hz
+        due_ns = round(due_s * NS_PER_S)
+        if due_ns >= end_ns:
+            return
+        attributes = {name: sample() for name, sample in samplers.items()}
+        topic = topics[0] if len(topics) == 1 else random.choice(topics)
+        yield Arrival(due_ns, topic, attributes)
+        number += 1
+
+
+def _sampler(attribute: Attribute, random: Random) -> Callable[[], Scalar]:
+    match attribute:
+        case IntAttribute(low=low, high=high):
+            return lambda: random.randint(low, high)
+        case FloatAttribute(low=least, high=most):
+            return lambda: random.uniform(least, most)
+        case ChoiceAttribute(values=values):
+            return lambda: random.choice(values)
+        case BoolAttribute():
+            return lambda: random.random() < 0.5

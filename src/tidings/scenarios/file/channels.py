@@ -1,0 +1,72 @@
+"""What a link does to a message, drawn from a seeded generator: how long it takes, whether it is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import log
+from random import Random
+
+from tidings.scenarios.file.schema import (
+    BernoulliLoss,
+    ConstantDelay,
+    Delay,
+    EmpiricalDelay,
+    GilbertLoss,
+    LognormalDelay,
+    Loss,
+    NormalDelay,
+    UniformDelay,
+)
+
+NS_PER_MS = 1_000_000
+
+
+def delay_sampler(delay: Delay, random: Random) -> Callable[[], int]:
+    """Draws delays in nanoseconds; never below zero."""
+    match delay:
+        case ConstantDelay():
+            constant_ns = round(delay.value * NS_PER_MS)
+            return lambda: constant_ns
+        case UniformDelay():
+            low_ns, high_ns = delay.low * NS_PER_MS, delay.high * NS_PER_MS
+            span_ns, draw = high_ns - low_ns, random.random
+            return lambda: int(low_ns + span_ns * draw())  # as `random.uniform`, without a call of it
+        case NormalDelay():
+            mean_ns, std_ns = delay.mean * NS_PER_MS, delay.std * NS_PER_MS
+            return lambda: max(0, int(random.gauss(mean_ns, std_ns)))
+        case LognormalDelay():
+            median_log, sigma = log(delay.median * NS_PER_MS), delay.sigma
+            return lambda: int(random.lognormvariate(median_log, sigma))
+        case EmpiricalDelay():
+            values_ns = [round(value * NS_PER_MS) for value in delay.values]
+            return lambda: random.choice(values_ns)
+
+
+def loss_sampler(loss: Loss, random: Random) -> Callable[[], bool] | None:
+    """Draws whether the next message is lost; None if none ever is."""
+    match loss:
+        case BernoulliLoss() if loss.rate > 0:
+            rate = loss.rate
+            return lambda: random.random() < rate
+        case GilbertLoss() if loss.rate > 0:
+            return GilbertChannel(loss.rate, loss.burst, random)
+        case _:
+            return None
+
+
+class GilbertChannel:
+    """Two states, one step per message: the bad state loses everything and lasts `burst` messages on average.
+
+    In the long run `rate` of all messages are lost: rate = enter / (enter + leave).
+    """
+
+    def __init__(self, rate: float, burst: float, random: Random) -> None:
+        self._leave = 1.0 / burst
+        self._enter = min(1.0, rate * self._leave / (1.0 - rate))
+        self._random = random
+        self._bad = random.random() < rate
+
+    def __call__(self) -> bool:
+        lost = self._bad
+        self._bad = self._random.random() >= self._leave if lost else self._random.random() < self._enter
+        return lost

@@ -1,0 +1,283 @@
+"""The books of a live scenario: what client processes report goes into the trace and is remembered here.
+
+Remembered is what it takes to say whether anything is still under way, and to start a crashed subscriber again
+with what its disk would hold. The numbers of the summary come from the trace, not from here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from msgspec import structs
+
+from tidings.core.client.bookmark import Reached
+from tidings.core.errors import ScenarioError
+from tidings.core.events.subscription import Interest, Order, Subscription
+from tidings.core.filters.language.predicates import Scalar
+from tidings.core.filters.matching.interest_index import InterestIndex
+from tidings.core.structures.recent_ids import RecentIds
+from tidings.scenarios.file.expand import PlannedSubscriber
+from tidings.scenarios.file.ordering import ORDERS
+from tidings.scenarios.live import facts as words
+from tidings.scenarios.live.facts import Held, SubscriberWork
+from tidings.scenarios.trace.writer import TraceWriter
+
+NEVER = 2**63 - 1
+
+
+class Account:
+    """One subscription: from when to when what is published is owed to it, and how much of that came."""
+
+    __slots__ = ("accepted_ns", "arrived", "cancelled_ns", "ended", "first_time", "interest", "request")
+
+    def __init__(self, request: words.Requested, interest: Interest) -> None:
+        self.request = request
+        self.interest = interest
+        self.accepted_ns = NEVER
+        self.cancelled_ns = NEVER
+        self.ended = False
+        self.arrived = 0
+        self.first_time = RecentIds().first_time
+
+    @property
+    def open(self) -> bool:
+        return self.accepted_ns != NEVER and not self.ended
+
+    @property
+    def held(self) -> Held:
+        cancelled_ns = None if self.cancelled_ns == NEVER else self.cancelled_ns
+        request = self.request
+        accepted = self.accepted_ns != NEVER
+        return Held(request.subscription, request.topics, request.at_ns, accepted, cancelled_ns)
+
+
+class Subscriber:
+    """One subscriber of the plan, and how far it has come."""
+
+    def __init__(self, plan: PlannedSubscriber, *, kept: bool) -> None:
+        self.plan = plan
+        self.kept = kept
+        """Over a crash its subscriptions go on."""
+        self.accounts: dict[str, Account] = {}
+        self.marks: dict[str, dict[str, int]] = {}
+        self.steps = 0
+        self.position = 0
+        self.entries: tuple[str, ...] = ()
+        self.broken_after = 0
+        """With an order: after so many steps it was given up."""
+        self.forgotten = 0
+        """So many subscriptions it had then."""
+        self.reached: Reached | None = None
+        self.crashed_ns: int | None = None
+
+    @property
+    def ordered(self) -> bool:
+        return self.plan.order in ORDERS
+
+    def work(self, *, keep_marks: bool) -> SubscriberWork:
+        """What it has still to do; without marks it has forgotten what it was shown."""
+        plan = self.plan
+        work = SubscriberWork(
+            plan.name,
+            plan.at,
+            plan.filter,
+            plan.order,
+            plan.timeline,
+            done=self.steps,
+            made=len(self.accounts),
+            kept=self.kept,
+        )
+        if self.ordered and not self.kept:
+            return structs.replace(work, topics=self._topics, entries=self.entries)
+        accounts = [*self.accounts.values()][self.forgotten :]
+        if self.kept and accounts:
+            work = structs.replace(work, begun=accounts[0].request.topics)
+        if self.ordered:
+            return structs.replace(
+                work,
+                held=tuple(account.held for account in accounts),
+                reached=self.reached if keep_marks else None,
+                crashed_ns=self.crashed_ns,
+            )
+        return structs.replace(
+            work,
+            held=tuple(account.held for account in accounts if not account.ended),
+            marks=self.marks if keep_marks else {},
+        )
+
+    def crashed(self, at_ns: int) -> list[Account]:
+        """Those that end with the crash."""
+        self.crashed_ns = at_ns
+        if not self.ordered:
+            return []
+        accounts = [*self.accounts.values()]
+        return accounts[: self.forgotten] if self.kept else accounts
+
+    @property
+    def _topics(self) -> tuple[str, ...] | None:
+        return self.plan.timeline[self.steps - 1].topics if self.steps > self.broken_after else None
+
+
+class Ledger:
+    """`keeps`: brokers keep the subscriptions of clients that are down. `resumes`: so do those who give the order."""
+
+    def __init__(
+        self,
+        writer: TraceWriter,
+        subscribers: tuple[PlannedSubscriber, ...],
+        *,
+        keeps: bool = False,
+        resumes: bool = False,
+    ) -> None:
+        self.subscribers = {
+            plan.name: Subscriber(plan, kept=resumes if plan.order in ORDERS else keeps)
+            for plan in subscribers
+        }
+        self.missed = 0
+        """Events that a broker said it had given up."""
+        self.stamped = 0
+        """Events that got their number, with so many entries of timestamps in all."""
+        self.stamp_entries = 0
+        self.broken: list[str] = []
+        """Subscribers whose order was given up, and why."""
+        self._writer = writer
+        self._unconfirmed: set[str] = set()
+        self._unaccepted: set[tuple[str, str]] = set()
+        self._events: list[tuple[str, dict[str, Scalar], int]] = []
+        self._owed: dict[tuple[str, str], int] | None = None
+        """By subscription; None: to be counted again."""
+
+    @property
+    def under_way(self) -> bool:
+        """True while anything is asked for and not answered, or owed to a subscriber and not delivered.
+
+        What a publisher had not been confirmed when it crashed never will be: then this stays true.
+        """
+        if self._unconfirmed or self._unaccepted:
+            return True
+        if self._owed is None:
+            self._owed = self._count_owed()
+        return any(self._account(*key).arrived < owed for key, owed in self._owed.items())
+
+    def _count_owed(self) -> dict[tuple[str, str], int]:
+        accounts = {
+            (name, account.request.subscription): account
+            for name, subscriber in self.subscribers.items()
+            for account in subscriber.accounts.values()
+            if account.open
+        }
+        index: InterestIndex[tuple[str, str]] = InterestIndex()
+        for key, account in accounts.items():
+            index.add(key, account.interest.topics, account.interest.pattern)
+        owed = dict.fromkeys(accounts, 0)
+        for topic, attributes, at_ns in self._events:
+            for key in index.match(topic, partial(dict, attributes)):
+                owed[key] += accounts[key].accepted_ns <= at_ns < accounts[key].cancelled_ns
+        return owed
+
+    def _account(self, subscriber: str, subscription: str) -> Account:
+        return self.subscribers[subscriber].accounts[subscription]
+
+    # --- What is reported
+
+    def take(self, fact: words.Fact) -> None:
+        match fact:
+            case words.Delivered():
+                self._on_delivered(fact)
+            case words.Published():
+                self._on_published(fact)
+            case words.Confirmed(source, first, last, at_ns):
+                for sequence in range(first, last + 1):
+                    self._writer.confirmed(f"{source}:{sequence}", at_ns)
+                    self._unconfirmed.discard(f"{source}:{sequence}")
+            case words.Missed(first=first, last=last):
+                self.missed += last - first + 1
+            case words.StepTaken(subscriber):
+                self.subscribers[subscriber].steps += 1
+            case words.Stamped(entries):
+                self.stamped += 1
+                self.stamp_entries += entries
+            case words.Entries(subscriber, names):
+                self.subscribers[subscriber].entries = names
+            case words.Broken(subscriber, reason):
+                self.broken.append(f"{subscriber}: {reason}")
+                known = self.subscribers[subscriber]
+                known.broken_after, known.forgotten, known.reached = known.steps, len(known.accounts), None
+            case words.Failed(reason):
+                raise ScenarioError(reason)
+            case words.Ready():
+                pass
+            case _:
+                self._on_subscription(fact)
+
+    def crashed(self, name: str, at_ns: int) -> None:
+        """A client is gone. With an order that begins anew its subscription ends there."""
+        subscriber = self.subscribers.get(name)
+        for account in () if subscriber is None else subscriber.crashed(at_ns):
+            subscription = account.request.subscription
+            if account.cancelled_ns == NEVER:
+                self._on_subscription(words.Cancelled(name, subscription, at_ns))
+            self._on_subscription(words.Ended(name, subscription))
+
+    def _on_published(self, fact: words.Published) -> None:
+        event_id = f"{fact.source}:{fact.sequence}"
+        attributes: dict[str, Scalar] = {**fact.attributes}
+        self._writer.published(
+            event_id, fact.source, fact.sequence, fact.topic, attributes, fact.size_bytes, fact.at_ns
+        )
+        self._unconfirmed.add(event_id)
+        self._events.append((fact.topic, attributes, fact.at_ns))
+        self._owed = None
+
+    def _on_subscription(self, fact: words.Fact) -> None:
+        self._owed = None
+        match fact:
+            case words.Requested():
+                self._on_requested(fact)
+            case words.Accepted(subscriber, subscription, at_ns, reached):
+                self._note_reached(subscriber, reached)
+                self._unaccepted.discard((subscriber, subscription))
+                self._account(subscriber, subscription).accepted_ns = at_ns
+                self._writer.accepted(subscriber, subscription, at_ns)
+            case words.Cancelled(subscriber, subscription, at_ns):
+                self._unaccepted.discard((subscriber, subscription))
+                self._account(subscriber, subscription).cancelled_ns = at_ns
+                self._writer.cancelled(subscriber, subscription, at_ns)
+            case words.Ended(subscriber, subscription):
+                self._account(subscriber, subscription).ended = True
+                self.subscribers[subscriber].marks.pop(subscription, None)
+
+    def _note_reached(self, subscriber: str, reached: Reached | None) -> None:
+        if reached is not None:
+            self.subscribers[subscriber].reached = reached
+
+    def _on_requested(self, fact: words.Requested) -> None:
+        subscriber = self.subscribers[fact.subscriber]
+        plan = subscriber.plan
+        interest = Subscription(fact.subscription, fact.topics, plan.filter, Order(plan.order)).interest()
+        subscriber.accounts[fact.subscription] = Account(fact, interest)
+        self._unaccepted.add((fact.subscriber, fact.subscription))
+        self._writer.subscribed(
+            plan.name, fact.subscription, fact.topics, plan.filter, plan.order, fact.at_ns
+        )
+
+    def _on_delivered(self, fact: words.Delivered) -> None:
+        subscriber = self.subscribers[fact.subscriber]
+        event_id = f"{fact.source}:{fact.sequence}"
+        self._note_reached(fact.subscriber, fact.reached)
+        self._writer.delivered(
+            fact.subscriber,
+            fact.subscription,
+            subscriber.position,
+            event_id,
+            fact.at_ns,
+            fact.out_of_order,
+            fact.recovered_by or None,
+        )
+        subscriber.position += 1
+        marks = subscriber.marks.setdefault(fact.subscription, {})
+        marks[fact.source] = max(fact.sequence, marks.get(fact.source, 0))
+        account = subscriber.accounts[fact.subscription]
+        owed = account.accepted_ns <= fact.published_ns < account.cancelled_ns
+        if owed and account.first_time(fact.source, 0, fact.sequence):
+            account.arrived += 1

@@ -1,0 +1,209 @@
+"""What a client of a live scenario has in the network: its broker and, where there is an order, the sequencers.
+
+A publisher and a subscriber of one name share it, as their roles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+
+from tidings.core.client.application import Application
+from tidings.core.client.session import Session
+from tidings.core.errors import ConnectionFailed
+from tidings.core.events.subscription import Subscription
+from tidings.core.ordering.layout import Layout, parse_layout
+from tidings.core.ordering.module import OrderingModule
+from tidings.core.ordering.subscriber import Patience
+from tidings.drivers.address import Address
+from tidings.drivers.sockets.client import ClientConnection
+from tidings.drivers.sockets.sequencing import SequencersRefused, SequencingConnection
+from tidings.scenarios.live import facts as words
+from tidings.scenarios.live.facts import Go, OrderingWork
+from tidings.scenarios.virtual.faults import NS_PER_S
+from tidings.scenarios.virtual.sequencers import NS_PER_MS
+
+RETRY_S = 0.2
+"""Between attempts to reach somebody, for a client that starts while all are away."""
+
+LOOK_S = 0.02
+ROUNDING_S = 0.002
+"""Event loops count milliseconds, and may be early by one."""
+
+
+def report(fact: words.Fact) -> None:
+    """Tell the conductor, at once: a line that waits here would be lost with the process."""
+    sys.stdout.buffer.write(words.line_of(fact))
+    sys.stdout.buffer.flush()
+
+
+class Role:
+    """What a client does in the scenario, with the common clock once there is one."""
+
+    go: Go
+
+    def __init__(self, name: str, link: LiveLink) -> None:
+        self.name = name
+        self.link = link
+        link.roles.append(self)
+
+    async def run(self) -> None:
+        raise NotImplementedError
+
+    async def until(self, at_ns: int) -> None:
+        """That time, or now; others get their turn in any case."""
+        await asyncio.sleep(max(0, at_ns - self.go.now) / NS_PER_S)
+        if self.go.now < at_ns:
+            await asyncio.sleep(ROUNDING_S)
+
+    def on_fact(self, fact: object) -> None:
+        """Facts that another role of the client cares for come here, too."""
+        raise NotImplementedError
+
+    def on_open(self) -> None:
+        """The client is there, with all that it needs."""
+
+    def on_connection_lost(self) -> None:
+        """With the broker."""
+
+    def on_subscribing(self, name: str) -> None:
+        """The application asks the network for a subscription of that name."""
+
+
+class Sequencers:
+    """The way to those who number events, and how long what they numbered is waited for."""
+
+    def __init__(self, work: OrderingWork, *, all_are_there: bool) -> None:
+        self.layout: Layout = parse_layout(work.layout)
+        self.patience: Patience | None = None
+        if work.buffer_events:
+            self.patience = Patience(work.buffer_events, round(work.ttl_ms * NS_PER_MS))
+        self._addresses = tuple(work.nodes.values())
+        self._all = all_are_there
+        self._connection: SequencingConnection | None = None
+
+    @property
+    def module(self) -> OrderingModule:
+        assert self._connection is not None, "it is not open"
+        return self._connection.module
+
+    async def open(self, name: str, emit: Callable[[object], None]) -> None:
+        """Until one of them takes it; at the start of the scenario, when all are there, until all do."""
+        connection = self._connection = await self._open_one(name, emit)
+        enough = not self._all
+        while not enough:
+            await asyncio.sleep(LOOK_S)
+            enough = all(connection.nodes.values())
+
+    async def _open_one(self, name: str, emit: Callable[[object], None]) -> SequencingConnection:
+        while True:
+            connection = SequencingConnection(self._addresses, name, emit=emit, layout=self.layout)
+            try:
+                await connection.open()
+            except ConnectionFailed:
+                await asyncio.sleep(RETRY_S)
+            else:
+                return connection
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+
+class _Told:
+    """The session with the broker; roles hear of subscriptions before the network does."""
+
+    def __init__(self, link: LiveLink) -> None:
+        self._link = link
+        session = self._session = link.session
+        self.bookmarks = session.bookmarks
+        self.identity = session.identity
+        self.reserve = session.reserve
+        self.publish_as = session.publish_as
+        self.publish_stretch = session.publish_stretch
+        self.unsubscribe = session.unsubscribe
+
+    @property
+    def next_sequence(self) -> int:
+        return self._session.next_sequence
+
+    def subscribe(self, *subscriptions: Subscription) -> None:
+        for role in self._link.roles:
+            for subscription in subscriptions:
+                role.on_subscribing(subscription.id)
+        self._link.session.subscribe(*subscriptions)
+
+
+class LiveLink:
+    def __init__(
+        self, name: str, address: Address, incarnation: int, sequencers: Sequencers | None = None
+    ) -> None:
+        self.name = name
+        self.roles: list[Role] = []
+        self.sequencers = sequencers
+        self._was_connected = False
+        self._closing = False
+        self.application: Application
+        """Between the roles and the network."""
+        self.connection = ClientConnection(
+            address,
+            name,
+            emit=self._on_session_fact,
+            on_connection=self._on_connection,
+            incarnation=incarnation,
+            acknowledges=False,
+        )
+
+    @property
+    def session(self) -> Session:
+        return self.connection.client.session
+
+    def numbers(self, topic: str) -> bool:
+        """Events there wait for a number."""
+        return self.sequencers is not None and self.sequencers.layout.rank_of(topic) is not None
+
+    async def open(self) -> None:
+        """Until its broker takes it, which may be down, or cut off; and a sequencer, where there is an order."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._open_connection())
+            if self.sequencers is not None:
+                tasks.create_task(self.sequencers.open(self.name, self._on_session_fact))
+        if self.sequencers is not None:
+            self.application.add_order(self.sequencers.module, patience=self.sequencers.patience)
+        for role in self.roles:
+            role.on_open()
+
+    async def _open_connection(self) -> None:
+        while True:
+            try:
+                return await self.connection.open()
+            except ConnectionFailed:
+                await asyncio.sleep(RETRY_S)
+
+    async def close(self) -> None:
+        self._closing = True
+        await self.connection.close()
+        if self.sequencers is not None:
+            await self.sequencers.close()
+
+    def _on_session_fact(self, fact: object) -> None:
+        """The broker's, or the sequencers'."""
+        self.application.on_fact(fact)
+
+    def on_fact(self, fact: object) -> None:
+        if isinstance(fact, SequencersRefused) and not self._closing:
+            report(words.Failed(f"client {self.name!r}: {fact.reason}"))
+        for role in self.roles:
+            role.on_fact(fact)
+
+    def _on_connection(self, up: bool, reason: str) -> None:
+        if up and not self._was_connected:
+            self._was_connected = True
+            self.session.takes_runs = self.sequencers is not None
+            self.application = Application(_Told(self), self.on_fact, lingers=True)
+        elif not up and self.connection.closed and not self._closing:
+            report(words.Failed(f"client {self.name!r}: {reason}"))
+        elif not up:
+            for role in self.roles:
+                role.on_connection_lost()

@@ -1,0 +1,92 @@
+"""One process of a live scenario: publishers and subscribers of the plan.
+
+Started by `tidings up --scenario` as `python -m tidings.scenarios.live.process`. It reads its work from stdin and ends
+when that closes; what its applications do and are told goes to stdout, line by line (`scenario_facts`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+
+from tidings.drivers.processes.control import wake_when_orphaned
+from tidings.drivers.processes.stdin import stdin_lines
+from tidings.scenarios.live import facts as words
+from tidings.scenarios.live.client import LivePublisher, LiveSubscriber
+from tidings.scenarios.live.facts import Go, Work
+from tidings.scenarios.live.link import LiveLink, Role, Sequencers, report
+
+
+def make_links(work: Work) -> list[LiveLink]:
+    """One for each name. Subscribers first: of what is due in the same instant, asking comes before publishing."""
+    places = {one.name: one.at for one in work.subscribers}
+    places |= {one.plan.name: one.plan.at for one in work.publishers}
+    lives = {one.plan.name: one.lives for one in work.publishers}
+    links = {}
+    for name, at in places.items():
+        sequencers = None
+        if work.ordering is not None:
+            sequencers = Sequencers(work.ordering, all_are_there=work.go is None)
+        links[name] = LiveLink(name, work.brokers[at], lives.get(name, 0), sequencers)
+    for subscriber in work.subscribers:
+        LiveSubscriber(subscriber, links[subscriber.name])
+    for publisher in work.publishers:
+        LivePublisher(publisher, links[publisher.plan.name], work.seed, work.end_ns)
+    return list(links.values())
+
+
+async def lines() -> AsyncIterator[bytes]:
+    async for several in stdin_lines():
+        for line in several:
+            yield line
+
+
+async def work_until_told() -> None:
+    """Until stdin ends, or an error, which the conductor hears of."""
+    orders = lines()
+    work = words.decode_work(await anext(orders))
+    started: asyncio.Future[Go] = asyncio.get_running_loop().create_future()
+    if work.go is not None:
+        started.set_result(work.go)
+    links = make_links(work)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            life = tasks.create_task(live(links, started))
+            async for line in orders:
+                started.set_result(words.decode_go(line))
+            life.cancel()
+    finally:
+        await asyncio.gather(*(link.close() for link in links))
+
+
+async def live(links: Sequence[LiveLink], started: asyncio.Future[Go]) -> None:
+    roles = [role for link in links for role in link.roles]
+    roles.sort(key=lambda role: isinstance(role, LivePublisher))
+    try:
+        if started.done():
+            give_start(roles, started.result())
+        await asyncio.gather(*(link.open() for link in links))
+        report(words.Ready())
+        give_start(roles, await started)
+        await asyncio.gather(*(role.run() for role in roles))
+    except Exception as error:
+        report(words.Failed(f"a client process: {type(error).__name__}: {error}"))
+        raise
+
+
+def give_start(roles: Sequence[Role], go: Go) -> None:
+    for role in roles:
+        role.go = go
+
+
+def main() -> None:
+    from tidings.drivers.sockets.loop import run
+
+    wake_when_orphaned()
+    with suppress(BrokenPipeError, StopAsyncIteration):
+        run(work_until_told())
+
+
+if __name__ == "__main__":
+    main()

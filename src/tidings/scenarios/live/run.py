@@ -1,0 +1,404 @@
+"""`tidings up --scenario`: a scenario in wall time, with real processes over loopback (design: the scenario file).
+
+The plan is that of the simulator. Brokers, sequencers, publishers and subscribers are processes; crash is kill -9,
+pause is SIGSTOP, links and partitions are cut at the sockets of brokers and sequencers. Whatever happens, no process
+is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from time import monotonic_ns, perf_counter, time_ns
+from typing import Any
+
+import msgspec
+
+from tidings.bus.connect import connect
+from tidings.bus.host import ApplicationHost
+from tidings.core.errors import ConnectionFailed, ScenarioError, TidingsError
+from tidings.drivers.address import Address
+from tidings.drivers.processes.brokers import BrokerNetwork, BrokerProcess, EpidemicNetwork, GuaranteedNetwork
+from tidings.drivers.processes.topology_file import check_size
+from tidings.drivers.sockets.guaranteed import store_path
+from tidings.scenarios.file.expand import Plan, PlannedFault, expand
+from tidings.scenarios.file.order_nodes import host_of, order_node
+from tidings.scenarios.file.schema import (
+    LinkFault,
+    LossFault,
+    Network,
+    NoLoss,
+    Scenario,
+    SlowFault,
+)
+from tidings.scenarios.live.facts import Go, Interval, PublisherWork, Work
+from tidings.scenarios.live.ledger import Ledger
+from tidings.scenarios.live.processes import (
+    Cast,
+    ClientMember,
+    ClientProcess,
+    ServerMember,
+    Stage,
+    client_groups,
+    struck_nodes,
+)
+from tidings.scenarios.live.sequencers import LiveOrdering
+from tidings.scenarios.simulate import check_available, recovery_settings, write_nodes
+from tidings.scenarios.trace.metrics import Latency, metrics
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.writer import TROUBLES, TraceWriter
+from tidings.scenarios.virtual.faults import NS_PER_S, Neighbours, nanoseconds
+
+START_IN_NS = 200_000_000
+"""From when all are ready to the common start: time for all to hear of it."""
+READY_TIMEOUT_S = 60.0
+LINKS_TIMEOUT_S = 30.0
+TICK_S = 0.1
+QUIET_S = 2.0
+"""The network has settled when nothing was under way for so long."""
+
+Progress = Callable[[float], None]
+"""Told which share of the run is over."""
+Notice = Callable[[str], None]
+
+
+# --- What wall time cannot do
+
+
+def check_wall_time(plan: Plan, notice: Notice) -> None:
+    """ScenarioError, naming the key, where the scenario asks for what only virtual time has."""
+    check_available(plan)
+    scenario = plan.scenario
+    check_size(len(plan.topology.brokers))
+    for key, value in _link_keys(scenario):
+        if value:
+            raise ScenarioError(f"{key}: loopback does not do that in wall time; use `tidings sim`")
+    for index, fault in enumerate(scenario.faults):
+        if isinstance(fault, SlowFault | LossFault):
+            kind = "slow" if isinstance(fault, SlowFault) else "loss"
+            raise ScenarioError(
+                f'fault[{index}].kind: "{kind}" is not possible in wall time; use `tidings sim`'
+            )
+        if isinstance(fault, LinkFault) and fault.direction == "forward":
+            raise ScenarioError(
+                f'fault[{index}].direction: a connection is cut in both directions or not at all; "forward" is '
+                "not possible in wall time, use `tidings sim`"
+            )
+    if scenario.network.delay_ms != Network().delay_ms or any(link.delay_ms for link in scenario.links):
+        notice("delay_ms is ignored: messages take the time that loopback takes")
+
+
+def _link_keys(scenario: Scenario) -> Iterator[tuple[str, bool]]:
+    """Keys of what loopback does not do, each with whether it is asked for."""
+    tables: list[tuple[str, Any]] = [("network", scenario.network)]
+    tables += [(f"link[{index}]", link) for index, link in enumerate(scenario.links)]
+    for name, table in tables:
+        # Epidemic brokers lose what they send to any other broker: the same for all links.
+        possible = name == "network" and scenario.overlay.mode == "epidemic"
+        yield f"{name}.loss", not possible and not isinstance(table.loss, NoLoss | None)
+        yield f"{name}.duplicate", bool(table.duplicate)
+        yield f"{name}.reorder", bool(table.reorder)
+        yield f"{name}.bandwidth_mbps", bool(table.bandwidth_mbps)
+
+
+# --- The run
+
+
+class Conductor:
+    """Starts everybody, keeps time, strikes with faults, and takes down what is reported."""
+
+    def __init__(
+        self, plan: Plan, writer: TraceWriter, data: Path, progress: Progress, stage: Stage | None = None
+    ) -> None:
+        scenario = plan.scenario
+        self.plan = plan
+        self.writer = writer
+        self.guaranteed = scenario.overlay.mode == "guaranteed"
+        patient = plan.ordering is not None and not plan.ordering.buffer_events
+        self.ledger = Ledger(
+            writer, plan.subscribers, keeps=self.guaranteed, resumes=self.guaranteed and patient
+        )
+        self.duration_ns = nanoseconds(scenario.duration_s)
+        self.settle_ns = nanoseconds(scenario.settle_s)
+        self.settled_ns = 0
+        self.ended_ns = 0
+        self._progress = progress
+        self._go: Go | None = None
+        self._lives: dict[str, int] = {}
+        self._data = data
+        self._stage = stage or Stage()
+        brokers = () if plan.ordering is None else plan.ordering.brokers
+        addresses = self._stage.addresses([*plan.topology.brokers, *map(order_node, brokers)])
+        self._network = self._make_network(addresses)
+        self.ordering = self._make_ordering(addresses)
+        self._tasks: asyncio.TaskGroup
+        self._cast: Cast
+
+    def _make_network(self, addresses: Mapping[str, Address]) -> BrokerNetwork:
+        topology, overlay = self.plan.topology, self.plan.scenario.overlay
+        shared = GuaranteedNetwork(overlay.delta, overlay.window, self._data) if self.guaranteed else None
+        return BrokerNetwork(topology, addresses, guaranteed=shared, epidemic=self._epidemic_network())
+
+    def _make_ordering(self, addresses: Mapping[str, Address]) -> LiveOrdering | None:
+        if self.plan.ordering is None:
+            return None
+        services = {name: broker.url for name, broker in self._network.brokers.items()}
+        return LiveOrdering(self.plan.ordering, addresses, services, self._data)
+
+    def _epidemic_network(self) -> EpidemicNetwork | None:
+        scenario = self.plan.scenario
+        if scenario.overlay.mode != "epidemic":
+            return None
+        loss = scenario.network.loss
+        return EpidemicNetwork(
+            recovery_settings(scenario.recovery), None if isinstance(loss, NoLoss) else loss
+        )
+
+    async def run(self) -> None:
+        """The whole course; the trace is complete then, but for its closing."""
+        try:
+            async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                self._cast = self._make_cast(tasks)
+                stack.push_async_callback(self._cast.stop)
+                await self._start()
+                await self._course()
+                await self._write_traffic()
+                await self._cast.leave()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None  # the others are its consequences
+        write_nodes(self.plan, self.writer)
+
+    def _make_cast(self, tasks: asyncio.TaskGroup) -> Cast:
+        servers = {
+            name: ServerMember(process, tasks.create_task, self._stage, partial(self._lose_disk, name))
+            for name, process in self._network.brokers.items()
+        }
+        if self.ordering is not None:
+            for name, sequencer in self.ordering.processes.items():
+                lose_disk = partial(self.ordering.lose_disk, name)
+                servers[name] = ServerMember(sequencer, tasks.create_task, self._stage, lose_disk)
+        for name, server in servers.items():
+            server.process.prefix = self._stage.prefix(host_of(name))
+        clients: dict[str, ClientMember] = {}
+        for number, names in enumerate(client_groups(self.plan)):
+            label = names[0] if len(names) == 1 else f"client process {number}"
+            process = ClientProcess(label, self.ledger.take)
+            process.prefix = self._stage.prefix(label)
+            clients |= dict.fromkeys(names, self._make_member(process, names, tasks))
+        return Cast(servers, clients, Neighbours(self.plan))
+
+    def _make_member(
+        self, process: ClientProcess, names: tuple[str, ...], tasks: asyncio.TaskGroup
+    ) -> ClientMember:
+        def on_crash(at_ns: int) -> None:
+            for name in names:
+                self.ledger.crashed(name, at_ns)
+
+        return ClientMember(process, tasks.create_task, self._work_maker(names), lambda: self._now, on_crash)
+
+    def _lose_disk(self, name: str) -> None:
+        store = store_path(self._data, name).name
+        for path in self._data.iterdir():
+            if path.name.startswith(store):  # with its journals
+                path.unlink()
+
+    def _work_maker(self, names: tuple[str, ...]) -> Callable[[bool], Work]:
+        """What the clients of that process are to do, asked for whenever it starts."""
+        chosen = frozenset(names)
+        publishers = [plan for plan in self.plan.publishers if plan.name in chosen]
+        subscribers = [
+            self.ledger.subscribers[plan.name] for plan in self.plan.subscribers if plan.name in chosen
+        ]
+        addresses = {name: broker.address for name, broker in self._network.brokers.items()}
+
+        def make(keeps_state: bool) -> Work:
+            works = tuple(
+                PublisherWork(plan, self._absences(plan.name), self._life_of(plan.name))
+                for plan in publishers
+            )
+            return Work(
+                self.plan.scenario.seed,
+                self.duration_ns,
+                addresses,
+                works,
+                tuple(one.work(keep_marks=keeps_state and self.guaranteed) for one in subscribers),
+                self._go,
+                None if self.ordering is None else self.ordering.work,
+            )
+
+        return make
+
+    def _absences(self, name: str) -> tuple[Interval, ...]:
+        return tuple(
+            (nanoseconds(planned.at_s), nanoseconds(planned.until_s))
+            for planned in self.plan.faults
+            if name in struck_nodes([planned])
+        )
+
+    def _life_of(self, name: str) -> int:
+        """0 the first time that it is asked for, then 1, and so on."""
+        life = self._lives.get(name, 0)
+        self._lives[name] = life + 1
+        return life
+
+    # --- Its phases
+
+    async def _start(self) -> None:
+        await asyncio.gather(*(member.start() for member in self._cast.servers.values()))
+        if self._stage.reachable:
+            await self._until_linked()
+        members = dict.fromkeys(self._cast.clients.values())
+        await asyncio.gather(*(member.start() for member in members))
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                await asyncio.gather(*(member.client.ready.wait() for member in members))
+        except TimeoutError:
+            raise ConnectionFailed(f"not all clients were connected within {READY_TIMEOUT_S:.0f} s") from None
+        self._go = Go(time_ns() + START_IN_NS, monotonic_ns() + START_IN_NS)
+        for member in members:
+            member.client.tell(msgspec.json.encode(self._go) + b"\n")
+
+    async def _until_linked(self) -> None:
+        """The scenario starts with a network that stands; how long its processes take to start is not in it."""
+        try:
+            async with asyncio.timeout(LINKS_TIMEOUT_S), AsyncExitStack() as stack:
+                for broker in self._network.brokers.values():
+                    bus = await stack.enter_async_context(connect(broker.url))
+                    await linked(bus, broker)
+                if self.ordering is not None:
+                    await self.ordering.until_ready()
+        except TimeoutError:
+            raise ConnectionFailed("not all brokers and sequencers found each other in time") from None
+
+    async def _course(self) -> None:
+        strikes = [self._tasks.create_task(self._strike(planned)) for planned in self.plan.faults]
+        while self._now < self.duration_ns:
+            await self._tick()
+        await asyncio.gather(*strikes)
+        began_ns = self._now
+        await self._settle(began_ns)
+        self.ended_ns = self._now
+        self.settled_ns = self.ended_ns - began_ns
+
+    async def _settle(self, began_ns: int) -> None:
+        quiet_since = began_ns
+        while self._now < began_ns + self.settle_ns:
+            await self._tick()
+            if self.ledger.under_way or not self._cast.ready:
+                quiet_since = self._now
+            elif self._now - quiet_since >= QUIET_S * NS_PER_S:
+                return
+
+    async def _strike(self, planned: PlannedFault) -> None:
+        await self._until(planned.at_s)
+        await self._cast.begin(planned)
+        began_ns = self._now
+        await self._until(planned.until_s)
+        await self._cast.end(planned)
+        self.writer.faults(planned.kind, planned.target, began_ns, self._now)
+
+    @property
+    def _now(self) -> int:
+        assert self._go is not None
+        return self._go.now
+
+    async def _until(self, at_s: float) -> None:
+        await asyncio.sleep(max(0, nanoseconds(at_s) - self._now) / NS_PER_S)
+
+    async def _tick(self) -> None:
+        await asyncio.sleep(TICK_S)
+        self._progress(max(0.0, min(1.0, self._now / (self.duration_ns + self.settle_ns))))
+
+    # --- What else is in the trace
+
+    async def _write_traffic(self) -> None:
+        """What brokers and sequencers received over the connections that stand at the end: that is what they count."""
+        if not self._stage.reachable:
+            return
+        known = {*self._cast.servers, *self._cast.clients}
+        found = await asyncio.gather(*(status_of(broker) for broker in self._network.brokers.values()))
+        statuses = dict(zip(self._network.brokers, found, strict=True))
+        if self.ordering is not None:
+            self.ordering.statuses = await self.ordering.ask()
+            statuses |= self.ordering.statuses
+        for name, status in statuses.items():
+            sessions = status.get("sessions")
+            for session in sessions if isinstance(sessions, list) else ():
+                if session["peer"] in known:
+                    self.writer.traffic("session", session["peer"], name, 0, session["received_bytes"], 0)
+
+
+async def linked(bus: ApplicationHost, broker: BrokerProcess) -> None:
+    """Until the broker has heard from all its neighbours."""
+    present = False
+    while not present:
+        await asyncio.sleep(TICK_S)
+        present = is_linked(await bus.status(), broker.around)
+
+
+def is_linked(status: Mapping[str, Any], around: Iterable[str]) -> bool:
+    if status["mode"] == "guaranteed":
+        heard = {session["peer"] for session in status["sessions"]}
+        return heard.issuperset(around) and not status["partitions"] and not status["recovering"]
+    return all(status["neighbours"][peer]["present"] for peer in around)
+
+
+async def status_of(broker: BrokerProcess) -> dict[str, Any]:
+    """Empty if it does not answer."""
+    try:
+        async with connect(broker.url) as bus:
+            return await bus.status()
+    except TidingsError:
+        return {}
+
+
+async def run_live(
+    scenario: Scenario, out: Path, progress: Progress, notice: Notice, stage: Stage | None = None
+) -> dict[str, Any]:
+    """Runs the scenario in wall time, writes `out/*.parquet` and `out/summary.json`, returns the summary."""
+    plan = expand(scenario)
+    check_wall_time(plan, notice)
+    began_at = perf_counter()
+    with tempfile.TemporaryDirectory(prefix="tidings-up-") as data, TraceWriter(out) as writer:
+        conductor = Conductor(plan, writer, Path(data), progress, stage)
+        await conductor.run()
+    summary = summarise(conductor, out)
+    summary["wall_s"] = round(perf_counter() - began_at, 3)
+    path = out / "summary.json"
+    with TROUBLES.told(path):
+        path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    return summary
+
+
+def summarise(conductor: Conductor, out: Path) -> dict[str, Any]:
+    """The fields of the simulator's summary; None for what is not counted in wall time."""
+    plan = conductor.plan
+    trace = Trace.read(out)
+    found = msgspec.structs.asdict(metrics(trace))
+    found["latency_ms"] = msgspec.structs.asdict(found["latency_ms"] or Latency(0.0, 0.0, 0.0, 0.0, 0.0))
+    summary = {
+        "seed": plan.scenario.seed,
+        "mode": plan.scenario.overlay.mode,
+        "brokers": len(plan.topology.brokers),
+        **found,
+        "given_up": conductor.ledger.missed,
+        "overhead": None,
+        "recovered": len(trace.delivered) - trace.delivered["recovered_by"].null_count,
+        "gossip_messages": None,
+        "utility": {"push": None, "pull": None},
+        "messages": None,
+        "bytes": sum(trace.traffic["bytes"].to_pylist()),
+        "virtual_s": conductor.ended_ns / NS_PER_S,
+        "settled_s": conductor.settled_ns / NS_PER_S,
+        "trace_sha256": conductor.writer.sha256,
+    }
+    if conductor.ordering is not None:
+        ledger = conductor.ledger
+        summary["ordering"] = conductor.ordering.summary(ledger.stamped, ledger.stamp_entries, ledger.broken)
+    return summary

@@ -1,0 +1,301 @@
+"""Runs a scenario in virtual time and writes its trace and summary (the design page on scenarios)."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from tidings.core.errors import NotYetAvailable, ScenarioError
+from tidings.core.events.event import Publication
+from tidings.core.kernel import Node
+from tidings.core.messages import Forward
+from tidings.core.overlay.best_effort.broker import Broker
+from tidings.core.overlay.epidemic.blocks import plan as plan_blocks
+from tidings.core.overlay.epidemic.broker import EpidemicBroker
+from tidings.core.overlay.epidemic.messages import (
+    Ask,
+    Carried,
+    Fragment,
+    HighWater,
+    HighWaterTaken,
+    LinkCount,
+    Offer,
+    Solicit,
+)
+from tidings.core.overlay.epidemic.settings import RecoverySettings
+from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.overlay.labels import Label, parse_label
+from tidings.core.overlay.matching import Matcher
+from tidings.drivers.virtual.network import SimulatedNetwork
+from tidings.drivers.virtual.node import SimulatedNode
+from tidings.scenarios.file.expand import Plan, expand
+from tidings.scenarios.file.order_nodes import order_node
+from tidings.scenarios.file.schema import Recovery, Scenario
+from tidings.scenarios.file.topology import labels, neighbourhoods, neighbours, parents
+from tidings.scenarios.trace.traffic_kinds import traffic_kind
+from tidings.scenarios.trace.writer import TROUBLES, TraceWriter
+from tidings.scenarios.virtual.clients import SimulatedPublisher, SimulatedSubscriber
+from tidings.scenarios.virtual.faults import NS_PER_S, Neighbours, nanoseconds, schedule_fault
+from tidings.scenarios.virtual.make_clients import ClientMaker
+from tidings.scenarios.virtual.sequencers import RunOrdering
+from tidings.scenarios.virtual.tally import Tally
+
+Progress = Callable[[float], None]
+"""Told now and then which share of the virtual time has passed."""
+
+PROGRESS_STEPS = 200
+AVAILABLE_MODES = ("best-effort", "guaranteed", "epidemic")
+DATA = (Publication, Forward, Carried, Fragment)
+"""Messages that carry an event or a block of one."""
+GOSSIP = (Offer, Ask, Solicit, HighWater, HighWaterTaken, LinkCount)
+
+
+def check_available(plan: Plan) -> None:
+    """NotYetAvailable where the scenario asks for what this version does not run."""
+    scenario = plan.scenario
+    mode = scenario.overlay.mode
+    if mode not in AVAILABLE_MODES:
+        available = ", ".join(f'"{known}"' for known in AVAILABLE_MODES)
+        raise NotYetAvailable(f'overlay.mode: "{mode}" is not yet available; available: {available}')
+
+
+class Simulation:
+    """One run: built from a plan, advanced by `run`, closed into a summary."""
+
+    def __init__(self, plan: Plan, writer: TraceWriter) -> None:
+        check_available(plan)
+        self.plan = plan
+        self.writer = writer
+        self.tally = Tally()
+        self.guaranteed = plan.scenario.overlay.mode == "guaranteed"
+        self.network = SimulatedNetwork(plan.scenario.seed, plan.links.between, streams=self.guaranteed)
+        self.duration_ns = nanoseconds(plan.scenario.duration_s)
+        self.end_ns = self.duration_ns + nanoseconds(plan.scenario.settle_s)
+        self._matcher = Matcher()
+        self._lived: set[str] = set()
+        self.epidemic_brokers: list[EpidemicBroker] = []
+        """Every life of every broker, for what they counted."""
+        self._add_brokers()
+        self.ordering: RunOrdering | None = None
+        if plan.ordering is not None:
+            self.ordering = RunOrdering(self.network, plan.ordering, reliable=self.guaranteed)
+        self.subscribers, self.publishers = self._add_clients()
+        neighbours = Neighbours(plan)
+        for fault in plan.faults:
+            schedule_fault(self.network, fault, neighbours)
+        self._write_static_tables()
+
+    def _add_clients(self) -> tuple[list[SimulatedSubscriber], list[SimulatedPublisher]]:
+        maker = ClientMaker(
+            self.network, self.writer, self.tally, self.duration_ns, self.ordering, reliable=self.guaranteed
+        )
+        maker.share(self.plan.publishers, self.plan.subscribers)
+        # Subscribers first: who asks in the instant in which an event is published has asked before it.
+        subscribers = [maker.subscriber(subscriber) for subscriber in self.plan.subscribers]
+        publishers = [
+            maker.publisher(publisher, self._blocks(publisher.size_bytes))
+            for publisher in self.plan.publishers
+        ]
+        return subscribers, publishers
+
+    def _blocks(self, payload_bytes: int) -> int:
+        """How many blocks an event is cut into; the overhead is relative to those."""
+        if self.plan.scenario.overlay.mode != "epidemic":
+            return 1
+        return sum(plan_blocks(payload_bytes, self.plan.scenario.recovery.block_bytes))
+
+    def _add_brokers(self) -> None:
+        if self.plan.scenario.overlay.mode == "epidemic":
+            self._add_epidemic_brokers()
+            return
+        if self.guaranteed:
+            overlay = self.plan.scenario.overlay
+            for name, within in neighbourhoods(self.plan.topology, overlay.delta + 1).items():
+                self.network.add(name, self._guaranteed_maker(within[name], within))
+            return
+        for name, around in neighbours(self.plan.topology).items():
+            self.network.add(name, self._broker_maker(around))
+
+    def _add_epidemic_brokers(self) -> None:
+        settings = recovery_settings(self.plan.scenario.recovery)
+        label_of = labels(self.plan.topology)
+        for name, around in neighbours(self.plan.topology).items():
+            self.network.add(name, self._epidemic_maker(around, settings, parse_label(label_of[name])))
+
+    def _epidemic_maker(
+        self, around: tuple[str, ...], settings: RecoverySettings, label: Label
+    ) -> Callable[[SimulatedNode], Node]:
+        def make(node: SimulatedNode) -> Node:
+            broker = EpidemicBroker(
+                node, around, settings, incarnation=node.now + 1, label=label, matcher=self._matcher
+            )
+            self.epidemic_brokers.append(broker)
+            return broker
+
+        return make
+
+    def _guaranteed_maker(self, label: Label, around: Mapping[str, Label]) -> Callable[[SimulatedNode], Node]:
+        overlay = self.plan.scenario.overlay
+
+        def make(node: SimulatedNode) -> Node:
+            first = node.node not in self._lived
+            self._lived.add(node.node)
+            return GuaranteedBroker(
+                node,
+                label,
+                {peer: (at, "") for peer, at in around.items() if peer != node.node},
+                node.open_store(),
+                delta=overlay.delta,
+                incarnation=node.now + 1,
+                new=first,
+                window=overlay.window,
+                matcher=self._matcher,
+            )
+
+        return make
+
+    def _broker_maker(self, around: tuple[str, ...]) -> Callable[[SimulatedNode], Node]:
+        # The time of its start tells the lives of a broker apart; 0 means 'never heard of'.
+        return lambda node: Broker(node, around, incarnation=node.now + 1, matcher=self._matcher)
+
+    def _write_static_tables(self) -> None:
+        write_nodes(self.plan, self.writer)
+        for fault in self.plan.faults:
+            self.writer.faults(fault.kind, fault.target, nanoseconds(fault.at_s), nanoseconds(fault.until_s))
+
+    def run(self, progress: Progress | None = None) -> None:
+        # What a run allocates is freed by reference counts; walking it all again and again would cost more.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            self.network.start()
+            for step in range(1, PROGRESS_STEPS + 1):
+                self.network.run(self.end_ns * step // PROGRESS_STEPS)
+                if progress is not None:
+                    progress(step / PROGRESS_STEPS)
+        finally:
+            if collecting:
+                gc.enable()
+        for subscriber in self.subscribers:
+            if subscriber.failure is not None:
+                raise ScenarioError(subscriber.failure)
+
+    def close(self) -> dict[str, Any]:
+        """Writes the rest of the trace; returns the summary without the wall time."""
+        for publisher in self.publishers:
+            publisher.close()
+        messages, size_bytes, data, gossip = self._write_traffic()
+        self.writer.close()
+        tally = self.tally
+        summary = {
+            "seed": self.plan.scenario.seed,
+            "mode": self.plan.scenario.overlay.mode,
+            "brokers": len(self.plan.topology.brokers),
+            "published": tally.published,
+            "delivered": tally.delivered,
+            "expected": tally.expected,
+            "delivery_ratio": tally.expected_delivered / tally.expected if tally.expected else 1.0,
+            "duplicates": tally.duplicates,
+            "out_of_order": tally.out_of_order,
+            "latency_ms": latency_ms(tally),
+            "overhead": (data + gossip) / tally.blocks if tally.blocks else 0.0,
+            "recovered": tally.recovered,
+            "gossip_messages": gossip + self._recovered_messages(),
+            "utility": self._utility(),
+            "messages": messages,
+            "bytes": size_bytes,
+            "steps": self.network.schedule.steps,
+            "virtual_s": self.end_ns / NS_PER_S,
+            "trace_sha256": self.writer.sha256,
+        }
+        if self.ordering is not None:
+            summary["ordering"] = self.ordering.summary()
+        return summary
+
+    def _recovered_messages(self) -> int:
+        """Events and blocks that were sent by gossip, not by the tree."""
+        return sum(broker.gossip.sent for broker in self.epidemic_brokers)
+
+    def _utility(self) -> dict[str, float | None]:
+        """The share of pushes that brought something new, and of pull calls that were answered."""
+        brokers = [broker.gossip for broker in self.epidemic_brokers]
+        pushes, pulls = sum(part.pushes for part in brokers), sum(part.pulls for part in brokers)
+        return {
+            "push": sum(part.useful_pushes for part in brokers) / pushes if pushes else None,
+            "pull": sum(part.useful_pulls for part in brokers) / pulls if pulls else None,
+        }
+
+    def _write_traffic(self) -> tuple[int, int, int, int]:
+        """All messages, all bytes; between brokers, the messages with events or blocks, and those of gossip."""
+        messages = size_bytes = data = gossip = 0
+        brokers = frozenset(self.plan.topology.brokers)
+        for (source, target), link in sorted(self.network.links.items()):
+            for kind, traffic in sorted(link.traffic().items(), key=lambda item: traffic_kind(item[0])):
+                self.writer.traffic(
+                    traffic_kind(kind),
+                    source,
+                    target,
+                    traffic.messages,
+                    traffic.size_bytes,
+                    traffic.dropped,
+                )
+                messages += traffic.messages
+                size_bytes += traffic.size_bytes
+                if source in brokers and target in brokers:
+                    data += traffic.messages if kind in DATA else 0
+                    gossip += traffic.messages if kind in GOSSIP else 0
+        return messages, size_bytes, data, gossip
+
+
+def recovery_settings(table: Recovery) -> RecoverySettings:
+    """What the scenario says about recovery, as the protocol takes it."""
+    keys = {name: getattr(table, name) for name in table.__struct_fields__ if name != "interval_ms"}
+    return RecoverySettings(interval_ns=round(table.interval_ms * 1_000_000), **keys)
+
+
+def write_nodes(plan: Plan, writer: TraceWriter) -> None:
+    """The table of nodes, for simulated and live runs."""
+    parent_of, label_of = parents(plan.topology), labels(plan.topology)
+    for name in plan.topology.brokers:
+        writer.nodes(name, "broker", parent_of[name], label_of[name], plan.sites.get(name))
+    for name in () if plan.ordering is None else plan.ordering.brokers:
+        writer.nodes(order_node(name), "sequencer", name, None, plan.sites.get(name))
+    publishers = {publisher.name for publisher in plan.publishers}
+    both = {subscriber.name for subscriber in plan.subscribers if subscriber.name in publishers}
+    for publisher in plan.publishers:
+        kind = "client" if publisher.name in both else "publisher"
+        writer.nodes(publisher.name, kind, publisher.at, None, plan.sites.get(publisher.name))
+    for subscriber in plan.subscribers:
+        if subscriber.name not in both:
+            writer.nodes(subscriber.name, "subscriber", subscriber.at, None, plan.sites.get(subscriber.name))
+
+
+def latency_ms(tally: Tally) -> dict[str, float]:
+    latency = tally.latency_ns
+    return {
+        "mean": latency.mean / 1e6,
+        "std": latency.deviation / 1e6,
+        "p50": latency.quantile(0.5) / 1e6,
+        "p99": latency.quantile(0.99) / 1e6,
+        "max": latency.maximum / 1e6,
+    }
+
+
+def run_scenario(scenario: Scenario, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Runs the scenario, writes `out/*.parquet` and `out/summary.json`, returns the summary."""
+    plan = expand(scenario)
+    check_available(plan)
+    began_at = perf_counter()
+    with TraceWriter(out) as writer:
+        simulation = Simulation(plan, writer)
+        simulation.run(progress)
+        summary = simulation.close()
+    summary["wall_s"] = round(perf_counter() - began_at, 3)
+    path = out / "summary.json"
+    with TROUBLES.told(path):
+        path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    return summary

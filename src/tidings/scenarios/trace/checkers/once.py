@@ -1,0 +1,164 @@
+"""Exactly once: nothing is delivered twice, and nothing that should not have been (design: audits)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+
+from tidings.scenarios.trace.coded import Array, Coded, Events, Mask, index_in_sorted, segment_starts
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.verdict import Case, Found, Verdict, Witness, first_cases, verdict_of
+
+EXACTLY_ONCE = "exactly_once"
+
+Key = tuple[int, ...]
+
+
+class _Broken(NamedTuple):
+    """The rows that break one rule; `place` is where a row stands among all that break it."""
+
+    rule: str
+    rows: Array
+    describe: Callable[[str, int], Witness]
+    place: Callable[[int], Key]
+
+
+def exactly_once(trace: Trace) -> Verdict:
+    """Each subscription gets an event at most once, and only what it asked for.
+
+    Each delivery must be of a subscription that its subscriber made, not before it was requested, and of an
+    event that was published, not later and not after the subscription was cancelled, and that the
+    subscription selects. What was published before the cancellation may still arrive after it. Positions of
+    a subscriber run from 0 without gap or repetition. Event ids are unique, and `source:sequence`. A row
+    counts once for each of these rules that it breaks.
+    """
+    published = find_wrong_publications(trace.published, trace.coded.events)
+    return verdict_of(EXACTLY_ONCE, [published, find_wrong_deliveries(trace.coded)])
+
+
+def find_wrong_deliveries(coded: Coded) -> Found:
+    def of_stream(row: int) -> Key:
+        return (
+            int(coded.subscription[row]),
+            int(coded.event[row]),
+            int(coded.position[row]),
+            coded.number(row),
+        )
+
+    def of_subscriber(row: int) -> Key:
+        return (int(coded.subscriber[row]), int(coded.position[row]), coded.number(row))
+
+    describe = _delivery(coded)
+    broken = [
+        *_broken_deliveries(coded),
+        _Broken("is delivered again", _repeated(coded), describe, of_stream),
+        _Broken("is not at the position after the one before", _misplaced(coded), describe, of_subscriber),
+    ]
+    return _found(broken, first_rule=_PUBLICATION_RULES)
+
+
+def find_wrong_publications(published: Any, events: Events) -> Found:
+    """Among all publications, whoever was notified of them."""
+    names = pc.binary_join_element_wise(published["source"], published["sequence"].cast("string"), ":")
+    misnamed = np.flatnonzero(pc.not_equal(names, published["event_id"]).to_numpy())
+
+    def describe(rule: str, row: int) -> Witness:
+        event_id: str = published["event_id"][row].as_py()
+        return Witness(f"event {event_id} {rule}", events=(event_id,))
+
+    broken = [
+        _Broken("is published again", events.repeated_rows, describe, _by_row),
+        _Broken("is not called source:sequence", misnamed, describe, _by_row),
+    ]
+    return _found(broken, first_rule=0)
+
+
+_PUBLICATION_RULES = 2
+
+
+def _by_row(row: int) -> Key:
+    return (row,)
+
+
+def _found(broken: list[_Broken], first_rule: int) -> Found:
+    numbered = enumerate(broken, first_rule)
+    cases = chain.from_iterable(((rule, case, int(row)) for row in case.rows) for rule, case in numbered)
+
+    def describe(item: tuple[int, _Broken, int]) -> Case:
+        rule, case, row = item
+        return Case((rule, *case.place(row)), case.describe(case.rule, row))
+
+    return Found(sum(len(case.rows) for case in broken), first_cases(cases, describe))
+
+
+def duplicates(coded: Coded) -> int:
+    """How many deliveries repeat an event to the same subscription."""
+    return len(_repeated(coded))
+
+
+def _broken_deliveries(coded: Coded) -> list[_Broken]:
+    subscriptions, events = coded.subscriptions, coded.events
+    subscribed, published = coded.subscription >= 0, coded.event >= 0
+    # The value appended for what is unknown breaks no rule but the first two.
+    requested = np.append(subscriptions.requested, np.iinfo(np.int64).min)[coded.subscription]
+    cancelled = np.append(subscriptions.cancelled, np.iinfo(np.int64).max)[coded.subscription]
+    published_at = np.append(events.at, np.iinfo(np.int64).min)[coded.event]
+    rules: list[tuple[str, Mask]] = [
+        ("is of a subscription that the subscriber does not have", ~subscribed),
+        ("was never published", ~published),
+        ("is not selected by the subscription", _unselected(coded, subscribed & published)),
+        ("is delivered before it was published", coded.at < published_at),
+        ("is delivered before the subscription was requested", coded.at < requested),
+        ("was published after the subscription was cancelled", published_at > cancelled),
+    ]
+    return [
+        _Broken(rule, np.flatnonzero(mask), _delivery(coded), lambda row: (coded.number(row),))
+        for rule, mask in rules
+    ]
+
+
+def _unselected(coded: Coded, known: Mask) -> Mask:
+    rows = np.flatnonzero(known)
+    interest = coded.interests.of_subscription[coded.subscription[rows]]
+    keys = interest * len(coded.events) + coded.event[rows]
+    unselected = np.zeros(len(known), dtype=np.bool_)
+    unselected[rows] = index_in_sorted(coded.interests.selected_keys(np.unique(interest)), keys) < 0
+    return unselected
+
+
+def _repeated(coded: Coded) -> Array:
+    """Rows of known subscriptions and events, all but the first of each pair by position."""
+    rows = coded.by_position
+    rows = rows[(coded.subscription[rows] >= 0) & (coded.event[rows] >= 0)]
+    if len(rows) == len(coded.delivered_keys):
+        return rows[:0]
+    keys = coded.subscription[rows] * len(coded.events) + coded.event[rows]
+    order = np.argsort(keys, kind="stable")
+    repeated: Array = rows[order][~segment_starts(keys[order])]
+    return repeated
+
+
+def _misplaced(coded: Coded) -> Array:
+    rows = coded.by_position
+    position = coded.position[rows]
+    before = np.append(-1, position[:-1])
+    before[segment_starts(coded.subscriber[rows])] = -1
+    misplaced: Array = rows[position != before + 1]
+    return misplaced
+
+
+def _delivery(coded: Coded) -> Callable[[str, int], Witness]:
+    def describe(rule: str, row: int) -> Witness:
+        event_id, subscriber, position = (
+            coded.event_id(row),
+            coded.subscriber_name(row),
+            int(coded.position[row]),
+        )
+        text = f"event {event_id} at position {position} of subscriber {subscriber} {rule}"
+        return Witness(text, (event_id,), (subscriber,), (position,))
+
+    return describe

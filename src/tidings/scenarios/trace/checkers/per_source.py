@@ -1,0 +1,45 @@
+"""FIFO: a subscriber sees the events of each source in the order of their sequence numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidings.scenarios.trace.coded import Coded, highest_before
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.verdict import Case, Found, Verdict, Witness, first_cases, verdict_of
+
+FIFO = "fifo"
+
+
+def fifo(trace: Trace, *, orders: frozenset[str] | None = None) -> Verdict:
+    """Along the positions of a subscriber, sequence numbers of each source increase.
+
+    Deliveries declared out of order are set aside. A delivery is a violation if an earlier one had a sequence
+    number as high or higher. `orders` limits the check to subscriptions that asked for one of these.
+    """
+    return verdict_of(FIFO, [find_unordered(trace.coded, orders)])
+
+
+def find_unordered(coded: Coded, orders: frozenset[str] | None) -> Found:
+    events = coded.events
+    rows = coded.ordered_rows(orders)
+    stream = coded.subscriber[rows] * len(events.source_names) + events.source[coded.event[rows]]
+    rows = rows[np.argsort(stream, kind="stable")]
+    rank = events.sequence_rank[coded.event[rows]]
+    broken = np.flatnonzero(rank <= highest_before(np.sort(stream), rank))
+
+    def describe(place: int) -> Case:
+        row = rows[place]
+        # The one before in the stream, or one before that, is higher; the nearest such is what one looks for.
+        earlier = place - 1
+        while rank[earlier] < rank[place]:
+            earlier -= 1
+        pair = (coded.event_id(rows[earlier]), coded.event_id(row))
+        positions = (int(coded.position[rows[earlier]]), int(coded.position[row]))
+        name = coded.subscriber_name(row)
+        text = (
+            f"subscriber {name} sees {pair[0]} at position {positions[0]}, then {pair[1]} at {positions[1]}"
+        )
+        return Case((int(coded.subscriber[row]), place), Witness(text, pair, (name,), positions))
+
+    return Found(len(broken), first_cases(broken.tolist(), describe))

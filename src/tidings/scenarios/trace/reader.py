@@ -1,0 +1,140 @@
+"""Reads a trace back: the six tables, checked against their schemas (design: the trace).
+
+Files of other writers are welcome: a table may be a directory of Parquet parts, its columns may come in any
+order and be declared nullable, as Spark writes them, and be of another of Arrow's types for the same content
+(`large_string`, `string_view`, a dictionary of strings; `large_list`). What is read has the exact schema of
+`trace.tables`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidings.core.errors import TraceError
+from tidings.scenarios.trace.coded import Coded
+from tidings.scenarios.trace.tables import SCHEMAS, TABLES, arrow_table
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The tables of one run, as pyarrow tables; `directory` is where they were read."""
+
+    published: Any
+    subscribed: Any
+    delivered: Any
+    traffic: Any
+    faults: Any
+    nodes: Any
+    directory: Path | None = field(default=None, compare=False)
+
+    @classmethod
+    def read(cls, directory: Path | str) -> Self:
+        """The trace in `directory`; TraceError if it is missing, unreadable or of another shape."""
+        directory = Path(directory)
+        if not directory.is_dir():
+            raise TraceError(f"there is no trace directory {directory}")
+        return cls(**{name: _read_table(directory, name) for name in TABLES}, directory=directory)
+
+    @classmethod
+    def from_rows(
+        cls,
+        *,
+        published: Iterable[Sequence[Any]] = (),
+        subscribed: Iterable[Sequence[Any]] = (),
+        delivered: Iterable[Sequence[Any]] = (),
+        traffic: Iterable[Sequence[Any]] = (),
+        faults: Iterable[Sequence[Any]] = (),
+        nodes: Iterable[Sequence[Any]] = (),
+    ) -> Self:
+        """A trace from rows in column order, such as the row types of `trace.tables`."""
+        rows = (published, subscribed, delivered, traffic, faults, nodes)
+        return cls(**{name: _table_of(name, list(of)) for name, of in zip(TABLES, rows, strict=True)})
+
+    @cached_property
+    def coded(self) -> Coded:
+        """The same content as integer arrays, made once; what checkers and metrics compute with."""
+        return Coded.of_tables(self.published, self.subscribed, self.delivered, self.directory)
+
+
+def _table_of(name: str, rows: list[Sequence[Any]]) -> Any:
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(SCHEMAS[name])
+    return arrow_table(name, columns)
+
+
+def _read_table(directory: Path, name: str) -> Any:
+    path = directory / f"{name}.parquet"
+    if not path.exists():
+        raise TraceError(f"the trace in {directory} has no table {name!r} ({path.name})")
+    try:
+        # Parts below directories such as `seed=1` get a column `seed`, which is then refused: several runs
+        # are not one trace.
+        table = pq.read_table(path, partitioning="hive")
+    except (OSError, pa.ArrowException) as error:
+        raise TraceError(f"cannot read trace table {path}: {_first_line(error)}") from error
+    return conformed(table, name, path)
+
+
+def conformed(table: Any, name: str, path: Path | str, columns: Sequence[str] | None = None) -> Any:
+    """The table with the exact schema of `name`, or with these columns of it.
+
+    TraceError, which names the file, if it is of another shape.
+    """
+    schema = SCHEMAS[name]
+    for column in table.column_names:
+        if schema.get_field_index(column) < 0:
+            raise TraceError(f"trace table {path} has an unknown column {column!r}")
+    if columns is not None:
+        schema = pa.schema([schema.field(column) for column in columns])
+    arrays = [_conformed_column(table, wanted, path) for wanted in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _conformed_column(table: Any, wanted: Any, path: Path | str) -> Any:
+    found = table.column_names.count(wanted.name)
+    if found != 1:
+        raise TraceError(f"trace table {path} has {found or 'no'} columns {wanted.name!r}, needs one")
+    column = table.column(wanted.name)
+    if not _same_type(column.type, wanted.type):
+        raise TraceError(f"trace table {path}: column {wanted.name!r} is {column.type}, not {wanted.type}")
+    column = column.cast(wanted.type)
+    if column.null_count and not wanted.nullable:  # only now: a dictionary may have a null among its values
+        raise TraceError(f"trace table {path}: column {wanted.name!r} has nulls")
+    return column
+
+
+def _same_type(found: Any, wanted: Any) -> bool:
+    """Equal up to what nested fields are called, whether they are declared nullable, and how Arrow holds them."""
+    found = _plain(found)
+    if pa.types.is_map(wanted):
+        return (
+            pa.types.is_map(found)
+            and _same_type(found.key_type, wanted.key_type)
+            and _same_type(found.item_type, wanted.item_type)
+        )
+    if pa.types.is_list(wanted):
+        return pa.types.is_list(found) and _same_type(found.value_type, wanted.value_type)
+    return bool(found == wanted)
+
+
+def _plain(kind: Any) -> Any:
+    """The common one of the types that are the same in Parquet: that differ in Arrow's metadata alone."""
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_large_list(kind) or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        return pa.list_(kind.value_type)
+    return kind
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

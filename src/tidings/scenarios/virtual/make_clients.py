@@ -1,0 +1,62 @@
+"""Makes the clients of a run: one node for a publisher and a subscriber of one name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidings.drivers.virtual.network import SimulatedNetwork
+from tidings.scenarios.file.arrivals import arrivals
+from tidings.scenarios.file.expand import PlannedSubscriber
+from tidings.scenarios.file.schema import Publisher
+from tidings.scenarios.trace.writer import TraceWriter
+from tidings.scenarios.virtual.client_node import SimulatedClient
+from tidings.scenarios.virtual.clients import SimulatedPublisher, SimulatedSubscriber
+from tidings.scenarios.virtual.sequencers import RunOrdering
+from tidings.scenarios.virtual.tally import Tally
+
+
+class ClientMaker:
+    def __init__(
+        self,
+        network: SimulatedNetwork,
+        writer: TraceWriter,
+        tally: Tally,
+        end_ns: int,
+        ordering: RunOrdering | None = None,
+        *,
+        reliable: bool,
+    ) -> None:
+        self._network = network
+        self._writer = writer
+        self._tally = tally
+        self._end_ns = end_ns
+        self._ordering = ordering
+        self._reliable = reliable
+        self._shared: dict[str, SimulatedClient] = {}
+
+    def share(self, publishers: Iterable[Publisher], subscribers: Iterable[PlannedSubscriber]) -> None:
+        """Those of one name get one node."""
+        names = {subscriber.name for subscriber in subscribers}
+        for publisher in publishers:
+            if publisher.name in names:
+                self._shared[publisher.name] = self._make(publisher, publishes=True)
+
+    def subscriber(self, plan: PlannedSubscriber) -> SimulatedSubscriber:
+        client = self._shared.get(plan.name) or self._make(plan, publishes=False)
+        return SimulatedSubscriber(client, plan, self._writer, self._tally, self._ordering)
+
+    def publisher(self, plan: Publisher, blocks: int = 1) -> SimulatedPublisher:
+        client = self._shared.get(plan.name) or self._make(plan, publishes=True)
+        due = arrivals(plan, self._network.seed, self._end_ns)
+        return SimulatedPublisher(client, plan, due, self._writer, self._tally, self._ordering, blocks)
+
+    def _make(self, plan: Publisher | PlannedSubscriber, *, publishes: bool) -> SimulatedClient:
+        return SimulatedClient(
+            self._network,
+            plan.name,
+            plan.at,
+            reliable=self._reliable,
+            publishes=publishes,
+            layout=None if self._ordering is None else self._ordering.layout,
+            patience=None if self._ordering is None else self._ordering.patience,
+        )

@@ -1,0 +1,202 @@
+"""The nodes of a simulated run that number events, one beside each broker that has a replica or a witness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from tidings.core.client.session import Session
+from tidings.core.facts import Misbehaviour, PublicationConfirmed, PublicationFailed
+from tidings.core.kernel import Node
+from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.no_ops import NoOpOutbox
+from tidings.core.ordering.replication.node import Sequencer, SequencerNode
+from tidings.core.ordering.replication.replica import Replica, Role, RoleChanged
+from tidings.core.ordering.server.machine import PublishNoOps
+from tidings.core.ordering.server.server import SequencerServer
+from tidings.core.ordering.subscriber import OrderedSubscriber, Patience
+from tidings.drivers.virtual.network import SimulatedNetwork
+from tidings.drivers.virtual.node import SimulatedNode
+from tidings.scenarios.file.order_nodes import order_node
+from tidings.scenarios.file.ordering import PlannedOrdering
+from tidings.scenarios.virtual.client_node import make_client
+
+NS_PER_MS = 1_000_000
+MAX_NOTED = 100
+"""Complaints about others that are kept."""
+
+
+def make_layout(planned: PlannedOrdering) -> Layout:
+    return Layout(
+        [
+            Place(
+                server.broker,
+                server.topics,
+                node=order_node(server.broker),
+                standby="" if server.standby is None else order_node(server.standby),
+                witness="" if server.witness is None else order_node(server.witness),
+            )
+            for server in planned.servers
+        ],
+        causal=planned.causal,
+    )
+
+
+class RunOrdering:
+    """The ordering of one run: its layout, its nodes, and what is counted of it."""
+
+    def __init__(self, network: SimulatedNetwork, planned: PlannedOrdering, *, reliable: bool) -> None:
+        self.layout = make_layout(planned)
+        self.patience: Patience | None = None
+        if planned.buffer_events:
+            self.patience = Patience(planned.buffer_events, round(planned.ttl_ms * NS_PER_MS))
+        self.broken: list[str] = []
+        """Subscriptions whose order was given up, and why."""
+        self.not_resumed: list[str] = []
+        """Those that began anew after a crash."""
+        self.misbehaviour: list[str] = []
+        self._stamped = self._entries = 0
+        self._no_ops: dict[str, dict[int, int]] = {}
+        """Server -> number -> how many events they stand for; a replica that takes over says them again."""
+        self._changes_of_role = 0
+        self.nodes = [
+            SimulatedSequencer(network, broker, self, reliable=reliable) for broker in planned.brokers
+        ]
+
+    def stamped(self, entries: int) -> None:
+        self._stamped += 1
+        self._entries += entries
+
+    def no_ops(self, fact: PublishNoOps) -> None:
+        self._no_ops.setdefault(fact.server, {})[fact.number] = fact.count
+
+    def role_changed(self) -> None:
+        self._changes_of_role += 1
+
+    def complain(self, node: str, fact: Misbehaviour) -> None:
+        if len(self.misbehaviour) < MAX_NOTED:
+            self.misbehaviour.append(f"{node}: {fact.peer}: {fact.what}")
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "causal": self.layout.causal,
+            "topics": len(self.layout.topics),
+            "stamped": self._stamped,
+            "mean_timestamp_entries": self._entries / self._stamped if self._stamped else 0.0,
+            "changes_of_role": self._changes_of_role,
+            "broken": self.broken,
+            "servers": {place.name: self._server_summary(place) for place in self.layout.servers},
+        }
+
+    def mistaken(self, subscriber: OrderedSubscriber) -> Iterator[str]:
+        """Servers that count on it for other topics than it has."""
+        for place in self.layout.servers:
+            server = self._active_server(place)
+            known = frozenset[int]() if server is None else server.topics_of(subscriber.identity)
+            if known and known != {*subscriber.wanted}:
+                topics = ", ".join(map(self.layout.entry, sorted(known)))
+                yield f"server {place.name} believes that {subscriber.identity[0]} has {topics}"
+
+    def _replicas(self, place: Place) -> dict[str, Replica]:
+        return {
+            node.name: node.sequencer.replicas[place.name]
+            for node in self.nodes
+            if place.name in node.sequencer.replicas
+        }
+
+    def _active_server(self, place: Place) -> SequencerServer | None:
+        for replica in self._replicas(place).values():
+            if replica.role is Role.ACTIVE and replica.machine is not None:
+                return replica.machine.server
+        return None
+
+    def _server_summary(self, place: Place) -> dict[str, Any]:
+        roles = {name: str(replica.role) for name, replica in self._replicas(place).items()}
+        server = self._active_server(place)
+        numbers = None if server is None else sum(server.clock[rank] for rank in server.own)
+        no_ops = self._no_ops.get(place.name, {})
+        return {
+            "status": status_of(roles),
+            "roles": roles,
+            "numbers": numbers,
+            "no_ops": sum(no_ops.values()),
+        }
+
+
+def status_of(roles: dict[str, str]) -> str:
+    """Of a server with replicas in these roles: active, lost for good, or waiting for somebody."""
+    for status in (Role.ACTIVE, Role.LOST):
+        if status in roles.values():
+            return str(status)
+    return str(Role.WAITING)
+
+
+class SimulatedSequencer:
+    """One node of the ordering, with a session at its broker through which it publishes no-ops."""
+
+    def __init__(
+        self, network: SimulatedNetwork, broker: str, ordering: RunOrdering, *, reliable: bool
+    ) -> None:
+        self.name = order_node(broker)
+        self.sequencer: Sequencer
+        self._session: Session
+        self._broker = broker
+        self._ordering = ordering
+        self._reliable = reliable
+        self._schedule = network.schedule
+        self._lives = 0
+        self._first = True
+        """It has not lost its disk, in any of its lives."""
+        self._outbox: NoOpOutbox
+        self._under_way: dict[int, PublishNoOps] = {}
+        """By their sequences in the session."""
+        self.node = network.add(self.name, self._make, self._on_fact, datagrams=True)
+        network.attach(self.name, broker)
+
+    def _make(self, node: SimulatedNode) -> Node:
+        self._first = self._first and (self._lives == 0 or bool(node.disk))
+        store = node.open_store("sequencer")
+        hosted = SequencerNode(node, self._ordering.layout, store, first=self._first)
+        self.sequencer = hosted.sequencer
+        self._session = make_client(node, self._broker, self._lives, reliable=self._reliable).session
+        self._outbox = NoOpOutbox(self._ordering.layout, hosted.sequencer.no_ops_published)
+        self._under_way.clear()
+        self._lives += 1
+        return Node((*hosted.parts, self._session))
+
+    def _on_fact(self, fact: object) -> None:
+        match fact:
+            case PublishNoOps():
+                self._ordering.no_ops(fact)
+                self._outbox.add(fact)
+                self._publish()
+            case PublicationConfirmed():
+                for sequence in range(fact.first, fact.last + 1):
+                    self._settle(sequence, self._outbox.confirmed)
+            case PublicationFailed():
+                self._settle(fact.sequence, self._outbox.failed)
+            case RoleChanged():
+                self._ordering.role_changed()
+            case Misbehaviour():
+                self._ordering.complain(self.name, fact)
+
+    def _publish(self) -> None:
+        session = self._session
+        for fact in self._outbox.take():
+            sequence = session.reserve()
+            self._under_way[sequence] = fact
+            session.publish_stretch(self._outbox.event(fact, *session.identity, sequence))
+            if not self._reliable:  # nobody will say more about them
+                self._settle(sequence, self._outbox.confirmed)
+
+    def _settle(self, sequence: int, say: Callable[[PublishNoOps], None]) -> None:
+        """Not now: the sequencer may be in the middle of something."""
+        fact = self._under_way.pop(sequence, None)
+        if fact is not None:
+            self._schedule.at(self._schedule.now, partial(self._say, say), self._lives, fact)
+
+    def _say(self, say: Callable[[PublishNoOps], None], life: int, fact: PublishNoOps) -> None:
+        if life == self._lives and self.node.up:
+            say(fact)
+            self._publish()

@@ -1,0 +1,67 @@
+"""The running count behind `summary.json`, in bounded memory.
+
+An event is expected by every subscription that was accepted and not cancelled when it was published, and that
+it matches. What is expected is decided here, from filters and topics alone, not by the protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidings.core.events.event import RESERVED_ATTRIBUTE
+from tidings.core.events.subscription import Interest
+from tidings.core.filters.language.predicates import Scalar
+from tidings.core.filters.matching.interest_index import InterestIndex
+from tidings.core.structures.histogram import Histogram
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.published = 0
+        self.blocks = 0
+        """What was published, in blocks."""
+        self.recovered = 0
+        self.delivered = 0
+        self.expected = 0
+        self.expected_delivered = 0
+        self.duplicates = 0
+        self.out_of_order = 0
+        self.latency_ns = Histogram()
+        self._coming: list[tuple[int, Interest]] = []
+        """Interests that count from a time on which may not have come yet."""
+        self._holders: dict[Interest, int] = {}
+        self._index: InterestIndex[Interest] = InterestIndex()
+
+    def publish(
+        self, topic: str, attributes: Mapping[str, Scalar], published_at: int, blocks: int = 1
+    ) -> None:
+        """To be told when the application publishes: then it is decided who expects the event."""
+        self.published += 1
+        self.blocks += blocks
+        if self._coming:
+            self._count_from(published_at)
+        holders = self._holders
+        for interest in self._index.match(topic, lambda: {**attributes, RESERVED_ATTRIBUTE: topic}):
+            self.expected += holders[interest]
+
+    def accepted(self, interest: Interest, at: int) -> None:
+        """A subscription with this interest expects what is published from `at` on."""
+        self._coming.append((at, interest))
+
+    def _count_from(self, now: int) -> None:
+        for _, interest in [entry for entry in self._coming if entry[0] <= now]:
+            if interest not in self._holders:
+                self._holders[interest] = 0
+                self._index.add(interest, interest.topics, interest.pattern)
+            self._holders[interest] += 1
+        self._coming = [entry for entry in self._coming if entry[0] > now]
+
+    def cancelled(self, interest: Interest, accepted_at: int) -> None:
+        """The converse: what was published before is still expected."""
+        if (accepted_at, interest) in self._coming:
+            self._coming.remove((accepted_at, interest))
+            return
+        self._holders[interest] -= 1
+        if self._holders[interest] == 0:
+            del self._holders[interest]
+            self._index.remove(interest)

@@ -1,0 +1,13 @@
+"""The archive of events: a durable log with contiguous offsets (design: the data pipeline).
+
+`Archive` writes; `ArchiveReader` reads, in any process and at any time. The newest rows, the tail, are in a SQLite
+file in WAL mode; older ones in Parquet files, the segments, which Spark reads as they are.
+"""
+
+from tidings.storage.archive.archive import Archive
+from tidings.storage.archive.events import events_of
+from tidings.storage.archive.facts import ArchiveSettings, Bounds, Gap, Segment
+from tidings.storage.archive.reader import ArchiveReader
+from tidings.storage.archive.rows import SCHEMA
+
+__all__ = ["SCHEMA", "Archive", "ArchiveReader", "ArchiveSettings", "Bounds", "Gap", "Segment", "events_of"]

@@ -1,0 +1,50 @@
+"""From archived rows back to events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pyarrow as pa
+
+from tidings.core.errors import ArchiveCorrupt
+from tidings.core.events.event import Event
+from tidings.core.events.position import OrderPosition
+from tidings.core.filters.language.predicates import Scalar
+from tidings.storage.archive.rows import decode_attributes
+
+_COLUMNS = (
+    "offset",
+    "source",
+    "incarnation",
+    "sequence",
+    "topic",
+    "packed",
+    "payload",
+    "published_ns",
+    "out_of_order",
+    "order",
+)
+
+
+def events_of(batch: pa.RecordBatch) -> Iterator[Event]:
+    """The events of a batch in SCHEMA, with typed attributes, `order` and `out_of_order` as they were."""
+    columns = [batch.column(name).to_pylist() for name in _COLUMNS]
+    for offset, text, incarnation, sequence, topic, packed, payload, published, late, order in zip(
+        *columns, strict=True
+    ):
+        source = text.removesuffix(f"~{incarnation}") if incarnation else text
+        attributes = _attributes(offset, packed)
+        event = Event(source, incarnation, sequence, topic, published, attributes, payload)
+        if late:
+            event.__dict__["out_of_order"] = True
+        if order is not None:
+            event.__dict__["order"] = OrderPosition(order["topic"], order["number"], dict(order["after"]))
+        yield event
+
+
+def _attributes(offset: int, packed: bytes) -> dict[str, Scalar]:
+    try:
+        return decode_attributes(packed)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise ArchiveCorrupt(f"offset {offset}: its attributes do not decode: {error}") from None

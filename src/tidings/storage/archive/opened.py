@@ -1,0 +1,36 @@
+"""What whoever has an archive open can ask of it, and how it is closed: shared by the writer and its readers."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from tidings.storage.archive.facts import Bounds, Gap
+from tidings.storage.archive.listing import read_bounds
+from tidings.storage.archive.notes import read_gaps
+from tidings.storage.database import Database
+
+
+class Opened:
+    id: str
+    """32 hexadecimal digits, made with the archive."""
+    _database: Database
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._database.close()
+
+    def bounds(self) -> Bounds:
+        with self._database.transaction():
+            return read_bounds(self._database)
+
+    def gaps(self) -> list[Gap]:
+        with self._database.transaction():
+            return read_gaps(self._database)

@@ -1,0 +1,114 @@
+"""Writes down what a study found: results.parquet, the drawings, claims.json and README.md."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+import tidings
+from tidings.studies.keeping import write_whole
+from tidings.studies.plots import draw
+from tidings.studies.runner import Outcome
+from tidings.studies.study import Claim, Panel
+
+FAILURES = "failures.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was said of a study: nothing where points failed, for half the results prove nothing."""
+
+    outcome: Outcome
+    panels: tuple[Panel, ...]
+    claims: tuple[Claim, ...]
+    directory: Path
+
+    @property
+    def complete(self) -> bool:
+        return not self.outcome.failures
+
+
+def write_report(outcome: Outcome, out: Path, *, quick: bool) -> Report:
+    directory = out / outcome.study.name
+    buffer = io.BytesIO()
+    pq.write_table(outcome.table, buffer)
+    write_whole(directory / "results.parquet", buffer.getvalue())
+    (directory / FAILURES).unlink(missing_ok=True)
+    if outcome.failures:
+        told = "\n".join(f"{failure.point}\n{failure.error}" for failure in outcome.failures)
+        write_whole(directory / FAILURES, told.encode())
+        return Report(outcome, (), (), directory)
+    panels = outcome.study.panels(outcome.table, quick)
+    claims = outcome.study.claims(outcome.table, quick)
+    for panel in panels:
+        draw(panel, directory)
+    report = Report(outcome, tuple(panels), tuple(claims), directory)
+    told = json.dumps(fields_of(report, quick), indent=2, ensure_ascii=False) + "\n"
+    write_whole(directory / "claims.json", told.encode())
+    write_whole(directory / "README.md", readme(report, quick).encode())
+    return report
+
+
+def fields_of(report: Report, quick: bool) -> dict[str, Any]:
+    outcome = report.outcome
+    return {
+        "study": outcome.study.name,
+        "title": outcome.study.title,
+        "quick": quick,
+        "version": tidings.__version__,
+        "points": outcome.points,
+        "kept": outcome.kept,
+        "failed": len(outcome.failures),
+        "cpu_s": round(outcome.cpu_s, 3),
+        "claims": [asdict(claim) for claim in report.claims],
+        "panels": [panel.name for panel in report.panels],
+        "directory": str(report.directory),
+    }
+
+
+def verdict_line(report: Report, claim: Claim) -> str:
+    what = f"{claim.text}: {claim.measured} (paper: {claim.paper})"
+    return f"{report.outcome.study.name} {claim.figure}: {claim.verdict}: {what}"
+
+
+def readme(report: Report, quick: bool) -> str:
+    study, claims = report.outcome.study, report.claims
+    size = "a reduced version (`--quick`)" if quick else "the paper's size"
+    held = sum(claim.holds for claim in claims)
+    open_ = sum(claim.undecided for claim in claims)
+    lines = [
+        f"# {study.title}",
+        "",
+        f"{report.outcome.points} runs, {size}, tidings {tidings.__version__}; "
+        f"{held} of {len(claims)} claims hold, {open_} are undecided. Rows of all runs: `results.parquet`.",
+        "",
+    ]
+    figures = dict.fromkeys([*(panel.figure for panel in report.panels), *(claim.figure for claim in claims)])
+    for figure in figures:
+        panels = [panel for panel in report.panels if panel.figure == figure]
+        lines += section(figure, panels, [claim for claim in claims if claim.figure == figure])
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def section(figure: str, panels: Sequence[Panel], claims: Sequence[Claim]) -> list[str]:
+    lines = [f"## {figure[:1].upper()}{figure[1:]}" if figure else "## Others", ""]
+    for panel in panels:
+        lines += [f"![{panel.title}]({panel.name}.png)", ""]
+    if claims:
+        lines += ["| the paper says | paper | measured | holds | why |", "| --- | --- | --- | --- | --- |"]
+        for claim in claims:
+            verdict = "yes" if claim.holds else f"**{'undecided' if claim.undecided else 'no'}**"
+            cells = (claim.text, claim.paper, claim.measured, verdict, claim.why)
+            lines.append("| " + " | ".join(map(cell, cells)) + " |")
+        lines.append("")
+    return lines
+
+
+def cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
