@@ -15,6 +15,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tidings.former_paths import follow_former_paths
+
 if TYPE_CHECKING:
     from tidings import sync as sync
     from tidings import testing as testing
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
     from tidings.storage.archive import ArchiveSettings as ArchiveSettings
 
 __version__ = "0.1.0"
+
+follow_former_paths()
 
 _HOMES = {
     "tidings.storage.archive": ("Archive", "ArchiveReader", "ArchiveSettings"),

@@ -28,6 +28,13 @@ PROMISED = [
     *("tidings", "tidings.testing", "tidings.sync", "tidings.scenarios.trace.checkers"),
     *("tidings.drivers.adapters.nats", "tidings.drivers.adapters.mqtt", "tidings.drivers.adapters.redis"),
 ]
+FORMER = [
+    *("tidings.archive events_of", "tidings.trace.checkers check_all", "tidings.trace.reader Trace"),
+    *("tidings.services.nats nats_service", "tidings.services.mqtt mqtt_service"),
+    *("tidings.services.redis redis_service", "tidings.net.address Address"),
+    *("tidings.net.sequencer SequencerHost", "tidings.protocol.sequencing.layout single"),
+]
+"""Where these were when documents named them last."""
 FILE = "imports.txt"
 
 
@@ -58,6 +65,23 @@ def test_the_documented_imports_are_those_of_before() -> None:
 @pytest.mark.parametrize("wanted", golden_lines(FILE))
 def test_a_documented_import_works(wanted: str) -> None:
     check_module(*wanted.split())
+
+
+@pytest.mark.parametrize("wanted", FORMER)
+def test_a_former_path_leads_to_the_same_module(wanted: str) -> None:
+    name, attribute = wanted.split()
+    former = import_module(name)
+    assert hasattr(former, attribute)
+    assert former is import_module(former.__name__), "there are not two of it"
+    assert former.__name__ != name
+    assert former.__spec__ is not None
+    assert former.__spec__.name == former.__name__
+
+
+def test_a_path_that_never_was_is_not_found() -> None:
+    for name in ("tidings.services.nothing", "tidings.nothing"):
+        with pytest.raises(ModuleNotFoundError):
+            import_module(name)
 
 
 def test_the_package_offers_what_it_offered() -> None:

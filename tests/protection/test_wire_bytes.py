@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 import pytest
-import tidings.model
 from msgspec import Meta, Raw
 
 from golden import check_golden, golden_lines
+from tidings import core
 from tidings.core.events.event import Publication, decode_publication, make_no_ops
 from tidings.core.events.run import Run, RunMaker, stamped, stripped
 from tidings.core.events.timestamp import Timestamp
@@ -22,8 +22,8 @@ from tidings.core.overlay.epidemic.messages import Carried
 from tidings.core.wire.codec import decode, encode, encode_notifications, encode_publications
 from tidings.core.wire.frames import frame
 
-for module in pkgutil.iter_modules(tidings.model.__path__):  # whichever of them has messages
-    importlib.import_module(f"tidings.model.{module.name}")
+for module in pkgutil.walk_packages(core.__path__, "tidings.core."):  # whichever of them has messages
+    importlib.import_module(module.name)
 CLASSES = sorted(WireMessage.__subclasses__(), key=lambda cls: int(cls.__struct_config__.tag or 0))
 FILE = "wire.txt"
 STAMP = Timestamp(2, 7, (0, 3), (5, 0))

@@ -435,7 +435,7 @@ def _is_held(thing: Any) -> bool:
     if isinstance(thing, dict | list | tuple | set | frozenset | deque):
         return True
     kind = type(thing)
-    return kind.__module__.startswith(("tidings.protocol", "tidings.structures")) and kind is not Matcher
+    return kind.__module__.startswith("tidings.core.") and kind is not Matcher
 
 
 def _fields(thing: Any) -> list[Any]:

@@ -1,0 +1,1 @@
+"""The command line: a file for each verb; what verbs share is in `shared`."""

@@ -1,0 +1,1 @@
+"""What proves tidings: random scenarios, campaigns over seeds, invariants that watch a run."""

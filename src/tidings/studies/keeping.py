@@ -14,13 +14,12 @@ from types import ModuleType
 from typing import Any
 
 import tidings
-from tidings import model, ordering, protocol, scenario, simulator, storage, structures, wire
+from tidings import core, drivers, scenarios, storage
 from tidings.core.errors import PipelineError
-from tidings.scenarios import trace
 from tidings.storage.files import replaced
 from tidings.studies.study import Point, Study
 
-DECIDING = (model, structures, protocol, wire, trace, scenario, simulator, ordering, storage)
+DECIDING = (core, drivers, scenarios, storage)
 """The packages that experiments run. As modules, not as names: one that moved is missed when this is imported."""
 
 

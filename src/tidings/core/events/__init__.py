@@ -1,0 +1,1 @@
+"""Events, runs of them, topics and subscriptions. Read `event`, then `run`: what travels is one of the two."""

@@ -1,4 +1,4 @@
-"""Places in an order, as the headers of events and runs carry them (protocol/sequencing says what they mean)."""
+"""Places in an order, as the headers of events and runs carry them (core/ordering says what they mean)."""
 
 from __future__ import annotations
 

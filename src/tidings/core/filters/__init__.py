@@ -1,0 +1,1 @@
+"""Conditions on events: `language` reads them, `matching` finds which of many hold for an event."""

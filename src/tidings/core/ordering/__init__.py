@@ -1,0 +1,5 @@
+"""One order for all subscribers across topics (paper ordering, corrected), over any event service.
+
+Read `layout` (who numbers what), `server/server` (numbers), `publisher`, `subscriber` (turns), `module` (the client's
+half), then `replication` (what survives).
+"""

@@ -1,6 +1,6 @@
 """What publishers, subscribers and sequencer servers say to each other to give events one order.
 
-The base and the other messages are in core/messages.py; protocol/sequencing says what these are for. A topic is
+The base and the other messages are in core/messages.py; the files beside this one say what these are for. A topic is
 named by its rank, 0 being the highest precedence. Clocks travel as two tuples of one length: the ranks, ascending,
 and their values.
 """

@@ -1,0 +1,1 @@
+"""Small structures that several protocols use; each has a property test against a plain twin."""

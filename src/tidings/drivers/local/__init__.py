@@ -1,0 +1,1 @@
+"""A whole network in one process, on its asyncio loop."""

@@ -1,0 +1,1 @@
+"""Brokers and sequencers as processes of this machine: started, told things, killed, and never left behind."""

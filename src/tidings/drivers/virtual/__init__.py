@@ -1,0 +1,1 @@
+"""A network in virtual time: `schedule`, `link`, `streams` (TCP's promises), `node`, `network`."""

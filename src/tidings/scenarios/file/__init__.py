@@ -1,0 +1,1 @@
+"""A scenario file as types: `schema`, `decode`, `check`, then `expand` to the plan of a run."""

@@ -1,0 +1,1 @@
+"""The six trace tables: `tables`, `writer`, `reader`; `checkers` says which guarantees a trace keeps."""

@@ -1,0 +1,1 @@
+"""The nodes of a simulated scenario: publishers and subscribers with their clients, sequencers, faults, counts."""

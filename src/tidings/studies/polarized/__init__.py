@@ -1,0 +1,1 @@
+"""The figures and claims of the polarized paper."""

@@ -1,0 +1,1 @@
+"""Mode best-effort: events follow the interests along a tree, once, and nobody keeps them."""

@@ -1,6 +1,6 @@
 """A broker of the overlay in mode epidemic: best-effort routing on a tree, losses repaired by gossip.
 
-Papers epidemic and polarized; the parts are in protocol/recovery. Interests are forwarded without covering: an origin
+Papers epidemic and polarized; the parts are beside this file. Interests are forwarded without covering: an origin
 numbers an event for every pattern that anybody subscribes to, so it must know them all (epidemic, section 4.2).
 """
 

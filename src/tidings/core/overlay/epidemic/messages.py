@@ -1,6 +1,6 @@
 """What brokers say to each other to repair losses by gossip: events with their numbers, blocks, digests, labels.
 
-The base and the other messages are in core/messages.py; protocol/recovery says what these are for.
+The base and the other messages are in core/messages.py; the files beside this one say what these are for.
 """
 
 from __future__ import annotations

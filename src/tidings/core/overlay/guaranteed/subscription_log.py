@@ -37,7 +37,7 @@ stamp with it."""
 
 
 class Entry:
-    """One record, and what is known of who has it (protocol/coverage.py)."""
+    """One record, and what is known of who has it."""
 
     __slots__ = ("closed", "cover", "heard", "interest", "position", "record", "reported", "senders")
 

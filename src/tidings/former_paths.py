@@ -1,0 +1,52 @@
+"""Import paths that documents and examples have named: they lead to where the modules are now."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+FORMER = {
+    "tidings.archive": "tidings.storage.archive",
+    "tidings.trace": "tidings.scenarios.trace",
+    "tidings.services": "tidings.drivers.adapters",
+    "tidings.net": "tidings.drivers.sockets",
+    "tidings.net.address": "tidings.drivers.address",
+    "tidings.protocol": "tidings.core",
+    "tidings.protocol.sequencing": "tidings.core.ordering",
+}
+"""Packages, with all that is in them, and single modules."""
+
+
+class _Alias(Loader):
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = import_module(self._target)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec  # one module, whatever it is called
+
+
+class _FormerPaths(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        former, rest = fullname, ""
+        while former not in FORMER:
+            former, separator, last = former.rpartition(".")
+            if not separator:
+                return None
+            rest = f".{last}{rest}"
+        return ModuleSpec(fullname, _Alias(FORMER[former] + rest))
+
+
+def follow_former_paths() -> None:
+    sys.meta_path.insert(0, _FormerPaths())
