@@ -183,6 +183,17 @@ def test_one_that_rests_has_nothing_and_begins_anew() -> None:
     assert bench.facts == [SubscriptionAccepted("s"), SubscriptionChanged("s")]
 
 
+@pytest.mark.parametrize("reliable", [True, False])
+def test_where_sources_are_heard_in_order_they_are_over_all_forms(reliable: bool) -> None:
+    """What others at the broker have asked for may bring events to a form that is not accepted yet."""
+    bench = Bench(reliable=reliable)
+    bench.start("/a")
+    bench.tell(Attached(1, 0, 64), Subscribed("s"), notify(5, "/a", "s"))
+    bench.change("/a", "/b")
+    bench.tell(notify(4, "/b", "s.2"), notify(6, "/a", "s"), notify(7, "/b", "s.2"), Subscribed("s.2"))
+    assert [sequence for sequence, _ in bench.shown] == [5, *([] if reliable else [4]), 6, 7]
+
+
 def test_what_is_late_is_late_though_it_comes_for_another_form() -> None:
     bench = Bench(reliable=False)
     bench.start("/a", order=Order.FIFO)

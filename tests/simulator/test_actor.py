@@ -29,6 +29,9 @@ class Network:
     def subscribe(self, *subscriptions: Subscription) -> None:
         self.held |= {subscription.id: subscription for subscription in subscriptions}
 
+    def shown(self, name: str) -> None:
+        """Nothing is kept in order."""
+
     def unsubscribe(self, name: str, *, drain: bool = False) -> None:
         if drain:
             self.draining.append(name)

@@ -202,6 +202,9 @@ class Session(Part):
             held.state = CANCELLING
             self._ask(held)
 
+    def shown(self, subscription_id: str) -> Mapping[tuple[str, int], int] | None:
+        return None
+
     def end_earlier(self, subscription_id: str, *, drain: bool = False) -> None:
         """A subscription of an earlier life of this client, which the broker may still know; `drain`: what waits there
         for it is not struck out."""
