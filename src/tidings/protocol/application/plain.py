@@ -101,8 +101,7 @@ class PlainSubscription:
         """It stays as it is."""
         following, self._next = self._next, None
         if following is not None:
-            self._owner.unsubscribe(self._name(following))
-            self._tell()
+            self._leave(following)  # in an earlier life it may have been accepted
 
     def end(self) -> None:
         self._is_waiting = False
@@ -196,15 +195,13 @@ class PlainSubscription:
         self._recent = RecentIds(RECENT_EVENTS)
         self._in_order = True  # who keeps bookmarks shows events so
         self._current = kept.current
-        self._draining = {self._name(form): form for form in kept.draining}
-        if kept.next is not None and self._is_wanted(kept.next):
-            self._next = kept.next
-        had = [form for form in (*kept.draining, self._current, self._next) if form is not None]
-        names = [self._name(form) for form in had]
-        for name in kept.names(self.id):
-            if name not in names:
-                self._bookmarks.end(name)
-        self._ask_for(*had)
+        self._next = kept.next if self._is_wanted(kept.next) else None
+        left = (*kept.draining, kept.next if self._next is None else None)
+        self._draining = {self._name(form): form for form in left if form is not None}
+        for number in kept.others:
+            self._bookmarks.end(form_name(self.id, number))
+        here = (self._current, self._next)
+        self._ask_for(*self._draining.values(), *(form for form in here if form is not None))
         for name in list(self._draining):
             self._owner.unsubscribe(name, drain=True)
 
