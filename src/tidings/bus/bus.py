@@ -82,6 +82,9 @@ class _Beneath:
     def subscribe(self, *subscriptions: Subscription) -> None:
         self._session.subscribe(*subscriptions)
 
+    def shown(self, subscription_id: str) -> Mapping[tuple[str, int], int] | None:
+        return self._session.shown(subscription_id)
+
     def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
         self._session.unsubscribe(subscription_id, drain=drain)
 

@@ -156,6 +156,9 @@ class ServiceBeneath:
         noted()
         self._on_fact(EventsMissed(name, gap.source, gap.incarnation, gap.first, gap.last, certain))
 
+    def shown(self, subscription_id: str) -> None:
+        """Two subscriptions may be two readers."""
+
     def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
         self._service.streams.pop(subscription_id, None)
         self._start(self._service.remove_subscription(subscription_id))

@@ -451,8 +451,8 @@ MAX_BOOKMARK_BYTES = 32_768
 
 
 class Bookmark(WireMessage, frozen=True, gc=False, tag=79):
-    """How far an ordered subscription has come, in its client's own words: the broker keeps it, and says it to the
-    client's next life before anything else. Without a state it is forgotten."""
+    """What the next life of a subscription needs to know, in its client's own words: the broker keeps it, and says it
+    to that life before anything else. Without a state it is forgotten."""
 
     subscription: SubscriptionId
     state: Annotated[bytes, Meta(max_length=MAX_BOOKMARK_BYTES)]

@@ -192,6 +192,9 @@ class Application:
                 del self._holders[subscription_id]
             self._beneath.unsubscribe(subscription_id, drain=drain)
 
+    def shown(self, subscription_id: str) -> Mapping[tuple[str, int], int] | None:
+        return self._beneath.shown(subscription_id)
+
     # --- What the service beneath says
 
     def on_fact(self, fact: object) -> None:

@@ -46,6 +46,10 @@ class Beneath(Protocol):
     def subscribe(self, *subscriptions: Subscription) -> None:
         """What came for them before, for an earlier life of this client, is shown in the order in which it came."""
 
+    def shown(self, subscription_id: str) -> Mapping[tuple[str, int], int] | None:
+        """The last sequence that it was shown, by source and incarnation; None: events of a source may come in any
+        order, or in that of each subscription."""
+
     def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
         """`drain`: what is on its way for it alone still comes, where the service can bring it. SubscriptionCancelled
         follows when all has."""

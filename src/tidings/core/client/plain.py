@@ -3,6 +3,8 @@ several while it changes.
 
 A change asks for the new form beside the current one. When the whole network knows the new one, the one before drains:
 so nothing that both select is missed. What comes for both is shown once. Of several changes in a row the last counts.
+Where a service shows the events of a source in order, the forms together do: a form that is not accepted yet may bring
+some that lie before what another has brought, and these are owed to nobody.
 
 Where the service keeps bookmarks, the next life of the client finds the forms that this one had, and goes on with them:
 what waits for one of them comes. Other topics than before are then a change.
@@ -73,6 +75,8 @@ class PlainSubscription:
         """What it was when it was last complete, or begun."""
         self._recent: RecentIds | None = None
         """What was shown lately, once the first form is not alone any more."""
+        self._in_order = False
+        """Nothing is shown of a source that lies before what was."""
 
     # --- What is wanted
 
@@ -96,8 +100,7 @@ class PlainSubscription:
         """It stays as it is."""
         following, self._next = self._next, None
         if following is not None:
-            self._owner.unsubscribe(self._name(following))
-            self._tell()
+            self._leave(following)  # in an earlier life it may have been accepted
 
     def end(self) -> None:
         self._is_waiting = False
@@ -111,6 +114,8 @@ class PlainSubscription:
         """Once it is known where to begin."""
         if self._is_waiting:
             return
+        if self._recent is None and (self._is_resting or not self._is_wanted(self._current)):
+            self._begin_recent()
         if self._is_resting:
             self.abandon_change()
             before, self._current, self._holds = self._current, None, False
@@ -131,11 +136,18 @@ class PlainSubscription:
 
     def _make(self) -> Form:
         self._made += 1
-        self._recent = self._recent or RecentIds(RECENT_EVENTS)
         return Form(self._made, self._wanted.topics, self._wanted.filter)
 
-    def _is_wanted(self, form: Form) -> bool:
-        return (form.topics, form.filter) == (self._wanted.topics, self._wanted.filter)
+    def _begin_recent(self) -> None:
+        """The first form will not be alone any more. Its session knows what it has shown."""
+        self._recent = RecentIds(RECENT_EVENTS)
+        shown = self._owner.shown(self.id)
+        self._in_order = shown is not None
+        for (source, incarnation), sequence in (shown or {}).items():
+            self._recent.first_time(source, incarnation, sequence)
+
+    def _is_wanted(self, form: Form | None) -> bool:
+        return form is not None and (form.topics, form.filter) == (self._wanted.topics, self._wanted.filter)
 
     def _ask_for(self, *forms: Form) -> None:
         """A next life hears of it before the service does."""
@@ -143,7 +155,6 @@ class PlainSubscription:
         self._owner.subscribe(self, *map(self._in_service, forms))
 
     def _leave(self, form: Form) -> None:
-        self._recent = self._recent or RecentIds(RECENT_EVENTS)
         self._draining[self._name(form)] = form
         self._tell()
         self._owner.unsubscribe(self._name(form), drain=True)
@@ -181,16 +192,15 @@ class PlainSubscription:
         assert self._bookmarks is not None
         self._made = kept.made
         self._recent = RecentIds(RECENT_EVENTS)
+        self._in_order = True  # who keeps bookmarks shows events so
         self._current = kept.current
-        self._draining = {self._name(form): form for form in kept.draining}
-        if kept.next is not None and self._is_wanted(kept.next):
-            self._next = kept.next
-        had = [form for form in (*kept.draining, self._current, self._next) if form is not None]
-        names = [self._name(form) for form in had]
-        for name in kept.names(self.id):
-            if name not in names:
-                self._bookmarks.end(name)
-        self._ask_for(*had)
+        self._next = kept.next if self._is_wanted(kept.next) else None
+        left = (*kept.draining, kept.next if self._next is None else None)
+        self._draining = {self._name(form): form for form in left if form is not None}
+        for number in kept.others:
+            self._bookmarks.end(form_name(self.id, number))
+        here = (self._current, self._next)
+        self._ask_for(*self._draining.values(), *(form for form in here if form is not None))
         for name in list(self._draining):
             self._owner.unsubscribe(name, drain=True)
 
@@ -269,13 +279,15 @@ class PlainSubscription:
         wanted = [(stretch.first, stretch.last)]
         if not self._lingers and (fact.subscription in self._draining or not self._accepted):
             wanted = [] if self._is_resting else selected(stretch, self._interest)
-        before = self._recent.highest(source, incarnation) if self._wanted.order is Order.FIFO else 0
+        before = self._recent.highest(source, incarnation)
+        if self._in_order:
+            wanted = [(max(first, before + 1), last) for first, last in wanted if last > before]
         fresh = [
             part for first, last in wanted for part in self._recent.fresh(source, incarnation, first, last)
         ]
         parts = [stretch.cut(*part) if isinstance(stretch, Run) else stretch for part in fresh]
-        if fact.out_of_order:
-            return [(part, True) for part in parts]
+        if fact.out_of_order or self._wanted.order is not Order.FIFO:
+            return [(part, fact.out_of_order) for part in parts]
         return [piece for part in parts for piece in parted(part, before)]
 
     def _hides(self, stretch: Stretch) -> bool:

@@ -210,6 +210,10 @@ class ReliableSession(Session):
             self._asked.update(subscription.id for subscription in subscriptions)
             self._show_early({subscription.id: subscription.interest() for subscription in subscriptions})
 
+    def shown(self, subscription_id: str) -> Mapping[tuple[str, int], int] | None:
+        held = self._held.get(subscription_id)
+        return {} if held is None else held.highest
+
     def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
         """What its application holds is of no use to it any more, unless it drains: then what waits at the broker
         comes, too, as long as it takes."""

@@ -202,6 +202,9 @@ class Session(Part):
         self._answered(held.subscription.id)
         self.port.set_timer((self.name, "drain", held.subscription.id), self.port.now + DRAIN_NS)
 
+    def shown(self, subscription_id: str) -> Mapping[tuple[str, int], int] | None:
+        return None
+
     def end_earlier(self, subscription_id: str, *, drain: bool = False) -> None:
         """A subscription of an earlier life of this client, which the broker may still know. `drain`: what is on its
         way for it, or waits there, still comes, for others of this client as well, and whole because of it."""

@@ -123,6 +123,7 @@ class _Told:
         self.publish_as = session.publish_as
         self.publish_stretch = session.publish_stretch
         self.unsubscribe = session.unsubscribe
+        self.shown = session.shown
 
     @property
     def next_sequence(self) -> int:

@@ -1,4 +1,5 @@
-"""Bookmarks: how far the ordered subscriptions of a client have come, kept by its broker for the client's next life.
+"""Bookmarks: how far the ordered subscriptions of a client have come, and what others had become that changed, kept by
+its broker for the client's next life.
 
 To a broker they are bytes. A client that lasts sends one before it says that it is done with something, on the same
 connection: so what the broker forgets is always covered by a bookmark that it has on disk, whoever crashes. One that
