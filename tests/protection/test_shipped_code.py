@@ -35,8 +35,8 @@ def test_all_that_experiments_run_decides_their_results() -> None:
         [sys.executable, "-c", LOADED, *studies], capture_output=True, text=True, check=True
     )
     loaded = {name.split(".")[1] for name in done.stdout.split()}
-    assert "simulator" in loaded
-    assert loaded - {"spark"} <= {package.__name__.split(".")[1] for package in DECIDING}
+    assert "scenarios" in loaded
+    assert loaded - {"studies", "former_paths"} <= {package.__name__.split(".")[1] for package in DECIDING}
 
 
 def test_a_package_without_files_decides_nothing_and_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidings.cli.main import run
-from tidings.cli.shared.sequencer_settings import SequencerFlags, sequencer_settings
+from tidings.cli.shared.broker_options import SequencerOptions
+from tidings.cli.shared.sequencer_settings import sequencer_settings
 from tidings.spark.plan.files import GROUPS, SIZES
 
 ROWS = [
@@ -143,7 +144,7 @@ def test_sequencers_take_the_layout_as_it_is(tmp_path: Path, capsys: pytest.Capt
     nodes = {"east": "10.0.0.1:7000", "east-standby": "10.0.0.2:7500", "east-witness": "10.0.0.3:7500"}
     nodes["west"] = "10.0.1.1:7500"
     for name, address in nodes.items():
-        flags = SequencerFlags(name=name, layout=tmp_path / "out" / "layout.toml")
+        flags = SequencerOptions(name=name, layout=tmp_path / "out" / "layout.toml")
         taken = sequencer_settings(flags)
         assert str(taken.listen) == address
         assert taken.layout.causal
@@ -162,7 +163,7 @@ def test_a_layout_without_addresses_is_one_for_this_machine(
     text = (tmp_path / "out" / "layout.toml").read_text()
     assert "made up" in text.splitlines()[0]
     name = found["servers"][-1]["site"]
-    taken = sequencer_settings(SequencerFlags(name=name, layout=tmp_path / "out" / "layout.toml"))
+    taken = sequencer_settings(SequencerOptions(name=name, layout=tmp_path / "out" / "layout.toml"))
     assert taken.listen.is_loopback
     assert not taken.layout.causal
     assert taken.layout.topics[-1] == "/**"
