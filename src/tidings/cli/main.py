@@ -1,4 +1,4 @@
-"""The `tidings` command: its verbs, and what happens to errors (design: command line).
+"""The `tidings` command: its verbs, and what happens to errors.
 
 Command modules import what they run only when they run it, so that `tidings --help` is quick.
 """

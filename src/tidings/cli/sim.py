@@ -1,4 +1,4 @@
-"""`tidings sim`: runs a scenario in virtual time, and checks its trace (design: the scenario file)."""
+"""`tidings sim`: runs a scenario in virtual time, and checks its trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The six invariants of the guaranteed overlay, asserted while it runs in the simulator (overlay.md).
+"""The six invariants of the guaranteed overlay, asserted while it runs in the simulator.
 
     1. No publication on a session before SYNC; every subscription it covers was known to the peer before.
     2. Per broker and source, first copies are taken in increasing sequence.

@@ -1,4 +1,4 @@
-"""Runs a scenario in virtual time and writes its trace and summary (the design page on scenarios)."""
+"""Runs a scenario in virtual time and writes its trace and summary."""
 
 from __future__ import annotations
 

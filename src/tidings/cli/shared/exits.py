@@ -1,4 +1,4 @@
-"""How a command ends: its exit codes, and one line on stderr for whatever went wrong (design: command line)."""
+"""How a command ends: its exit codes, and one line on stderr for whatever went wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attribute values as text, for the `map<string,string>` column of a trace (design: the trace).
+"""Attribute values as text, for the `map<string,string>` column of a trace.
 
 The text is what a reader expects to see (`12`, `12.5`, `true`, `BBC`, `X'0AFF'`), and lossless: a string that
 would read back as something else is written in double quotes, as JSON.

@@ -1,4 +1,4 @@
-"""Messages to bodies and back, in msgpack. DESIGN.md, 'Words'; matching.md, 'The live path'.
+"""Messages to bodies and back, in msgpack.
 
 A message is the array of its fields with its class's tag in front. Publications travel in batches,
 `[64, [event, ...]]`, and so do notifications of the same subscriptions, `[65, [subscription, ...],

@@ -1,6 +1,6 @@
 """Frames on a byte stream: a 4-byte big-endian length, then that many bytes of body.
 
-No I/O happens here: the driver feeds what it read and gets the complete bodies. DESIGN.md, 'Sans-I/O'.
+No I/O happens here: the driver feeds what it read and gets the complete bodies.
 """
 
 from __future__ import annotations

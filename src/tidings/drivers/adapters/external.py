@@ -1,8 +1,8 @@
 """What event services over existing brokers share: everything but the broker.
 
-A service makes a `Session` for each connection, one after another (external_keeper.py). Between sessions it keeps the
-publications that are not confirmed (external_outgoing.py) and the subscriptions with their positions
-(external_incoming.py). A new session first brings the subscriptions back and then sends those publications again.
+A service makes a `Session` for each connection, one after another (keeper.py). Between sessions it keeps the
+publications that are not confirmed (outgoing.py) and the subscriptions with their positions
+(incoming.py). A new session first brings the subscriptions back and then sends those publications again.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 The side that opened says Hello; the other answers Welcome or Refused. What a peer sends once the session is
 up goes to the host (broker.py, client.py), which owns the protocol's node. What the node sends in one
-turn of the loop leaves in one write at its end (matching.md, 'The live path').
+turn of the loop leaves in one write at its end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The session over one TCP or TLS connection, as an `asyncio.Protocol` (matching.md, 'The live path')."""
+"""The session over one TCP or TLS connection, as an `asyncio.Protocol`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The scenario file as types: one struct per table, one field per key, with its default and its bounds.
 
-Follows the design page on scenarios key by key; `docs/scenarios.md` explains the keys to users. What one
+`docs/scenarios.md` explains the keys to users. What one
 value can say about itself (type, bounds, known words) stands here; what takes two values is in `check.py`.
 """
 

@@ -1,7 +1,7 @@
 """The tree of brokers: generated from a shape or taken from explicit edges, with parents, labels and degrees.
 
 Brokers of a generated shape are `b0`, `b1`, ... with `b0` the root, each after its parent. Labels are Dewey
-paths from the root, as the guaranteed overlay and polarized gossip use them (design pages overlay, recovery).
+paths from the root, as the guaranteed overlay and polarized gossip use them.
 Everything takes time linear in the number of brokers, but for the labels, whose length is the depth.
 """
 

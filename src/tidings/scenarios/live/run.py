@@ -1,4 +1,4 @@
-"""`tidings up --scenario`: a scenario in wall time, with real processes over loopback (design: the scenario file).
+"""`tidings up --scenario`: a scenario in wall time, with real processes over loopback.
 
 The plan is that of the simulator. Brokers, sequencers, publishers and subscribers are processes; crash is kill -9,
 pause is SIGSTOP, links and partitions are cut at the sockets of brokers and sequencers. Whatever happens, no process

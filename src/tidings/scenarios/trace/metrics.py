@@ -1,4 +1,4 @@
-"""The numbers of `summary.json` that follow from the trace tables (design: the scenario file)."""
+"""The numbers of `summary.json` that follow from the trace tables."""
 
 from __future__ import annotations
 

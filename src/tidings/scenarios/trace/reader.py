@@ -1,4 +1,4 @@
-"""Reads a trace back: the six tables, checked against their schemas (design: the trace).
+"""Reads a trace back: the six tables, checked against their schemas.
 
 Files of other writers are welcome: a table may be a directory of Parquet parts, its columns may come in any
 order and be declared nullable, as Spark writes them, and be of another of Arrow's types for the same content

@@ -1,4 +1,4 @@
-"""The six trace tables: their exact schemas and the types of their rows (design: the trace).
+"""The six trace tables: their exact schemas and the types of their rows.
 
 Simulated and live runs write these tables; checkers, audits and reports read only these. Row types list their
 fields in column order.

@@ -1,4 +1,4 @@
-"""Writes the trace of a run, row by row in constant memory, as six Parquet files (design: the trace).
+"""Writes the trace of a run, row by row in constant memory, as six Parquet files.
 
 Rows are collected in plain lists and leave as Parquet row groups when a group is full. Two tables have
 columns that become known late: subscriptions are few and stay in memory until the end; publications wait, in

@@ -1,4 +1,4 @@
-"""The archive of events: a durable log with contiguous offsets (design: the data pipeline).
+"""The archive of events: a durable log with contiguous offsets.
 
 `Archive` writes; `ArchiveReader` reads, in any process and at any time. The newest rows, the tail, are in a SQLite
 file in WAL mode; older ones in Parquet files, the segments, which Spark reads as they are.

@@ -1,6 +1,6 @@
 """The epidemic paper's experiment: many patterns on a random tree whose links lose messages, run by the simulator.
 
-The defaults are those of the paper's evaluation as far as the design page on recovery has them: 100 brokers of
+The defaults are those of the paper's evaluation as far as it gives them: 100 brokers of
 degree 4 at most, 70 patterns, 2 to a broker, a buffer of 1,500 events, a round every 30 ms, 50 events/s of each of 5
 publishers.
 """

@@ -1,7 +1,7 @@
 """Figures 7 to 14 of the ordering paper: sizes of stamps, and what five sites of sequencers do under load.
 
 Sizes come from the groups that subscriptions make (figures 7 and 8). Latency, throughput and the bandwidth between
-sites (9 to 14) come from the product's servers and publishers in virtual time (`ordering_sites.py`), at two speeds:
+sites (9 to 14) come from the product's servers and publishers in virtual time (`sites.py`), at two speeds:
 `tidings`, as measured with live processes, and `prototype`, as slow as the paper's. Subscriptions are drawn as the
 paper says, so many different topics per client, and for comparison with repetition, which leaves fewer.
 """

@@ -1,7 +1,7 @@
 """The guaranteed overlay when many brokers fail: figures 9 to 12 of the partitions paper.
 
 Figures 9, 11 and 12 are of the graph alone (`connectivity.py`), as in the paper; figure 10 is the protocol itself, in
-the simulator (`overlay_runs.py`), beside what the graph allows at the paper's size.
+the simulator (`runs.py`), beside what the graph allows at the paper's size.
 """
 
 from __future__ import annotations

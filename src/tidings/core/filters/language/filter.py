@@ -1,4 +1,4 @@
-"""Filters, the conditions of subscriptions (DESIGN.md, 'Filter' and 'Pattern').
+"""Filters, the conditions of subscriptions.
 
 A `Filter` remembers what its user wrote. Its `Pattern` is what it means: the normal form, named by canonical
 SQL text, so that equal filters are one pattern, whoever subscribes.

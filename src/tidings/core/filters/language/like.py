@@ -1,4 +1,4 @@
-"""SQL LIKE patterns, normalised and matched in near-linear time (DESIGN.md, 'Filter').
+"""SQL LIKE patterns, normalised and matched in near-linear time.
 
 A pattern is cut at each `%` into segments. The first segment is anchored at the start of the text, the last
 at its end, and each one between is taken at the leftmost place where it fits, which is right because a later

@@ -1,4 +1,4 @@
-"""What a broker matches events with: interests in topics, with or without a filter (DESIGN.md, 'Subscription').
+"""What a broker matches events with: interests in topics, with or without a filter.
 
 Interests without a filter are found by topic alone and remembered per topic, so that forwarding on a busy topic
 costs one dictionary lookup and never decodes the attributes. Filtered interests are grouped by (topic pattern,

@@ -1,4 +1,4 @@
-"""Which of many filters an event matches (matching.md; content-based matching of epidemic and partitions).
+"""Which of many filters an event matches (the content-based matching of papers epidemic and partitions).
 
 `MatchIndex` keeps keys, patterns and order; finding the conjuncts that hold is left to `ConjunctIndex`. Equal
 patterns are one entry, whoever asks for them. Keys have positions that rise in order of insertion. A conjunct

@@ -1,4 +1,4 @@
-"""Arithmetic in GF(2^8) with the polynomial 0x11D, on rows of bytes (recovery.md, Coding).
+"""Arithmetic in GF(2^8) with the polynomial 0x11D, on rows of bytes.
 
 A row is multiplied by a constant with `bytes.translate` and added with an XOR of large integers: 30 MB/s for
 products with matrices of 16 lines. ISA-L is faster in itself, but saves less than a tenth of an epidemic run that

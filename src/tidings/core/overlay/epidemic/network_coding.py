@@ -2,7 +2,7 @@
 
 A generation is `size` blocks. A coded block is a combination of them over GF(2^8) and travels with its
 coefficients. Any `size` independent ones give the blocks back, and whoever holds some can make new ones
-without decoding (recovery.md, Coding).
+without decoding.
 """
 
 from __future__ import annotations

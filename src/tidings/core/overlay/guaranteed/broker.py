@@ -1,4 +1,4 @@
-"""A broker of the guaranteed overlay: sessions, subscriptions, delivery and clients composed (overlay.md)."""
+"""A broker of the guaranteed overlay: sessions, subscriptions, delivery and clients composed."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A publication is taken once, in the order of its flow (its source and the broker that took it from there), matched
 against the log as it is then, and pending for every broker that wants it, reachable or not. It goes to the
 nearest established broker on the way to each, when that session is ready, in the order in which it was taken.
-When nothing is pending any more, whoever sent it is told (overlay.md, 'Publications').
+When nothing is pending any more, whoever sent it is told.
 
 Consecutive publications of a source that are for the same travel, wait and are confirmed as one (`Queued`), and are
 split where one of them fares differently: a window ends, a part is confirmed, a copy comes by another way.

@@ -7,7 +7,7 @@
       |<--- opened --------|                   |     the asker's end is up
 
 A greedy path along the tree can wait although another path exists: the link beside the subscriber is cut, the
-subscriber's broker is not (overlay.md, 'Link failures beside the subscriber'). Both sessions of the relay are
+subscriber's broker is not. Both sessions of the relay are
 first in, first out, so a circuit is; when one of them breaks, the circuit is closed. To the other parts a circuit
 is a connection like any other. As soon as the direct one is back, it takes the circuit's place.
 """

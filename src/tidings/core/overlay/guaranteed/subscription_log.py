@@ -2,7 +2,7 @@
 
 A record belongs to the broker whose clients want it (its source). It is live or, once nobody wants it any more,
 a tombstone. Records are on disk before anybody hears that this broker has them. The position of a record is its
-place in this broker's log: what a publisher's broker certifies is told by positions (overlay.md, 'Stamp').
+place in this broker's log: what a publisher's broker certifies is told by positions.
 
 A tombstone that every broker has is collected. What remains of it is its number, in ranges per source: a copy that
 was still on its way is known for what it is.

@@ -2,7 +2,7 @@
 
 Records are flooded over all sessions. A session that becomes active is synchronised first: ACTIVATE lists what
 the sender has, the answer brings what it lacks and asks for what it has more; only then is the session ready for
-publications (overlay.md, 'Sessions').
+publications.
 
 Coverage: each broker claims its own place once it has a record on disk and its publishers stamp accordingly.
 Claims flow towards the record's source, merged on the way; they only grow, so what is uncovered only shrinks.

@@ -1,4 +1,4 @@
-"""The guarantees, each checked once, over the trace of any run (design: audits).
+"""The guarantees, each checked once, over the trace of any run.
 
 The checkers know nothing of the protocols: they read the trace tables alone. Tests, simulator and the audits
 on Spark use these same functions.

@@ -1,4 +1,4 @@
-"""Exactly once: nothing is delivered twice, and nothing that should not have been (design: audits)."""
+"""Exactly once: nothing is delivered twice, and nothing that should not have been."""
 
 from __future__ import annotations
 
