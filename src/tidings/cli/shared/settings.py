@@ -110,7 +110,7 @@ def _archive(options: BrokerOptions) -> KeptArchive | None:
 
 def checked_name(name: str) -> str:
     if not name.isprintable() or not 0 < len(name) <= 255:
-        raise typer.BadParameter("a name has at most 255 printable characters", param_hint="--name")
+        raise typer.BadParameter("a name has 1 to 255 printable characters", param_hint="--name")
     return name
 
 
