@@ -111,9 +111,9 @@ class Journal:
 
     def append(self, number: int, batches: list[bytes]) -> None:
         """The batches from `number` on."""
-        changes: list[Change] = []
-        for offset, batch in enumerate(batches):
-            changes.append(("log", self._key(number + offset), batch))
+        changes: list[Change] = [
+            ("log", self._key(number + offset), batch) for offset, batch in enumerate(batches)
+        ]
         outdated: list[int] = []
         if self._outdated:
             outdated += islice(self._outdated, REMOVED_WITH_EACH * len(batches))
