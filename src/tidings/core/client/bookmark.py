@@ -110,11 +110,12 @@ class Reached(Struct, frozen=True):
 class Progress:
     """What is done of each entry that is joined."""
 
-    def __init__(self) -> None:
-        self._done: dict[int, int] = {}
-        self._open: dict[int, tuple[int, ...]] = {}
+    def __init__(self, earlier: Progress | None = None) -> None:
+        """As far as the earlier one has come by now."""
+        self._done: dict[int, int] = {} if earlier is None else earlier._done.copy()
+        self._open: dict[int, tuple[int, ...]] = {} if earlier is None else earlier._open.copy()
         """No-ops whose events may come yet, the latest last."""
-        self._fences: dict[int, Fence] = {}
+        self._fences: dict[int, Fence] = {} if earlier is None else earlier._fences.copy()
         """Of entries of which nothing was done with since they were joined."""
 
     def begin(self, rank: int, start: Resumed) -> None:
@@ -138,7 +139,8 @@ class Progress:
             return
         if last > done:
             self._done[rank] = last
-            self._fences.pop(rank, None)
+            if self._fences:
+                self._fences.pop(rank, None)
         open_ = self._open[rank]
         if no_op:
             new = (number for number in range(first, last + 1) if number not in open_)
@@ -147,9 +149,7 @@ class Progress:
             self._open[rank] = tuple(number for number in open_ if not first <= number <= last)
 
     def copy(self) -> Progress:
-        copy = Progress()
-        copy._done, copy._open, copy._fences = dict(self._done), dict(self._open), dict(self._fences)
-        return copy
+        return Progress(self)
 
     def reached(self, incarnation: int) -> Reached:
         return Reached(incarnation, self._done, self._open)

@@ -537,7 +537,6 @@ class OrderedSubscription:
             for rank, entry in sorted(self._entries.items())
             if self.progress.has(rank)
         )
-        resumed = {name for entry in entries for name in entry_names(self.id, entry)}
         return encode_bookmark(
             Bookmark(
                 self._incarnation,
@@ -545,7 +544,7 @@ class OrderedSubscription:
                 topics=tuple(topic.text for topic in self._settled.topics),
                 filter=self._settled.sql,
                 entries=entries,
-                others=tuple(name for name in self._rank_of if name not in resumed),
+                others=tuple(name for name, rank in self._rank_of.items() if not self._resumable(name, rank)),
                 joined=tuple(
                     (rank, made) for rank, made in self._made.items() if not self.progress.has(rank)
                 ),
@@ -555,6 +554,11 @@ class OrderedSubscription:
                 draining=tuple(self._draining),
             )
         )
+
+    def _resumable(self, name: str, rank: int) -> bool:
+        """A subscription in the service that the next life goes on with, by what the bookmark says of its entry."""
+        following = self._entries[rank].following
+        return self.progress.has(rank) and (following is None or following.id != name)
 
     def reached(self, count: int) -> Reached:
         """How far it will have come when the application is done with so many more of the events that it was shown."""
