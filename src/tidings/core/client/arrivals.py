@@ -177,10 +177,12 @@ class Notice(Struct, eq=False):
 
     def _alone(self, first: int, last: int) -> Ranges:
         """Of these, what has one holder."""
-        return merged((each, each) for each in range(first, last + 1) if each not in (self._shared or ()))
+        shared = self._shared or {}
+        return merged([(each, each) for each in range(first, last + 1) if each not in shared])
 
     def _together(self, first: int, last: int) -> list[int]:
-        return [each for each in range(first, last + 1) if each in (self._shared or ())]
+        shared = self._shared or {}
+        return [each for each in range(first, last + 1) if each in shared]
 
 
 Source = tuple[str, str, int]
@@ -273,6 +275,8 @@ class Ticket(Struct, eq=False):
 def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """In order, and joined where they meet."""
     ascending = sorted(ranges)
+    if len(ascending) < 2:
+        return tuple(ascending)
     found = ascending[:1]
     for first, last in ascending[1:]:
         if first == found[-1][1] + 1:

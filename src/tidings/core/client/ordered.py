@@ -147,13 +147,9 @@ class _Turn:
         self._undone: RangeSet | None = None
         """The sequences that it is not done with, once it is done with some; None: all or nothing."""
 
-    @property
-    def is_no_op(self) -> bool:
-        return self._held.stretch.kind > WHOLE
-
     def ahead(self, progress: Progress, count: int) -> None:
         """As if so many of its numbers were done with."""
-        progress.pass_by(self.stamp.topic, self._number, count, no_op=self.is_no_op)
+        progress.pass_by(self.stamp.topic, self._number, count, no_op=self._held.stretch.kind > WHOLE)
 
     def grant(self, first: int = 0, last: int = END) -> None:
         pass

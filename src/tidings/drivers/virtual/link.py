@@ -135,7 +135,12 @@ class Link:
             notifications.messages += 1
             notifications.size_bytes += size_bytes
         else:
-            size_bytes = self._count(kind, message)
+            traffic = self.others.get(kind)
+            if traffic is None:
+                traffic = self.others[kind] = Traffic(kind)
+            size_bytes = traffic.size_of(message)
+            traffic.messages += 1
+            traffic.size_bytes += size_bytes
         if not self._plain:
             self._transmit_disturbed(message, size_bytes)
             return
@@ -149,15 +154,6 @@ class Link:
             schedule.open(at, (self.handlers[kind], self.source, message))
         else:
             bucket.append((self.handlers[kind], self.source, message))
-
-    def _count(self, kind: type, message: Message) -> int:
-        traffic = self.others.get(kind)
-        if traffic is None:
-            traffic = self.others[kind] = Traffic(kind)
-        size_bytes = traffic.size_of(message)
-        traffic.messages += 1
-        traffic.size_bytes += size_bytes
-        return size_bytes
 
     def _transmit_disturbed(self, message: Message, size_bytes: int) -> None:
         if self.cuts or self._is_lost():

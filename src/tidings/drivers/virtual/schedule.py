@@ -31,7 +31,8 @@ class Schedule:
             return
         if when < self.now:
             raise ValueError(f"{when} ns is in the past: it is {self.now} ns")
-        self.open(when, (action, first, second))
+        self.buckets[when] = [(action, first, second)]
+        heappush(self._instants, when)
 
     def open(self, when: int, entry: Entry) -> None:
         """The first entry of an instant for which `buckets` has none, and which is not in the past."""
@@ -54,11 +55,11 @@ class Schedule:
         """Let everything happen that is due at or before `until`, and leave the clock there."""
         instants, buckets = self._instants, self.buckets
         while instants and instants[0] <= until:
-            self.now = instants[0]
-            bucket = buckets[self.now]
+            now = self.now = instants[0]
+            bucket = buckets[now]
             for action, first, second in bucket:  # what is put in for this instant joins the end
                 action(first, second)
             self.steps += len(bucket)
             heappop(instants)
-            del buckets[self.now]
+            del buckets[now]
         self.now = max(self.now, until)

@@ -73,7 +73,7 @@ class _PortWithSelf:
         self._port.set_timer(("sequencer", "", "self"), self._port.now)
 
     def sender(self, to: str) -> Send:
-        return lambda message: self.send(to, message)
+        return self._port.sender(to) if to != self.node else lambda message: self.send(to, message)
 
     def hand_over(self) -> None:
         while self._waiting:

@@ -140,7 +140,8 @@ class Replica:
         self._peer_heard_at = port.now
         self._claiming: bool | None = None
         """Whether alone is claimed, or in step; None: nothing is."""
-        self._standby = StandbyLink(server, lambda message: port.send(self._peer, message))
+        self._send_to_peer = port.sender(self._peer or port.node)  # without a peer nothing is sent there
+        self._standby = StandbyLink(server, self._send_to_peer)
         self._state_term = 0
         """The last term in which a state was sent; acknowledgements in it may be of a state that is gone."""
         self._floor = 0
@@ -634,7 +635,7 @@ class Replica:
         self._compact()
 
     def _acknowledge(self) -> None:
-        self.port.send(self._peer, Replicated(self.server, self.term, self._number))
+        self._send_to_peer(Replicated(self.server, self.term, self._number))
 
     # --- The witness
 
