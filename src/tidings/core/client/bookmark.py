@@ -7,7 +7,7 @@ all up to it, events as well as numbers without one (no-ops, headers).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -129,8 +129,10 @@ class Progress:
         self._open.pop(rank, None)
         self._fences.pop(rank, None)
 
-    def has(self, rank: int) -> bool:
-        return rank in self._done
+    @property
+    def ranks(self) -> Container[int]:
+        """The entries that are joined."""
+        return self._done
 
     def pass_by(self, rank: int, first: int, count: int = 1, *, no_op: bool) -> None:
         """Done with so many numbers, and with all before them. A no-op's event that comes after all is shown late."""

@@ -31,6 +31,7 @@ def make_client(node: SimulatedNode, at: str, incarnation: int, *, reliable: boo
     marks = node.disk.setdefault("marks", {})
     return ReliableClient(node, at, incarnation=incarnation, acknowledges=False, marks=marks)
 
+
 _OF_PUBLISHER = (PublicationConfirmed, PublicationFailed, PublicationNumbered, PublicationSent)
 
 

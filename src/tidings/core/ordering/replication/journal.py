@@ -133,7 +133,8 @@ class Journal:
     @property
     def is_long(self) -> bool:
         """It is time to write the state and forget the inputs."""
-        return self._log_bytes > max(SMALLEST_COMPACTION_BYTES, COMPACTION_FACTOR * self._state_bytes)
+        log_bytes = self._log_bytes
+        return log_bytes > SMALLEST_COMPACTION_BYTES and log_bytes > COMPACTION_FACTOR * self._state_bytes
 
     def replace(self, state: bytes, number: int, term: int, active: str, *, alone: bool) -> None:
         """The state after batch `number`, instead of all that was there."""

@@ -134,9 +134,7 @@ class Sequencer(Part):
         else:
             self._refuse(sender, f"it subscribes to topic {lowest}, and there is none")
 
-    def on_sign_of_life(
-        self, sender: str, message: PublisherAlive | PublisherGone | SubscriberAlive
-    ) -> None:
+    def on_sign_of_life(self, sender: str, message: PublisherAlive | PublisherGone | SubscriberAlive) -> None:
         self._to_client_side(sender, message.server, message)
 
     def on_not_active(self, sender: str, message: NotActive) -> None:

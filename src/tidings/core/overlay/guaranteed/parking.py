@@ -78,7 +78,7 @@ class Parking:
 
     def finished(self, queued: Queued) -> None:
         """Nobody waits for it any more."""
-        if self._last_gaps.get(queued.flow) is queued:
+        if self._last_gaps and self._last_gaps.get(queued.flow) is queued:
             del self._last_gaps[queued.flow]
         if queued.parked and queued.message is not None:
             self._memory_bytes -= queued.size_bytes
@@ -139,9 +139,7 @@ class Parking:
                 if waited_ns < SWEEP_NS and self._away.get(name) not in self._queue:
                     return False  # it may be back at once
             elif isinstance(hop, LocalClient):
-                is_prompt = waited_ns < PROMPT_NS or (
-                    waited_ns < SLOW_NS and not self._is_waited_for(queued)
-                )
+                is_prompt = waited_ns < PROMPT_NS or (waited_ns < SLOW_NS and not self._is_waited_for(queued))
                 if is_prompt and not self._hops.is_behind(hop):
                     return False
             elif hop not in queued.parked_beyond:
