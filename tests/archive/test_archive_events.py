@@ -20,7 +20,7 @@ from tidings.core.events.position import OrderPosition
 from tidings.core.events.text import attribute_text
 from tidings.core.events.timestamp import Timestamp
 from tidings.core.ordering.layout import Layout
-from tidings.core.ordering.layout import Place as Server
+from tidings.core.ordering.layout import ServerPlacement as Server
 from tidings.storage.archive import SCHEMA, Archive, ArchiveReader, ArchiveSettings, events_of
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidings
-from tidings.core.client.session import Client
+from tidings.core.client.session import BestEffortClient
 from tidings.core.errors import AttributeValueError, WireError
 from tidings.core.events.event import (
     BARE,
@@ -258,12 +258,12 @@ def test_a_simulated_subscriber_is_not_shown_what_is_hidden() -> None:
     plan = PlannedSubscriber("s", "b", None, "none", (Step(0.0, ("/t",)),))
     tally = Tally()
     ClientMaker(network, writer, tally, NS_PER_S, reliable=False).subscriber(plan)
-    network.add("p", lambda node: Client(node, "b"))
+    network.add("p", lambda node: BestEffortClient(node, "b"))
     network.attach("p", "b")
     network.start()
     network.run(NS_PER_S)
     client = network.nodes["p"].protocol
-    assert isinstance(client, Client)
+    assert isinstance(client, BestEffortClient)
     for each in hidden_and_not():
         each.published_at = network.schedule.now
         client.session.publish_stretch(each)

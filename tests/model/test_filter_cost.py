@@ -14,7 +14,7 @@ from itertools import count
 import pytest
 
 from tidings.core.errors import FilterError
-from tidings.core.filters.language.conjuncts import Work
+from tidings.core.filters.language.conjuncts import NormalisationSteps
 from tidings.core.filters.language.filter import COVER_STEPS, DEFAULT_LIMITS, Filter
 from tidings.core.filters.language.implication import pattern_implies
 from tidings.core.filters.language.normalise import FilterLimits, normalise_with
@@ -141,7 +141,7 @@ def test_what_stays_within_the_documented_limits_is_accepted(shape: str) -> None
 @pytest.mark.parametrize("sql", [*REFUSED.values(), *ACCEPTED.values()], ids=[*REFUSED, *ACCEPTED])
 def test_no_work_escapes_the_count(sql: str) -> None:
     expression = parse(sql, DEFAULT_LIMITS)
-    work = Work(FEW_STEPS)
+    work = NormalisationSteps(FEW_STEPS)
     with counted_calls() as calls, suppress(OutOfSteps):
         normalise_with(expression, DEFAULT_LIMITS, work)
     assert calls[0] < CALLS_PER_STEP * work.taken
@@ -184,7 +184,7 @@ def test_the_same_filter_takes_the_same_steps() -> None:
     sql = ACCEPTED["256 products of LIKEs"]
     taken = set()
     for _ in range(2):
-        work = Work(DEFAULT_LIMITS.max_steps)
+        work = NormalisationSteps(DEFAULT_LIMITS.max_steps)
         normalise_with(parse(sql, DEFAULT_LIMITS), DEFAULT_LIMITS, work)
         taken.add(work.taken)
     assert len(taken) == 1

@@ -22,8 +22,8 @@ from tidings.core.filters.language.expression import (
     Column,
     Comparison,
     Expression,
+    InList,
     LikeTest,
-    Membership,
     Not,
     NullTest,
     Or,
@@ -69,7 +69,7 @@ comparisons = st.builds(
 leaves = st.one_of(
     comparisons,
     comparisons,
-    st.builds(Membership, operands, of_one_kind.map(tuple)),
+    st.builds(InList, operands, of_one_kind.map(tuple)),
     st.builds(LikeTest, operands, st.sampled_from(PATTERNS).map(Like)),
     st.builds(NullTest, operands),
     st.builds(TruthTest, columns, st.booleans()),
@@ -97,15 +97,15 @@ orders = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
 narrow_leaves = st.one_of(
     st.builds(Comparison, two_columns, orders, st.sampled_from(AWKWARD).map(Value)),
     st.builds(Comparison, two_columns, orders, two_columns),
-    st.builds(Membership, two_columns, st.lists(st.sampled_from(AWKWARD), min_size=1, max_size=3).map(tuple)),
+    st.builds(InList, two_columns, st.lists(st.sampled_from(AWKWARD), min_size=1, max_size=3).map(tuple)),
     st.builds(Comparison, two_columns, orders, st.sampled_from(["a", "ab"]).map(Value)),
     st.builds(NullTest, two_columns),
 )
 # The same for booleans, where NULL, both values and other kinds are told apart.
 flags = st.sampled_from([True, True, False, False, 1, "a", None])
 flag_leaves = st.one_of(
-    st.builds(Membership, two_columns, st.lists(st.booleans(), min_size=1, max_size=2).map(tuple)),
-    st.builds(Membership, two_columns, st.lists(flags, min_size=1, max_size=3).map(tuple)),
+    st.builds(InList, two_columns, st.lists(st.booleans(), min_size=1, max_size=2).map(tuple)),
+    st.builds(InList, two_columns, st.lists(flags, min_size=1, max_size=3).map(tuple)),
     st.builds(Comparison, two_columns, st.sampled_from(["=", "!=", "<=", "<=>"]), flags.map(Value)),
     st.builds(Comparison, two_columns, orders, two_columns),
     st.builds(TruthTest, st.one_of(two_columns, flags.map(Value)), st.booleans()),
@@ -186,7 +186,7 @@ def truth(node: Expression, event: dict[str, object]) -> bool | None:
                 value = operand_value(left, event)
                 return None if kind(value) is None else operator in ("=", "<=", ">=")
             return compared(operand_value(left, event), operator, operand_value(right, event))
-        case Membership(operand, listed):
+        case InList(operand, listed):
             return member(operand_value(operand, event), listed)
         case LikeTest(operand, pattern):
             value = operand_value(operand, event)
@@ -239,7 +239,7 @@ def spell(node: Expression) -> str:
             return f"{spell(operand)} IS {str(wanted).upper()}"
         case Comparison(left, operator, right):
             return f"{spell(left)} {operator} {spell(right)}"
-        case Membership(operand, listed):
+        case InList(operand, listed):
             return f"{spell(operand)} IN ({', '.join(map(spell_literal, listed))})"
         case LikeTest(operand, pattern):
             assert pattern is not None
@@ -278,8 +278,8 @@ def test_the_normal_form_means_what_the_tree_means(tree: Expression, sample: lis
 
 @settings(max_examples=examples(300))
 @given(trees)
-@example(Not(Membership(Column("a"), (True,))))
-@example(Not(Membership(Column("a"), (True, False))))
+@example(Not(InList(Column("a"), (True,))))
+@example(Not(InList(Column("a"), (True, False))))
 @example(And((Not(TruthTest(Column("a"), True)), Not(NullTest(Column("a"))))))
 def test_text_and_tree_are_one_filter_and_canonical_text_is_a_fixed_point(tree: Expression) -> None:
     built_filter = built(tree)
@@ -311,7 +311,7 @@ comparable_leaves = st.one_of(
         st.sampled_from(["=", "!=", "<", "<=", ">", ">="]),
         numbers.map(Value),
     ),
-    st.builds(Membership, st.just(Column("a")), st.lists(numbers, min_size=1, max_size=3).map(tuple)),
+    st.builds(InList, st.just(Column("a")), st.lists(numbers, min_size=1, max_size=3).map(tuple)),
 )
 text_leaves = st.one_of(
     st.builds(

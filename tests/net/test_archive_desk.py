@@ -16,7 +16,7 @@ from tidings.core.events.event import Event
 from tidings.core.wire.archive_messages import ArchiveRead
 from tidings.drivers.address import Address, url
 from tidings.drivers.sockets.archive_client import RemoteArchive
-from tidings.drivers.sockets.archive_desk import ArchiveDesk
+from tidings.drivers.sockets.archive_read_service import ArchiveReadService
 from tidings.drivers.sockets.archive_server import ArchiveServer
 from tidings.storage.archive import Archive, ArchiveSettings
 
@@ -35,7 +35,7 @@ def serve(directory: Path, use: Any) -> list[dict[str, Any]]:
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
-        desk = ArchiveDesk(directory)
+        desk = ArchiveReadService(directory)
         server = ArchiveServer("keeper", Address(port=0), desk)
         await server.start()
         try:
@@ -55,7 +55,7 @@ def test_a_desk_that_closes_while_readers_read(tmp_path: Path) -> None:
     """The readers' files are closed before the archive is, and nothing is opened afterwards."""
     fill(tmp_path / "archive", 120, 400_000)
 
-    async def use(server: ArchiveServer, desk: ArchiveDesk) -> None:
+    async def use(server: ArchiveServer, desk: ArchiveReadService) -> None:
         readers = [await asyncio.to_thread(RemoteArchive, url(server.address)) for _ in range(3)]
         for reader in readers:  # none of them takes what it asked for
             reader._send(ArchiveRead(100, 0, 120))
@@ -72,7 +72,7 @@ def test_a_desk_that_closes_while_readers_read(tmp_path: Path) -> None:
 def test_a_reader_that_takes_nothing_holds_up_nobody(tmp_path: Path) -> None:
     fill(tmp_path / "archive", 120, 400_000)
 
-    async def use(server: ArchiveServer, desk: ArchiveDesk) -> None:
+    async def use(server: ArchiveServer, desk: ArchiveReadService) -> None:
         def read() -> int:
             with RemoteArchive(url(server.address)) as reader:
                 return sum(batch.num_rows for batch in reader.read(0, 120))
@@ -91,7 +91,7 @@ def test_an_archive_that_is_removed_or_replaced_is_not_taken_for_the_same(tmp_pa
     directory = tmp_path / "archive"
     fill(directory, 10)
 
-    async def use(server: ArchiveServer, desk: ArchiveDesk) -> None:
+    async def use(server: ArchiveServer, desk: ArchiveReadService) -> None:
         def look() -> None:
             with RemoteArchive(url(server.address)) as before:
                 assert before.bounds() == (0, 10)

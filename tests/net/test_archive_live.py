@@ -26,9 +26,9 @@ from tidings.core.wire.archive_messages import (
 from tidings.core.wire.codec import decode, encode
 from tidings.core.wire.frames import FrameReader, frame
 from tidings.drivers.address import Address
-from tidings.drivers.sockets import archive_desk
+from tidings.drivers.sockets import archive_read_service
 from tidings.drivers.sockets.archive_client import RemoteArchive, open_reader
-from tidings.drivers.sockets.archive_desk import ArchiveDesk
+from tidings.drivers.sockets.archive_read_service import ArchiveReadService
 from tidings.drivers.sockets.archive_server import ArchiveServer
 from tidings.drivers.sockets.broker import BrokerServer
 from tidings.storage.archive import Archive, ArchiveReader, ArchiveSettings
@@ -63,7 +63,7 @@ def served(directory: Path, **options: Any) -> Iterator[str]:
         return asyncio.run_coroutine_threadsafe(work, loop).result(30)
 
     async def start() -> ArchiveServer:
-        server = ArchiveServer("keeper", Address(port=0), ArchiveDesk(directory), **options)
+        server = ArchiveServer("keeper", Address(port=0), ArchiveReadService(directory), **options)
         await server.start()
         return server
 
@@ -97,7 +97,7 @@ def test_it_reads_what_the_files_have(tmp_path: Path) -> None:
 
 
 def test_large_rows_are_cut_into_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive_desk, "MAX_ROWS_BYTES", 20_000)
+    monkeypatch.setattr(archive_read_service, "MAX_ROWS_BYTES", 20_000)
     directory = fill(tmp_path / "archive", payload_bytes=3_000)
     with served(directory) as url, RemoteArchive(url) as remote, ArchiveReader(directory) as local:
         batches = list(remote.read(0, 330))
@@ -169,7 +169,7 @@ def test_a_broker_lets_its_archive_be_read(tmp_path: Path, mode: str) -> None:
     directory = fill(tmp_path / "archive")
 
     async def main() -> None:
-        desk = ArchiveDesk(directory)
+        desk = ArchiveReadService(directory)
         if mode == "guaranteed":
             server = guaranteed_broker(tmp_path, archive=desk)
         else:

@@ -539,7 +539,7 @@ def test_what_is_cut_off_comes_after_the_healing() -> None:
             await until(lambda: writer.confirmed == 30, 20)  # parked at b0
             assert reader.numbers == [0]
             network["b0"].cut(frozenset())
-            assert not network["b0"].host.holes.sessions
+            assert not network["b0"].host.black_holes.sessions
             await until(lambda: reader.numbers == list(range(30)), 30)
             await until(lambda: sessions(network["b0"]) == ["b1", "writer"])
 

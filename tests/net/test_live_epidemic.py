@@ -29,7 +29,13 @@ from tidings.core.wire.codec import decode, encode, encode_publications
 from tidings.core.wire.frames import frame
 from tidings.drivers.address import Address
 from tidings.drivers.sockets.broker import BrokerServer
-from tidings.drivers.sockets.epidemic import EpidemicSettings, Post, is_gossip, loopback_peer, unpinned
+from tidings.drivers.sockets.epidemic import (
+    DatagramRouter,
+    EpidemicSettings,
+    is_gossip,
+    loopback_peer,
+    unpinned,
+)
 from tidings.drivers.sockets.listening import Listener
 from tidings.drivers.sockets.loop import loop_factory
 from tidings.drivers.sockets.outbox import DATAGRAM_MAX_BYTES
@@ -556,9 +562,9 @@ class FakeEndpoint:
         self.written.append((chunk, peer))
 
 
-def make_post(endpoint: FakeEndpoint) -> tuple[Post, list[tuple[str, Message]]]:
+def make_post(endpoint: FakeEndpoint) -> tuple[DatagramRouter, list[tuple[str, Message]]]:
     heard: list[tuple[str, Message]] = []
-    post = Post(endpoint, ("near",), lambda broker, message: heard.append((broker, message)))  # type: ignore[arg-type]
+    post = DatagramRouter(endpoint, ("near",), lambda broker, message: heard.append((broker, message)))  # type: ignore[arg-type]
     return post, heard
 
 

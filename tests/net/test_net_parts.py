@@ -18,7 +18,7 @@ from tidings.drivers.address import Address, Transport, parse_address, url
 from tidings.drivers.port import AsyncPort
 from tidings.drivers.sockets import dialling
 from tidings.drivers.sockets.dialling import backoff_seconds, explain, keep_open
-from tidings.drivers.sockets.handshake import Identity, hello_refusal, same_token, welcome_refusal
+from tidings.drivers.sockets.handshake import HandshakeRules, hello_refusal, same_token, welcome_refusal
 from tidings.drivers.sockets.loop import loop_factory
 from tidings.drivers.sockets.security import (
     Tls,
@@ -29,7 +29,7 @@ from tidings.drivers.sockets.security import (
 )
 from tidings.drivers.sockets.session import End
 
-US = Identity("b3", "best-effort", ("b1", "b2"), "")
+US = HandshakeRules("b3", "best-effort", ("b1", "b2"), "")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from live_network import until
 from live_ordering import REPLICATED, Hosts, OrderedUser, Service, played
-from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.layout import Layout, ServerPlacement
 from tidings.drivers.sockets.sequencer import SequencerHost
 
 
@@ -17,7 +17,7 @@ def linked(host: SequencerHost, *peers: str) -> bool:
 
 @played
 async def test_a_client_that_is_cut_off_waits_until_the_cut_is_healed() -> None:
-    async with Hosts(Layout([Place("main", ("/a",), node="n1")])) as hosts:
+    async with Hosts(Layout([ServerPlacement("main", ("/a",), node="n1")])) as hosts:
         service = Service()
         async with (
             OrderedUser(hosts["n1"].address, "cut", service) as cut,
@@ -39,16 +39,16 @@ async def test_a_client_that_is_cut_off_waits_until_the_cut_is_healed() -> None:
 
 @played
 async def test_who_dials_while_it_is_cut_off_is_not_answered() -> None:
-    async with Hosts(Layout([Place("main", ("/a",), node="n1")])) as hosts:
+    async with Hosts(Layout([ServerPlacement("main", ("/a",), node="n1")])) as hosts:
         hosts["n1"].cut(["late"])
         service = Service()
         user = OrderedUser(hosts["n1"].address, "late", service)
         opening = asyncio.create_task(user.connection.open(15.0))
-        await until(lambda: bool(hosts["n1"].host.holes.sessions))
+        await until(lambda: bool(hosts["n1"].host.black_holes.sessions))
         assert not opening.done()
         assert not linked(hosts["n1"], "late")
         hosts["n1"].cut(["somebody else"])
-        assert not hosts["n1"].host.holes.sessions
+        assert not hosts["n1"].host.black_holes.sessions
         opening.cancel()
         await asyncio.gather(opening, return_exceptions=True)
 
@@ -71,7 +71,7 @@ async def test_a_standby_takes_over_from_one_that_is_cut_off_and_takes_it_in_aga
 
 @played
 async def test_a_host_that_stops_while_it_is_cut_off_leaves_no_connection() -> None:
-    async with Hosts(Layout([Place("main", ("/a",), node="n1")])) as hosts:
+    async with Hosts(Layout([ServerPlacement("main", ("/a",), node="n1")])) as hosts:
         async with OrderedUser(hosts["n1"].address, "cut", Service()) as user:
             session = hosts["n1"]._links["cut"].session
             hosts["n1"].cut(["cut"])
@@ -82,7 +82,7 @@ async def test_a_host_that_stops_while_it_is_cut_off_leaves_no_connection() -> N
 
 @played
 async def test_a_server_that_lost_its_disk_and_has_no_standby_does_not_begin_anew(tmp_path: Path) -> None:
-    async with Hosts(Layout([Place("main", ("/a",), node="n1")]), tmp_path / "kept") as hosts:
+    async with Hosts(Layout([ServerPlacement("main", ("/a",), node="n1")]), tmp_path / "kept") as hosts:
         await hosts.kill("n1")
         await hosts.start("n1", first=False)
         assert hosts.role("n1") == "active"

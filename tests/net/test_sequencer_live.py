@@ -24,7 +24,7 @@ from tidings.core.messages import (
     StatusRequest,
     Welcome,
 )
-from tidings.core.ordering.layout import Layout, Place, single
+from tidings.core.ordering.layout import Layout, ServerPlacement, single
 from tidings.core.ordering.messages import (
     Claim,
     Create,
@@ -48,7 +48,7 @@ from tidings.storage.sequencer_store import sequencer_store_path
 pytestmark = pytest.mark.timeout(60)
 
 ONE = single("n1", ("/a", "/b"))
-CHAIN = Layout([Place("high", ("/a",), node="n1"), Place("low", ("/b",), node="n2")])
+CHAIN = Layout([ServerPlacement("high", ("/a",), node="n1"), ServerPlacement("low", ("/b",), node="n2")])
 
 
 class Raw:
@@ -363,7 +363,10 @@ async def test_another_layout_is_refused_with_the_difference() -> None:
 
 @played
 async def test_nodes_with_different_layouts_do_not_mix(caplog: pytest.LogCaptureFixture) -> None:
-    reordered = Layout([Place("high", ("/a",), node="n1"), Place("low", ("/b",), node="n2")], causal=False)
+    reordered = Layout(
+        [ServerPlacement("high", ("/a",), node="n1"), ServerPlacement("low", ("/b",), node="n2")],
+        causal=False,
+    )
     hosts = Hosts(CHAIN)
     with caplog.at_level(logging.WARNING, "tidings.net"):
         await hosts.start("n2")

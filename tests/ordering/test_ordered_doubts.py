@@ -30,7 +30,7 @@ def move(stream: tidings.Stream) -> None:
 
 def miss(stream: tidings.Stream, *, certain: bool) -> None:
     application = stream._service._application  # type: ignore[attr-defined]
-    application.on_fact(facts.EventsMissed(application.beneath[0], *PERHAPS, certain=certain))
+    application.on_fact(facts.EventsGivenUp(application.beneath[0], *PERHAPS, certain=certain))
 
 
 def play(course: Callable[[Embedded, tidings.Stream, TroubledService], Awaitable[None]]) -> None:

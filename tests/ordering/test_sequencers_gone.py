@@ -13,14 +13,14 @@ from tidings.bus import host
 from tidings.bus.connect import Embedded
 from tidings.bus.connected_sequencers import ConnectedSequencing
 from tidings.bus.overlay import local_bus
-from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.layout import Layout, ServerPlacement
 from tidings.drivers.address import SEQUENCER_PORT, Address
 
 DIFFER = r"sequencer q0 refused us: the layouts of topics differ.*/a"
 
 
 def layout(*topics: str) -> Layout:
-    return Layout([Place("q0", topics)])
+    return Layout([ServerPlacement("q0", topics)])
 
 
 def test_after_another_layout_a_new_subscription_is_told_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

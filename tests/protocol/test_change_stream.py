@@ -15,7 +15,7 @@ from tidings.core.overlay.links import (
     MAX_BATCH_BYTES,
     MAX_BATCH_CHANGES,
     ChangeStream,
-    Link,
+    NeighbourLink,
     retry_delay_ns,
 )
 
@@ -150,8 +150,8 @@ def test_the_peer_ends_with_what_the_link_forwards_and_the_backlog_is_bounded_by
 # --- Covers
 
 
-def forwarded(*interests: Interest) -> Link:
-    link = Link("peer")
+def forwarded(*interests: Interest) -> NeighbourLink:
+    link = NeighbourLink("peer")
     for interest in interests:
         link.forward(interest)
     return link
@@ -223,7 +223,7 @@ INTERESTS = [
 @settings(max_examples=examples(200))
 def test_at_every_moment_the_peer_selects_for_us_whatever_we_want(steps: list[tuple[bool, int]]) -> None:
     """After each single change that the peer applies, some interest it holds covers each that was wanted all along."""
-    link, wanted = Link("peer"), dict[Interest, None]()
+    link, wanted = NeighbourLink("peer"), dict[Interest, None]()
     by_key = {interest.key: interest for interest in INTERESTS}
     peer = set[Interest]()
     for gained, which in steps:

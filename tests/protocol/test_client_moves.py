@@ -8,7 +8,7 @@ from recording_port import RecordingPort
 from tidings.core.client.reliable_session import ReliableClient, ReliableSession
 from tidings.core.events.event import make_publication
 from tidings.core.events.subscription import Subscription
-from tidings.core.facts import BrokerChanged, Delivered, EventsMissed
+from tidings.core.facts import BrokerChanged, Delivered, EventsGivenUp
 from tidings.core.messages import Baseline, Missed, Notify, Subscribed
 
 Shown = int | tuple[int, int]
@@ -47,7 +47,7 @@ class Mover:
         for fact in self.port.facts:
             if isinstance(fact, Delivered) and fact.stretch.source == of:
                 found.append(fact.stretch.sequence)
-            elif isinstance(fact, EventsMissed) and fact.source == of:
+            elif isinstance(fact, EventsGivenUp) and fact.source == of:
                 found.append((fact.first, fact.last))
         return found
 
@@ -110,7 +110,7 @@ def test_only_what_a_broker_gave_up_is_missing_for_certain() -> None:
     mover = Mover()
     mover.baseline(p=5)
     mover.client.receive("b1", Missed(("s/1",), "p", 0, 6, 8))
-    certain = [fact.certain for fact in mover.port.facts if isinstance(fact, EventsMissed)]
+    certain = [fact.certain for fact in mover.port.facts if isinstance(fact, EventsGivenUp)]
     assert certain == [False, True]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from recording_port import RecordingPort
 from tidings.core.client import session as client_module
-from tidings.core.client.session import Client
+from tidings.core.client.session import BestEffortClient
 from tidings.core.errors import TopicError
 from tidings.core.events.event import Publication, make_publication
 from tidings.core.events.subscription import Order, Subscription
@@ -52,7 +52,7 @@ class ClientPort(RecordingPort):
 class Bench:
     def __init__(self) -> None:
         self.port = ClientPort()
-        self.client = Client(self.port, "broker", incarnation=3)
+        self.client = BestEffortClient(self.port, "broker", incarnation=3)
         self.client.start()
 
     def tell(self, message: Message) -> list[object]:

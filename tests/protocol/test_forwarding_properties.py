@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.core.client.session import Client
+from tidings.core.client.session import BestEffortClient
 from tidings.core.events.event import EventId, Publication
 from tidings.core.events.subscription import Interest, Subscription, make_interest
 from tidings.core.facts import Delivered, Misbehaviour, SubscriptionAccepted, SubscriptionFailed
@@ -101,12 +101,14 @@ class World:
         return Broker(node, self.around[node.node], incarnation=node.now + 1, matcher=self.matcher)
 
     def _add_client(self, name: str, broker: str) -> None:
-        self.network.add(name, lambda node: Client(node, broker), lambda fact: self._on_fact(name, fact))
+        self.network.add(
+            name, lambda node: BestEffortClient(node, broker), lambda fact: self._on_fact(name, fact)
+        )
         self.network.attach(name, broker)
 
-    def client(self, number: int) -> Client:
+    def client(self, number: int) -> BestEffortClient:
         protocol = self.network.nodes[f"c{number % len(self.names)}"].protocol
-        assert isinstance(protocol, Client)
+        assert isinstance(protocol, BestEffortClient)
         return protocol
 
     def broker(self, name: str) -> Broker:

@@ -12,7 +12,7 @@ from tidings.core.events.event import make_publication
 from tidings.core.events.subscription import Subscription
 from tidings.core.facts import (
     Delivered,
-    EventsMissed,
+    EventsGivenUp,
     Misbehaviour,
     PublicationConfirmed,
     PublicationFailed,
@@ -124,7 +124,7 @@ class Chain:
         return [fact.stretch.sequence for fact in self.facts["s"] if isinstance(fact, Delivered)]
 
     def missed(self) -> list[tuple[int, int]]:
-        return [(fact.first, fact.last) for fact in self.facts["s"] if isinstance(fact, EventsMissed)]
+        return [(fact.first, fact.last) for fact in self.facts["s"] if isinstance(fact, EventsGivenUp)]
 
     def confirmed(self) -> list[int]:
         return [fact.first for fact in self.facts["p"] if isinstance(fact, PublicationConfirmed)]

@@ -13,7 +13,7 @@ from epidemic_network import EpidemicNetwork, first_copy
 from overlay_network import OverlayNetwork
 from recording_port import RecordingPort
 from tidings.core.client.reliable_session import ReliableClient
-from tidings.core.client.session import Client
+from tidings.core.client.session import BestEffortClient
 from tidings.core.events.event import (
     BARE,
     WHOLE,
@@ -471,7 +471,9 @@ def test_what_gossip_recovers_is_stripped_for_the_client_alone(payload: bytes) -
 @pytest.mark.parametrize("mode", ["best-effort", "guaranteed"])
 def test_a_client_asks_for_headers_each_time_it_asks(mode: str) -> None:
     port = RecordingPort("c")
-    make: Callable[..., Client | ReliableClient] = Client if mode == "best-effort" else ReliableClient
+    make: Callable[..., BestEffortClient | ReliableClient] = (
+        BestEffortClient if mode == "best-effort" else ReliableClient
+    )
     client = make(cast("Port", port), "b")
     client.subscribe(WIDE)
     client.link_up("b")

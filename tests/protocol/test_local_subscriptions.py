@@ -5,12 +5,12 @@ from __future__ import annotations
 from tidings.core.events.event import make_publication
 from tidings.core.events.subscription import make_interest
 from tidings.core.messages import Record
-from tidings.core.overlay.guaranteed.local_subscriptions import Held, LocalSubscriptions
-from tidings.core.overlay.guaranteed.subscription_log import Entry
+from tidings.core.overlay.guaranteed.local_subscriptions import ClientSubscription, LocalSubscriptions
+from tidings.core.overlay.guaranteed.subscription_log import LogEntry
 
 INTEREST = make_interest(("/t",), None)
 ENTRIES = tuple(
-    Entry(Record(name, "b", (), ("/t",), None), INTEREST, place) for place, name in enumerate("xy", 1)
+    LogEntry(Record(name, "b", (), ("/t",), None), INTEREST, place) for place, name in enumerate("xy", 1)
 )
 
 
@@ -24,7 +24,10 @@ def targets(local: LocalSubscriptions, x: int) -> dict[str, tuple[str, ...]]:
 def test_what_is_remembered_follows_subscriptions_and_records() -> None:
     local = LocalSubscriptions()
     assert targets(local, 1) == {}
-    first, second = Held(INTEREST, "x", headers=False), Held(INTEREST, "y", headers=False)
+    first, second = (
+        ClientSubscription(INTEREST, "x", headers=False),
+        ClientSubscription(INTEREST, "y", headers=False),
+    )
     local.add("s", "1", first)
     assert targets(local, 1) == {"s": ("1",)}
     local.add("s", "2", second)
@@ -40,8 +43,8 @@ def test_what_is_remembered_follows_subscriptions_and_records() -> None:
 
 def test_a_subscription_that_selects_less_than_its_record_is_asked_each_time() -> None:
     local = LocalSubscriptions()
-    local.add("s", "1", Held(INTEREST, "x", headers=False))
-    local.add("r", "1", Held(make_interest(("/t",), "x > 1"), "x", headers=False))
+    local.add("s", "1", ClientSubscription(INTEREST, "x", headers=False))
+    local.add("r", "1", ClientSubscription(make_interest(("/t",), "x > 1"), "x", headers=False))
     assert targets(local, 1) == {"s": ("1",)}
     assert targets(local, 2) == {"r": ("1",), "s": ("1",)}
     assert targets(local, 1) == {"s": ("1",)}

@@ -24,11 +24,11 @@ from tidings.core.facts import (
     PublicationFailed,
     SubscriptionAccepted,
 )
-from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.layout import Layout, ServerPlacement
 from tidings.core.ordering.messages import ChangeSubscription, Create, EventStamps, WalkDone
 from tidings.core.ordering.module import OrderingModule
 
-LAYOUT = Layout([Place("m", ("/a/**", "/b"))], causal=False)
+LAYOUT = Layout([ServerPlacement("m", ("/a/**", "/b"))], causal=False)
 
 
 class Beneath:

@@ -16,14 +16,14 @@ from tidings.core.client.bookmark import (
 )
 from tidings.core.client.bookmark import Bookmark as OrderBookmark
 from tidings.core.client.reliable_session import ReliableClient, ReliableSession
-from tidings.core.client.session import DRAIN_NS, Client
+from tidings.core.client.session import DRAIN_NS, BestEffortClient
 from tidings.core.events.event import make_publication
 from tidings.core.events.subscription import Order, Subscription
 from tidings.core.facts import ChangeFailed, Delivered, SubscriptionAccepted, SubscriptionChanged
 from tidings.core.messages import (
     Attached,
-    Bookmark,
     Drain,
+    KeepBookmark,
     Message,
     Notify,
     Subscribe,
@@ -39,7 +39,7 @@ class Bench:
 
     def __init__(self, *, reliable: bool = True, lingers: bool = False) -> None:
         self.port = RecordingPort()
-        make = ReliableClient if reliable else Client
+        make = ReliableClient if reliable else BestEffortClient
         self.client = make(self.port, "b", incarnation=1)
         self.shown: list[tuple[int, bool]] = []
         self.facts: list[object] = []
@@ -70,7 +70,7 @@ class Bench:
 
     def said(self) -> list[Message]:
         """Since it was last asked, of subscriptions."""
-        kinds = (Subscribe, Unsubscribe, Drain, Bookmark)
+        kinds = (Subscribe, Unsubscribe, Drain, KeepBookmark)
         messages = [message for _, message in self.port.sent if isinstance(message, kinds)]
         self.port.sent.clear()
         return messages
@@ -94,7 +94,7 @@ def subscribed(messages: list[Message]) -> list[tuple[str, tuple[str, ...]]]:
 
 def left(messages: list[Message]) -> Forms:
     """What a next life would find."""
-    state = next(each.state for each in reversed(messages) if isinstance(each, Bookmark))
+    state = next(each.state for each in reversed(messages) if isinstance(each, KeepBookmark))
     kept = decode_bookmark(state)
     assert isinstance(kept, Forms)
     return kept
@@ -214,10 +214,10 @@ def changed() -> Forms:
     bench = Bench()
     bench.start("/a", "/b")
     bench.tell(Attached(1, 0, 64), Subscribed("s"))
-    assert not [each for each in bench.said() if isinstance(each, Bookmark)], "there is nothing to tell"
+    assert not [each for each in bench.said() if isinstance(each, KeepBookmark)], "there is nothing to tell"
     bench.change("/b")
     said = bench.said()
-    assert [type(each) for each in said] == [Bookmark, Subscribe], "a next life hears of it first"
+    assert [type(each) for each in said] == [KeepBookmark, Subscribe], "a next life hears of it first"
     assert left(said).next == Form(2, ("/b",), None)
     bench.tell(Subscribed("s.2"))
     bench.change("/b", "/c")
@@ -233,7 +233,7 @@ def test_the_next_life_has_what_the_one_before_had() -> None:
     bench.start("/b", "/c")
     assert not bench.said(), "it does not know yet what it had"
     early = [notify(1, "/b", "s"), notify(2, "/b", "s.2"), notify(3, "/b", "s"), notify(4, "/b", "s", "s.2")]
-    said = bench.tell(*early, Bookmark("s", encode_forms(kept)), Attached(1, 0, 64))
+    said = bench.tell(*early, KeepBookmark("s", encode_forms(kept)), Attached(1, 0, 64))
     assert subscribed(said) == [("s", ("/a", "/b")), ("s.2", ("/b",)), ("s.3", ("/b", "/c"))]
     assert [sequence for sequence, _ in bench.shown] == [1, 2, 3, 4], "in the order in which it came"
     bench.tell(Subscribed("s.2"))
@@ -264,7 +264,7 @@ def test_who_wants_something_else_now_changes() -> None:
     said = bench.tell(
         notify(1, "/b", "s.2"),
         notify(2, "/a", "s"),
-        Bookmark("s", encode_forms(changed())),
+        KeepBookmark("s", encode_forms(changed())),
         Attached(1, 0, 64),
     )
     had = [("s", ("/a", "/b")), ("s.3", ("/b", "/c")), ("s.2", ("/b",))]
@@ -279,8 +279,8 @@ def test_what_is_left_of_an_order_is_of_no_use_and_ends() -> None:
     bench = Bench()
     bench.start("/a")
     kept = OrderBookmark(1, 2, others=("s@1",), refusal=TOO_LARGE)
-    said = bench.tell(Bookmark("s", encode_bookmark(kept)), Attached(1, 0, 64))
-    assert Unsubscribe("s@1") in said and Bookmark("s", b"") in said
+    said = bench.tell(KeepBookmark("s", encode_bookmark(kept)), Attached(1, 0, 64))
+    assert Unsubscribe("s@1") in said and KeepBookmark("s", b"") in said
     assert subscribed(said) == [("s", ("/a",))]
 
 
@@ -291,6 +291,6 @@ def test_of_what_is_too_large_only_the_names_are_kept() -> None:
     assert kept == Forms(3, None, others=(3, 2))
     bench = Bench()
     bench.start("/a")
-    said = bench.tell(Bookmark("s", state), Attached(1, 0, 64))
+    said = bench.tell(KeepBookmark("s", state), Attached(1, 0, 64))
     assert {Unsubscribe("s.2"), Unsubscribe("s.3")} <= set(said)
     assert subscribed(said) == [("s.4", ("/a",))]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recording_port import RecordingPort
-from tidings.core.client.session import Client
+from tidings.core.client.session import BestEffortClient
 from tidings.core.events.run import Run, RunMaker, Stretch, singles
 from tidings.core.events.subscription import Order, Subscription, make_interest
 from tidings.core.facts import Delivered, Misbehaviour
@@ -59,7 +59,7 @@ class Path:
         self.travels = travels
         self.port, self.client_port = RecordingPort("b"), RecordingPort("c")
         self.broker = self.start()
-        self.client = Client(self.client_port, "b")
+        self.client = BestEffortClient(self.client_port, "b")
         self.client.session.takes_runs = takes_runs
         for subscription in SUBSCRIPTIONS:
             self.client.subscribe(subscription)
@@ -191,7 +191,7 @@ def test_ranges_are_seen_as_their_numbers_are_one_by_one(ranges: list[tuple[int,
 @pytest.mark.parametrize("count", [2, 40])
 def test_a_publisher_sends_what_it_added_together(count: int) -> None:
     port = RecordingPort("p")
-    client = Client(port, "b", incarnation=3)
+    client = BestEffortClient(port, "b", incarnation=3)
     for number in range(count):
         client.session.add("/a", {"x": number}, b"", 0)
     assert port.sent == []

@@ -13,7 +13,7 @@ import pytest
 from tidings.core.events.event import make_publication
 from tidings.core.messages import Message, Unsubscribe
 from tidings.core.wire.codec import encoded_size
-from tidings.drivers.virtual.link import Link
+from tidings.drivers.virtual.link import VirtualLink
 from tidings.drivers.virtual.schedule import Schedule
 from tidings.scenarios.file.channels import delay_sampler, loss_sampler
 from tidings.scenarios.file.links import LinkSpec
@@ -135,7 +135,7 @@ class Line:
         self.arrived: list[tuple[int, Message]] = []
         handlers = dict.fromkeys((Unsubscribe, type(event(1))), self._arrive)
         spec = LinkSpec(delay_ms, loss, duplicate, reorder, bandwidth_mbps)
-        self.link = Link(self.schedule, "a", "b", handlers, spec, Random(3))
+        self.link = VirtualLink(self.schedule, "a", "b", handlers, spec, Random(3))
 
     def _arrive(self, sender: str, message: Message) -> None:
         assert sender == "a"

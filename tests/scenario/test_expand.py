@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
-from tidings.scenarios.file.expand import Plan, expand
+from tidings.scenarios.file.expand import RunPlan, expand
 from tidings.scenarios.file.links import LOCAL
 from tidings.scenarios.file.load import parse_scenario
 from tidings.scenarios.file.schema import (
@@ -31,7 +31,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 S0 = "[[subscriber]]\nname = 's0'\nat = 'b0'\n"
 
 
-def plan_of(text: str) -> Plan:
+def plan_of(text: str) -> RunPlan:
     return expand(parse_scenario(text))
 
 

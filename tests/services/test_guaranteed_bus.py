@@ -12,7 +12,7 @@ import tidings
 from tidings.bus.connect import Embedded
 from tidings.bus.stream import MAX_GAPS
 from tidings.core.client.arrivals import Ticket
-from tidings.core.facts import EventsMissed
+from tidings.core.facts import EventsGivenUp
 from tidings.drivers.processes.brokers import free_addresses
 from tidings.drivers.sockets.broker import BrokerServer
 from tidings.drivers.sockets.guaranteed import GuaranteedSettings
@@ -146,11 +146,11 @@ def test_gaps_are_reported_by_the_stream() -> None:
     async def scenario(bus: Embedded) -> None:
         async with bus.subscribe("/t") as stream:
             name = stream.subscription.id
-            bus.on_fact(EventsMissed(name, "source", 7, 3, 5))
+            bus.on_fact(EventsGivenUp(name, "source", 7, 3, 5))
             assert list(stream.gaps) == [tidings.EventsMissed("source", 7, 3, 5)]
             assert (stream.missed, stream.dropped) == (3, 0)
             for number in range(2 * MAX_GAPS):
-                bus.on_fact(EventsMissed(name, "source", 7, number, number))
+                bus.on_fact(EventsGivenUp(name, "source", 7, number, number))
             assert len(stream.gaps) == MAX_GAPS
             assert stream.missed == 3 + 2 * MAX_GAPS
 
@@ -163,7 +163,7 @@ def test_a_gap_ends_an_ordered_stream_after_what_came_before_it() -> None:
     async def scenario(bus: Embedded) -> None:
         async with bus.subscribe("/t", order="total") as stream:
             await bus.publish("/t", {"n": 1})
-            bus.on_fact(EventsMissed(bus._application.beneath[0], "source", 7, 3, 5))
+            bus.on_fact(EventsGivenUp(bus._application.beneath[0], "source", 7, 3, 5))
             assert (await stream.get(5)).attributes == {"n": 1}
             with pytest.raises(tidings.OrderError, match="could not keep events 3 to 5 of source"):
                 await stream.get(5)

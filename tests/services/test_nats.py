@@ -17,7 +17,7 @@ from external_checks import WAIT_S, EveryService, Make, numbers, run, take
 from live_network import until
 from tidings.core.events.topics import TopicPattern
 from tidings.drivers.adapters.nats import NAMES, nats_service, subjects
-from tidings.drivers.adapters.nats_reader import Position, StreamEnds, filter_subjects, message_numbers
+from tidings.drivers.adapters.nats_reader import StreamEnds, StreamPosition, filter_subjects, message_numbers
 from topic_strategies import PATTERNS, TOPICS
 
 KINDS = ("core", "jetstream")
@@ -391,11 +391,11 @@ def test_core_and_jetstream_see_each_other(servers: dict[str, NatsBroker]) -> No
 def test_a_position_never_passes_over_what_was_given_up() -> None:
     """A random stream, trimmed at random, read at random: whatever is trimmed unread is reported."""
     for seed in range(300):
-        assert not unreported(seed, Position)
+        assert not unreported(seed, StreamPosition)
 
 
 def test_the_check_of_positions_finds_a_bug() -> None:
-    class Hasty(Position):
+    class Hasty(StreamPosition):
         def advance(self, ends: StreamEnds, delivered: int, *, drained: bool) -> StreamEnds | None:
             self.verified = max(self.verified, delivered, ends.last if drained else 0)
             return super().advance(ends, delivered, drained=drained)
@@ -403,7 +403,7 @@ def test_the_check_of_positions_finds_a_bug() -> None:
     assert any(unreported(seed, Hasty) for seed in range(300))
 
 
-def unreported(seed: int, kind: type[Position]) -> set[int]:
+def unreported(seed: int, kind: type[StreamPosition]) -> set[int]:
     """Messages for us that were neither delivered nor reported."""
     from random import Random
 

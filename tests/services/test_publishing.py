@@ -17,7 +17,7 @@ import tidings.sync
 import tidings.testing
 from tidings.bus import host as host_module
 from tidings.bus.overlay import local_bus
-from tidings.bus.receipts import Batch, Ledger
+from tidings.bus.receipts import Batch, PendingPublications
 from tidings.bus.stream import Stream
 from tidings.core.events.run import Run, RunMaker
 
@@ -255,7 +255,7 @@ def test_a_buffer_takes_runs_as_their_events_one_by_one(
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.data())
 def test_a_ledger_settles_ranges_as_their_sequences_one_by_one(sizes: list[int], data: st.DataObject) -> None:
-    ledger, batches, owner_of = Ledger(), [], {}
+    ledger, batches, owner_of = PendingPublications(), [], {}
     first = 1
     for size in sizes:
         batch = Batch()

@@ -22,7 +22,7 @@ from tidings.drivers.adapters.redis_feed import (
     Entry,
     EntryId,
     Feed,
-    Position,
+    FeedPosition,
     StreamInfo,
     find_gap,
     id_text,
@@ -291,7 +291,7 @@ def test_ids() -> None:
 def test_gaps(
     number: int, length: int, added: int, behind: int, gap: tuple[int, int] | None, after: int
 ) -> None:
-    position = Position((1, 0), number)
+    position = FeedPosition((1, 0), number)
     assert find_gap(position, StreamInfo(length, added, (9, 9)), behind, all_behind=True) == gap
     assert position.number == after
 
@@ -315,7 +315,7 @@ class RandomStream:
         reader = Incoming(subscription, lambda event: None, paced=True)
         self.readers.append(reader)
         self.given[reader], self.gone[reader], self.since[reader] = [], set(), self.added
-        self.feed.add(reader, Position((self.added, 0), self.added))
+        self.feed.add(reader, FeedPosition((self.added, 0), self.added))
 
     async def read(self, start: EntryId, count: int) -> list[Entry]:
         await self.happen()

@@ -13,7 +13,7 @@ from tidings.core.client.application import Application
 from tidings.core.client.session import DRAIN_NS
 from tidings.core.events.event import Publication, make_publication
 from tidings.core.events.subscription import Order, Subscription
-from tidings.core.facts import Delivered, EventsMissed, SubscriptionAccepted, SubscriptionCancelled
+from tidings.core.facts import Delivered, EventsGivenUp, SubscriptionAccepted, SubscriptionCancelled
 from tidings.scenarios.actor import Actor, Window
 
 
@@ -226,5 +226,5 @@ def test_whatever_comes_is_done_with() -> None:
     place.actor.change(("/a",))
     tickets: list[Any] = [Ticket(), Ticket()]
     place.tell(Delivered("s#0", event(1, 1), ticket=tickets[0]))
-    place.tell(EventsMissed("s#0", "p", 0, 1, 2, ticket=tickets[1]))
+    place.tell(EventsGivenUp("s#0", "p", 0, 1, 2, ticket=tickets[1]))
     assert all(ticket.is_done for ticket in tickets)

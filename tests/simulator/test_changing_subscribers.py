@@ -10,7 +10,7 @@ import pytest
 
 from breadth import few
 from tidings.core.client.plain import PlainSubscription
-from tidings.core.client.session import Session
+from tidings.core.client.session import ClientSession
 from tidings.core.errors import ScenarioError
 from tidings.core.events.subscription import Subscription
 from tidings.core.facts import SubscriptionAccepted
@@ -141,8 +141,8 @@ def forgets_what_it_showed(patch: pytest.MonkeyPatch) -> None:
 
 def ends_at_once(patch: pytest.MonkeyPatch) -> None:
     """What is on its way for the form before is lost."""
-    unsubscribe = Session.unsubscribe
-    patch.setattr(Session, "unsubscribe", lambda self, name, drain=False: unsubscribe(self, name))
+    unsubscribe = ClientSession.unsubscribe
+    patch.setattr(ClientSession, "unsubscribe", lambda self, name, drain=False: unsubscribe(self, name))
 
 
 def ends_too_early(patch: pytest.MonkeyPatch) -> None:

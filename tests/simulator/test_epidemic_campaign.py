@@ -130,7 +130,7 @@ def send_recovered_down_the_tree(patch: pytest.MonkeyPatch) -> None:
     receive = EpidemicTree._receive
 
     def generous(self: EpidemicTree, sender: str, message: Carried, route: Route) -> None:
-        if message.by and not self._holdings.has(*_first(message)):
+        if message.by and not self._recovery_state.has(*_first(message)):
             self._forward(sender, replace(message, by=""), route)
         receive(self, sender, message, route)
 
@@ -142,7 +142,7 @@ def forward_only_what_is_new_here(patch: pytest.MonkeyPatch) -> None:
     on_carried = EpidemicTree.on_carried
 
     def stingy(self: EpidemicTree, sender: str, message: Carried) -> None:
-        if not message.by and self._holdings.has(*_first(message)):
+        if not message.by and self._recovery_state.has(*_first(message)):
             self._forwarded.first_time(*_first(message))
         on_carried(self, sender, message)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidings.core.client.session import Client
+from tidings.core.client.session import BestEffortClient
 from tidings.core.events.event import EventId
 from tidings.core.events.subscription import Subscription
 from tidings.core.facts import Delivered
@@ -328,8 +328,8 @@ def test_a_copy_that_outlives_a_crash_of_the_broker_is_not_shown_again() -> None
 
         for name in around:
             network.add(name, make_broker)
-        network.add("c0", lambda node: Client(node, "b0"))
-        network.add("c1", lambda node: Client(node, "b1"), on_fact)
+        network.add("c0", lambda node: BestEffortClient(node, "b0"))
+        network.add("c1", lambda node: BestEffortClient(node, "b1"), on_fact)
         for client, broker in (("c0", "b0"), ("c1", "b1")):
             network.attach(client, broker)
         network.start()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tidings.core.client.reliable_session import ReliableSession
-from tidings.core.ordering.replication.early import EARLY_LIMIT, Early
+from tidings.core.ordering.replication.early_items import EARLY_LIMIT, EarlyItems
 from tidings.core.overlay.guaranteed.attachments import Attachments
 from tidings.lab import order_campaign
 from tidings.lab.order_campaign import run_seed
@@ -56,11 +56,11 @@ def new_after_another_crash(patch: pytest.MonkeyPatch) -> None:
 def full_of_what_is_far_ahead(patch: pytest.MonkeyPatch) -> None:
     """Over links that reorder, a standby that was away takes a batch or two at a time, and all wait for it."""
 
-    def keep(self: Early[object], number: int, item: object) -> None:
+    def keep(self: EarlyItems[object], number: int, item: object) -> None:
         if len(self._items) < EARLY_LIMIT:
             self._items[number] = item
 
-    patch.setattr(Early, "keep", keep)
+    patch.setattr(EarlyItems, "keep", keep)
 
 
 def one_look(patch: pytest.MonkeyPatch) -> None:

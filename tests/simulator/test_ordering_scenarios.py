@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from breadth import few
-from tidings.core.ordering.layout import Place
+from tidings.core.ordering.layout import ServerPlacement
 from tidings.core.ordering.messages import Create
-from tidings.drivers.virtual.link import Link
+from tidings.drivers.virtual.link import VirtualLink
 from tidings.drivers.virtual.streams import StreamLink
 from tidings.lab.order_campaign import run_seed, verdicts
 from tidings.lab.order_scenarios import order_scenario
-from tidings.scenarios.file.expand import Plan, expand
+from tidings.scenarios.file.expand import RunPlan, expand
 from tidings.scenarios.file.links import LOCAL
 from tidings.scenarios.file.load import load_scenario, parse_scenario
 from tidings.scenarios.file.ordering import natural
@@ -77,7 +77,7 @@ class Run:
     """A run in memory, its trace and its summary."""
 
     def __init__(self, text: str) -> None:
-        self.plan: Plan = expand(parse_scenario(text))
+        self.plan: RunPlan = expand(parse_scenario(text))
         writer = MemoryWriter()
         self.simulation = Simulation(self.plan, writer)
         self.simulation.run()
@@ -383,7 +383,7 @@ def test_without_servers_the_first_broker_numbers_all_topics_in_their_natural_or
     assert [server.topics for server in planned.servers] == [tuple(f"/t{rank}" for rank in range(12))]
     assert not planned.causal
     [place] = make_layout(planned).servers
-    assert place == Place(
+    assert place == ServerPlacement(
         "b0", planned.servers[0].topics, node="order:b0", standby="order:b1", witness="order:b2"
     )
     assert sorted(["/b", "/t10", "/t2", "/t"], key=natural) == ["/b", "/t", "/t2", "/t10"]
@@ -429,8 +429,8 @@ def test_a_node_of_the_ordering_has_the_links_of_its_broker() -> None:
 def test_the_ordering_speaks_in_datagrams_below_connections() -> None:
     run = Run(network() + EVERYBODY)
     links = run.simulation.network.links
-    assert type(links["p", "order:b1"]) is Link
-    assert type(links["order:b1", "order:b2"]) is Link
+    assert type(links["p", "order:b1"]) is VirtualLink
+    assert type(links["order:b1", "order:b2"]) is VirtualLink
     assert type(links["order:b1", "b1"]) is StreamLink
     assert type(links["p", "b0"]) is StreamLink
 

@@ -19,7 +19,7 @@ from tidings.core.overlay.guaranteed.hops import _Outgoing
 from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queued
 from tidings.core.overlay.guaranteed.regions import Region
 from tidings.core.overlay.guaranteed.sessions import Sessions
-from tidings.core.overlay.guaranteed.subscription_log import Entry, SubscriptionLog
+from tidings.core.overlay.guaranteed.subscription_log import LogEntry, SubscriptionLog
 from tidings.core.overlay.guaranteed.subscriptions import PublisherStamps, Subscriptions
 from tidings.lab.campaign import main, replay_command, run_seed
 from tidings.lab.invariants import OverlayMonitor
@@ -246,7 +246,7 @@ def keep_only_what_can_be_reached(patch: pytest.MonkeyPatch) -> None:
 def ignore_tombstones(patch: pytest.MonkeyPatch) -> None:
     take = SubscriptionLog.take
 
-    def lively(self: SubscriptionLog, records: Any) -> list[Entry]:
+    def lively(self: SubscriptionLog, records: Any) -> list[LogEntry]:
         label: object = self._label
         return take(self, [record for record in records if not record.dead or record.label == label])
 
@@ -274,12 +274,12 @@ def keep_the_log_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     add_own = Subscriptions.add_own
     take = SubscriptionLog.take
 
-    def volatile(self: SubscriptionLog, records: list[Record]) -> list[Entry]:
+    def volatile(self: SubscriptionLog, records: list[Record]) -> list[LogEntry]:
         news = take(self, records)
         self._store.write([("log", entry.id.encode(), None) for entry in news])
         return news
 
-    def durable(self: Subscriptions, record_id: str, interest: Interest) -> Entry:
+    def durable(self: Subscriptions, record_id: str, interest: Interest) -> LogEntry:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(SubscriptionLog, "take", take)
             return add_own(self, record_id, interest)

@@ -15,10 +15,10 @@ from breadth import examples
 from tidings.core.facts import Misbehaviour, SessionUnwanted, SessionWanted
 from tidings.core.kernel import Node, Part, TimerName
 from tidings.core.messages import Unsubscribe
-from tidings.drivers.virtual.link import Link
+from tidings.drivers.virtual.link import VirtualLink
 from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.drivers.virtual.node import SimulatedNode
-from tidings.drivers.virtual.streams import Connections, Stream, StreamLink
+from tidings.drivers.virtual.streams import Connections, StreamLink, VirtualStream
 from tidings.scenarios.file.links import LOCAL, LinkSpec
 from tidings.scenarios.file.schema import BernoulliLoss, ConstantDelay, NoLoss, UniformDelay
 
@@ -1131,7 +1131,7 @@ def test_the_random_schedules_exercise_what_they_are_for() -> None:
     assert sum(sum(world.epochs.values()) for world in worlds) > 20 * 6 * 2
 
 
-def _read_after_gaps(stream: Stream, source: str, message: Unsubscribe) -> None:
+def _read_after_gaps(stream: VirtualStream, source: str, message: Unsubscribe) -> None:
     if stream.link.cuts or not stream._target.up:
         stream._miss(message)
     else:
@@ -1147,7 +1147,7 @@ def _keep_reading(connections: Connections, node: str, peer: str) -> bool:
     return True
 
 
-def _tell_too_early(connections: Connections, stream: Stream, _second: object) -> None:
+def _tell_too_early(connections: Connections, stream: VirtualStream, _second: object) -> None:
     stream.link.begin(stream)
     connections._nodes[stream.link.source].connection(stream.link.target, True)
 
@@ -1162,8 +1162,8 @@ def _close_within_emit(connections: Connections, node: str, peer: str) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "planted"),
     [
-        (Stream, "arrive", _read_after_gaps),
-        (StreamLink, "_transmit_disturbed", Link._transmit_disturbed),
+        (VirtualStream, "arrive", _read_after_gaps),
+        (StreamLink, "_transmit_disturbed", VirtualLink._transmit_disturbed),
         (StreamLink, "_is_level", lambda link: True),
         (Connections, "_take_end", _keep_reading),
         (Connections, "_tell_open", _tell_too_early),

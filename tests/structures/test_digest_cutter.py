@@ -38,16 +38,16 @@ def flat(cut: Cut) -> list[tuple[str, int, int]]:
 
 
 class CutterTwin:
-    """All items in a circle, of which it takes as many as fit, beginning after the last one taken."""
+    """All items in a gossip_partners, of which it takes as many as fit, beginning after the last one taken."""
 
     def __init__(self) -> None:
         self.taken: tuple[str, int] = ("", 0)
 
     def cut(self, entries: Mapping[str, RangeSet], limit: int) -> list[tuple[str, int, int]]:
-        circle = [item for item in items(entries) if key_bytes(item[0]) + 12 <= limit]
-        ahead = [item for item in circle if item[:2] > self.taken]
+        gossip_partners = [item for item in items(entries) if key_bytes(item[0]) + 12 <= limit]
+        ahead = [item for item in gossip_partners if item[:2] > self.taken]
         chosen: list[tuple[str, int, int]] = []
-        for item in ahead + [item for item in circle if item not in ahead]:
+        for item in ahead + [item for item in gossip_partners if item not in ahead]:
             size = sum(map(key_bytes, {key for key, *_ in [*chosen, item]})) + 12 * (len(chosen) + 1)
             if size > limit:
                 break

@@ -31,7 +31,7 @@ from tidings.core.filters.language.expression import (
     disjunction,
 )
 from tidings.core.filters.language.filter import Filter, Pattern
-from tidings.core.filters.language.predicates import Kind
+from tidings.core.filters.language.predicates import ValueKind
 from tidings.core.filters.matching import (
     attribute_table,
     box_index,
@@ -74,7 +74,7 @@ VALUES: tuple[Any, ...] = (
 @pytest.fixture(autouse=True, scope="module")
 def small_limits() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attribute_table, "MAX_CUTS", dict.fromkeys(Kind, 4))
+        patch.setattr(attribute_table, "MAX_CUTS", dict.fromkeys(ValueKind, 4))
         patch.setattr(attribute_table, "MIN_DOUBTS", 2)
         patch.setattr(shelf_index, "SHELF_LIST_LIMIT", 3)
         patch.setattr(shelf_index, "SHELF_LIST_AGAIN", 1)

@@ -19,7 +19,7 @@ from tidings.scenarios.trace.checkers import (
     total_order,
 )
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.trace.tables import Delivered, Published, Subscribed
+from tidings.scenarios.trace.tables import DeliveredRow, PublishedRow, SubscribedRow
 
 # p0 and p1 only publish; n also subscribes, so what it publishes depends on what it was notified of.
 PUBLISHED = [
@@ -31,10 +31,10 @@ PUBLISHED = [
     ("p0:2", "/a", 3, 60),
 ]
 SUBSCRIBED = [
-    Subscribed("s0", "x", ["/a", "/b"], None, "none", 0, 1),
-    Subscribed("s1", "x", ["/b", "/a", "/a"], None, "none", 0, 1),
-    Subscribed("s2", "x", ["/**"], "x > 4", "none", 0, 1),
-    Subscribed("n", "x", ["/*"], "topic = '/a'", "none", 0, 1),
+    SubscribedRow("s0", "x", ["/a", "/b"], None, "none", 0, 1),
+    SubscribedRow("s1", "x", ["/b", "/a", "/a"], None, "none", 0, 1),
+    SubscribedRow("s2", "x", ["/**"], "x > 4", "none", 0, 1),
+    SubscribedRow("n", "x", ["/*"], "topic = '/a'", "none", 0, 1),
 ]
 SEEN = {
     "s0": ["p0:0", "p1:0", "p0:1", "n:0", "p1:1", "p0:2"],
@@ -44,25 +44,27 @@ SEEN = {
 }
 
 
-def publications(rows: Sequence[tuple[str, str, int, int]] = PUBLISHED) -> list[Published]:
+def publications(rows: Sequence[tuple[str, str, int, int]] = PUBLISHED) -> list[PublishedRow]:
     return [
-        Published(event, event.split(":")[0], int(event.split(":")[1]), topic, [("x", str(x))], 1, at)
+        PublishedRow(event, event.split(":")[0], int(event.split(":")[1]), topic, [("x", str(x))], 1, at)
         for event, topic, x, at in rows
     ]
 
 
-def deliveries(seen: dict[str, list[str]], published: Sequence[Published] | None = None) -> list[Delivered]:
+def deliveries(
+    seen: dict[str, list[str]], published: Sequence[PublishedRow] | None = None
+) -> list[DeliveredRow]:
     """Everyone is notified one nanosecond after publication, in the listed order."""
     at = {row.event_id: row.at_ns for row in published or publications()}
     return [
-        Delivered(subscriber, "x", position, event, at.get(event, 0) + 1)
+        DeliveredRow(subscriber, "x", position, event, at.get(event, 0) + 1)
         for subscriber, events in seen.items()
         for position, event in enumerate(events)
     ]
 
 
 def trace_of(
-    seen: dict[str, list[str]] | None = None, *, rows: list[Delivered] | None = None, **tables: object
+    seen: dict[str, list[str]] | None = None, *, rows: list[DeliveredRow] | None = None, **tables: object
 ) -> Trace:
     published = tables.get("published", publications())
     rows = deliveries(seen or SEEN, published) if rows is None else rows
@@ -154,11 +156,11 @@ def test_order_within_a_source_alone() -> None:
 
 
 def test_two_events_with_one_sequence_number() -> None:
-    twin = Published("p0:first", "p0", 0, "/c", [("x", "1")], 1, 5)
+    twin = PublishedRow("p0:first", "p0", 0, "/c", [("x", "1")], 1, 5)
     trace = trace_of(
         {"s0": ["p0:first", "p0:0"]},
         published=[twin, *publications()],
-        subscribed=[Subscribed("s0", "x", ["/a", "/c"], None, "fifo", 0, 1, 11)],
+        subscribed=[SubscribedRow("s0", "x", ["/a", "/c"], None, "fifo", 0, 1, 11)],
     )
     assert broken(trace) == {"exactly_once": 1, "fifo": 1}
     assert str(exactly_once(trace).witnesses[0]) == "event p0:first is not called source:sequence"
@@ -167,7 +169,7 @@ def test_two_events_with_one_sequence_number() -> None:
 def three_topics(seen: dict[str, list[str]]) -> Trace:
     published = publications([("a:0", "/a", 1, 10), ("b:0", "/b", 1, 10), ("c:0", "/c", 1, 10)])
     subscribed = [
-        Subscribed(name, "x", [f"/{event[0]}" for event in events], None, "total", 0, 1)
+        SubscribedRow(name, "x", [f"/{event[0]}" for event in events], None, "total", 0, 1)
         for name, events in seen.items()
     ]
     return trace_of(seen, published=published, subscribed=subscribed)
@@ -188,9 +190,9 @@ def test_causality_through_a_chain_of_publishers() -> None:
     """m is notified of n:0, n of p:0, and the subscriber sees m:0 first: it never sees n:0 at all."""
     published = publications([("p:0", "/p", 1, 10), ("n:0", "/n", 1, 20), ("m:0", "/m", 1, 30)])
     subscribed = [
-        Subscribed("n", "x", ["/p"], None, "causal", 0, 1),
-        Subscribed("m", "x", ["/n"], None, "causal", 0, 1),
-        Subscribed("s", "x", ["/p", "/m"], None, "causal", 0, 1),
+        SubscribedRow("n", "x", ["/p"], None, "causal", 0, 1),
+        SubscribedRow("m", "x", ["/n"], None, "causal", 0, 1),
+        SubscribedRow("s", "x", ["/p", "/m"], None, "causal", 0, 1),
     ]
     seen = {"n": ["p:0"], "m": ["n:0"], "s": ["m:0", "p:0"]}
     trace = trace_of(seen, published=published, subscribed=subscribed)
@@ -209,9 +211,9 @@ def test_causality_is_remembered_across_steps(monkeypatch: pytest.MonkeyPatch) -
     """n:0 depends on p:0, m:0 on nothing: what comes between the two is no excuse."""
     published = publications([("p:0", "/p", 1, 10), ("n:0", "/n", 1, 20), ("m:0", "/m", 1, 20)])
     subscribed = [
-        Subscribed("n", "x", ["/p"], None, "causal", 0, 1),
-        Subscribed("m", "x", ["/none"], None, "causal", 0, 1),
-        Subscribed("s", "x", ["/*"], None, "causal", 0, 1),
+        SubscribedRow("n", "x", ["/p"], None, "causal", 0, 1),
+        SubscribedRow("m", "x", ["/none"], None, "causal", 0, 1),
+        SubscribedRow("s", "x", ["/*"], None, "causal", 0, 1),
     ]
     trace = trace_of({"n": ["p:0"], "s": ["n:0", "m:0", "p:0"]}, published=published, subscribed=subscribed)
     for cells in (1, 4, 16_000_000):
@@ -223,7 +225,7 @@ def test_causality_is_remembered_across_steps(monkeypatch: pytest.MonkeyPatch) -
 def test_what_is_declared_out_of_order_is_set_aside() -> None:
     trace = with_seen(s2=["p1:1", "p0:1", "p1:0"])
     rows = [
-        Delivered(*row.values())._replace(
+        DeliveredRow(*row.values())._replace(
             out_of_order=row["event_id"] == "p1:0" and row["subscriber"] == "s2"
         )
         for row in trace.delivered.to_pylist()
@@ -234,9 +236,9 @@ def test_what_is_declared_out_of_order_is_set_aside() -> None:
 
 
 def test_an_event_for_two_subscriptions_of_one_subscriber_counts_where_it_came_first() -> None:
-    subscribed = [*SUBSCRIBED, Subscribed("s0", "y", ["/a"], None, "none", 0, 1)]
+    subscribed = [*SUBSCRIBED, SubscribedRow("s0", "y", ["/a"], None, "none", 0, 1)]
     rows = deliveries(SEEN)
-    rows += [Delivered("s0", "y", 6 + n, event, 62) for n, event in enumerate(["p0:0", "p0:1", "p0:2"])]
+    rows += [DeliveredRow("s0", "y", 6 + n, event, 62) for n, event in enumerate(["p0:0", "p0:1", "p0:2"])]
     assert broken(trace_of(rows=rows, subscribed=subscribed)) == {}
 
 
@@ -285,7 +287,7 @@ def test_agreement_is_among_those_in_force_at_publication(
 def test_the_interval_is_closed_at_the_start_and_open_at_the_end(
     accepted_ns: int | None, cancelled_ns: int | None, missing: int
 ) -> None:
-    subscription = Subscribed("s0", "x", [], None, "none", 0, accepted_ns, cancelled_ns)
+    subscription = SubscribedRow("s0", "x", [], None, "none", 0, accepted_ns, cancelled_ns)
     trace = trace_of(rows=[], subscribed=[subscription])
     assert gap_free(trace, strict_end=True).violations == missing
 
@@ -323,7 +325,7 @@ def test_promises_are_checked_for_those_who_asked() -> None:
 
 
 def test_ten_witnesses_are_enough() -> None:
-    rows = [Delivered("s2", "x", position, "p1:0", 70) for position in range(40)]
+    rows = [DeliveredRow("s2", "x", position, "p1:0", 70) for position in range(40)]
     verdict = exactly_once(trace_of(rows=rows))
     assert (verdict.violations, len(verdict.witnesses)) == (39, 10)
     assert verdict.witnesses[0].positions == (1,)

@@ -18,14 +18,14 @@ from tidings.scenarios.trace import checkers
 from tidings.scenarios.trace.checkers import GUARANTEES, causal, check_all, gap_free
 from tidings.scenarios.trace.metrics import metrics
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.trace.tables import Delivered, Published, Subscribed
+from tidings.scenarios.trace.tables import DeliveredRow, PublishedRow, SubscribedRow
 
 TOPICS = ["/a", "/a/b", "/c"]
 PATTERNS = [[], ["/a"], ["/c", "/a"], ["/a", "/c"], ["/a/**"], ["/*"], ["/a/b", "/c"]]
 FILTERS = [None, None, "x > 1", "x >= 2", "1 < x", "name = 'BBC' OR topic = '/c'"]
 NODES = ["n0", "n1", "n2", "n3"]
 
-Rows = tuple[list[Published], list[Subscribed], list[Delivered]]
+Rows = tuple[list[PublishedRow], list[SubscribedRow], list[DeliveredRow]]
 
 
 # Correct by construction: everyone is notified in the order of publication, and in time.
@@ -41,13 +41,15 @@ def correct_rows(random: Random) -> Rows:
             for row in subscribed:
                 if row.subscriber == subscriber and is_owed(row, event):
                     at_ns = event.at_ns + random.choice((0, 1, 7))
-                    delivered.append(Delivered(subscriber, row.subscription, position, event.event_id, at_ns))
+                    delivered.append(
+                        DeliveredRow(subscriber, row.subscription, position, event.event_id, at_ns)
+                    )
                     position += 1
     random.shuffle(delivered)
     return published, subscribed, delivered
 
 
-def random_publications(random: Random) -> list[Published]:
+def random_publications(random: Random) -> list[PublishedRow]:
     sequences = dict.fromkeys(["p", *NODES[:2]], 0)
     at_ns = 10
     published = []
@@ -58,13 +60,13 @@ def random_publications(random: Random) -> list[Published]:
         event_id = f"{source}:{sequences[source]}"
         confirmed_ns = random.choice((None, at_ns + 1))
         row = (event_id, source, sequences[source], random.choice(TOPICS), attributes, 1, at_ns, confirmed_ns)
-        published.append(Published(*row))
+        published.append(PublishedRow(*row))
         sequences[source] += random.choice((1, 1, 3))
         at_ns += random.choice((0, 1, 10))
     return published
 
 
-def random_subscriptions(random: Random) -> list[Subscribed]:
+def random_subscriptions(random: Random) -> list[SubscribedRow]:
     subscribed = []
     for subscriber in NODES:
         for name in "xy"[: random.choice((0, 1, 1, 2))]:
@@ -72,7 +74,7 @@ def random_subscriptions(random: Random) -> list[Subscribed]:
             cancelled_ns = random.choice((None, None, 20, 30))
             where = (random.choice(PATTERNS), random.choice(FILTERS))
             order = random.choice(("none", "fifo", "causal", "total"))
-            subscribed.append(Subscribed(subscriber, name, *where, order, 0, accepted_ns, cancelled_ns))
+            subscribed.append(SubscribedRow(subscriber, name, *where, order, 0, accepted_ns, cancelled_ns))
     return subscribed
 
 
@@ -91,7 +93,7 @@ def broken_rows(random: Random) -> Rows:
     return published, subscribed, delivered
 
 
-def swap_positions(random: Random, rows: list[Delivered], row: int) -> None:
+def swap_positions(random: Random, rows: list[DeliveredRow], row: int) -> None:
     other = random.randrange(len(rows))
     mine, theirs = rows[row], rows[other]
     if mine.subscriber == theirs.subscriber:
@@ -99,16 +101,16 @@ def swap_positions(random: Random, rows: list[Delivered], row: int) -> None:
         rows[other] = theirs._replace(position=mine.position)
 
 
-def drop(random: Random, rows: list[Delivered], row: int) -> None:
+def drop(random: Random, rows: list[DeliveredRow], row: int) -> None:
     del rows[row]
 
 
-def repeat(random: Random, rows: list[Delivered], row: int) -> None:
+def repeat(random: Random, rows: list[DeliveredRow], row: int) -> None:
     rows.append(rows[row]._replace(position=random.randrange(9)))
 
 
-def replaced(column: str, *values: object) -> Callable[[Random, list[Delivered], int], None]:
-    def change(random: Random, rows: list[Delivered], row: int) -> None:
+def replaced(column: str, *values: object) -> Callable[[Random, list[DeliveredRow], int], None]:
+    def change(random: Random, rows: list[DeliveredRow], row: int) -> None:
         rows[row] = rows[row]._replace(**{column: random.choice(values)})
 
     return change
@@ -137,22 +139,22 @@ def parsed(sql: str) -> Filter:
     return Filter(sql)
 
 
-def selects(row: Subscribed, event: Published) -> bool:
+def selects(row: SubscribedRow, event: PublishedRow) -> bool:
     if row.topics and not any(TopicPattern(pattern).matches(event.topic) for pattern in row.topics):
         return False
     values = {name: attribute_value(text) for name, text in event.attributes} | {"topic": event.topic}
     return row.filter is None or parsed(row.filter).matches(values)
 
 
-def is_owed(row: Subscribed, event: Published) -> bool:
+def is_owed(row: SubscribedRow, event: PublishedRow) -> bool:
     if row.accepted_ns is None or not row.accepted_ns <= event.at_ns:
         return False
     return (row.cancelled_ns is None or event.at_ns < row.cancelled_ns) and selects(row, event)
 
 
-def events_of(published: list[Published]) -> dict[str, Published]:
+def events_of(published: list[PublishedRow]) -> dict[str, PublishedRow]:
     """Each event with its first row, in the order of publication."""
-    first: dict[str, Published] = {}
+    first: dict[str, PublishedRow] = {}
     for row in published:
         first.setdefault(row.event_id, row)
     return {row.event_id: row for row in sorted(first.values(), key=lambda row: row.at_ns)}
@@ -250,7 +252,7 @@ def causal_order_twin(rows: Rows) -> int:
     )
 
 
-def missing_twin(rows: Rows, strict_end: bool = False) -> Iterator[tuple[Subscribed, Published]]:
+def missing_twin(rows: Rows, strict_end: bool = False) -> Iterator[tuple[SubscribedRow, PublishedRow]]:
     """What was owed, did not come, and is not excused."""
     published, subscribed, delivered = rows
     events = list(events_of(published).values())
@@ -281,7 +283,7 @@ def agreement_twin(rows: Rows) -> int:
     _, subscribed, delivered = rows
     got = {(row.subscriber, row.subscription, row.event_id) for row in delivered}
 
-    def what(row: Subscribed) -> tuple[list[str], str | None]:
+    def what(row: SubscribedRow) -> tuple[list[str], str | None]:
         return sorted(row.topics), SAME_FILTER.get(row.filter or "", row.filter)
 
     return sum(

@@ -5,20 +5,20 @@ import pytest
 
 from tidings.scenarios.trace.metrics import metrics
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.trace.tables import Delivered, Published, Subscribed
+from tidings.scenarios.trace.tables import DeliveredRow, PublishedRow, SubscribedRow
 
 
 def test_numbers_worked_out_by_hand() -> None:
-    published = [Published(f"p:{n}", "p", n, "/t", [], 1, n * 10_000_000) for n in range(4)]
+    published = [PublishedRow(f"p:{n}", "p", n, "/t", [], 1, n * 10_000_000) for n in range(4)]
     subscribed = [
-        Subscribed("s", "a", ["/t"], None, "none", 0, 0),
-        Subscribed("r", "a", ["/t"], None, "none", 0),
+        SubscribedRow("s", "a", ["/t"], None, "none", 0, 0),
+        SubscribedRow("r", "a", ["/t"], None, "none", 0),
     ]
     delivered = [
-        Delivered("s", "a", 0, "p:0", 1_000_000),
-        Delivered("s", "a", 1, "p:2", 23_000_000),
-        Delivered("s", "a", 2, "p:1", 25_000_000, True, "push"),
-        Delivered("s", "a", 3, "p:2", 21_000_000),
+        DeliveredRow("s", "a", 0, "p:0", 1_000_000),
+        DeliveredRow("s", "a", 1, "p:2", 23_000_000),
+        DeliveredRow("s", "a", 2, "p:1", 25_000_000, True, "push"),
+        DeliveredRow("s", "a", 3, "p:2", 21_000_000),
     ]
     trace = Trace.from_rows(published=published, subscribed=subscribed, delivered=delivered)
     numbers = msgspec.to_builtins(metrics(trace))

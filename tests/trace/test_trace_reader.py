@@ -10,7 +10,7 @@ from arrow_types import TEXTS, held_as
 from tidings.core.errors import TraceError
 from tidings.scenarios.trace.checkers import GUARANTEES, check_all
 from tidings.scenarios.trace.reader import Trace, conformed
-from tidings.scenarios.trace.tables import SCHEMAS, TABLES, Delivered, Published, Subscribed
+from tidings.scenarios.trace.tables import SCHEMAS, TABLES, DeliveredRow, PublishedRow, SubscribedRow
 from tidings.scenarios.trace.writer import TraceWriter
 
 
@@ -29,9 +29,9 @@ def test_what_was_written_is_read_with_the_exact_schemas(directory: Path) -> Non
     for name in TABLES:
         assert getattr(trace, name).schema.equals(SCHEMAS[name])
     rows = Trace.from_rows(
-        published=[Published(f"p:{n}", "p", n, "/t", [("x", str(n))], 1, n) for n in range(3)],
-        subscribed=[Subscribed("s", "a", ["/t"], None, "none", 0, 0)],
-        delivered=[Delivered("s", "a", n, f"p:{n}", n + 1) for n in range(3)],
+        published=[PublishedRow(f"p:{n}", "p", n, "/t", [("x", str(n))], 1, n) for n in range(3)],
+        subscribed=[SubscribedRow("s", "a", ["/t"], None, "none", 0, 0)],
+        delivered=[DeliveredRow("s", "a", n, f"p:{n}", n + 1) for n in range(3)],
     )
     assert rows == trace
     assert Trace.read(str(directory)) == trace

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from breadth import examples
 from recording_port import RecordingPort
 from tidings.core.kernel import Port
-from tidings.core.overlay.epidemic.circle import Circle, pull_strategy, push_strategy
 from tidings.core.overlay.epidemic.directory import Directory
+from tidings.core.overlay.epidemic.gossip_partners import GossipPartners, pull_strategy, push_strategy
 from tidings.core.overlay.epidemic.messages import Announce, BrokerEntry
 from tidings.core.overlay.epidemic.settings import Algorithm, RecoverySettings, Strategy
 
@@ -26,13 +26,13 @@ def entry(name: str, *patterns: bytes, everything: bool = False, version: int = 
 
 
 class World:
-    """A circle and its directory, at broker `me`, the root unless a label is given."""
+    """A gossip_partners and its directory, at broker `me`, the root unless a label is given."""
 
     def __init__(self, *entries: BrokerEntry, label: tuple[int, ...] | None = (0,), **changes: Any) -> None:
         self.port = RecordingPort()
         port = cast("Port", self.port)
         self.directory = Directory(port, ["b1"], incarnation=1, label=label)
-        self.circle = Circle(port, self.directory, RecoverySettings(**changes))
+        self.gossip_partners = GossipPartners(port, self.directory, RecoverySettings(**changes))
         self.directory.start()
         self.learn(*entries)
 
@@ -76,7 +76,7 @@ def test_partners_are_distinct_candidates_and_as_many_as_there_are(
         if all_ or any(pattern in held for pattern in patterns) or name == also
     } - set(without)
     for _ in range(2):  # computed, and remembered
-        chosen = world.circle.choose(
+        chosen = world.gossip_partners.choose(
             patterns, count, pulling=pulling, without=without, also=also, by_tree=by_tree
         )
         assert len(chosen) == len(set(chosen)) == min(count, len(candidates))
@@ -85,27 +85,27 @@ def test_partners_are_distinct_candidates_and_as_many_as_there_are(
 
 def test_what_was_computed_is_void_when_the_directory_changes() -> None:
     world = World(entry("b1", A), entry("b2", B), algorithm="push")
-    assert world.circle.choose((A,), 9) == ["b1"]
+    assert world.gossip_partners.choose((A,), 9) == ["b1"]
     world.learn(entry("b2", A, version=2), entry("b1", B, version=2))
-    assert world.circle.choose((A,), 9) == ["b2"]
+    assert world.gossip_partners.choose((A,), 9) == ["b2"]
 
 
 def test_who_wants_an_event() -> None:
     world = World(entry("b1", A), entry("b2", everything=True))
-    assert world.circle.wants("b1", ((B, 1, 1), (A, 1, 1)))
-    assert not world.circle.wants("b1", ((B, 1, 1),))
-    assert world.circle.wants("b2", ((B, 1, 1),))
-    assert not world.circle.wants("stranger", ((A, 1, 1),))
-    assert not world.circle.wants("me", ((A, 1, 1),))
+    assert world.gossip_partners.wants("b1", ((B, 1, 1), (A, 1, 1)))
+    assert not world.gossip_partners.wants("b1", ((B, 1, 1),))
+    assert world.gossip_partners.wants("b2", ((B, 1, 1),))
+    assert not world.gossip_partners.wants("stranger", ((A, 1, 1),))
+    assert not world.gossip_partners.wants("me", ((A, 1, 1),))
 
 
 def test_without_labels_nobody_is_preferred() -> None:
     unlabelled = [BrokerEntry(f"x{number}", 1, 1, (), "", 0, (A,), False) for number in range(4)]
     world = World(*unlabelled, label=None, algorithm="push", selection="wdpg")
-    drawn = Counter(name for _ in range(400) for name in world.circle.choose((A,), 1))
+    drawn = Counter(name for _ in range(400) for name in world.gossip_partners.choose((A,), 1))
     assert len(drawn) == 4
     assert min(drawn.values()) > 50
-    assert not world.circle.may_push(), "who does not know its place does not push in 3PG"
+    assert not world.gossip_partners.may_push(), "who does not know its place does not push in 3PG"
 
 
 def test_3pg_pulls_from_above_and_pushes_below() -> None:
@@ -113,8 +113,10 @@ def test_3pg_pulls_from_above_and_pushes_below() -> None:
     world = World(
         *(entry(name, A) for name in LABELS), label=(0, 0, 2), algorithm="push+pull", pull="solicit"
     )
-    pushed = Counter(name for _ in range(1_000) for name in world.circle.choose((A,), 1))
-    pulled = Counter(name for _ in range(1_000) for name in world.circle.choose((A,), 1, pulling=True))
+    pushed = Counter(name for _ in range(1_000) for name in world.gossip_partners.choose((A,), 1))
+    pulled = Counter(
+        name for _ in range(1_000) for name in world.gossip_partners.choose((A,), 1, pulling=True)
+    )
     assert pushed["b4"] > pushed["b1"]
     assert pulled["b1"] > pulled["b4"]
 
@@ -123,7 +125,7 @@ def test_3pg_pulls_from_above_and_pushes_below() -> None:
 def test_the_top_of_the_tree_pushes(label: tuple[int, ...], may: bool) -> None:
     """Of six brokers a quarter is two: the root and one below."""
     world = World(*(entry(name, A) for name in LABELS), label=label, algorithm="push+pull", window=0.25)
-    assert world.circle.may_push() is may
+    assert world.gossip_partners.may_push() is may
 
 
 @pytest.mark.parametrize(

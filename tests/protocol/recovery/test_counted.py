@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.core.overlay.epidemic import counted
-from tidings.core.overlay.epidemic.counted import Counted
+from tidings.core.overlay.epidemic import pattern_counter
+from tidings.core.overlay.epidemic.pattern_counter import PatternCounter
 
 A, B = b"pattern-a", b"pattern-b"
 COUNTS = st.tuples(st.integers(0, 3), st.integers(0, 5))
@@ -20,7 +20,7 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=40))
 def test_it_keeps_the_greatest_epoch_and_number_of_open_patterns(steps: list[tuple[object, ...]]) -> None:
-    known, twin = Counted(), dict[bytes, dict[str, tuple[int, int]]]()
+    known, twin = PatternCounter(), dict[bytes, dict[str, tuple[int, int]]]()
     for step in steps:
         match step:
             case ("open", bytes(pattern)):
@@ -39,8 +39,8 @@ def test_it_keeps_the_greatest_epoch_and_number_of_open_patterns(steps: list[tup
 
 
 def test_the_origin_that_was_silent_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counted, "MAX_ORIGINS", 3)
-    known = Counted()
+    monkeypatch.setattr(pattern_counter, "MAX_ORIGINS", 3)
+    known = PatternCounter()
     known.open(A)
     for origin in ("x", "y", "z"):
         known.saw(origin, ((A, 1, 1),))
@@ -50,7 +50,7 @@ def test_the_origin_that_was_silent_longest_is_forgotten(monkeypatch: pytest.Mon
 
 
 def test_patterns_that_are_not_in_the_table_cost_nothing() -> None:
-    known = Counted()
+    known = PatternCounter()
     for number in range(1_000):
         known.saw("x", ((number.to_bytes(8, "big"), 1, number),))
     assert known._by_pattern == {}

@@ -130,7 +130,7 @@ def test_offered_events_that_we_do_not_subscribe_to_are_not_shown() -> None:
     broker.receive("far", offer(("q", 0, ((1, 1),))))
     broker.receive("far", broker.carried(1, by="push", source="q", topic="/elsewhere"))
     assert broker.notified == []
-    assert len(broker.broker.holdings.cache) == 0
+    assert len(broker.broker.recovery_state.cache) == 0
 
 
 def test_an_offer_for_a_pattern_that_we_do_not_subscribe_to_is_not_asked_for() -> None:
@@ -405,12 +405,12 @@ TIGHT: dict[str, Any] = {
 
 
 def check_bounds(broker: LoneBroker) -> None:
-    holdings = broker.broker.holdings
-    assert len(holdings.cache) <= 2
-    assert holdings.cache.size_bytes <= 500
-    assert holdings.assemblies.charged_bytes <= 5_000
-    assert holdings.losses.lost <= 20
-    assert len(holdings.losses._recent) <= 2
+    recovery_state = broker.broker.recovery_state
+    assert len(recovery_state.cache) <= 2
+    assert recovery_state.cache.size_bytes <= 500
+    assert recovery_state.assemblies.charged_bytes <= 5_000
+    assert recovery_state.losses.lost <= 20
+    assert len(recovery_state.losses._recent) <= 2
 
 
 def check_steps(steps: list[tuple[str, Message, int]], configured: RecoverySettings) -> None:

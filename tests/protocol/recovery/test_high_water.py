@@ -157,7 +157,7 @@ def test_many_origins_fill_bounded_tables() -> None:
     broker = LoneBroker(settings(max_lost=100, max_streams=50))
     for number in range(1_000):
         broker.receive("n1", high_water_of(f"origin-{number}", broker.numbers(3)))
-    detector = broker.broker.holdings.losses
+    detector = broker.broker.recovery_state.losses
     assert detector.lost <= 100
     assert len(detector._recent) <= 50
     assert len(broker.broker.counted.counts(broker.pattern)) <= 512

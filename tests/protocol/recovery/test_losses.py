@@ -15,7 +15,7 @@ from tidings.core.events.subscription import Interest, make_interest
 from tidings.core.overlay.epidemic import losses
 from tidings.core.overlay.epidemic.losses import LossDetector, StreamKey, baseline_before
 from tidings.core.overlay.epidemic.messages import PatternNumbers
-from tidings.core.overlay.epidemic.numbering import Numbering
+from tidings.core.overlay.epidemic.numbering import PatternNumbering
 from tidings.core.structures.range_set import RangeSet
 
 GRACE, MAX_AGE = 3, 12
@@ -218,7 +218,7 @@ class Truth:
 
     def __init__(self) -> None:
         self.detector = detector_of(max_attempts=FOREVER, blind=FOREVER, max_age_ns=FOREVER)
-        self.origins = {"x": Numbering(), "y": Numbering()}
+        self.origins = {"x": PatternNumbering(), "y": PatternNumbering()}
         self.late: list[tuple[str, PatternNumbers, int]] = []
         self.missing: dict[StreamKey, set[int]] = {}
         self.watched: set[bytes] = set()

@@ -10,7 +10,7 @@ from breadth import examples
 from tidings.core.events.subscription import Interest, make_interest
 from tidings.core.overlay.epidemic import numbering as numbering_module
 from tidings.core.overlay.epidemic.messages import MAX_NUMBERS
-from tidings.core.overlay.epidemic.numbering import Numbering
+from tidings.core.overlay.epidemic.numbering import PatternNumbering
 
 
 def interest_with_key(key: bytes) -> Interest:
@@ -65,7 +65,7 @@ steps = st.lists(
 @given(steps)
 @settings(max_examples=examples(300))
 def test_numbers_are_the_events_since_the_name_began(history: list[tuple[str, object, int]]) -> None:
-    numbering, twin, now = Numbering(), NumberingTwin(), 0
+    numbering, twin, now = PatternNumbering(), NumberingTwin(), 0
     for step, what, passed in history:
         now += passed
         if isinstance(what, Interest):
@@ -95,13 +95,13 @@ def test_numbers_are_the_events_since_the_name_began(history: list[tuple[str, ob
         assert_state(numbering, twin)
 
 
-def current_of(numbering: Numbering, interest: Interest) -> tuple[int, int]:
+def current_of(numbering: PatternNumbering, interest: Interest) -> tuple[int, int]:
     current = numbering.current(interest)
     assert current is not None
     return current
 
 
-def assert_state(numbering: Numbering, twin: NumberingTwin) -> None:
+def assert_state(numbering: PatternNumbering, twin: NumberingTwin) -> None:
     for each in INTERESTS:
         name, current = twin.name(each), numbering.current(each)
         assert numbering.pattern_id(each) == name
@@ -113,7 +113,7 @@ def assert_state(numbering: Numbering, twin: NumberingTwin) -> None:
 
 
 def test_a_pattern_that_comes_back_has_a_later_epoch_though_the_clock_stands_still() -> None:
-    numbering, interest = Numbering(), make_interest(("/a",), None)
+    numbering, interest = PatternNumbering(), make_interest(("/a",), None)
     numbering.installed(interest, 100)
     assert numbering.count([interest]) == ((interest.key[:8], 100, 1),)
     numbering.removed(interest)
@@ -125,7 +125,7 @@ def test_a_pattern_that_comes_back_has_a_later_epoch_though_the_clock_stands_sti
 
 def test_a_clash_widens_both_names_and_neither_goes_on_with_its_old_numbers() -> None:
     first, second = INTERESTS[:2]
-    numbering = Numbering()
+    numbering = PatternNumbering()
     numbering.installed(first, 10)
     numbering.count([first])
     numbering.installed(second, 20)
@@ -143,7 +143,7 @@ MANY = [make_interest((f"/many/{number}",), None) for number in range(MAX_NUMBER
 
 def assert_the_listed_stay_listed(order: list[int]) -> None:
     """Events match everything that is installed so far; `order` says who is installed when."""
-    numbering, followed = Numbering(), dict[bytes, int]()
+    numbering, followed = PatternNumbering(), dict[bytes, int]()
     for now, place in enumerate(order):
         numbering.installed(MANY[place], now)
         numbers = {pattern: number for pattern, _, number in numbering.count(MANY)}
@@ -170,7 +170,7 @@ def test_listing_the_lowest_ids_is_found_out(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_pattern_listed_before_older_ones_keeps_its_place() -> None:
-    numbering = Numbering()
+    numbering = PatternNumbering()
     for now, interest in enumerate(MANY):
         numbering.installed(interest, now)
     last = MANY[-1]
@@ -179,7 +179,7 @@ def test_a_pattern_listed_before_older_ones_keeps_its_place() -> None:
 
 
 def test_the_numbers_do_not_depend_on_the_order_of_the_interests() -> None:
-    forwards, backwards = Numbering(), Numbering()
+    forwards, backwards = PatternNumbering(), PatternNumbering()
     for now, interest in enumerate(MANY):
         forwards.installed(interest, now)
         backwards.installed(interest, now)

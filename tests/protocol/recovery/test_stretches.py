@@ -37,7 +37,7 @@ from tidings.core.messages import Confirm, Message, Notify, PublishFailed
 from tidings.core.overlay.epidemic import patterns
 from tidings.core.overlay.epidemic.losses import LossDetector
 from tidings.core.overlay.epidemic.messages import Ask, Carried, Fragment, PatternNumbers, Solicit, later
-from tidings.core.overlay.epidemic.numbering import Numbering
+from tidings.core.overlay.epidemic.numbering import PatternNumbering
 from tidings.core.overlay.epidemic.patterns import Patterns
 from tidings.core.overlay.epidemic.settings import Algorithm, RecoverySettings
 from tidings.core.overlay.matching import Matcher
@@ -167,9 +167,9 @@ def assert_the_same(seed: int) -> None:
         runs, one_by_one = (script.play(together=together) for together in (True, False))
         quiet = script.settings.algorithm in QUIET
         assert sorted(fates(runs, times=quiet)) == sorted(fates(one_by_one, times=quiet))
-        assert [broker.holdings.losses.lost for broker in map(runs.broker, script.brokers)] == [0] * len(
-            script.brokers
-        )
+        assert [broker.recovery_state.losses.lost for broker in map(runs.broker, script.brokers)] == [
+            0
+        ] * len(script.brokers)
 
 
 @pytest.mark.parametrize("seed", few(range(300), 30))
@@ -356,7 +356,7 @@ def test_of_a_stretch_that_the_tree_brought_in_part_the_rest_goes_on() -> None:
         broker.receive("n1", broker.carried_run(first, last))
     assert forwarded(broker) == [(1, 4, 1), (5, 8, 5), (9, 12, 9)]
     assert broker.notified == [*range(1, 13)]
-    assert [entry.numbers[0][2] for entry in broker.broker.holdings.cache.id_range("p", 0, 1, 12)] == [
+    assert [entry.numbers[0][2] for entry in broker.broker.recovery_state.cache.id_range("p", 0, 1, 12)] == [
         1,
         5,
         9,
@@ -499,7 +499,7 @@ def test_a_stretch_is_pushed_as_one() -> None:
 def test_the_cache_keeps_the_last_of_more_than_it_holds() -> None:
     broker = lone(buffer_events=4)
     broker.receive("n1", broker.carried_run(1, 9))
-    assert [entry.identity[2] for entry in broker.broker.holdings.cache.id_range("p", 0, 1, 9)] == [
+    assert [entry.identity[2] for entry in broker.broker.recovery_state.cache.id_range("p", 0, 1, 9)] == [
         6,
         7,
         8,
@@ -576,7 +576,7 @@ def test_whatever_comes_of_a_damaged_stretch_can_be_kept_and_cut(
     assert len(broker.notified) == len(set(broker.notified))
     source, incarnation = message.stretch.source, message.stretch.incarnation
     for first, last in ((0, INT_MAX), (2, 3)):
-        for entry in broker.broker.holdings.cache.id_range(source, incarnation, first, last):
+        for entry in broker.broker.recovery_state.cache.id_range(source, incarnation, first, last):
             for piece in (entry, entry.cut(entry.stretch.last, entry.stretch.last)):
                 assert singles(piece.stretch)[0].sequence == piece.stretch.first
                 assert decode_stretch(Raw(bytes(piece.stretch.raw))).count == piece.stretch.count
@@ -597,8 +597,8 @@ def number_all_as_the_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def count_a_stretch_as_one(patch: pytest.MonkeyPatch) -> None:
-    count = Numbering.count
-    patch.setattr(Numbering, "count", lambda self, interests, events=1: count(self, interests))
+    count = PatternNumbering.count
+    patch.setattr(PatternNumbering, "count", lambda self, interests, events=1: count(self, interests))
 
 
 def route_by_the_first_event(patch: pytest.MonkeyPatch) -> None:

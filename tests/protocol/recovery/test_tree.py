@@ -46,7 +46,7 @@ def test_only_a_neighbour_sends_by_the_tree(sender: str) -> None:
         broker.receive(sender, fragment)
     assert broker.port.sent == []
     assert set(broker.misbehaviours) == {(sender, NEIGHBOUR)}
-    assert len(broker.broker.holdings.cache) == len(broker.broker.holdings.assemblies) == 0
+    assert len(broker.broker.recovery_state.cache) == len(broker.broker.recovery_state.assemblies) == 0
 
 
 @pytest.mark.parametrize("sender", ["stranger", "c", "me"])
@@ -107,7 +107,7 @@ def test_an_event_in_blocks_that_came_whole_is_not_shown_again() -> None:
     for fragment in blocks(broker):
         broker.receive("n1", fragment)
     assert broker.notified == [1]
-    assert len(broker.broker.holdings.assemblies) == 0
+    assert len(broker.broker.recovery_state.assemblies) == 0
 
 
 def test_a_recovered_event_that_nobody_here_subscribes_to_is_dropped() -> None:
@@ -115,7 +115,7 @@ def test_a_recovered_event_that_nobody_here_subscribes_to_is_dropped() -> None:
     broker.receive("far", broker.carried(1, by="push", topic="/elsewhere"))
     assert broker.port.sent == []
     assert broker.broker.tree.unwanted == 1
-    assert len(broker.broker.holdings.cache) == 0
+    assert len(broker.broker.recovery_state.cache) == 0
 
 
 # --- Blocks that are wrong
@@ -237,7 +237,7 @@ def test_assemblies_stay_within_their_bytes() -> None:
     for number in range(1, 200):
         broker.receive("n1", blocks(broker, number)[0])
         broker.receive("far", replace(blocks(broker, number + 1_000)[0], by="push"))
-        assert broker.broker.holdings.assemblies.charged_bytes <= 40_000
+        assert broker.broker.recovery_state.assemblies.charged_bytes <= 40_000
     for fragment in blocks(broker, 5_000):
         broker.receive("n2", fragment)
     assert broker.notified == [5_000]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
-from tidings.core.ordering.replication.early import EARLY_LIMIT, Early
+from tidings.core.ordering.replication.early_items import EARLY_LIMIT, EarlyItems
 
 
 def test_what_is_next_finds_room_among_what_is_far_ahead() -> None:
-    early: Early[int] = Early()
+    early: EarlyItems[int] = EarlyItems()
     numbers = list(range(2, 4 * EARLY_LIMIT))
     Random(1).shuffle(numbers)
     for number in numbers:
@@ -18,7 +18,7 @@ def test_what_is_next_finds_room_among_what_is_far_ahead() -> None:
 
 
 def test_who_comes_again_takes_no_place_from_others() -> None:
-    early: Early[str] = Early()
+    early: EarlyItems[str] = EarlyItems()
     for number in range(EARLY_LIMIT):
         early.keep(number, "first")
     early.keep(0, "again")

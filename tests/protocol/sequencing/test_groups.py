@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.core.ordering.groups import Groups
+from tidings.core.ordering.groups import SequencingGroups
 from tidings.core.ordering.stamps import Chain
 
 TOPICS = 6
@@ -30,7 +30,7 @@ def counted(subscriptions: dict[str, frozenset[int]], threshold: int) -> dict[in
 def test_groups_are_those_counted_from_scratch(
     steps: list[tuple[str, frozenset[int]]], threshold: int, cut: int
 ) -> None:
-    servers = [Groups(range(cut), threshold), Groups(range(cut, TOPICS), threshold)]
+    servers = [SequencingGroups(range(cut), threshold), SequencingGroups(range(cut, TOPICS), threshold)]
     subscriptions: dict[str, frozenset[int]] = {}
     ever: dict[str, frozenset[int]] = {}
     linger: dict[int, set[int]] = {topic: set() for topic in range(TOPICS)}
@@ -56,7 +56,7 @@ def test_groups_are_those_counted_from_scratch(
 
 
 def test_one_version_of_a_group_is_one_object() -> None:
-    groups = Groups(range(3), 1)
+    groups = SequencingGroups(range(3), 1)
     groups.change(frozenset(), frozenset((0, 2)), ())
     index = groups.take(0)
     groups.change(frozenset(), frozenset((0, 2)), ())
@@ -65,7 +65,7 @@ def test_one_version_of_a_group_is_one_object() -> None:
 
 def test_other_thresholds_are_refused() -> None:
     with pytest.raises(ValueError, match="threshold 3"):
-        Groups(range(3), 3)
+        SequencingGroups(range(3), 3)
 
 
 def test_a_chain_knows_who_hosts_what() -> None:

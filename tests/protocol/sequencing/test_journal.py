@@ -8,7 +8,7 @@ import pytest
 
 from sequencer_network import FullStore, Tables
 from tidings.core.errors import OrderError, StoreFull
-from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.layout import Layout, ServerPlacement
 from tidings.core.ordering.messages import (
     ChainItem,
     ChainTaken,
@@ -31,9 +31,14 @@ from tidings.core.ordering.server.machine import (
 from tidings.core.store import MemoryStore
 
 LAYOUT = Layout(
-    [Place("high", ("/0", "/1")), Place("middle", ("/2", "/3")), Place("low", ("/4", "/5"))], causal=False
+    [
+        ServerPlacement("high", ("/0", "/1")),
+        ServerPlacement("middle", ("/2", "/3")),
+        ServerPlacement("low", ("/4", "/5")),
+    ],
+    causal=False,
 )
-OTHER = Layout([Place("high", ("/0",)), Place("middle", ("/2", "/3"))])
+OTHER = Layout([ServerPlacement("high", ("/0",)), ServerPlacement("middle", ("/2", "/3"))])
 
 
 class Inputs:

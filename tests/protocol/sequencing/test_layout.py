@@ -14,7 +14,7 @@ from tidings.core.ordering.layout import (
     MAX_SERVERS,
     SHOWN,
     Layout,
-    Place,
+    ServerPlacement,
     overlap,
     parse_layout,
     single,
@@ -36,9 +36,9 @@ SELECTED = {pattern: frozenset(filter(pattern.matches, TOPICS)) for pattern in P
 def random_layout(random: Random, *, causal: bool = True) -> Layout:
     entries = [pattern.text for pattern in random.sample(PATTERNS, random.randrange(1, 9))]
     cut = random.randrange(len(entries))
-    places = [Place("low", tuple(entries[cut:]))]
+    places = [ServerPlacement("low", tuple(entries[cut:]))]
     if cut:
-        places.insert(0, Place("high", tuple(entries[:cut])))
+        places.insert(0, ServerPlacement("high", tuple(entries[:cut])))
     return Layout(places, causal=causal)
 
 
@@ -79,13 +79,13 @@ def test_a_subscription_has_all_entries_that_its_events_may_belong_to() -> None:
 
 
 def test_an_entry_selects_the_topic_of_its_no_ops() -> None:
-    layout = Layout([Place("one", tuple(pattern.text for pattern in PATTERNS))])
+    layout = Layout([ServerPlacement("one", tuple(pattern.text for pattern in PATTERNS))])
     for rank, pattern in enumerate(PATTERNS):
         assert pattern.matches(layout.no_op_topic(rank)), pattern
 
 
 def test_ranks_count_through_the_servers() -> None:
-    layout = Layout([Place("high", ("/a", "/b")), Place("low", ("/c",))])
+    layout = Layout([ServerPlacement("high", ("/a", "/b")), ServerPlacement("low", ("/c",))])
     assert [layout.chain.server_of(rank) for rank in range(3)] == ["high", "high", "low"]
     assert layout.rank_of("/c") == 2
     assert layout.rank_of("/d") is None
@@ -143,23 +143,29 @@ def test_a_layout_survives_the_wire() -> None:
     [
         ([], "0 sequencer servers"),
         (
-            [Place(f"n{number}", (f"/{number}",)) for number in range(MAX_SERVERS + 1)],
+            [ServerPlacement(f"n{number}", (f"/{number}",)) for number in range(MAX_SERVERS + 1)],
             "257 sequencer servers",
         ),
-        ([Place("n", ("/a",)), Place("n", ("/b",))], "two sequencer servers are named 'n'"),
-        ([Place("", ("/a",))], "has no name"),
-        ([Place("n", ())], "'n' has no topics"),
-        ([Place("n", ("/a",)), Place("m", ("/a",))], "'/a' is listed twice: at 'n' and at 'm'"),
-        ([Place("n", ("a",))], "'n': topic pattern 'a' must start with"),
-        ([Place("n", ("/a/**/b",))], "'n': topic pattern"),
-        ([Place("n", ("/a",), standby="m")], "a standby needs a witness"),
-        ([Place("n", ("/a",), witness="m")], "a standby needs a witness"),
-        ([Place("n", ("/a",), standby="m", witness="m")], "are three nodes"),
-        ([Place("n", ("/a",), node="m", standby="m", witness="o")], "are three nodes"),
-        ([Place("n", tuple(f"/{number}" for number in range(4097)))], "4097 topics"),
+        (
+            [ServerPlacement("n", ("/a",)), ServerPlacement("n", ("/b",))],
+            "two sequencer servers are named 'n'",
+        ),
+        ([ServerPlacement("", ("/a",))], "has no name"),
+        ([ServerPlacement("n", ())], "'n' has no topics"),
+        (
+            [ServerPlacement("n", ("/a",)), ServerPlacement("m", ("/a",))],
+            "'/a' is listed twice: at 'n' and at 'm'",
+        ),
+        ([ServerPlacement("n", ("a",))], "'n': topic pattern 'a' must start with"),
+        ([ServerPlacement("n", ("/a/**/b",))], "'n': topic pattern"),
+        ([ServerPlacement("n", ("/a",), standby="m")], "a standby needs a witness"),
+        ([ServerPlacement("n", ("/a",), witness="m")], "a standby needs a witness"),
+        ([ServerPlacement("n", ("/a",), standby="m", witness="m")], "are three nodes"),
+        ([ServerPlacement("n", ("/a",), node="m", standby="m", witness="o")], "are three nodes"),
+        ([ServerPlacement("n", tuple(f"/{number}" for number in range(4097)))], "4097 topics"),
     ],
 )
-def test_what_is_wrong_with_a_layout_is_named(places: list[Place], words: str) -> None:
+def test_what_is_wrong_with_a_layout_is_named(places: list[ServerPlacement], words: str) -> None:
     with pytest.raises(OrderError) as caught:
         Layout(places)
     assert words in str(caught.value)

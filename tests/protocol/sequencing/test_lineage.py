@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from recording_port import RecordingPort
-from tidings.core.ordering.layout import Layout, Place, single
+from tidings.core.ordering.layout import Layout, ServerPlacement, single
 from tidings.core.ordering.messages import ChangeSubscription, Create, PublisherGone
 from tidings.core.ordering.module import OrderBroken, OrderingModule
 from tidings.core.ordering.replication.node import SequencerNode
 from tidings.core.ordering.server.machine import SequencerMachine
 from tidings.core.store import MemoryStore
 
-LAYOUT = Layout([Place("high", ("/a",)), Place("low", ("/b",))])
+LAYOUT = Layout([ServerPlacement("high", ("/a",)), ServerPlacement("low", ("/b",))])
 LOST = "sequencer server low lost its state"
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from recording_port import RecordingPort
-from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.layout import Layout, ServerPlacement
 from tidings.core.ordering.messages import EventStamps, NotActive, PublisherAlive
 from tidings.core.ordering.module import LOST_NS, NumbersLost, OrderBroken, OrderingModule
 from tidings.core.ordering.replication.node import SequencerNode
 from tidings.core.store import MemoryStore
 
-ALONE = Layout([Place("s", ("/a",))])
-PAIR = Layout([Place("s", ("/a",), node="a", standby="b", witness="w")])
+ALONE = Layout([ServerPlacement("s", ("/a",))])
+PAIR = Layout([ServerPlacement("s", ("/a",), node="a", standby="b", witness="w")])
 
 
 class Heard:

@@ -8,7 +8,7 @@ import pytest
 
 from recording_port import RecordingPort
 from tidings.core.events.timestamp import Timestamp
-from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.layout import Layout, ServerPlacement
 from tidings.core.ordering.messages import ChangeSubscription, Create, CreateRelay, Identity
 from tidings.core.ordering.server import server as server_module
 from tidings.core.ordering.server.machine import SequencerMachine
@@ -49,7 +49,13 @@ def test_a_death_costs_the_same_however_many_others_there_are() -> None:
 
 def test_what_the_dead_leave_is_replaced_server_by_server_in_the_order_of_the_answers() -> None:
     """Also by who goes on from the written state: both must emit the same."""
-    layout = Layout([Place("high", ("/0",)), Place("middle", ("/1",)), Place("low", ("/2",))])
+    layout = Layout(
+        [
+            ServerPlacement("high", ("/0",)),
+            ServerPlacement("middle", ("/1",)),
+            ServerPlacement("low", ("/2",)),
+        ]
+    )
     chain = layout.chain
 
     def relay(publisher: Identity, server: str, request: int) -> CreateRelay:
@@ -87,7 +93,7 @@ def test_servers_that_forget_in_turns_stay_the_same_when_restored(
     monkeypatch.setattr(server_module, "MAX_DEAD", 5)
     monkeypatch.setattr(server_module, "PACK_AFTER", 3)
     random = Random(seed)
-    layout = Layout([Place("q", ("/a", "/b"))])
+    layout = Layout([ServerPlacement("q", ("/a", "/b"))])
     machine = SequencerMachine("q", layout)
     for number in range(40):
         publisher, subscriber = (f"p{number}", 1), (f"s{number}", 1)

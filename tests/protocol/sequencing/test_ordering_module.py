@@ -11,7 +11,7 @@ from tidings.core.errors import OrderError
 from tidings.core.events.timestamp import Timestamp
 from tidings.core.facts import Misbehaviour
 from tidings.core.ordering import module as client_module
-from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.layout import Layout, ServerPlacement
 from tidings.core.ordering.messages import (
     ChainItem,
     ChangeSubscription,
@@ -27,19 +27,19 @@ from tidings.core.ordering.messages import (
     WalkDone,
 )
 from tidings.core.ordering.module import (
-    Joined,
+    EventsShown,
+    JoinCompleted,
     OrderBroken,
     OrderingClient,
     Parted,
     PublishNow,
-    Shown,
 )
 from tidings.core.ordering.server.machine import PublishNoOps, SequencerMachine
 from tidings.core.ordering.stamps import Chain, check_stamp
 
 PLACES = (
-    Place("high", ("/0",), standby="low", witness="third"),
-    Place("low", ("/1", "/2"), standby="third", witness="high"),
+    ServerPlacement("high", ("/0",), standby="low", witness="third"),
+    ServerPlacement("low", ("/1", "/2"), standby="third", witness="high"),
 )
 TOTAL = Layout(PLACES, causal=False)
 CAUSAL = Layout(PLACES, causal=True)
@@ -81,7 +81,7 @@ class Client:
         key = self.module.add_subscriber()
         self.module.change(key, topics)
         self.done(values=values)
-        assert self.facts(Joined) == [Joined(key, topics)]
+        assert self.facts(JoinCompleted) == [JoinCompleted(key, topics)]
         return key
 
     def done(self, *, values: int = 0) -> None:
@@ -263,9 +263,9 @@ def test_events_are_shown_in_order_and_no_ops_are_passed_over() -> None:
     client.module.receive_no_ops(key, Timestamp(1, 2), count=2)
     client.show(key, 1, 1)
     client.show(key, 1, 1)
-    assert numbers(client.facts(Shown)) == [("e1", 1, 1), ("e4", 1, 4)]
+    assert numbers(client.facts(EventsShown)) == [("e1", 1, 1), ("e4", 1, 4)]
     client.show(key, 1, 3)
-    (late,) = client.facts(Shown)
+    (late,) = client.facts(EventsShown)
     assert (late.event, late.out_of_order) == ("e3", True)
     assert client.module.buffered(key) == 0 and client.module.waits_for(key) == ""
 
@@ -286,13 +286,13 @@ def test_nothing_is_shown_of_topics_that_were_left() -> None:
     key = client.join(1, 2)
     client.module.receive(key, Timestamp(2, 1, (1,), (1,)), "waits for topic 1")
     client.module.change(key, (), (1, 2))
-    assert client.facts(Shown) == []
+    assert client.facts(EventsShown) == []
     client.done()
     assert client.facts(Parted) == [Parted(key, (1, 2))]
     client.module.change(key, (1,))
     client.done(values=3)
     client.show(key, 1, 4)
-    assert numbers(client.facts(Shown)) == [("e4", 1, 4)], "who left all may come back"
+    assert numbers(client.facts(EventsShown)) == [("e4", 1, 4)], "who left all may come back"
 
 
 def test_nothing_is_shown_after_the_end_though_it_was_joining() -> None:
@@ -303,12 +303,12 @@ def test_nothing_is_shown_after_the_end_though_it_was_joining() -> None:
     client.module.end(key)
     client.done()
     client.done()
-    assert client.facts(Shown) == []
+    assert client.facts(EventsShown) == []
     assert client.facts(Parted) == [Parted(key, (1,))]
     assert client.alive() == []
     client.show(key, 1, 2)
     client.module.end(key)
-    assert client.facts(Shown) == [] and not client.module._subscribers
+    assert client.facts(EventsShown) == [] and not client.module._subscribers
 
 
 def test_what_ends_is_told_to_the_servers_to_the_last_change() -> None:
@@ -333,7 +333,7 @@ def test_a_change_that_cannot_be_leaves_all_as_it_was() -> None:
     with pytest.raises(ValueError, match="cannot be joined"):
         client.module.change(key, (9,), (1,))
     client.show(key, 1, 1)
-    assert numbers(client.facts(Shown)) == [("e1", 1, 1)]
+    assert numbers(client.facts(EventsShown)) == [("e1", 1, 1)]
     client.module.end(key)
     client.done()
     assert not client.module._subscribers
@@ -346,7 +346,7 @@ def test_a_subscription_that_was_given_up_or_is_stuck_breaks() -> None:
     client.node.receive("low", SubscriberDisowned(identity))
     assert [fact.key for fact in client.facts(OrderBroken)] == [key]
     client.show(key, 1, 1)
-    assert client.facts(Shown) == []
+    assert client.facts(EventsShown) == []
     key = client.module.add_subscriber(max_buffered=10)
     client.module.change(key, (1,))
     client.done()
@@ -392,7 +392,7 @@ def test_only_sequencers_are_believed() -> None:
     assert len(client.facts(Misbehaviour)) == 4
     assert client.port.facts == [] and client.port.sent == []
     client.show(key, 1, 1)
-    assert len(client.facts(Shown)) == 1
+    assert len(client.facts(EventsShown)) == 1
 
 
 def test_answers_to_nobody_and_to_nothing_are_ignored() -> None:

@@ -19,7 +19,7 @@ from sequencer_network import SECOND, TIMES, FullStore, Tables, replay, run
 from tidings.core.errors import OrderError, StoreError
 from tidings.core.messages import Message, WireMessage
 from tidings.core.ordering import messages as ordering_messages
-from tidings.core.ordering.layout import Layout, Place, single
+from tidings.core.ordering.layout import Layout, ServerPlacement, single
 from tidings.core.ordering.messages import (
     AnswersTaken,
     Between,
@@ -53,7 +53,7 @@ from tidings.core.ordering.replication.journal import Journal
 from tidings.core.ordering.replication.node import SequencerNode
 from tidings.core.ordering.replication.replica import Replica
 from tidings.core.ordering.replication.standby_link import StandbyLink
-from tidings.core.ordering.replication.witness import NOBODY, Witness
+from tidings.core.ordering.replication.witness import NOBODY, WitnessPart
 from tidings.core.ordering.server.machine import PublishNoOps, SequencerMachine
 from tidings.core.ordering.server.server import SequencerServer
 from tidings.core.store import Change, MemoryStore
@@ -91,7 +91,7 @@ def grant_although_alone(patch: pytest.MonkeyPatch) -> None:
     def is_granted(record: Any, sender: str, claim: Claim, *, primary: str) -> bool:
         return claim.term == record.term and (record != NOBODY or sender == primary)
 
-    patch.setattr(Witness, "_is_granted", staticmethod(is_granted))
+    patch.setattr(WitnessPart, "_is_granted", staticmethod(is_granted))
 
 
 def claim_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
@@ -206,7 +206,7 @@ class Trio:
     """Nodes a (primary), b (standby) and w (witness) of server s; the test says who hears whom."""
 
     def __init__(self) -> None:
-        self.layout = Layout([Place("s", ("/0", "/1"), node="a", standby="b", witness="w")])
+        self.layout = Layout([ServerPlacement("s", ("/0", "/1"), node="a", standby="b", witness="w")])
         self.now = 0
         self.lives = 0
         self.tables: dict[str, Tables] = {name: {} for name in "abw"}
@@ -522,9 +522,9 @@ def test_a_transfer_to_one_that_begins_anew_begins_anew(monkeypatch: pytest.Monk
 
 CHAIN = Layout(
     [
-        Place("high", ("/0",), node="h1", standby="h2", witness="w"),
-        Place("middle", ("/1",), node="m"),
-        Place("low", ("/2",), node="l1", standby="l2", witness="w"),
+        ServerPlacement("high", ("/0",), node="h1", standby="h2", witness="w"),
+        ServerPlacement("middle", ("/1",), node="m"),
+        ServerPlacement("low", ("/2",), node="l1", standby="l2", witness="w"),
     ]
 )
 
@@ -552,7 +552,9 @@ def test_what_was_taken_is_told_to_who_sent_it() -> None:
 
 
 def test_a_repeat_is_asked_of_both_replicas_of_a_server_that_is_not_next() -> None:
-    layout = Layout([CHAIN.servers[0], CHAIN.servers[1], Place("low", ("/2",), node="l")], causal=True)
+    layout = Layout(
+        [CHAIN.servers[0], CHAIN.servers[1], ServerPlacement("low", ("/2",), node="l")], causal=True
+    )
     port, node = lone(layout, "l")
     node.receive("c", ChangeSubscription(("c", 1), 1, (0, 2), ()))
     node.receive("p", create(topic=2))
@@ -669,9 +671,9 @@ def test_nonsense_changes_nothing(sender: str) -> None:
     trio = Trio()
     trio.layout = Layout(
         [
-            Place("s", ("/0", "/1"), node="a", standby="b", witness="w"),
-            Place("next", ("/2",), node="n1"),
-            Place("t", ("/3",), node="t1", standby="t2", witness="t3"),
+            ServerPlacement("s", ("/0", "/1"), node="a", standby="b", witness="w"),
+            ServerPlacement("next", ("/2",), node="n1"),
+            ServerPlacement("t", ("/3",), node="t1", standby="t2", witness="t3"),
         ]
     )
     for name in "abw":

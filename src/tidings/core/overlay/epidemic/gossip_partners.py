@@ -37,7 +37,7 @@ def pull_strategy(settings: RecoverySettings) -> Strategy:
     return "wrpg" if settings.solicits else "wdpg"
 
 
-class Circle(DirectoryListener):
+class GossipPartners(DirectoryListener):
     def __init__(self, port: Port, directory: Directory, settings: RecoverySettings) -> None:
         self._port = port
         self._directory = directory

@@ -17,7 +17,7 @@ Count = tuple[str, int, int]
 """(origin, epoch, number)"""
 
 
-class Counted:
+class PatternCounter:
     def __init__(self) -> None:
         self._by_pattern: dict[bytes, Highest[str, tuple[int, int]]] = {}
 

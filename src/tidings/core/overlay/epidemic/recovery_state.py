@@ -22,7 +22,7 @@ LostKey = tuple[str, bytes, int]
 """(origin, pattern, epoch)"""
 
 
-class Holdings:
+class RecoveryState:
     def __init__(self, port: Port, settings: RecoverySettings) -> None:
         self._port = port
         self.received = RecentIds(RECEIVED_WINDOW)

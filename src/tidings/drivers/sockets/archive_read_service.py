@@ -1,6 +1,6 @@
 """Answers readers of an archive, for a broker that keeps one or for a recorder.
 
-The files are read in one thread of the desk's own, batch by batch in turn for all readers, so that the loop goes on.
+The files are read in a thread of its own, batch by batch in turn for all readers, so that the loop goes on.
 A batch is read when the one before it has left: a slow reader holds up nobody and costs one batch of memory.
 """
 
@@ -35,7 +35,7 @@ from tidings.core.wire.archive_messages import (
     ArchiveRead,
     ArchiveRows,
 )
-from tidings.drivers.sockets.session import MAX_REASON_CHARACTERS, Handler, Session, State
+from tidings.drivers.sockets.session import MAX_REASON_CHARACTERS, Handler, SessionState, SocketSession
 from tidings.storage.archive import ArchiveReader
 from tidings.storage.archive.files import DATABASE_NAME
 
@@ -58,28 +58,28 @@ Result = TypeVar("Result")
 class _Visit:
     """One reader's session, and which archive it has been told of."""
 
-    session: Session
+    session: SocketSession
     archive: str = ""
 
 
 Answering = Callable[[_Visit, Any], Awaitable[None]]
 
 
-class ArchiveDesk:
+class ArchiveReadService:
     """Reads the archive in `directory`, which another part of the process, or nobody, writes."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="archive-desk")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="archive-reads")
         self._reader: ArchiveReader | None = None
         self._file: tuple[int, int] | None = None
         """Which file the reader has open."""
-        self._tasks: dict[Session, set[asyncio.Task[None]]] = {}
+        self._tasks: dict[SocketSession, set[asyncio.Task[None]]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         """Of sessions that ended."""
         self._closed = False
 
-    def handlers(self, session: Session) -> dict[type, Handler]:
+    def handlers(self, session: SocketSession) -> dict[type, Handler]:
         """What a reader may send."""
         visit = _Visit(session)
 
@@ -94,7 +94,7 @@ class ArchiveDesk:
             ArchiveGapsRequest: answered(self._tell_gaps),
         }
 
-    def forget(self, session: Session) -> None:
+    def forget(self, session: SocketSession) -> None:
         """It ended."""
         for task in list(self._tasks.pop(session, ())):
             task.cancel()
@@ -183,7 +183,7 @@ class ArchiveDesk:
         parts = await self._call(visit, lambda reader: _parts(reader, message.start, message.stop, columns))
         offset = message.start
         try:
-            while session.state is State.UP:
+            while session.state is SessionState.UP:
                 part = await self._call(visit, lambda reader: next(parts, None))
                 if part is None:
                     return

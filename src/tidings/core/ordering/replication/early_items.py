@@ -15,7 +15,7 @@ MAX_EARLY_PUBLISHERS = 1024
 Item = TypeVar("Item")
 
 
-class Early(Generic[Item]):
+class EarlyItems(Generic[Item]):
     def __init__(self) -> None:
         self._items: dict[int, Item] = {}
 
@@ -38,12 +38,12 @@ class Early(Generic[Item]):
 
 class EarlyRequests:
     def __init__(self) -> None:
-        self._of: dict[Identity, Early[Create]] = {}
+        self._of: dict[Identity, EarlyItems[Create]] = {}
 
     def keep(self, request: Create) -> None:
         early = self._of.get(request.publisher)
         if early is None and len(self._of) < MAX_EARLY_PUBLISHERS:
-            early = self._of[request.publisher] = Early()
+            early = self._of[request.publisher] = EarlyItems()
         if early is not None:
             early.keep(request.request, request)
 

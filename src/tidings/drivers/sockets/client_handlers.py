@@ -9,8 +9,8 @@ from tidings.core.events.event import Publication, check_publication
 from tidings.core.events.run import Run, Stretch
 from tidings.core.messages import (
     Attach,
-    Bookmark,
     Drain,
+    KeepBookmark,
     Message,
     Notified,
     PublishFailed,
@@ -22,7 +22,7 @@ from tidings.core.messages import (
     Unsubscribe,
 )
 from tidings.core.wire.archive_messages import ArchiveFailed, ArchiveInfoRequest
-from tidings.drivers.sockets.session import MAX_REASON_CHARACTERS, Handler, Session
+from tidings.drivers.sockets.session import MAX_REASON_CHARACTERS, Handler, SocketSession
 from tidings.drivers.sockets.status_text import status_text
 
 NO_ARCHIVE = "this broker keeps no archive (tidings broker --archive DIR)"
@@ -30,7 +30,9 @@ NO_ARCHIVE = "this broker keeps no archive (tidings broker --archive DIR)"
 Handlers = dict[type, Handler]
 
 
-def client_handlers(session: Session, receive: Handler, status: Callable[[], dict[str, object]]) -> Handlers:
+def client_handlers(
+    session: SocketSession, receive: Handler, status: Callable[[], dict[str, object]]
+) -> Handlers:
     """What clients of every mode may send; `receive` is the protocol's."""
 
     def tell_status(message: StatusRequest) -> None:
@@ -48,7 +50,7 @@ def client_handlers(session: Session, receive: Handler, status: Callable[[], dic
 
 
 def publication_handlers(
-    session: Session, receive: Handler, prepare: Callable[[Stretch], Stretch] | None = None
+    session: SocketSession, receive: Handler, prepare: Callable[[Stretch], Stretch] | None = None
 ) -> Handlers:
     """Publications and runs of them as such; `prepare` makes of each what the protocol is to get."""
 
@@ -63,7 +65,7 @@ def publication_handlers(
     return {Publication: take, Run: take_run}
 
 
-def stamped_handlers(session: Session, receive: Handler) -> Handlers:
+def stamped_handlers(session: SocketSession, receive: Handler) -> Handlers:
     """What clients of a guaranteed network send."""
 
     def take(message: Stamped) -> None:
@@ -74,17 +76,17 @@ def stamped_handlers(session: Session, receive: Handler) -> Handlers:
         elif _is_sound(session, stretch):
             receive(message)
 
-    return {Stamped: take} | dict.fromkeys((Attach, StampTaken, Notified, Bookmark, Drain), receive)
+    return {Stamped: take} | dict.fromkeys((Attach, StampTaken, Notified, KeepBookmark, Drain), receive)
 
 
-def refuse_other(session: Session) -> Handler:
+def refuse_other(session: SocketSession) -> Handler:
     def refuse(message: Message) -> None:
         session.refuse(f"a client does not send {type(message).__name__}")
 
     return refuse
 
 
-def _sound_stretches(session: Session, run: Run) -> list[Stretch]:
+def _sound_stretches(session: SocketSession, run: Run) -> list[Stretch]:
     """All but the events that nobody may publish: of these their publisher is told why."""
     refused = run.check()
     if not refused:
@@ -94,7 +96,7 @@ def _sound_stretches(session: Session, run: Run) -> list[Stretch]:
     return run.without([sequence for sequence, _ in refused])
 
 
-def _is_sound(session: Session, publication: Publication) -> bool:
+def _is_sound(session: SocketSession, publication: Publication) -> bool:
     """If not, its publisher is told why."""
     try:
         check_publication(publication)
