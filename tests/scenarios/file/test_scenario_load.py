@@ -25,7 +25,7 @@ from tidings.scenarios.file.schema import (
 )
 from tidings.scenarios.file.topology import build_topology
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SHIPPED = sorted((ROOT / "scenarios").glob("*.toml"))
 
 

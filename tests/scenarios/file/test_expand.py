@@ -27,7 +27,7 @@ from tidings.scenarios.file.schema import (
 )
 from tidings.scenarios.file.workload import generate_clients, topic_weights
 
-SOURCE = Path(__file__).parents[2] / "src"
+SOURCE = Path(__file__).parents[3] / "src"
 S0 = "[[subscriber]]\nname = 's0'\nat = 'b0'\n"
 
 
