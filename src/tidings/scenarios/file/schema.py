@@ -186,7 +186,7 @@ class Ordering(Table, frozen=True, kw_only=True):
     ttl_ms: Milliseconds = 0.0
 
 
-class SiteTable(Table, frozen=True, kw_only=True):
+class ScenarioSite(Table, frozen=True, kw_only=True):
     name: Name
     nodes: Names
 
@@ -340,7 +340,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     overlay: Overlay = Overlay()
     recovery: Recovery = Recovery()
     ordering: Ordering = Ordering()
-    sites: tuple[SiteTable, ...] = field(name="site", default=())
+    sites: tuple[ScenarioSite, ...] = field(name="site", default=())
     links: tuple[LinkTable, ...] = field(name="link", default=())
     publishers: tuple[Publisher, ...] = field(name="publisher", default=())
     subscribers: tuple[SubscriberTable, ...] = field(name="subscriber", default=())
