@@ -21,7 +21,7 @@ BITS_TIMES_NS_PER_MBPS = 8_000
 Handlers = dict[type, Callable[[str, Message], None]]
 
 
-class Traffic:
+class LinkTraffic:
     """Messages of one class over one link."""
 
     __slots__ = ("dropped", "encode", "messages", "size_bytes", "size_of")
@@ -34,7 +34,7 @@ class Traffic:
         self.dropped = 0
 
 
-class Link:
+class VirtualLink:
     """Messages from `source` to `target`. How they are transmitted changes with the faults on the way."""
 
     __slots__ = (
@@ -80,8 +80,8 @@ class Link:
         self.handlers = handlers
         """Whatever is there for a message when it is sent takes it when it arrives."""
         self.publications = self.publication_bytes = self.publications_dropped = 0
-        self.notifications = Traffic(Notify)
-        self.others: dict[type, Traffic] = {}
+        self.notifications = LinkTraffic(Notify)
+        self.others: dict[type, LinkTraffic] = {}
         self._random = random
         self._draw_delay_ns = delay_sampler(spec.delay_ms, random)
         self._draw_loss = loss_sampler(spec.loss, random)
@@ -109,11 +109,11 @@ class Link:
         else:
             self.others[kind].dropped += 1
 
-    def traffic(self) -> dict[type, Traffic]:
+    def traffic(self) -> dict[type, LinkTraffic]:
         """What went over the link so far, by class of message."""
         result = dict(self.others)
         if self.publications:
-            carried = result[Publication] = Traffic(Publication)
+            carried = result[Publication] = LinkTraffic(Publication)
             carried.messages = self.publications
             carried.size_bytes = self.publication_bytes
             carried.dropped = self.publications_dropped
@@ -139,7 +139,7 @@ class Link:
         else:
             traffic = self.others.get(kind)
             if traffic is None:
-                traffic = self.others[kind] = Traffic(kind)
+                traffic = self.others[kind] = LinkTraffic(kind)
             encode = traffic.encode
             size_bytes = traffic.size_of(message) if encode is None else len(encode(message))
             traffic.messages += 1
