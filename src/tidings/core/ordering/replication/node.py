@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from tidings.core.facts import Misbehaviour
 from tidings.core.kernel import Node, Part, Port, RandomSource, Send, TimerName
@@ -33,19 +32,19 @@ from tidings.core.ordering.replication.witness import WitnessPart
 from tidings.core.ordering.routes import Routes
 from tidings.core.store import Store
 
-_OF_REPLICA: dict[type, Callable[[Replica, str, Any], None]] = {
-    ChainItem: Replica.on_chain_item,
-    ChainTaken: Replica.on_chain_taken,
-    Between: Replica.on_between,
-    Replicate: Replica.on_replicate,
-    Replicated: Replica.on_replicated,
-    StateWanted: Replica.on_state_wanted,
-    NoState: Replica.on_no_state,
-    StatePart: Replica.on_state_part,
-    StateTaken: Replica.on_state_taken,
-    Ruling: Replica.on_ruling,
+_OF_REPLICA: dict[type, str] = {
+    ChainItem: "on_chain_item",
+    ChainTaken: "on_chain_taken",
+    Between: "on_between",
+    Replicate: "on_replicate",
+    Replicated: "on_replicated",
+    StateWanted: "on_state_wanted",
+    NoState: "on_no_state",
+    StatePart: "on_state_part",
+    StateTaken: "on_state_taken",
+    Ruling: "on_ruling",
 }
-"""What replicas say to each other."""
+"""What replicas say to each other -> the method that takes it."""
 
 
 class _PortWithSelf:
@@ -147,7 +146,7 @@ class Sequencer(Part):
         if replica is None:
             self._refuse(sender, f"it speaks to sequencer server {server}, which is not here")
         else:
-            _OF_REPLICA[message.__class__](replica, sender, message)
+            getattr(replica, _OF_REPLICA[message.__class__])(sender, message)
 
     def _to_client_side(
         self,
