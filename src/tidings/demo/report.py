@@ -1,0 +1,200 @@
+"""The report of the demo: one HTML file that needs nothing else, with what happened, who got what, and the plots."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.util import find_spec
+from pathlib import Path
+
+from tidings.demo.result import IN_WORDS, DemoResult
+from tidings.demo.story import ARCHIVES, SCENARIO, TRACE
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.verdict import Verdict
+
+STYLE = Path(__file__).with_name("report.css")
+NO_PLOTS = "The plots need matplotlib: pip install 'tidings[spark]'"
+
+
+def write_report(result: DemoResult, trace: Path, path: Path) -> None:
+    path.write_text(page(result, plots(result, trace)), encoding="utf-8")
+
+
+def plots(result: DemoResult, trace: Path) -> list[tuple[str, str]]:
+    """Each with its title; none where nothing can be drawn."""
+    if find_spec("matplotlib") is None:
+        return []
+    from tidings.demo.plots import latency_plot, received_plot, waiting_plot
+
+    coded = Trace.read(trace).coded
+    return [
+        ("Received over time", received_plot(result, coded)),
+        ("Waiting to be delivered", waiting_plot(result, coded)),
+        ("How long deliveries took", latency_plot(result, coded)),
+    ]
+
+
+def page(result: DemoResult, drawn: Sequence[tuple[str, str]]) -> str:
+    sections = [
+        _section("What happened", _timeline(result), _faults(result)),
+        _section("Who got what", _subscribers(result)),
+        *(_section(title, f"<figure>{svg}</figure>") for title, svg in drawn),
+        _section("What was checked", _verdicts(result), _archives(result)),
+        _section("Try next", _commands(result)),
+    ]
+    if not drawn:
+        sections.insert(2, f"<p class='note'>{escape(NO_PLOTS)}</p>")
+    return "\n".join(
+        [
+            "<!doctype html>",
+            "<html lang='en'><head><meta charset='utf-8'><title>tidings demo</title>",
+            "<meta name='viewport' content='width=device-width, initial-scale=1'>",
+            f"<style>{STYLE.read_text(encoding='utf-8')}</style></head><body>",
+            *_opening(result),
+            *sections,
+            "</body></html>\n",
+        ]
+    )
+
+
+def _opening(result: DemoResult) -> list[str]:
+    expected = sum(one.expected for one in result.subscribers)
+    numbers = {
+        "events published": result.published,
+        "deliveries expected": expected,
+        "received": sum(one.received for one in result.subscribers),
+        "missing": sum(one.missing for one in result.subscribers),
+        "repeated": sum(one.repeated for one in result.subscribers),
+    }
+    if result.holds:
+        verdict = "<p class='verdict holds'>Nothing was lost, nothing came twice, and all saw one order.</p>"
+    else:
+        verdict = "<p class='verdict violated'>Not everything that was promised holds.</p>"
+    cells = (f"<div><b>{number:,}</b><span>{name}</span></div>" for name, number in numbers.items())
+    return [
+        "<h1>tidings: three sites, one order for all</h1>",
+        verdict,
+        f"<div class='numbers'>{''.join(cells)}</div>",
+    ]
+
+
+def _section(title: str, *parts: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{''.join(parts)}</section>"
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return "<td>-</td>"
+        case int():
+            return f"<td class='number'>{value:,}</td>"
+        case float():
+            return f"<td class='number'>{value:,.1f}</td>"
+        case _:
+            return f"<td>{escape(str(value))}</td>"
+
+
+def _timeline(result: DemoResult) -> str:
+    items = (
+        f"<li><time>{'' if at_s is None else f'{at_s:.1f} s'}</time>{escape(text)}</li>"
+        for at_s, text in result.timeline
+    )
+    return f"<ol class='timeline'>{''.join(items)}</ol>"
+
+
+def _faults(result: DemoResult) -> str:
+    rows = (
+        (one.text, one.at_s, one.until_s, one.published, one.waited, one.caught_up_s) for one in result.faults
+    )
+    columns = (
+        "fault",
+        "from (s)",
+        "to (s)",
+        "published meanwhile",
+        "deliveries that waited",
+        "last came after (s)",
+    )
+    active = ", ".join(result.order_given_by.values())
+    note = f"<p>At the end the sequencer beside {escape(active)} gives the order.</p>" if active else ""
+    return _table(columns, rows) + note
+
+
+def _subscribers(result: DemoResult) -> str:
+    rows = (
+        (
+            one.name,
+            one.site,
+            one.asks_for,
+            one.order,
+            one.expected,
+            one.received,
+            one.missing,
+            one.repeated,
+            one.latency_p50_ms,
+            one.latency_max_ms,
+        )
+        for one in result.subscribers
+    )
+    counts = ("expected", "received", "missing", "repeated", "median (ms)", "slowest (ms)")
+    return _table(("subscriber", "site", "asks for", "order", *counts), rows)
+
+
+def _verdicts(result: DemoResult) -> str:
+    where = "archives, on Spark" if result.archives.on_spark else "archives"
+    rows = [_verdict_row("trace", verdict) for verdict in result.verdicts]
+    rows += [_verdict_row(where, verdict) for verdict in result.archives.verdicts]
+    return _table(("checked over the", "guarantee", "verdict", "violations", "first violation"), rows)
+
+
+def _verdict_row(of: str, verdict: Verdict) -> tuple[object, ...]:
+    holds = "holds" if verdict.holds else "VIOLATED"
+    first = verdict.witnesses[0].text if verdict.witnesses else None
+    return of, IN_WORDS[verdict.guarantee], holds, verdict.violations, first
+
+
+def _archives(result: DemoResult) -> str:
+    archives = result.archives
+    kept = ", ".join(f"{events:,} at {broker}" for broker, events in archives.events.items())
+    text = f"The archives have {kept}, of {archives.published:,} events published."
+    if not archives.on_spark:
+        text += f" The audit on Spark was left out, and ran here instead: {archives.why_not}"
+    return f"<p>{escape(text)}</p>"
+
+
+def _commands(result: DemoResult) -> str:
+    out = Path(result.out)
+    again, virtual = out / "again", out / "virtual"
+    commands = (
+        (
+            "Play the scenario again; change it first, if you like",
+            "up",
+            "--scenario",
+            out / SCENARIO.name,
+            "--out",
+            again,
+            "--check",
+        ),
+        (
+            "The same in virtual time, in a second or two",
+            "sim",
+            out / SCENARIO.name,
+            "--out",
+            virtual,
+            "--check",
+        ),
+        ("Audit the trace on Spark", "audit", out / TRACE),
+        ("Read an archive", "replay", out / ARCHIVES / next(iter(result.archives.events))),
+        ("A network of your own", "up"),
+    )
+    lines = (
+        f"<dt>{escape(what)}</dt><dd><code>{escape(shlex.join(['tidings', *map(str, words)]))}</code></dd>"
+        for what, *words in commands
+    )
+    return f"<dl>{''.join(lines)}</dl>"
