@@ -13,7 +13,7 @@ import typer
 
 from tidings.cli.shared.exits import ExitCode
 from tidings.cli.shared.options import Json, option
-from tidings.cli.shared.output import print_json, print_line, print_table, progress_bar
+from tidings.cli.shared.output import print_json, print_line, print_table, printable, progress_bar
 
 if TYPE_CHECKING:
     from tidings.demo.result import DemoResult
@@ -40,6 +40,8 @@ def demo(out: Out = None, spark: Spark = True, json: Json = False) -> None:
         story = prepare(directory)
         with DemoView(story.scene, quiet=json):
             summary = run(story.play())
+        if not json:
+            print_line(f"Checking the trace and the archives{' on Spark' if spark else ''} ...")
         with progress_bar("audit of the archives", quiet=json) as progress:
             result = conclude(story.scene, directory, summary, spark=spark, progress=progress)
     if json:
@@ -68,61 +70,44 @@ def directory_for(out: Path | None) -> Iterator[Path]:
 
 
 def show(result: DemoResult) -> None:
+    from tidings.demo.report import left_out
+
     show_subscribers(result)
     show_faults(result)
-    show_checks(result)
-    if not result.archives.on_spark:
-        print_line(f"The audit on Spark was left out, and ran here instead: {result.archives.why_not}")
+    where = "archives, on Spark" if result.archives.on_spark else "archives"
+    print_table("What was checked", ("promise", "trace", where), result.checks())
+    for text in result.witnesses():
+        print_line(printable(text))
+    if result.archives.why_not:
+        print_line(left_out(result))
     if result.holds:
         print_line("Nothing was lost, nothing came twice, and all saw one order.")
     else:
-        print_line("NOT AS PROMISED: see above what does not hold.")
-    print_line(f"\nThe report, with plots: {result.report}")
+        print_line("Not everything that was promised holds.")
+    print_line(f"The report with its plots: {result.report}")
 
 
 def show_subscribers(result: DemoResult) -> None:
     rows = [
-        (
-            one.name,
-            one.site,
-            one.order,
-            one.expected,
-            one.received,
-            one.missing,
-            one.repeated,
-        )
+        (one.name, one.site, one.order, one.expected, one.received, one.missing, one.repeated)
         for one in result.subscribers
     ]
     columns = ("subscriber", "site", "order", "expected", "received", "missing", "repeated")
-    print_table(f"\n{result.published:,} events were published. Who got what:", columns, rows)
+    print_table(f"Who got what of {result.published:,} events", columns, rows)
 
 
 def show_faults(result: DemoResult) -> None:
-    for fault in result.faults:
-        waited = (
-            f"{fault.waited:,} deliveries waited, and the last came {fault.caught_up_s:.1f} s after its end"
+    rows = [
+        (
+            one.short,
+            f"{one.at_s:.0f} to {one.until_s:.0f} s",
+            one.published,
+            one.waited,
+            f"{one.caught_up_s:.1f} s",
         )
-        print_line(
-            f"{fault.at_s:.1f} to {fault.until_s:.1f} s: {fault.text} {fault.published:,} events were published "
-            f"meanwhile; {waited}."
-        )
-
-
-def show_checks(result: DemoResult) -> None:
-    from tidings.demo.result import IN_WORDS
-
-    archives = result.archives
-    rows = [("trace", verdict) for verdict in result.verdicts]
-    rows += [("archives", verdict) for verdict in archives.verdicts]
-    cells = [
-        (of, IN_WORDS[verdict.guarantee], "holds" if verdict.holds else "VIOLATED", verdict.violations)
-        for of, verdict in rows
+        for one in result.faults
     ]
-    where = "on Spark" if archives.on_spark else "in this process"
-    title = f"Checked over the trace, and {where} over the archives:"
-    print_table(title, ("checked", "guarantee", "verdict", "violations"), cells)
-    for _, verdict in rows:
-        for witness in verdict.witnesses[:1]:
-            print_line(f"{verdict.guarantee}: {witness.text}")
-    kept = ", ".join(f"{events:,} at {broker}" for broker, events in archives.events.items())
-    print_line(f"The archives have {kept}, of {archives.published:,} events published.")
+    columns = ("fault", "when", "published meanwhile", "deliveries that waited", "caught up in")
+    print_table("What the faults did", columns, rows)
+    for broker in result.order_given_by.values():
+        print_line(f"The sequencer beside {broker} gives the order now.")

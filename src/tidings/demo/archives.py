@@ -32,7 +32,7 @@ class ArchivesResult(msgspec.Struct, frozen=True):
     verdicts: list[Verdict]
     on_spark: bool
     why_not: str = ""
-    """Why the audit ran in this process instead."""
+    """Why the audit ran in this process, although Spark was asked for."""
 
     @property
     def holds(self) -> bool:
@@ -76,8 +76,7 @@ def audit_archives(
 ) -> ArchivesResult:
     """On Spark, if it is wanted and runs here; else in this process."""
     paths = [directory / broker for broker in RECORDED_AT]
-    why_not = "" if spark else "not asked for"
-    found = None
+    why_not, found = "", None
     if spark:
         try:
             found = audit(paths, PROMISED, progress=progress)
@@ -88,4 +87,4 @@ def audit_archives(
     archives = found.archives
     assert archives is not None, "archives were named"
     events = dict(zip(RECORDED_AT, archives.events, strict=True))
-    return ArchivesResult(events, published, archives.verdicts, not why_not, why_not)
+    return ArchivesResult(events, published, archives.verdicts, spark and not why_not, why_not)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tidings.demo.archives import audit_archives
 from tidings.demo.report import write_report
-from tidings.demo.result import DemoResult, findings, order_given_by
+from tidings.demo.result import DemoResult, findings, order_given_by, site_members
 from tidings.demo.scene import Scene
 from tidings.demo.story import ARCHIVES, SCENARIO, TRACE, Story
 from tidings.scenarios.file.expand import expand
@@ -36,6 +36,7 @@ def conclude(
         verdicts=found.verdicts,
         archives=audit_archives(out / ARCHIVES, found.published, spark=spark, progress=progress),
         order_given_by=order_given_by(summary),
+        sites=site_members(scene.plan),
         timeline=scene.happenings,
         out=str(out.resolve()),
         report=str((out / REPORT).resolve()),

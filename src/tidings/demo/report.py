@@ -8,10 +8,9 @@ from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 
-from tidings.demo.result import IN_WORDS, DemoResult
+from tidings.demo.result import DemoResult
 from tidings.demo.story import ARCHIVES, SCENARIO, TRACE
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.trace.verdict import Verdict
 
 STYLE = Path(__file__).with_name("report.css")
 NO_PLOTS = "The plots need matplotlib: pip install 'tidings[spark]'"
@@ -37,14 +36,15 @@ def plots(result: DemoResult, trace: Path) -> list[tuple[str, str]]:
 
 def page(result: DemoResult, drawn: Sequence[tuple[str, str]]) -> str:
     sections = [
+        _section("The network", _network(result)),
         _section("What happened", _timeline(result), _faults(result)),
         _section("Who got what", _subscribers(result)),
         *(_section(title, f"<figure>{svg}</figure>") for title, svg in drawn),
-        _section("What was checked", _verdicts(result), _archives(result)),
+        _section("What was checked", _checks(result)),
         _section("Try next", _commands(result)),
     ]
     if not drawn:
-        sections.insert(2, f"<p class='note'>{escape(NO_PLOTS)}</p>")
+        sections.insert(3, f"<p class='note'>{escape(NO_PLOTS)}</p>")
     return "\n".join(
         [
             "<!doctype html>",
@@ -84,8 +84,13 @@ def _section(title: str, *parts: str) -> str:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    lines = list(rows)
+    numeric = [all(isinstance(line[index], int | float) for line in lines) for index in range(len(columns))]
+    head = "".join(
+        f"<th{' class=number' if right else ''}>{escape(column)}</th>"
+        for column, right in zip(columns, numeric, strict=True)
+    )
+    body = "".join(f"<tr>{''.join(map(_cell, line))}</tr>" for line in lines)
     return f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
@@ -99,6 +104,19 @@ def _cell(value: object) -> str:
             return f"<td class='number'>{value:,.1f}</td>"
         case _:
             return f"<td>{escape(str(value))}</td>"
+
+
+def _network(result: DemoResult) -> str:
+    rows = (
+        (
+            name,
+            *(", ".join(names) for names in (one.brokers, one.sequencers, one.publishers, one.subscribers)),
+        )
+        for name, one in result.sites.items()
+    )
+    columns = ("site", "brokers", "sequencers beside", "publishers", "subscribers")
+    kept = " and ".join(result.archives.events)
+    return _table(columns, rows) + f"<p>Recorders at {escape(kept)} archive all events.</p>"
 
 
 def _timeline(result: DemoResult) -> str:
@@ -146,26 +164,17 @@ def _subscribers(result: DemoResult) -> str:
     return _table(("subscriber", "site", "asks for", "order", *counts), rows)
 
 
-def _verdicts(result: DemoResult) -> str:
+def _checks(result: DemoResult) -> str:
     where = "archives, on Spark" if result.archives.on_spark else "archives"
-    rows = [_verdict_row("trace", verdict) for verdict in result.verdicts]
-    rows += [_verdict_row(where, verdict) for verdict in result.archives.verdicts]
-    return _table(("checked over the", "guarantee", "verdict", "violations", "first violation"), rows)
+    found = _table(("promise", "trace", where), result.checks())
+    found += "".join(f"<p class='violated'>{escape(text)}</p>" for text in result.witnesses())
+    if result.archives.why_not:
+        found += f"<p class='note'>{escape(left_out(result))}</p>"
+    return found
 
 
-def _verdict_row(of: str, verdict: Verdict) -> tuple[object, ...]:
-    holds = "holds" if verdict.holds else "VIOLATED"
-    first = verdict.witnesses[0].text if verdict.witnesses else None
-    return of, IN_WORDS[verdict.guarantee], holds, verdict.violations, first
-
-
-def _archives(result: DemoResult) -> str:
-    archives = result.archives
-    kept = ", ".join(f"{events:,} at {broker}" for broker, events in archives.events.items())
-    text = f"The archives have {kept}, of {archives.published:,} events published."
-    if not archives.on_spark:
-        text += f" The audit on Spark was left out, and ran here instead: {archives.why_not}"
-    return f"<p>{escape(text)}</p>"
+def left_out(result: DemoResult) -> str:
+    return f"The audit on Spark was left out; the archives were audited without it. {result.archives.why_not}"
 
 
 def _commands(result: DemoResult) -> str:

@@ -26,9 +26,9 @@ from tidings.spark.audit.archive import INTACT
 
 NS_PER_MS = 1e6
 IN_WORDS = {
-    EXACTLY_ONCE: "each event at most once, and only what was asked for",
-    FIFO: "the events of each source in their order",
+    EXACTLY_ONCE: "nothing twice, nothing unasked for",
     GAP_FREE: "no event missing",
+    FIFO: "the events of a source in their order",
     TOTAL_ORDER: "one order for all",
     INTACT: "files undamaged",
 }
@@ -65,6 +65,14 @@ class FaultResult(msgspec.Struct, frozen=True):
     """From the repair to the last of them."""
 
 
+class SiteMembers(msgspec.Struct, frozen=True):
+    brokers: list[str]
+    sequencers: list[str]
+    """By the broker that each is beside."""
+    publishers: list[str]
+    subscribers: list[str]
+
+
 class DemoResult(msgspec.Struct, frozen=True):
     published: int
     subscribers: list[SubscriberResult]
@@ -73,6 +81,7 @@ class DemoResult(msgspec.Struct, frozen=True):
     archives: ArchivesResult
     order_given_by: dict[str, str]
     """The servers that number events, and whose sequencer is active at the end."""
+    sites: dict[str, SiteMembers]
     timeline: list[Happening]
     out: str
     report: str
@@ -84,10 +93,29 @@ class DemoResult(msgspec.Struct, frozen=True):
         delivered = not any(one.missing or one.repeated for one in self.subscribers)
         return happened and delivered and all(one.holds for one in self.verdicts) and self.archives.holds
 
+    def checks(self) -> list[tuple[str, str, str]]:
+        """Each promise in words, what the checkers say of it over the trace, and the audit of the archives."""
+        trace, archives = (
+            {verdict.guarantee: _said(verdict) for verdict in found}
+            for found in (self.verdicts, self.archives.verdicts)
+        )
+        kept = " and ".join(f"{events:,}" for events in self.archives.events.values())
+        archives[GAP_FREE] = f"{kept} of {self.archives.published:,}"  # no checker: only a count can tell
+        return [(words, trace.get(name, "-"), archives.get(name, "-")) for name, words in IN_WORDS.items()]
+
+    def witnesses(self) -> list[str]:
+        """The first violation of each guarantee that does not hold."""
+        found = [*self.verdicts, *self.archives.verdicts]
+        return [f"{one.guarantee}: {one.witnesses[0]}" for one in found if one.witnesses]
+
     def fields(self) -> dict[str, Any]:
         found: dict[str, Any] = msgspec.to_builtins(self)
         found["archives"]["holds"] = self.archives.holds
         return {"holds": self.holds, **found}
+
+
+def _said(verdict: Verdict) -> str:
+    return "holds" if verdict.holds else f"VIOLATED {verdict.violations:,} times"
 
 
 class Findings(msgspec.Struct, frozen=True):
@@ -179,4 +207,17 @@ def order_given_by(summary: Mapping[str, Any]) -> dict[str, str]:
     return {
         name: ", ".join(host_of(node) for node, role in server["roles"].items() if role == "active")
         for name, server in servers.items()
+    }
+
+
+def site_members(plan: Plan) -> dict[str, SiteMembers]:
+    ordering = () if plan.ordering is None else plan.ordering.brokers
+    return {
+        site.name: SiteMembers(
+            brokers=[name for name in plan.topology.brokers if name in site.nodes],
+            sequencers=[name for name in ordering if name in site.nodes],
+            publishers=[one.name for one in plan.publishers if plan.sites[one.name] == site.name],
+            subscribers=[one.name for one in plan.subscribers if plan.sites[one.name] == site.name],
+        )
+        for site in plan.scenario.sites
     }

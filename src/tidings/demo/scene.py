@@ -78,7 +78,7 @@ class Scene:
     def repair(self, planned: PlannedFault, at_ns: int) -> None:
         for broker in self._hit(planned):
             self.states.pop(broker, None)
-        self.tell(f"{repair_text(planned, self.plan)} {self.waiting:,} deliveries are waiting.", at_ns)
+        self.tell(f"{repair_text(planned, self.plan)}; {self.waiting:,} deliveries are waiting.", at_ns)
 
     def _hit(self, planned: PlannedFault) -> tuple[str, ...]:
         return planned.fault.nodes if isinstance(planned.fault, CrashFault) else planned.groups[0]
@@ -101,8 +101,8 @@ def short_text(planned: PlannedFault, plan: Plan) -> str:
 
 def repair_text(planned: PlannedFault, plan: Plan) -> str:
     if isinstance(planned.fault, CrashFault):
-        return f"Started {' and '.join(planned.fault.nodes)} again, with what is on its disk."
-    return f"Connected {cut_off_text(planned, plan)} again."
+        return f"Restarted {' and '.join(planned.fault.nodes)}"
+    return f"Reconnected {cut_off_text(planned, plan)}"
 
 
 def cut_off_text(planned: PlannedFault, plan: Plan) -> str:
@@ -111,6 +111,6 @@ def cut_off_text(planned: PlannedFault, plan: Plan) -> str:
 
 
 def asks_for(subscriber: PlannedSubscriber) -> str:
-    topics = subscriber.timeline[0].topics
+    topics = subscriber.timeline[0].topics or ()
     selected = "everything" if topics == (EVERYTHING.text,) else ", ".join(topics)
     return selected if subscriber.filter is None else f"{selected} where {subscriber.filter}"

@@ -11,19 +11,14 @@ from tidings.demo.archives import RECORDED_AT, recording, until_recorded
 from tidings.demo.scene import NS_PER_S, Scene
 from tidings.recording.recorder import Recorder
 from tidings.scenarios.file.expand import PlannedFault
-from tidings.scenarios.file.load import load_scenario
-from tidings.scenarios.file.schema import Scenario
 from tidings.scenarios.live.ledger import Ledger
 from tidings.scenarios.live.observer import Observer
+from tidings.scenarios.live.processes import client_groups
 from tidings.scenarios.live.run import run_live
 
 SCENARIO = Path(__file__).with_name("demo.toml")
 TRACE = "trace"
 ARCHIVES = "archives"
-
-
-def demo_scenario() -> Scenario:
-    return load_scenario(SCENARIO)
 
 
 class Story(Observer):
@@ -38,17 +33,19 @@ class Story(Observer):
     async def play(self) -> dict[str, Any]:
         """Writes the trace and the archives below `out`; returns the summary of the run."""
         plan, scene = self.scene.plan, self.scene
-        clients = {*(one.name for one in plan.publishers), *(one.name for one in plan.subscribers)}
+        brokers, sequencers, clients = map(
+            len, (plan.topology.brokers, scene.sequencers, client_groups(plan))
+        )
         scene.tell(
-            f"Starting {len(plan.topology.brokers)} brokers on {len(scene.brokers_of_sites)} sites, "
-            f"{len(scene.sequencers)} sequencers and {len(clients)} clients, each a process of its own."
+            f"Starting {brokers + sequencers + clients} processes: {brokers} brokers on "
+            f"{len(scene.brokers_of_sites)} sites, {sequencers} sequencers, {clients} clients."
         )
         return await run_live(plan.scenario, self._out / TRACE, lambda share: None, scene.tell, observer=self)
 
     @asynccontextmanager
     async def beside(self, brokers: Mapping[str, str], sequencers: Sequence[str]) -> AsyncIterator[None]:
         self.scene.tell(
-            f"The network stands. {len(RECORDED_AT)} recorders archive everything, each on its own site."
+            f"The network is up. {len(RECORDED_AT)} recorders archive all events, on {len(RECORDED_AT)} sites."
         )
         async with recording(
             self._out / ARCHIVES, self.scene.ordered_topics, brokers, sequencers
@@ -62,7 +59,7 @@ class Story(Observer):
         publishers = self.scene.plan.publishers
         rate_hz = sum(publisher.rate_hz for publisher in publishers)
         self.scene.tell(
-            f"{len(publishers)} publishers begin: {rate_hz:g} events a second, numbered in one order.", 0
+            f"{len(publishers)} publishers start: {rate_hz:g} events a second, numbered in one order.", 0
         )
 
     def on_tick(self, now_ns: int) -> None:
@@ -81,14 +78,13 @@ class Story(Observer):
         self._look()
         scene = self.scene
         scene.tell(
-            f"{scene.published:,} events are published; {scene.waiting:,} deliveries are under way.", at_ns
+            f"All {scene.published:,} events are published; {scene.waiting:,} deliveries are under way.",
+            at_ns,
         )
 
     def on_settled(self, at_ns: int) -> None:
         self._look()
-        self.scene.tell(
-            f"Nothing is under way any more; {self.scene.waiting:,} deliveries are missing.", at_ns
-        )
+        self.scene.tell(f"The network has settled; {self.scene.waiting:,} deliveries are missing.", at_ns)
 
     def _look(self) -> None:
         if self._ledger is not None:

@@ -128,7 +128,7 @@ def _subscribers(scene: Scene) -> Table:
     table.add_column("subscriber", no_wrap=True)
     table.add_column("order", no_wrap=True)
     table.add_column("asks for", no_wrap=True, overflow="ellipsis", ratio=1)
-    for column in ("expected", "received", "waiting"):
+    for column in ("expected", "got", "waiting"):
         table.add_column(column, justify="right", no_wrap=True)
     for one in scene.plan.subscribers:
         owed, arrived = scene.progress.get(one.name, (0, 0))
