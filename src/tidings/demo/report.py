@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from tidings.demo.result import DemoResult
 from tidings.demo.story import ARCHIVES, SCENARIO, TRACE
@@ -14,32 +15,44 @@ from tidings.scenarios.trace.reader import Trace
 
 STYLE = Path(__file__).with_name("report.css")
 NO_PLOTS = "The plots need matplotlib: pip install 'tidings[spark]'"
+RECEIVED = "A flat line is a subscriber that waits. What waited comes afterwards, in order."
+WAITING = "Events published for a subscriber, and not delivered to it yet. In the end none may be left."
+LATENCY = "From publication to delivery, on a logarithmic scale."
+
+
+class Figure(NamedTuple):
+    title: str
+    caption: str
+    svg: str
 
 
 def write_report(result: DemoResult, trace: Path, path: Path) -> None:
     path.write_text(page(result, plots(result, trace)), encoding="utf-8")
 
 
-def plots(result: DemoResult, trace: Path) -> list[tuple[str, str]]:
-    """Each with its title; none where nothing can be drawn."""
+def plots(result: DemoResult, trace: Path) -> list[Figure]:
+    """None where nothing can be drawn."""
     if find_spec("matplotlib") is None:
         return []
     from tidings.demo.plots import latency_plot, received_plot, waiting_plot
 
     coded = Trace.read(trace).coded
     return [
-        ("Received over time", received_plot(result, coded)),
-        ("Waiting to be delivered", waiting_plot(result, coded)),
-        ("How long deliveries took", latency_plot(result, coded)),
+        Figure("Received over time", RECEIVED, received_plot(result, coded)),
+        Figure("Waiting to be delivered", WAITING, waiting_plot(result, coded)),
+        Figure("How long deliveries took", LATENCY, latency_plot(result, coded)),
     ]
 
 
-def page(result: DemoResult, drawn: Sequence[tuple[str, str]]) -> str:
+def page(result: DemoResult, drawn: Sequence[Figure]) -> str:
     sections = [
         _section("The network", _network(result)),
         _section("What happened", _timeline(result), _faults(result)),
         _section("Who got what", _subscribers(result)),
-        *(_section(title, f"<figure>{svg}</figure>") for title, svg in drawn),
+        *(
+            _section(one.title, f"<p class='note'>{one.caption}</p><figure>{one.svg}</figure>")
+            for one in drawn
+        ),
         _section("What was checked", _checks(result)),
         _section("Try next", _commands(result)),
     ]
@@ -191,7 +204,7 @@ def _commands(result: DemoResult) -> str:
             "--check",
         ),
         (
-            "The same in virtual time, in a second or two",
+            "The same in virtual time",
             "sim",
             out / SCENARIO.name,
             "--out",
@@ -199,7 +212,7 @@ def _commands(result: DemoResult) -> str:
             "--check",
         ),
         ("Audit the trace on Spark", "audit", out / TRACE),
-        ("Read an archive", "replay", out / ARCHIVES / next(iter(result.archives.events))),
+        ("Print an archive, in its order", "get", out / ARCHIVES / next(iter(result.archives.events))),
         ("A network of your own", "up"),
     )
     lines = (
