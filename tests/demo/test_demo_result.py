@@ -35,7 +35,8 @@ def trace(*, missing: bool = False, repeated: bool = False) -> Trace:
     deliveries = []
     for one in PLAN.subscribers:
         got = [
-            (n, (7 if one.name == "ledger-rome" and n in (4, 5, 6) else n) * S + S // 100) for n in range(1, 9)
+            (n, (7 if one.name == "ledger-rome" and n in (4, 5, 6) else n) * S + S // 100)
+            for n in range(1, 9)
         ]
         got.sort(key=lambda item: (item[1], item[0]))
         if missing and one.name == "ledger-paris":

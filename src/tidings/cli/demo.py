@@ -21,16 +21,19 @@ if TYPE_CHECKING:
 Out = Annotated[
     Path | None,
     option(
-        "--out", "-o", metavar="DIR", help="Where all of it goes, a new directory; a temporary one without."
+        "--out",
+        "-o",
+        metavar="DIR",
+        help="A new directory for report, trace and archives; a temporary one without.",
     ),
 ]
 Spark = Annotated[bool, option("--spark/--no-spark", help="Audit the archives on Spark, or in this process.")]
 
 
 def demo(out: Out = None, spark: Spark = True, json: Json = False) -> None:
-    """Run a network on three sites, kill a broker, cut a site off, and show that nothing is lost.
+    """Run a network on three sites, break it twice, and show that nothing is lost.
 
-    It takes about a minute. Exit code 1 if a guarantee does not hold.
+    A broker is killed, then a site is cut off. It takes about a minute. Exit code 1 if a guarantee does not hold.
     """
     from tidings.cli.shared.running import run
     from tidings.demo.play import conclude, prepare
@@ -41,7 +44,7 @@ def demo(out: Out = None, spark: Spark = True, json: Json = False) -> None:
         with DemoView(story.scene, quiet=json):
             summary = run(story.play())
         if not json:
-            print_line(f"Checking the trace and the archives{' on Spark' if spark else ''} ...")
+            print_line(f"Checking the trace, and the archives{' on Spark' if spark else ''} ...")
         with progress_bar("audit of the archives", quiet=json) as progress:
             result = conclude(story.scene, directory, summary, spark=spark, progress=progress)
     if json:
