@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -144,6 +145,17 @@ def test_the_page_needs_nothing_else_and_takes_no_text_for_markup() -> None:
     for one in result.subscribers:
         assert one.name in text
     assert "tidings sim /tmp/x/demo.toml" in text
+
+
+def test_a_run_in_which_nothing_arrived_has_a_page_too() -> None:
+    found = trace()
+    nothing = replace(found, delivered=found.delivered.slice(0, 0))
+    result = result_of(nothing)
+    assert not result.holds
+    assert all(one.missing == 8 and one.latency_p50_ms is None for one in result.subscribers)
+    drawn = [plot(result, nothing.coded) for plot in (received_plot, waiting_plot, latency_plot)]
+    assert all(svg.startswith("<svg") for svg in drawn)
+    assert "Nothing was lost" not in page(result, [])
 
 
 def test_the_page_says_what_does_not_hold_and_why_plots_and_spark_are_left_out() -> None:

@@ -88,6 +88,9 @@ def latency_plot(result: DemoResult, coded: Coded) -> str:
         rest &= ~during
 
     def draw(axes: Any) -> None:
+        axes.set(xlabel="milliseconds from publication to delivery", ylabel="deliveries")
+        if not len(known):
+            return
         bins = np.geomspace(latency_ms.min(), latency_ms.max() * 1.001, LATENCY_BINS)
         axes.hist(
             [latency_ms[rest], *groups],
@@ -98,7 +101,6 @@ def latency_plot(result: DemoResult, coded: Coded) -> str:
         )
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.set(xlabel="milliseconds from publication to delivery", ylabel="deliveries")
 
     return _svg(draw, (), 3.0)
 
@@ -132,7 +134,7 @@ def _svg(draw: Callable[[Any], None], shaded: Sequence[FaultResult], height_inch
         if shaded:
             axes.set_xlim(left=0)
             axes.legend(fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
-        else:
+        elif axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=9)
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)

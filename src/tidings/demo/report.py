@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidings.demo.result import DemoResult
+from tidings.demo.scene import TITLE
 from tidings.demo.story import ARCHIVES, SCENARIO, TRACE
 from tidings.scenarios.trace.reader import Trace
 
@@ -86,7 +87,7 @@ def _opening(result: DemoResult) -> list[str]:
         verdict = "<p class='verdict violated'>Not everything that was promised holds.</p>"
     cells = (f"<div><b>{number:,}</b><span>{name}</span></div>" for name, number in numbers.items())
     return [
-        "<h1>tidings: three sites, one order for all</h1>",
+        f"<h1>{TITLE}</h1>",
         verdict,
         f"<div class='numbers'>{''.join(cells)}</div>",
     ]

@@ -10,6 +10,7 @@ from tidings.core.events.topics import EVERYTHING
 from tidings.scenarios.file.expand import Plan, PlannedFault, PlannedSubscriber
 from tidings.scenarios.file.schema import CrashFault
 
+TITLE = "tidings: three sites, one order for all"
 UP = "up"
 KILLED = "killed"
 CUT_OFF = "cut off"

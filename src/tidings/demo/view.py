@@ -6,7 +6,7 @@ import sys
 from time import monotonic
 from typing import TYPE_CHECKING, Self
 
-from tidings.demo.scene import CUT_OFF, KILLED, UP, Happening, Scene, asks_for
+from tidings.demo.scene import CUT_OFF, KILLED, TITLE, UP, Happening, Scene, asks_for
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-TITLE = "tidings: three sites, one order for all"
 REFRESH_S = 0.2
 LAST_HAPPENINGS = 5
 """So that the view fits a terminal of 24 lines."""
