@@ -14,12 +14,12 @@ from tidings.recording.recorder import Recorder
 from tidings.scenarios.trace.checkers.once import EXACTLY_ONCE
 from tidings.scenarios.trace.checkers.total import TOTAL_ORDER
 from tidings.scenarios.trace.verdict import Verdict
-from tidings.spark.audit.auditing import Request
+from tidings.spark.audit.auditing import AuditRequest
 from tidings.spark.audit.run import audit
 
 RECORDED_AT = ("oslo2", "paris2")
 """Not in the site that is cut off: a recorder is no node of the scenario, and would not be cut off with it."""
-PROMISED = Request((EXACTLY_ONCE, TOTAL_ORDER))
+PROMISED = AuditRequest((EXACTLY_ONCE, TOTAL_ORDER))
 """Total order keeps that of a source on each topic, not among its topics."""
 ARRIVE_TIMEOUT_S = 60.0
 LOOK_S = 0.05

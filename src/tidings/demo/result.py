@@ -12,7 +12,7 @@ import numpy as np
 from tidings.demo.archives import ArchivesResult
 from tidings.demo.scene import NS_PER_S, Happening, asks_for, fault_text, short_text
 from tidings.scenarios.checking import verdicts
-from tidings.scenarios.file.expand import Plan
+from tidings.scenarios.file.expand import RunPlan
 from tidings.scenarios.file.order_nodes import host_of
 from tidings.scenarios.trace.checkers.gaps import GAP_FREE
 from tidings.scenarios.trace.checkers.once import EXACTLY_ONCE, repeated_rows
@@ -127,7 +127,7 @@ class Findings(msgspec.Struct, frozen=True):
     verdicts: list[Verdict]
 
 
-def findings(plan: Plan, directory: Path) -> Findings:
+def findings(plan: RunPlan, directory: Path) -> Findings:
     trace = Trace.read(directory)
     return Findings(
         len(trace.coded.events),
@@ -137,7 +137,7 @@ def findings(plan: Plan, directory: Path) -> Findings:
     )
 
 
-def subscriber_results(plan: Plan, coded: Coded) -> list[SubscriberResult]:
+def subscriber_results(plan: RunPlan, coded: Coded) -> list[SubscriberResult]:
     owed = demand(coded, strict_end=True)
     owner = coded.subscriptions.subscriber
     names = coded.subscriptions.subscriber_names
@@ -174,7 +174,7 @@ def _latencies_ms(coded: Coded, subscriber: int) -> np.ndarray[Any, np.dtype[np.
     return latency_ms
 
 
-def fault_results(plan: Plan, trace: Trace) -> list[FaultResult]:
+def fault_results(plan: RunPlan, trace: Trace) -> list[FaultResult]:
     coded = trace.coded
     known = np.flatnonzero(coded.event >= 0)
     published_at, delivered_at = coded.events.at[coded.event[known]], coded.at[known]
@@ -210,7 +210,7 @@ def order_given_by(summary: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def site_members(plan: Plan) -> dict[str, SiteMembers]:
+def site_members(plan: RunPlan) -> dict[str, SiteMembers]:
     ordering = () if plan.ordering is None else plan.ordering.brokers
     return {
         site.name: SiteMembers(

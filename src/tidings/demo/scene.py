@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidings.core.events.topics import EVERYTHING
-from tidings.scenarios.file.expand import Plan, PlannedFault, PlannedSubscriber
+from tidings.scenarios.file.expand import PlannedFault, PlannedSubscriber, RunPlan
 from tidings.scenarios.file.schema import CrashFault
 
 TITLE = "tidings: three sites, one order for all"
@@ -29,7 +29,7 @@ class Happening(NamedTuple):
 
 @dataclass
 class Scene:
-    plan: Plan
+    plan: RunPlan
     on_happening: Callable[[Happening], None] = lambda happening: None
     on_change: Callable[[], None] = lambda: None
     now_s: float = 0.0
@@ -85,7 +85,7 @@ class Scene:
         return planned.fault.nodes if isinstance(planned.fault, CrashFault) else planned.groups[0]
 
 
-def fault_text(planned: PlannedFault, plan: Plan) -> str:
+def fault_text(planned: PlannedFault, plan: RunPlan) -> str:
     if isinstance(planned.fault, CrashFault):
         nodes = planned.fault.nodes
         numbering = plan.ordering is not None and any(node in plan.ordering.brokers for node in nodes)
@@ -94,19 +94,19 @@ def fault_text(planned: PlannedFault, plan: Plan) -> str:
     return f"Cut {cut_off_text(planned, plan)} off: nothing passes between it and the others."
 
 
-def short_text(planned: PlannedFault, plan: Plan) -> str:
+def short_text(planned: PlannedFault, plan: RunPlan) -> str:
     if isinstance(planned.fault, CrashFault):
         return f"{' and '.join(planned.fault.nodes)} {KILLED}"
     return f"{cut_off_text(planned, plan)} {CUT_OFF}"
 
 
-def repair_text(planned: PlannedFault, plan: Plan) -> str:
+def repair_text(planned: PlannedFault, plan: RunPlan) -> str:
     if isinstance(planned.fault, CrashFault):
         return f"Restarted {' and '.join(planned.fault.nodes)}"
     return f"Reconnected {cut_off_text(planned, plan)}"
 
 
-def cut_off_text(planned: PlannedFault, plan: Plan) -> str:
+def cut_off_text(planned: PlannedFault, plan: RunPlan) -> str:
     """The sites of the first group."""
     return " and ".join(sorted({plan.sites.get(node, node) for node in planned.groups[0]}))
 

@@ -11,7 +11,7 @@ from tidings.demo.archives import RECORDED_AT, recording, until_recorded
 from tidings.demo.scene import NS_PER_S, Scene
 from tidings.recording.recorder import Recorder
 from tidings.scenarios.file.expand import PlannedFault
-from tidings.scenarios.live.ledger import Ledger
+from tidings.scenarios.live.ledger import RunLedger
 from tidings.scenarios.live.observer import Observer
 from tidings.scenarios.live.processes import client_groups
 from tidings.scenarios.live.run import run_live
@@ -27,7 +27,7 @@ class Story(Observer):
     def __init__(self, scene: Scene, out: Path) -> None:
         self.scene = scene
         self._out = out
-        self._ledger: Ledger | None = None
+        self._ledger: RunLedger | None = None
         self._recorders: dict[str, Recorder] = {}
 
     async def play(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Story(Observer):
             await until_recorded(self._recorders, self.scene.published)
             self._look()
 
-    def on_start(self, ledger: Ledger) -> None:
+    def on_start(self, ledger: RunLedger) -> None:
         self._ledger = ledger
         publishers = self.scene.plan.publishers
         rate_hz = sum(publisher.rate_hz for publisher in publishers)

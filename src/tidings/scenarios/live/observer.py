@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from tidings.scenarios.file.expand import PlannedFault
-from tidings.scenarios.live.ledger import Ledger
+from tidings.scenarios.live.ledger import RunLedger
 
 
 class Observer:
@@ -20,7 +20,7 @@ class Observer:
         """
         yield
 
-    def on_start(self, ledger: Ledger) -> None:
+    def on_start(self, ledger: RunLedger) -> None:
         """All clients are connected; the clock runs. The ledger fills from now on."""
 
     def on_tick(self, now_ns: int) -> None:
