@@ -20,7 +20,7 @@ from tidings.scenarios.file.expand import expand
 from tidings.scenarios.file.load import load_scenario
 from tidings.scenarios.trace.checkers import check_all
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.trace.tables import Delivered, Fault, Published, Subscribed
+from tidings.scenarios.trace.tables import DeliveredRow, Fault, PublishedRow, SubscribedRow
 
 S = 1_000_000_000
 PLAN = expand(load_scenario(SCENARIO))
@@ -30,7 +30,7 @@ CUT = PLAN.faults[1].target
 def trace(*, missing: bool = False, repeated: bool = False) -> Trace:
     """Event n is published at second n. Everybody gets it 10 ms later; the ledger of Rome gets 4 to 6 at 7 s."""
     events = [
-        Published(f"shop-oslo:{n}", "shop-oslo", n, "/orders/oslo", [("amount", "450")], 1, n * S, n * S)
+        PublishedRow(f"shop-oslo:{n}", "shop-oslo", n, "/orders/oslo", [("amount", "450")], 1, n * S, n * S)
         for n in range(1, 9)
     ]
     deliveries = []
@@ -45,11 +45,14 @@ def trace(*, missing: bool = False, repeated: bool = False) -> Trace:
         if repeated and one.name == "ledger-oslo":
             got.append(got[-1])
         deliveries += [
-            Delivered(one.name, "s0", position, f"shop-oslo:{n}", at) for position, (n, at) in enumerate(got)
+            DeliveredRow(one.name, "s0", position, f"shop-oslo:{n}", at)
+            for position, (n, at) in enumerate(got)
         ]
     return Trace.from_rows(
         published=events,
-        subscribed=[Subscribed(one.name, "s0", ["/**"], None, one.order, 0, 1) for one in PLAN.subscribers],
+        subscribed=[
+            SubscribedRow(one.name, "s0", ["/**"], None, one.order, 0, 1) for one in PLAN.subscribers
+        ],
         delivered=deliveries,
         faults=[Fault("crash", "paris1", 1 * S, 2 * S), Fault("partition", CUT, 4 * S, 6 * S)],
     )

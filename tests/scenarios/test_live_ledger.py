@@ -29,11 +29,11 @@ filter = "size > 10"
 
 
 def published(ledger: RunLedger, sequence: int, topic: str, size: int, at_ns: int) -> None:
-    ledger.take(words.Published("p", sequence, topic, {"size": size}, 0, at_ns))
+    ledger.take(words.PublishedReport("p", sequence, topic, {"size": size}, 0, at_ns))
 
 
 def delivered(ledger: RunLedger, subscriber: str, sequence: int) -> None:
-    ledger.take(words.Delivered(subscriber, "s", "p", sequence, 100 + sequence, 200, False))
+    ledger.take(words.DeliveredReport(subscriber, "s", "p", sequence, 100 + sequence, 200, False))
 
 
 def test_owed_is_what_was_published_for_a_subscription_since_it_was_accepted(tmp_path: Path) -> None:
