@@ -16,6 +16,7 @@ from tidings.scenarios.trace.checkers.total import TOTAL_ORDER
 from tidings.scenarios.trace.verdict import Verdict
 from tidings.spark.audit.auditing import AuditRequest
 from tidings.spark.audit.run import audit
+from tidings.spark.session import default_master
 
 RECORDED_AT = ("oslo2", "paris2")
 """Not in the site that is cut off: a recorder is no node of the scenario, and would not be cut off with it."""
@@ -67,7 +68,7 @@ async def until_recorded(recorders: Mapping[str, Recorder], events: int) -> None
     """Until each has so many. One that does not get them in time has too few, which the result shows."""
     with suppress(TimeoutError):
         async with asyncio.timeout(ARRIVE_TIMEOUT_S):
-            while any(recorder.recorded < events for recorder in recorders.values()):  # noqa: ASYNC110 - many say it
+            while any(recorder.recorded < events for recorder in recorders.values()):  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
 
 
@@ -79,7 +80,7 @@ def audit_archives(
     why_not, found = "", None
     if spark:
         try:
-            found = audit(paths, PROMISED, progress=progress)
+            found = audit(paths, PROMISED, master=default_master(), progress=progress)
         except PipelineError as error:
             why_not = str(error)
     if found is None:

@@ -135,7 +135,7 @@ def _svg(draw: Callable[[Any], None], shaded: Sequence[FaultResult], height_inch
             axes.set_xlim(left=0)
             axes.legend(fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
         elif axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=9)
+            axes.legend(fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
     drawn = text.getvalue()
