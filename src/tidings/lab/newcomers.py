@@ -7,9 +7,10 @@ from random import Random
 
 from tidings.core.facts import JoinAnswered
 from tidings.core.kernel import Node
-from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.overlay.brokers import BrokerSpec, make_broker
 from tidings.core.overlay.guaranteed.membership import JoiningBroker
 from tidings.core.overlay.matching import Matcher
+from tidings.core.overlay.modes import GUARANTEED
 from tidings.drivers.virtual.node import SimulatedNode
 from tidings.scenarios.file.expand import PlannedSubscriber
 from tidings.scenarios.file.schema import CrashFault, Publisher
@@ -65,15 +66,17 @@ class Newcomer:
     def _make(self, node: SimulatedNode) -> Node:
         if self._answer is None:
             return JoiningBroker(node, self._parent)
-        return GuaranteedBroker(
-            node,
+        around = self._answer.neighbours
+        spec = BrokerSpec(
+            GUARANTEED,
+            {peer: address for peer, (_, address) in around.items()},
             self._answer.label,
-            self._answer.neighbours,
-            node.open_store(),
+            {peer: label for peer, (label, _) in around.items()},
             delta=self._answer.delta,
-            incarnation=node.now + 1,
             window=self._simulation.plan.scenario.overlay.window,
-            matcher=self._matcher,
+        )
+        return make_broker(
+            spec, node, incarnation=node.now + 1, open_store=node.open_store, matcher=self._matcher
         )
 
     def _on_fact(self, fact: object) -> None:

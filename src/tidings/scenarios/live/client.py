@@ -15,7 +15,7 @@ from tidings.core.errors import OrderError
 from tidings.core.events.event import Publication, source_text
 from tidings.core.events.subscription import Order, Subscription
 from tidings.core.facts import EventsMissed, Misbehaviour, PublicationConfirmed, PublicationNumbered
-from tidings.drivers.sockets.guaranteed import GUARANTEED
+from tidings.core.overlay.modes import GUARANTEED
 from tidings.scenarios.actor import Actor, Window
 from tidings.scenarios.file.arrivals import NS_PER_S, Arrival, arrivals
 from tidings.scenarios.live import facts as words

@@ -23,10 +23,12 @@ from tidings.bus.connect import connect
 from tidings.bus.host import ApplicationHost
 from tidings.core.errors import ConnectionFailed, ScenarioError, TidingsError
 from tidings.drivers.address import Address
-from tidings.drivers.processes.brokers import BrokerNetwork, BrokerProcess, EpidemicNetwork, GuaranteedNetwork
+from tidings.drivers.processes.brokers import BrokerNetwork, BrokerProcess
 from tidings.drivers.processes.topology_file import check_size
 from tidings.drivers.sockets.guaranteed import store_path
+from tidings.scenarios.file.brokers import recovery_settings
 from tidings.scenarios.file.expand import Plan, PlannedFault, expand
+from tidings.scenarios.file.modes import check_available
 from tidings.scenarios.file.order_nodes import host_of, order_node
 from tidings.scenarios.file.schema import (
     LinkFault,
@@ -48,7 +50,7 @@ from tidings.scenarios.live.processes import (
     struck_nodes,
 )
 from tidings.scenarios.live.sequencers import LiveOrdering
-from tidings.scenarios.simulate import check_available, recovery_settings, write_nodes
+from tidings.scenarios.simulate import write_nodes
 from tidings.scenarios.trace.metrics import Latency, metrics
 from tidings.scenarios.trace.reader import Trace
 from tidings.scenarios.trace.writer import TROUBLES, TraceWriter
@@ -72,8 +74,8 @@ Notice = Callable[[str], None]
 
 def check_wall_time(plan: Plan, notice: Notice) -> None:
     """ScenarioError, naming the key, where the scenario asks for what only virtual time has."""
-    check_available(plan)
     scenario = plan.scenario
+    check_available(scenario.overlay.mode, "overlay.mode")
     check_size(len(plan.topology.brokers))
     for key, value in _link_keys(scenario):
         if value:
@@ -140,24 +142,21 @@ class Conductor:
         self._cast: Cast
 
     def _make_network(self, addresses: Mapping[str, Address]) -> BrokerNetwork:
-        topology, overlay = self.plan.topology, self.plan.scenario.overlay
-        shared = GuaranteedNetwork(overlay.delta, overlay.window, self._data) if self.guaranteed else None
-        return BrokerNetwork(topology, addresses, guaranteed=shared, epidemic=self._epidemic_network())
+        scenario, loss = self.plan.scenario, self.plan.scenario.network.loss
+        return BrokerNetwork(
+            self.plan.topology,
+            addresses,
+            scenario.overlay,
+            recovery_settings(scenario.recovery),
+            data=self._data,
+            loss=None if isinstance(loss, NoLoss) else loss,
+        )
 
     def _make_ordering(self, addresses: Mapping[str, Address]) -> LiveOrdering | None:
         if self.plan.ordering is None:
             return None
         services = {name: broker.url for name, broker in self._network.brokers.items()}
         return LiveOrdering(self.plan.ordering, addresses, services, self._data)
-
-    def _epidemic_network(self) -> EpidemicNetwork | None:
-        scenario = self.plan.scenario
-        if scenario.overlay.mode != "epidemic":
-            return None
-        loss = scenario.network.loss
-        return EpidemicNetwork(
-            recovery_settings(scenario.recovery), None if isinstance(loss, NoLoss) else loss
-        )
 
     async def run(self) -> None:
         """The whole course; the trace is complete then, but for its closing."""
