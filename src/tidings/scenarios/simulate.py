@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -34,8 +33,9 @@ from tidings.scenarios.file.modes import check_available
 from tidings.scenarios.file.order_nodes import order_node
 from tidings.scenarios.file.schema import Scenario
 from tidings.scenarios.file.topology import labels, parents
+from tidings.scenarios.summary import summary_of, write_summary
 from tidings.scenarios.trace.traffic_kinds import traffic_kind
-from tidings.scenarios.trace.writer import TROUBLES, TraceWriter
+from tidings.scenarios.trace.writer import TraceWriter
 from tidings.scenarios.virtual.clients import SimulatedPublisher, SimulatedSubscriber
 from tidings.scenarios.virtual.faults import NS_PER_S, Neighbours, nanoseconds, schedule_fault
 from tidings.scenarios.virtual.make_clients import ClientMaker
@@ -132,17 +132,7 @@ class Simulation:
         messages, size_bytes, data, gossip = self._write_traffic()
         self.writer.close()
         tally = self.tally
-        summary = {
-            "seed": self.plan.scenario.seed,
-            "mode": self.plan.scenario.overlay.mode,
-            "brokers": len(self.plan.topology.brokers),
-            "published": tally.published,
-            "delivered": tally.delivered,
-            "expected": tally.expected,
-            "delivery_ratio": tally.expected_delivered / tally.expected if tally.expected else 1.0,
-            "duplicates": tally.duplicates,
-            "out_of_order": tally.out_of_order,
-            "latency_ms": latency_ms(tally),
+        rest = {
             "overhead": (data + gossip) / tally.blocks if tally.blocks else 0.0,
             "recovered": tally.recovered,
             "gossip_messages": gossip + self._recovered_messages(),
@@ -154,8 +144,8 @@ class Simulation:
             "trace_sha256": self.writer.sha256,
         }
         if self.ordering is not None:
-            summary["ordering"] = self.ordering.summary()
-        return summary
+            rest["ordering"] = self.ordering.summary()
+        return summary_of(self.plan, tally.metrics(), rest)
 
     def _recovered_messages(self) -> int:
         """Events and blocks that were sent by gossip, not by the tree."""
@@ -209,17 +199,6 @@ def write_nodes(plan: Plan, writer: TraceWriter) -> None:
             writer.nodes(subscriber.name, "subscriber", subscriber.at, None, plan.sites.get(subscriber.name))
 
 
-def latency_ms(tally: Tally) -> dict[str, float]:
-    latency = tally.latency_ns
-    return {
-        "mean": latency.mean / 1e6,
-        "std": latency.deviation / 1e6,
-        "p50": latency.quantile(0.5) / 1e6,
-        "p99": latency.quantile(0.99) / 1e6,
-        "max": latency.maximum / 1e6,
-    }
-
-
 def run_scenario(scenario: Scenario, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Runs the scenario, writes `out/*.parquet` and `out/summary.json`, returns the summary."""
     plan = expand(scenario)
@@ -229,8 +208,4 @@ def run_scenario(scenario: Scenario, out: Path, progress: Progress | None = None
         simulation = Simulation(plan, writer)
         simulation.run(progress)
         summary = simulation.close()
-    summary["wall_s"] = round(perf_counter() - began_at, 3)
-    path = out / "summary.json"
-    with TROUBLES.told(path):
-        path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    return summary
+    return write_summary(out, summary, began_at)

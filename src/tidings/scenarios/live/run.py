@@ -8,7 +8,6 @@ is left behind.
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
@@ -51,9 +50,10 @@ from tidings.scenarios.live.processes import (
 )
 from tidings.scenarios.live.sequencers import LiveOrdering
 from tidings.scenarios.simulate import write_nodes
-from tidings.scenarios.trace.metrics import Latency, metrics
+from tidings.scenarios.summary import summary_of, write_summary
+from tidings.scenarios.trace.metrics import metrics
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.trace.writer import TROUBLES, TraceWriter
+from tidings.scenarios.trace.writer import TraceWriter
 from tidings.scenarios.virtual.faults import NS_PER_S, Neighbours, nanoseconds
 
 START_IN_NS = 200_000_000
@@ -367,25 +367,13 @@ async def run_live(
     with tempfile.TemporaryDirectory(prefix="tidings-up-") as data, TraceWriter(out) as writer:
         conductor = Conductor(plan, writer, Path(data), progress, stage)
         await conductor.run()
-    summary = summarise(conductor, out)
-    summary["wall_s"] = round(perf_counter() - began_at, 3)
-    path = out / "summary.json"
-    with TROUBLES.told(path):
-        path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    return summary
+    return write_summary(out, summarise(conductor, out), began_at)
 
 
 def summarise(conductor: Conductor, out: Path) -> dict[str, Any]:
     """The fields of the simulator's summary; None for what is not counted in wall time."""
-    plan = conductor.plan
     trace = Trace.read(out)
-    found = msgspec.structs.asdict(metrics(trace))
-    found["latency_ms"] = msgspec.structs.asdict(found["latency_ms"] or Latency(0.0, 0.0, 0.0, 0.0, 0.0))
-    summary = {
-        "seed": plan.scenario.seed,
-        "mode": plan.scenario.overlay.mode,
-        "brokers": len(plan.topology.brokers),
-        **found,
+    rest: dict[str, Any] = {
         "given_up": conductor.ledger.missed,
         "overhead": None,
         "recovered": len(trace.delivered) - trace.delivered["recovered_by"].null_count,
@@ -399,5 +387,5 @@ def summarise(conductor: Conductor, out: Path) -> dict[str, Any]:
     }
     if conductor.ordering is not None:
         ledger = conductor.ledger
-        summary["ordering"] = conductor.ordering.summary(ledger.stamped, ledger.stamp_entries, ledger.broken)
-    return summary
+        rest["ordering"] = conductor.ordering.summary(ledger.stamped, ledger.stamp_entries, ledger.broken)
+    return summary_of(conductor.plan, metrics(trace), rest)

@@ -17,6 +17,7 @@ from tidings.drivers.processes.sequencers import LAYOUT_FILE, SequencerProcess
 from tidings.scenarios.file.order_nodes import order_node
 from tidings.scenarios.file.ordering import PlannedOrdering
 from tidings.scenarios.live.facts import OrderingWork
+from tidings.scenarios.summary import ordering_summary
 from tidings.scenarios.virtual.sequencers import make_layout, status_of
 
 LOOK_S = 0.1
@@ -99,15 +100,8 @@ class LiveOrdering:
 
     def summary(self, stamped: int, entries: int, broken: list[str]) -> dict[str, Any]:
         """The fields of the simulator's; None for what is not counted in wall time."""
-        return {
-            "causal": self.layout.causal,
-            "topics": len(self.layout.topics),
-            "stamped": stamped,
-            "mean_timestamp_entries": entries / stamped if stamped else 0.0,
-            "changes_of_role": None,
-            "broken": broken,
-            "servers": {place.name: self._server_summary(place) for place in self.layout.servers},
-        }
+        servers = {place.name: self._server_summary(place) for place in self.layout.servers}
+        return ordering_summary(self.layout, stamped, entries, None, broken, servers)
 
     def _server_summary(self, place: Place) -> dict[str, Any]:
         replicas = self._replicas(place, self.statuses)

@@ -20,6 +20,7 @@ from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.drivers.virtual.node import SimulatedNode
 from tidings.scenarios.file.order_nodes import order_node
 from tidings.scenarios.file.ordering import PlannedOrdering
+from tidings.scenarios.summary import ordering_summary
 from tidings.scenarios.virtual.client_node import make_client
 
 NS_PER_MS = 1_000_000
@@ -79,15 +80,10 @@ class RunOrdering:
             self.misbehaviour.append(f"{node}: {fact.peer}: {fact.what}")
 
     def summary(self) -> dict[str, Any]:
-        return {
-            "causal": self.layout.causal,
-            "topics": len(self.layout.topics),
-            "stamped": self._stamped,
-            "mean_timestamp_entries": self._entries / self._stamped if self._stamped else 0.0,
-            "changes_of_role": self._changes_of_role,
-            "broken": self.broken,
-            "servers": {place.name: self._server_summary(place) for place in self.layout.servers},
-        }
+        servers = {place.name: self._server_summary(place) for place in self.layout.servers}
+        return ordering_summary(
+            self.layout, self._stamped, self._entries, self._changes_of_role, self.broken, servers
+        )
 
     def mistaken(self, subscriber: OrderedSubscriber) -> Iterator[str]:
         """Servers that count on it for other topics than it has."""
