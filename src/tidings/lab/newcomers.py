@@ -13,10 +13,11 @@ from tidings.core.overlay.matching import Matcher
 from tidings.core.overlay.modes import GUARANTEED
 from tidings.drivers.virtual.node import SimulatedNode
 from tidings.scenarios.file.expand import PlannedSubscriber
-from tidings.scenarios.file.schema import CrashFault, Publisher
+from tidings.scenarios.file.faults import forgetful_nodes
+from tidings.scenarios.file.schema import Publisher
 from tidings.scenarios.file.timeline import Step
+from tidings.scenarios.file.times import NS_PER_S, nanoseconds
 from tidings.scenarios.simulate import Simulation
-from tidings.scenarios.virtual.faults import NS_PER_S, nanoseconds
 from tidings.scenarios.virtual.make_clients import ClientMaker
 
 Watch = Callable[[SimulatedNode], None]
@@ -28,12 +29,7 @@ def schedule_newcomers(simulation: Simulation, random: Random, watch: Watch) -> 
     None joins below a broker that loses its disk in this run: it could forget the newcomer before anybody else
     has heard of it, and give its place away again.
     """
-    forgetful = {
-        name
-        for planned in simulation.plan.faults
-        if isinstance(planned.fault, CrashFault) and planned.fault.state == "lost"
-        for name in planned.fault.nodes
-    }
+    forgetful = forgetful_nodes(simulation.plan.faults)
     parents = [name for name in simulation.plan.topology.brokers if name not in forgetful]
     for number in range(random.randint(1, 3)):
         if parents:

@@ -32,12 +32,13 @@ from tidings.scenarios.file.expand import Plan, expand
 from tidings.scenarios.file.modes import check_available
 from tidings.scenarios.file.order_nodes import order_node
 from tidings.scenarios.file.schema import Scenario
+from tidings.scenarios.file.times import NS_PER_S, nanoseconds
 from tidings.scenarios.file.topology import labels, parents
 from tidings.scenarios.summary import summary_of, write_summary
 from tidings.scenarios.trace.traffic_kinds import traffic_kind
 from tidings.scenarios.trace.writer import TraceWriter
 from tidings.scenarios.virtual.clients import SimulatedPublisher, SimulatedSubscriber
-from tidings.scenarios.virtual.faults import NS_PER_S, Neighbours, nanoseconds, schedule_fault
+from tidings.scenarios.virtual.faults import schedule_fault
 from tidings.scenarios.virtual.make_clients import ClientMaker
 from tidings.scenarios.virtual.sequencers import RunOrdering
 from tidings.scenarios.virtual.tally import Tally
@@ -73,9 +74,8 @@ class Simulation:
         if plan.ordering is not None:
             self.ordering = RunOrdering(self.network, plan.ordering, reliable=self.guaranteed)
         self.subscribers, self.publishers = self._add_clients()
-        neighbours = Neighbours(plan)
         for fault in plan.faults:
-            schedule_fault(self.network, fault, neighbours)
+            schedule_fault(self.network, fault)
         self._write_static_tables()
 
     def _add_clients(self) -> tuple[list[SimulatedSubscriber], list[SimulatedPublisher]]:
@@ -106,7 +106,7 @@ class Simulation:
     def _write_static_tables(self) -> None:
         write_nodes(self.plan, self.writer)
         for fault in self.plan.faults:
-            self.writer.faults(fault.kind, fault.target, nanoseconds(fault.at_s), nanoseconds(fault.until_s))
+            self.writer.faults(fault.kind, fault.target, fault.at_ns, fault.until_ns)
 
     def run(self, progress: Progress | None = None) -> None:
         # What a run allocates is freed by reference counts; walking it all again and again would cost more.

@@ -17,12 +17,12 @@ from tidings.core.events.subscription import Order, Subscription
 from tidings.core.facts import EventsMissed, Misbehaviour, PublicationConfirmed, PublicationNumbered
 from tidings.core.overlay.modes import GUARANTEED
 from tidings.scenarios.actor import Actor, Window
-from tidings.scenarios.file.arrivals import NS_PER_S, Arrival, arrivals
+from tidings.scenarios.file.arrivals import Arrival, arrivals
+from tidings.scenarios.file.times import NS_PER_S, nanoseconds
 from tidings.scenarios.live import facts as words
 from tidings.scenarios.live.facts import PublisherWork, SubscriberWork
 from tidings.scenarios.live.link import LiveLink, Role, report
 from tidings.scenarios.resuming_actor import ResumingActor
-from tidings.scenarios.virtual.faults import nanoseconds
 
 log = logging.getLogger("tidings.cli")
 

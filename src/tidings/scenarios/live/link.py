@@ -19,9 +19,9 @@ from tidings.core.ordering.subscriber import Patience
 from tidings.drivers.address import Address
 from tidings.drivers.sockets.client import ClientConnection
 from tidings.drivers.sockets.sequencing import SequencersRefused, SequencingConnection
+from tidings.scenarios.file.times import NS_PER_S
 from tidings.scenarios.live import facts as words
 from tidings.scenarios.live.facts import Go, OrderingWork
-from tidings.scenarios.virtual.faults import NS_PER_S
 from tidings.scenarios.virtual.sequencers import NS_PER_MS
 
 RETRY_S = 0.2

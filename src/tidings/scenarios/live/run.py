@@ -26,7 +26,8 @@ from tidings.drivers.processes.brokers import BrokerNetwork, BrokerProcess
 from tidings.drivers.processes.topology_file import check_size
 from tidings.drivers.sockets.guaranteed import store_path
 from tidings.scenarios.file.brokers import recovery_settings
-from tidings.scenarios.file.expand import Plan, PlannedFault, expand
+from tidings.scenarios.file.expand import Plan, expand
+from tidings.scenarios.file.faults import PlannedFault, struck_nodes
 from tidings.scenarios.file.modes import check_available
 from tidings.scenarios.file.order_nodes import host_of, order_node
 from tidings.scenarios.file.schema import (
@@ -37,6 +38,7 @@ from tidings.scenarios.file.schema import (
     Scenario,
     SlowFault,
 )
+from tidings.scenarios.file.times import NS_PER_S, nanoseconds
 from tidings.scenarios.live.facts import Go, Interval, PublisherWork, Work
 from tidings.scenarios.live.ledger import Ledger
 from tidings.scenarios.live.processes import (
@@ -46,7 +48,6 @@ from tidings.scenarios.live.processes import (
     ServerMember,
     Stage,
     client_groups,
-    struck_nodes,
 )
 from tidings.scenarios.live.sequencers import LiveOrdering
 from tidings.scenarios.simulate import write_nodes
@@ -54,7 +55,6 @@ from tidings.scenarios.summary import summary_of, write_summary
 from tidings.scenarios.trace.metrics import metrics
 from tidings.scenarios.trace.reader import Trace
 from tidings.scenarios.trace.writer import TraceWriter
-from tidings.scenarios.virtual.faults import NS_PER_S, Neighbours, nanoseconds
 
 START_IN_NS = 200_000_000
 """From when all are ready to the common start: time for all to hear of it."""
@@ -190,7 +190,7 @@ class Conductor:
             process = ClientProcess(label, self.ledger.take)
             process.prefix = self._stage.prefix(label)
             clients |= dict.fromkeys(names, self._make_member(process, names, tasks))
-        return Cast(servers, clients, Neighbours(self.plan))
+        return Cast(servers, clients)
 
     def _make_member(
         self, process: ClientProcess, names: tuple[str, ...], tasks: asyncio.TaskGroup
@@ -235,7 +235,7 @@ class Conductor:
 
     def _absences(self, name: str) -> tuple[Interval, ...]:
         return tuple(
-            (nanoseconds(planned.at_s), nanoseconds(planned.until_s))
+            (planned.at_ns, planned.until_ns)
             for planned in self.plan.faults
             if name in struck_nodes([planned])
         )
@@ -295,10 +295,10 @@ class Conductor:
                 return
 
     async def _strike(self, planned: PlannedFault) -> None:
-        await self._until(planned.at_s)
+        await self._until(planned.at_ns)
         await self._cast.begin(planned)
         began_ns = self._now
-        await self._until(planned.until_s)
+        await self._until(planned.until_ns)
         await self._cast.end(planned)
         self.writer.faults(planned.kind, planned.target, began_ns, self._now)
 
@@ -307,8 +307,8 @@ class Conductor:
         assert self._go is not None
         return self._go.now
 
-    async def _until(self, at_s: float) -> None:
-        await asyncio.sleep(max(0, nanoseconds(at_s) - self._now) / NS_PER_S)
+    async def _until(self, at_ns: int) -> None:
+        await asyncio.sleep(max(0, at_ns - self._now) / NS_PER_S)
 
     async def _tick(self) -> None:
         await asyncio.sleep(TICK_S)
