@@ -17,14 +17,15 @@ import numpy as np
 from tidings.core.errors import PipelineError, TopicError
 from tidings.core.events.topics import check_topic
 from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.placement import Placement
 from tidings.drivers.address import Address
 from tidings.drivers.sockets.ordering_links import check_layout_size
 from tidings.spark.plan.counts import Flags, Ints
 from tidings.spark.plan.entries import Entries
 from tidings.spark.plan.local import Counted, count_here
-from tidings.spark.plan.placement import Demand, Floats, Placed, placements
+from tidings.spark.plan.placement import demand_of, placements
 from tidings.spark.plan.sites import Site, Sites, standby_of, witness_of
-from tidings.spark.plan.sizes import Sizes, sizes_of
+from tidings.spark.plan.sizes import Floats, Sizes, sizes_of
 from tidings.spark.plan.tables import flat_rows, kind_of, read_table
 from tidings.spark.plan.trace import read_trace, trace_directory
 from tidings.spark.tasks import Progress
@@ -55,7 +56,7 @@ class Plan:
     groups: Flags
     weights: Floats
     weighted_by: str
-    placements: Mapping[str, Placed]
+    placements: Mapping[str, Placement[int]]
     notes: tuple[str, ...]
 
     @property
@@ -67,7 +68,7 @@ class Plan:
         return self.counted.sites
 
     @property
-    def planned(self) -> Placed:
+    def planned(self) -> Placement[int]:
         return self.placements["planned"]
 
     @property
@@ -197,7 +198,7 @@ def plan_counted(
             notes.append(f"topics that are published on, have no subscriber, and are left out: {left_out:,}")
     request.progress(COUNTING)
     groups = counts.groups(request.threshold)
-    demand = Demand(counts, groups, of_entries)
+    demand = demand_of(counts, groups, of_entries)
     if len(entries.behind()):
         notes.append(
             f"patterns that overlap with other entries, and so stand at the end: {len(entries.behind()):,}"
