@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from tidings.core.ordering.layout import Layout
+from tidings.core.ordering.replication.replica import Role
 from tidings.scenarios.file.expand import Plan
 from tidings.scenarios.trace.metrics import Latency, Metrics
 from tidings.scenarios.trace.writer import TROUBLES
@@ -46,6 +47,14 @@ def ordering_summary(
         "broken": broken,
         "servers": servers,
     }
+
+
+def status_of(roles: Mapping[str, str]) -> str:
+    """Of a server with replicas in these roles: active, lost for good, or waiting for somebody."""
+    for status in (Role.ACTIVE, Role.LOST):
+        if status in roles.values():
+            return str(status)
+    return str(Role.WAITING)
 
 
 def write_summary(out: Path, summary: dict[str, Any], began_at: float) -> dict[str, Any]:

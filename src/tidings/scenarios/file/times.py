@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 NS_PER_S = 1_000_000_000
+NS_PER_MS = 1_000_000
 
 
 def nanoseconds(seconds: float) -> int:

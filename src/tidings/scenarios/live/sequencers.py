@@ -17,8 +17,7 @@ from tidings.drivers.processes.sequencers import LAYOUT_FILE, SequencerProcess
 from tidings.scenarios.file.order_nodes import order_node
 from tidings.scenarios.file.ordering import PlannedOrdering
 from tidings.scenarios.live.facts import OrderingWork
-from tidings.scenarios.summary import ordering_summary
-from tidings.scenarios.virtual.sequencers import make_layout, status_of
+from tidings.scenarios.summary import ordering_summary, status_of
 
 LOOK_S = 0.1
 
@@ -36,7 +35,7 @@ class LiveOrdering:
         services: Mapping[str, str],
         data: Path,
     ) -> None:
-        self.layout = make_layout(planned)
+        self.layout = planned.layout()
         self.statuses: Statuses = {}
         """As of the end of the run."""
         self._planned = planned
@@ -61,8 +60,7 @@ class LiveOrdering:
     @property
     def work(self) -> OrderingWork:
         """What clients are told."""
-        planned = self._planned
-        return OrderingWork(self.layout.text, self._addresses, planned.buffer_events, planned.ttl_ms)
+        return OrderingWork(self.layout.text, self._addresses, self._planned.patience)
 
     def lose_disk(self, name: str) -> None:
         shutil.rmtree(self._disks[name], ignore_errors=True)
