@@ -22,7 +22,7 @@ from tidings.core.overlay.epidemic.settings import RecoverySettings
 from tidings.core.overlay.labels import label_text
 from tidings.core.overlay.modes import BEST_EFFORT, EPIDEMIC, GUARANTEED
 from tidings.drivers.address import Address, Transport, url
-from tidings.drivers.processes.listening import ListeningProcess
+from tidings.drivers.processes.listening import ListeningProcess, start_all
 from tidings.drivers.processes.sequencers import SequencerProcesses
 from tidings.scenarios.file.brokers import broker_specs
 from tidings.scenarios.file.decode import number
@@ -148,15 +148,7 @@ class BrokerNetwork:
         """Returns once all listen; if one does not, none is left running and its reason is raised."""
         if self.ordering is not None:
             await self.ordering.start()
-        tasks = [asyncio.create_task(broker.start()) for broker in self.brokers.values()]
-        try:
-            await asyncio.gather(*tasks)
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self.stop()
-            raise
+        await start_all(self.brokers.values(), self.stop)
 
     async def stop(self) -> None:
         await asyncio.gather(*(broker.stop() for broker in self.brokers.values()))

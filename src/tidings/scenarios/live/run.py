@@ -20,7 +20,7 @@ import msgspec
 
 from tidings.bus.connect import connect
 from tidings.bus.host import ApplicationHost
-from tidings.core.errors import ConnectionFailed, ScenarioError, TidingsError
+from tidings.core.errors import ConnectionFailed, ScenarioError
 from tidings.drivers.address import Address
 from tidings.drivers.processes.brokers import BrokerNetwork, BrokerProcess
 from tidings.drivers.processes.topology_file import check_size
@@ -49,7 +49,7 @@ from tidings.scenarios.live.processes import (
     Stage,
     client_groups,
 )
-from tidings.scenarios.live.sequencers import LiveOrdering
+from tidings.scenarios.live.sequencers import LiveOrdering, process_status
 from tidings.scenarios.simulate import write_nodes
 from tidings.scenarios.summary import summary_of, write_summary
 from tidings.scenarios.trace.metrics import metrics
@@ -321,7 +321,7 @@ class Conductor:
         if not self._stage.reachable:
             return
         known = {*self._cast.servers, *self._cast.clients}
-        found = await asyncio.gather(*(status_of(broker) for broker in self._network.brokers.values()))
+        found = await asyncio.gather(*map(process_status, self._network.brokers.values()))
         statuses = dict(zip(self._network.brokers, found, strict=True))
         if self.ordering is not None:
             self.ordering.statuses = await self.ordering.ask()
@@ -346,15 +346,6 @@ def is_linked(status: Mapping[str, Any], around: Iterable[str]) -> bool:
         heard = {session["peer"] for session in status["sessions"]}
         return heard.issuperset(around) and not status["partitions"] and not status["recovering"]
     return all(status["neighbours"][peer]["present"] for peer in around)
-
-
-async def status_of(broker: BrokerProcess) -> dict[str, Any]:
-    """Empty if it does not answer."""
-    try:
-        async with connect(broker.url) as bus:
-            return await bus.status()
-    except TidingsError:
-        return {}
 
 
 async def run_live(

@@ -12,6 +12,7 @@ from tidings.bus.connect import connect
 from tidings.core.errors import TidingsError
 from tidings.core.ordering.layout import Place
 from tidings.drivers.address import Address
+from tidings.drivers.processes.brokers import BrokerProcess
 from tidings.drivers.processes.layout_file import layout_text
 from tidings.drivers.processes.sequencers import LAYOUT_FILE, SequencerProcess
 from tidings.scenarios.file.order_nodes import order_node
@@ -93,7 +94,7 @@ class LiveOrdering:
         }
 
     async def ask(self) -> Statuses:
-        found = await asyncio.gather(*map(sequencer_status, self.processes.values()))
+        found = await asyncio.gather(*map(process_status, self.processes.values()))
         return dict(zip(self.processes, found, strict=True))
 
     def summary(self, stamped: int, entries: int, broken: list[str]) -> dict[str, Any]:
@@ -107,7 +108,7 @@ class LiveOrdering:
         return {"status": status_of(roles), "roles": roles, "numbers": None, "no_ops": None}
 
 
-async def sequencer_status(process: SequencerProcess) -> dict[str, Any]:
+async def process_status(process: BrokerProcess | SequencerProcess) -> dict[str, Any]:
     """Empty if it does not answer."""
     try:
         async with connect(process.url).without_order() as service:
