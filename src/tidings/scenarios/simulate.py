@@ -28,7 +28,7 @@ from tidings.drivers.virtual.brokers import BrokerMaker
 from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.drivers.virtual.node import SimulatedNode
 from tidings.scenarios.file.brokers import broker_specs, recovery_settings
-from tidings.scenarios.file.expand import Plan, expand
+from tidings.scenarios.file.expand import RunPlan, expand
 from tidings.scenarios.file.modes import check_available
 from tidings.scenarios.file.order_nodes import order_node
 from tidings.scenarios.file.schema import Scenario
@@ -55,7 +55,7 @@ GOSSIP = (Offer, Ask, Solicit, HighWater, HighWaterTaken, LinkCount)
 class Simulation:
     """One run: built from a plan, advanced by `run`, closed into a summary."""
 
-    def __init__(self, plan: Plan, writer: TraceWriter) -> None:
+    def __init__(self, plan: RunPlan, writer: TraceWriter) -> None:
         check_available(plan.scenario.overlay.mode, "overlay.mode")
         self.plan = plan
         self.writer = writer
@@ -182,7 +182,7 @@ class Simulation:
         return messages, size_bytes, data, gossip
 
 
-def write_nodes(plan: Plan, writer: TraceWriter) -> None:
+def write_nodes(plan: RunPlan, writer: TraceWriter) -> None:
     """The table of nodes, for simulated and live runs."""
     parent_of, label_of = parents(plan.topology), labels(plan.topology)
     for name in plan.topology.brokers:

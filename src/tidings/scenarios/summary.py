@@ -11,13 +11,13 @@ from typing import Any
 from msgspec.structs import asdict
 
 from tidings.core.ordering.layout import Layout
-from tidings.core.ordering.replication.replica import Role
-from tidings.scenarios.file.expand import Plan
+from tidings.core.ordering.replication.replica import ReplicaRole
+from tidings.scenarios.file.expand import RunPlan
 from tidings.scenarios.trace.metrics import Latency, Metrics
 from tidings.scenarios.trace.writer import TROUBLES
 
 
-def summary_of(plan: Plan, found: Metrics, rest: Mapping[str, Any]) -> dict[str, Any]:
+def summary_of(plan: RunPlan, found: Metrics, rest: Mapping[str, Any]) -> dict[str, Any]:
     """`rest` is what each kind of run counts for itself; None for what it does not count."""
     return {
         "seed": plan.scenario.seed,
@@ -51,10 +51,10 @@ def ordering_summary(
 
 def status_of(roles: Mapping[str, str]) -> str:
     """Of a server with replicas in these roles: active, lost for good, or waiting for somebody."""
-    for status in (Role.ACTIVE, Role.LOST):
+    for status in (ReplicaRole.ACTIVE, ReplicaRole.LOST):
         if status in roles.values():
             return str(status)
-    return str(Role.WAITING)
+    return str(ReplicaRole.WAITING)
 
 
 def write_summary(out: Path, summary: dict[str, Any], began_at: float) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from tidings.core.client.reliable_session import ReliableClient
-from tidings.core.client.session import Client
+from tidings.core.client.session import BestEffortClient
 from tidings.core.errors import ConnectionFailed
 from tidings.core.facts import BrokerKnown, SessionUnwanted, SessionWanted
 from tidings.core.messages import Message
@@ -20,7 +20,7 @@ from tidings.drivers.lossy import LossyLinks
 from tidings.drivers.port import AsyncPort
 from tidings.scenarios.file.schema import Loss
 
-AnyClient = Client | ReliableClient
+AnyClient = BestEffortClient | ReliableClient
 
 
 class LossySink(LocalSink):
@@ -131,7 +131,7 @@ class LocalNetwork:
         if self.guaranteed:
             client = ReliableClient(port, broker, incarnation=incarnation, acknowledges=False, gathers=True)
         else:
-            client = Client(port, broker, incarnation=incarnation)
+            client = BestEffortClient(port, broker, incarnation=incarnation)
         self._nodes[name] = client
         client.start()
         self._nodes[broker].link_up(name)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tidings.scenarios.file.faults import PlannedFault, plan_faults
 from tidings.scenarios.file.links import Links, site_of_nodes
 from tidings.scenarios.file.ordering import PlannedOrdering, plan_ordering
-from tidings.scenarios.file.schema import Order, Publisher, Scenario, Subscriber
+from tidings.scenarios.file.schema import Order, Publisher, Scenario, SubscriberTable
 from tidings.scenarios.file.timeline import Step, subscription_timeline
 from tidings.scenarios.file.topology import Topology, build_topology
 from tidings.scenarios.file.workload import generate_clients
@@ -30,7 +30,7 @@ class PlannedSubscriber:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """All that a run needs; `sites` has the site of each node that has one (a client's is its broker's)."""
 
     scenario: Scenario
@@ -50,7 +50,7 @@ class Plan:
         return seats | {subscriber.name: subscriber.at for subscriber in self.subscribers}
 
 
-def expand(scenario: Scenario) -> Plan:
+def expand(scenario: Scenario) -> RunPlan:
     """The plan of a checked scenario; the same for the same scenario and seed, in any process."""
     topology = build_topology(scenario.overlay, scenario.seed)
     publishers, subscribers = _clients(scenario, topology)
@@ -58,7 +58,7 @@ def expand(scenario: Scenario) -> Plan:
     seats |= {subscriber.name: subscriber.at for subscriber in subscribers}
     sites = site_of_nodes(scenario.sites, seats)
     ordering = plan_ordering(scenario, topology.brokers)
-    return Plan(
+    return RunPlan(
         scenario=scenario,
         topology=topology,
         publishers=publishers,
@@ -72,13 +72,15 @@ def expand(scenario: Scenario) -> Plan:
     )
 
 
-def _clients(scenario: Scenario, topology: Topology) -> tuple[tuple[Publisher, ...], tuple[Subscriber, ...]]:
+def _clients(
+    scenario: Scenario, topology: Topology
+) -> tuple[tuple[Publisher, ...], tuple[SubscriberTable, ...]]:
     if scenario.workload is None:
         return scenario.publishers, scenario.subscribers
     return generate_clients(scenario.workload, topology.brokers, scenario.seed)
 
 
-def _planned_subscriber(subscriber: Subscriber, index: int) -> PlannedSubscriber:
+def _planned_subscriber(subscriber: SubscriberTable, index: int) -> PlannedSubscriber:
     return PlannedSubscriber(
         name=subscriber.name,
         at=subscriber.at,

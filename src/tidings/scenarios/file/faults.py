@@ -39,6 +39,8 @@ class PlannedFault:
     one machine."""
     groups: Groups
     """Of a partition: what cannot reach each other; nodes in no group reach all. Of a link: its two sides."""
+    sides: Groups
+    """The groups, each with all who sit beside its brokers."""
     fault: Fault
 
     @property
@@ -51,15 +53,13 @@ class PlannedFault:
 
     def unheard(self) -> dict[str, frozenset[str]]:
         """Of each node that is cut off: who does not hear it."""
-        groups = [frozenset(group) for group in self.groups]
-        speakers = (
-            groups[:1] if isinstance(self.fault, LinkFault) and self.fault.direction == "forward" else groups
-        )
+        sides = [frozenset(side) for side in self.sides]
+        one_way = isinstance(self.fault, LinkFault) and self.fault.direction == "forward"
         unheard: dict[str, frozenset[str]] = {}
-        for group in speakers:
-            others = frozenset[str]().union(*(other for other in groups if other is not group))
-            for name in group:
-                unheard[name] = unheard.get(name, frozenset()) | others
+        for side in sides[:1] if one_way else sides:
+            others = frozenset[str]().union(*(other for other in sides if other is not side))
+            for name in side:
+                unheard[name] = unheard[name] | others if name in unheard else others
         return unheard
 
 
@@ -74,6 +74,7 @@ def plan_faults(
 def _planned_fault(
     fault: Fault, scenario: Scenario, sites: Mapping[str, str], beside: _Beside
 ) -> PlannedFault:
+    groups = _groups(fault, sites)
     end_s = scenario.duration_s if fault.until_s is None else min(fault.until_s, scenario.duration_s)
     nodes = fault.nodes if isinstance(fault, CrashFault | PauseFault | SlowFault) else ()
     return PlannedFault(
@@ -82,7 +83,8 @@ def _planned_fault(
         at_s=fault.at_s,
         until_s=end_s,
         nodes=beside.machines(nodes),
-        groups=beside.everybody(_groups(fault, sites)),
+        groups=groups,
+        sides=beside.everybody(groups),
         fault=fault,
     )
 

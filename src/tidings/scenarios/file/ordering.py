@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from tidings.core.errors import ScenarioError, TopicError
 from tidings.core.events.topics import EVERYTHING, TopicPattern
-from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.layout import Layout, ServerPlacement
 from tidings.core.ordering.messages import MAX_TOPICS
 from tidings.core.ordering.subscriber import Patience
 from tidings.scenarios.file.decode import shown
 from tidings.scenarios.file.order_nodes import order_node
-from tidings.scenarios.file.schema import Ordering, Scenario, Server, Subscriber
+from tidings.scenarios.file.schema import Ordering, Scenario, Server, SubscriberTable
 from tidings.scenarios.file.times import NS_PER_MS
 
 ORDERS = ("causal", "total")
@@ -65,7 +65,7 @@ class PlannedOrdering:
 
         return Layout(
             [
-                Place(
+                ServerPlacement(
                     server.broker,
                     server.topics,
                     node=node_beside(server.broker),
@@ -215,7 +215,7 @@ def _ordered_interests(scenario: Scenario) -> Iterator[tuple[str, str, tuple[Top
             yield f"subscriber '{subscriber.name}'", subscriber.order, patterns
 
 
-def _patterns(subscriber: Subscriber) -> Iterable[str]:
+def _patterns(subscriber: SubscriberTable) -> Iterable[str]:
     """All that it ever subscribes to."""
     yield from subscriber.topics or (EVERYTHING.text,)
     for change in subscriber.changes:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tidings.core.structures.histogram import SIGNIFICANT_BITS
 from tidings.scenarios.trace.checkers.once import duplicates
 from tidings.scenarios.trace.coded import Array, Coded
-from tidings.scenarios.trace.demand import Demand, demand
+from tidings.scenarios.trace.demand import DeliveryDemand, demand
 from tidings.scenarios.trace.reader import Trace
 
 NS_PER_MS = 1e6
@@ -81,7 +81,7 @@ def latencies(coded: Coded) -> Array:
     return coded.at[known] - coded.events.at[coded.event[known]]
 
 
-def measured(coded: Coded, owed: Demand, latency: Array, *, exact: bool = True) -> PartMetrics:
+def measured(coded: Coded, owed: DeliveryDemand, latency: Array, *, exact: bool = True) -> PartMetrics:
     """Quantiles of what is not `exact` are up to 0.1 % too low."""
     mean = float(latency.mean()) if len(latency) else 0.0
     counted = np.unique(latency if exact else rounded(latency), return_counts=True)

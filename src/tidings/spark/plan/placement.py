@@ -18,16 +18,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tidings.core.ordering.placement import Demand, Placement, measured, place_known
-from tidings.spark.plan.counts import Counts, Flags
-from tidings.spark.plan.entries import Entries
+from tidings.core.ordering.placement import Placement, PlacementDemand, measured, place_known
+from tidings.spark.plan.counts import Flags, SubscriptionCounts
+from tidings.spark.plan.entries import PlanEntries
 from tidings.spark.plan.sizes import Floats
 
 
-def demand_of(counts: Counts, groups: Flags, weights: Floats) -> Demand:
+def demand_of(counts: SubscriptionCounts, groups: Flags, weights: Floats) -> PlacementDemand:
     """`weights`: how much is published on each entry. `ordering.placement` would count pairs client by client; here
     they are counted."""
-    return Demand(
+    return PlacementDemand(
         counts.interest.tolist(),
         weights.tolist(),
         [np.flatnonzero(members).tolist() for members in groups],
@@ -36,7 +36,7 @@ def demand_of(counts: Counts, groups: Flags, weights: Floats) -> Demand:
     )
 
 
-def planned(entries: Entries, demand: Demand) -> Placement[int]:
+def planned(entries: PlanEntries, demand: PlacementDemand) -> Placement[int]:
     """The placement's precedence. A pattern that has to stand behind others goes to the last site of the chain."""
     if not len(entries):
         return measured(demand, (), ())
@@ -49,7 +49,7 @@ def planned(entries: Entries, demand: Demand) -> Placement[int]:
     return measured(demand, order, [last if number in moved else site_of[number] for number in order])
 
 
-def placements(entries: Entries, demand: Demand) -> Mapping[str, Placement[int]]:
+def placements(entries: PlanEntries, demand: PlacementDemand) -> Mapping[str, Placement[int]]:
     order = entries.with_patterns_behind(range(len(entries)))
     shares = [place * demand.sites // len(order) for place in range(len(order))]
     homes = [demand.homes[number] for number in order]
