@@ -23,8 +23,8 @@ from tidings.core.messages import Message
 from tidings.drivers.virtual.link import Handlers, VirtualLink
 from tidings.drivers.virtual.node import Emit, SimulatedNode
 from tidings.drivers.virtual.schedule import Schedule
-from tidings.scenarios.file.channels import NS_PER_MS
 from tidings.scenarios.file.links import LinkSpec
+from tidings.scenarios.file.times import NS_PER_MS
 
 FIRST_RETRY_NS = 100 * NS_PER_MS
 LAST_RETRY_NS = 2_000 * NS_PER_MS

@@ -17,8 +17,7 @@ from tidings.scenarios.file.schema import (
     NormalDelay,
     UniformDelay,
 )
-
-NS_PER_MS = 1_000_000
+from tidings.scenarios.file.times import NS_PER_MS
 
 
 def delay_sampler(delay: Delay, random: Random) -> Callable[[], int]:
