@@ -36,6 +36,7 @@ from tidings.scenarios.file.expand import Plan, expand
 from tidings.scenarios.file.order_nodes import order_node
 from tidings.scenarios.file.schema import Recovery, Scenario
 from tidings.scenarios.file.topology import labels, neighbourhoods, neighbours, parents
+from tidings.scenarios.trace.origin import SUMMARY
 from tidings.scenarios.trace.traffic_kinds import traffic_kind
 from tidings.scenarios.trace.writer import TROUBLES, TraceWriter
 from tidings.scenarios.virtual.clients import SimulatedPublisher, SimulatedSubscriber
@@ -295,7 +296,7 @@ def run_scenario(scenario: Scenario, out: Path, progress: Progress | None = None
         simulation.run(progress)
         summary = simulation.close()
     summary["wall_s"] = round(perf_counter() - began_at, 3)
-    path = out / "summary.json"
+    path = out / SUMMARY
     with TROUBLES.told(path):
         path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary

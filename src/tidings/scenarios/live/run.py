@@ -50,6 +50,7 @@ from tidings.scenarios.live.processes import (
 from tidings.scenarios.live.sequencers import LiveOrdering
 from tidings.scenarios.simulate import check_available, recovery_settings, write_nodes
 from tidings.scenarios.trace.metrics import Latency, metrics
+from tidings.scenarios.trace.origin import SUMMARY
 from tidings.scenarios.trace.reader import Trace
 from tidings.scenarios.trace.writer import TROUBLES, TraceWriter
 from tidings.scenarios.virtual.faults import NS_PER_S, Neighbours, nanoseconds
@@ -370,7 +371,7 @@ async def run_live(
         await conductor.run()
     summary = summarise(conductor, out)
     summary["wall_s"] = round(perf_counter() - began_at, 3)
-    path = out / "summary.json"
+    path = out / SUMMARY
     with TROUBLES.told(path):
         path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tidings.core.structures.histogram import SIGNIFICANT_BITS
 from tidings.scenarios.trace.checkers.once import duplicates
 from tidings.scenarios.trace.coded import Array, Coded, segment_starts
-from tidings.scenarios.trace.demand import demand
+from tidings.scenarios.trace.demand import demand, excuses
 from tidings.scenarios.trace.metrics import Latency, Metrics
 from tidings.spark.audit.stages import Piece
 
@@ -45,6 +45,8 @@ class BucketMetrics(msgspec.Struct):
     delivered: int
     expected: int
     missing: int
+    in_flight: int
+    unconfirmed: int
     duplicates: int
     out_of_order: int
     known: int
@@ -56,10 +58,20 @@ class BucketMetrics(msgspec.Struct):
     subscribers: bytes
 
 
+class Missing(msgspec.Struct, frozen=True):
+    """Expected deliveries that never came; of these, what was on its way when its subscription was cancelled, and
+    what else was never confirmed to its publisher."""
+
+    deliveries: int
+    in_flight: int
+    unconfirmed: int
+
+
 class Quantities(msgspec.Struct, frozen=True):
     """The metrics of a trace, and what its plots and tables are made of. `exact` is about quantiles."""
 
     metrics: Metrics
+    missing: Missing
     exact: bool
     latency_rows: bytes
     time_counts: bytes
@@ -83,6 +95,7 @@ class Quantities(msgspec.Struct, frozen=True):
 
 def bucket_metrics(job: Job, bucket: int, coded: Coded) -> Iterator[Piece]:
     owed = demand(coded, strict_end=True)
+    in_flight, unconfirmed = excuses(coded, owed.missing)
     known = np.flatnonzero(coded.event >= 0)
     latency = coded.at[known] - coded.events.at[coded.event[known]]
     mean = float(latency.mean()) if len(latency) else 0.0
@@ -96,6 +109,8 @@ def bucket_metrics(job: Job, bucket: int, coded: Coded) -> Iterator[Piece]:
         delivered=len(coded.event),
         expected=owed.expected,
         missing=len(owed.missing),
+        in_flight=in_flight,
+        unconfirmed=unconfirmed,
         duplicates=duplicates(coded),
         out_of_order=int(np.count_nonzero(coded.out_of_order)),
         known=len(latency),
@@ -162,6 +177,7 @@ def put_together(parts: Sequence[BucketMetrics], published: int, *, exact: bool)
     )
     return Quantities(
         metrics,
+        Missing(missing, sum(part.in_flight for part in parts), sum(part.unconfirmed for part in parts)),
         exact,
         latency_rows=_rows(COUNTED_VALUE, values, counts).tobytes(),
         time_counts=np.sum([np.frombuffer(part.over_time, np.int64) for part in parts], axis=0).tobytes(),
