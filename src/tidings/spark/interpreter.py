@@ -2,7 +2,8 @@
 
 Spark's JVM looks for `format("tidings")` with PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else `python3`, as its
 environment was when it started. Tasks run with PYSPARK_PYTHON, else `python3`, as of the start of the SparkContext.
-So a program that is started by the path of its Python, without an activated environment, asks the system's Python, which has no tidings.
+So a program that is started by the path of its Python, without an activated environment, asks the system's Python,
+which has no tidings.
 """
 
 from __future__ import annotations
