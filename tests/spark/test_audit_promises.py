@@ -12,7 +12,7 @@ import pytest
 from random_traces import write_trace
 from tidings.cli import main
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.trace.tables import Delivered, Published, Subscribed, arrow_table
+from tidings.scenarios.trace.tables import DeliveredRow, PublishedRow, SubscribedRow, arrow_table
 from tidings.scenarios.trace.writer import TraceWriter
 from tidings.spark.audit import run as audit_run
 from tidings.spark.audit.stages import HereStages, Piece
@@ -33,7 +33,7 @@ rate_hz = 10.0
 name = "s"
 at = "b2"
 """
-PUBLISHED = [Published(f"p:{number}", "p", number, "/a", [], 1, 10 + number, 20) for number in range(4)]
+PUBLISHED = [PublishedRow(f"p:{number}", "p", number, "/a", [], 1, 10 + number, 20) for number in range(4)]
 
 
 def simulated(directory: Path, mode: str) -> Path:
@@ -106,13 +106,13 @@ def test_what_is_missing_and_was_not_owed_is_told_apart(
     rows = {
         "published": [*PUBLISHED[:3], PUBLISHED[3]._replace(confirmed_ns=None)],
         "subscribed": [
-            Subscribed("s", "x", ["/a"], None, "none", 0, 0, None),
-            Subscribed("t", "x", ["/a"], None, "none", 0, 0, 13),
-            Subscribed("u", "x", ["/a"], None, "none", 0, None),
+            SubscribedRow("s", "x", ["/a"], None, "none", 0, 0, None),
+            SubscribedRow("t", "x", ["/a"], None, "none", 0, 0, 13),
+            SubscribedRow("u", "x", ["/a"], None, "none", 0, None),
         ],
         "delivered": [
-            *(Delivered("s", "x", number, f"p:{number}", 30) for number in range(3)),
-            Delivered("t", "x", 0, "p:0", 30),
+            *(DeliveredRow("s", "x", number, f"p:{number}", 30) for number in range(3)),
+            DeliveredRow("t", "x", 0, "p:0", 30),
         ],
         "faults": [("crash", "p", 15, None)],
     }

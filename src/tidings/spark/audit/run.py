@@ -17,7 +17,7 @@ import msgspec
 from tidings.core.errors import PipelineError
 from tidings.scenarios.trace.tables import TABLES
 from tidings.spark.audit.archive import ArchivesAudited, audit_archives, check_named
-from tidings.spark.audit.auditing import Audited, Request, Sizes, audit_trace
+from tidings.spark.audit.auditing import Audited, AuditRequest, AuditSizes, audit_trace
 from tidings.spark.audit.checks import known_guarantee
 from tidings.spark.audit.files import trace_files
 from tidings.spark.audit.on_spark import spark_stages
@@ -42,7 +42,7 @@ class Engine(msgspec.Struct, frozen=True):
     why: str
 
 
-class Report(msgspec.Struct, frozen=True):
+class AuditReport(msgspec.Struct, frozen=True):
     engine: Engine
     traces: list[Audited]
     archives: ArchivesAudited | None
@@ -54,12 +54,12 @@ class Report(msgspec.Struct, frozen=True):
 
 def audit(
     paths: Sequence[Path],
-    request: Request,
+    request: AuditRequest,
     *,
     master: str | None = None,
     here: bool = False,
     progress: Progress = lambda share: None,
-) -> Report:
+) -> AuditReport:
     """TraceError, ArchiveError or PipelineError, in one line, for what cannot be audited."""
     for name in request.guarantees:
         known_guarantee(name)
@@ -77,7 +77,7 @@ def audit(
         if archives:
             rest = part_of(progress, 1 - share, 1.0)
             checked = audit_archives(stages, archives, request.guarantees, rest)
-    return Report(engine, [audited[path] for path in traces], checked)
+    return AuditReport(engine, [audited[path] for path in traces], checked)
 
 
 def choose_engine(rows: int, master: str | None, *, here: bool) -> Engine:
@@ -119,7 +119,7 @@ def _stages(engine: Engine, master: str | None) -> Iterator[Stages]:
 
 
 def _audit_traces(
-    stages: Stages, sizes: dict[Path, int], small_rows: int, request: Request, progress: Progress
+    stages: Stages, sizes: dict[Path, int], small_rows: int, request: AuditRequest, progress: Progress
 ) -> dict[Path, Audited]:
     """Those of up to `small_rows` side by side, each as one task; the others one after the other."""
     small = [path for path, rows in sizes.items() if small_rows > 0 and rows <= small_rows]
@@ -143,8 +143,8 @@ def _audit_traces(
     return audited
 
 
-def audit_small(request: Request, item: tuple[int, Path]) -> Iterator[Piece]:
+def audit_small(request: AuditRequest, item: tuple[int, Path]) -> Iterator[Piece]:
     """A whole trace in one task."""
     number, path = item
-    found = audit_trace(HereStages(), path, request, Sizes())
+    found = audit_trace(HereStages(), path, request, AuditSizes())
     yield Piece(0, number, "audited", msgspec.msgpack.encode(found))
