@@ -1,6 +1,6 @@
 """An audit of whatever was named on the command line: traces and archives, on Spark or in this process.
 
-What is small is audited in this process: Spark would take longer to start. On Spark each small trace is one task of one
+What is small is audited in this process, which is faster than on Spark. On Spark each small trace is one task of one
 job, a large one has jobs of its own; archives are looked at together.
 """
 
@@ -29,10 +29,8 @@ ARCHIVE_FILE = "archive.sqlite"
 LOCAL, SPARK = "local", "spark"
 SMALL_ROWS = 1_000_000
 """Deliveries of a trace that one task looks at as a whole."""
-
-
 LOCAL_ROWS = 10_000_000
-"""Deliveries and archived events of all inputs that this process takes: about 9 s and 1.1 GB (benchmarks/README.md)."""
+"""Deliveries and archived events of all inputs that this process takes: 8 s of CPU and 1.1 GB (benchmarks/README.md)."""
 
 
 class Engine(msgspec.Struct, frozen=True):
@@ -86,8 +84,8 @@ def choose_engine(rows: int, master: str | None, *, here: bool) -> Engine:
     if master is not None:
         return Engine(SPARK, f"--master {master}")
     if rows <= LOCAL_ROWS:
-        return Engine(LOCAL, f"{rows:,} deliveries; Spark pays off above {LOCAL_ROWS:,}")
-    return Engine(SPARK, f"{rows:,} deliveries; this process takes up to {LOCAL_ROWS:,}")
+        return Engine(LOCAL, f"{rows:,} deliveries: up to {LOCAL_ROWS:,} this is faster than Spark")
+    return Engine(SPARK, f"{rows:,} deliveries: above {LOCAL_ROWS:,} Spark bounds memory and uses all cores")
 
 
 def _events(archive: Path) -> int:
