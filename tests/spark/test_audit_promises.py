@@ -139,7 +139,10 @@ def test_a_new_trace_does_not_keep_the_summary_of_the_old_one(tmp_path: Path) ->
 def test_the_engine_follows_size_and_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = write_trace(Trace.from_rows(published=PUBLISHED), tmp_path)
     _, found = audited(capsys, trace)
-    assert found["engine"] == {"name": "local", "why": "0 deliveries: up to 10,000,000 this is faster than Spark"}
+    assert found["engine"] == {
+        "name": "local",
+        "why": "0 deliveries: up to 10,000,000 this is faster than Spark",
+    }
     _, found = audited(capsys, trace, "--here")
     assert found["engine"] == {"name": "local", "why": "--here"}
     limit = audit_run.LOCAL_ROWS

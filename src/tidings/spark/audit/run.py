@@ -30,7 +30,7 @@ LOCAL, SPARK = "local", "spark"
 SMALL_ROWS = 1_000_000
 """Deliveries of a trace that one task looks at as a whole."""
 LOCAL_ROWS = 10_000_000
-"""Deliveries and archived events of all inputs that this process takes: 8 s of CPU and 1.1 GB (benchmarks/README.md)."""
+"""Deliveries and archived events of all inputs that this process takes: 8 s and 1.1 GB (benchmarks/README.md)."""
 
 
 class Engine(msgspec.Struct, frozen=True):
