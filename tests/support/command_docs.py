@@ -1,0 +1,80 @@
+"""The tables of flags in docs/cli.md: made from the commands themselves, so that they cannot say anything else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from typer.main import get_command
+
+from tidings.cli.main import app
+
+COMMANDS: dict[str, Any] = getattr(get_command(app), "commands")  # noqa: B009 - typer's type hides it
+BLOCK = re.compile(r"<!-- flags of (?P<verb>[a-z]+) -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
+NAMES = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
+
+
+def flag_table(command: Any) -> str:
+    """A row for each argument and option, with its value, meaning and default."""
+    rows = ["| flag | meaning |", "| --- | --- |"]
+    rows += [f"| {_flag(given)} | {_meaning(given)} |" for given in command.params if not _hidden(given)]
+    return "".join(f"{row}\n" for row in rows)
+
+
+def options_of(command: Any) -> set[str]:
+    return {
+        name
+        for given in command.params
+        for name in (*given.opts, *given.secondary_opts)
+        if name.startswith("-") and not _hidden(given)
+    } | {"--help", "-h"}
+
+
+def _hidden(given: Any) -> bool:
+    return bool(getattr(given, "hidden", False))
+
+
+def _flag(given: Any) -> str:
+    if not given.opts[0].startswith("-"):
+        return f"`{_escaped(given.metavar or given.name.upper())}`"
+    names = [*sorted(given.opts, key=len), *given.secondary_opts]
+    value = "" if getattr(given, "is_flag", False) else f" {_escaped(_value(given))}"
+    return ", ".join(f"`{name}`" for name in names[:-1]) + (", " if names[:-1] else "") + f"`{names[-1]}{value}`"
+
+
+def _value(given: Any) -> str:
+    if given.metavar:
+        return str(given.metavar)
+    annotation = given.type_descriptor.annotation
+    if get_origin(annotation) is list:
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) is Literal:
+        return "|".join(str(word) for word in get_args(annotation))
+    return NAMES.get(annotation, "TEXT")
+
+
+def _meaning(given: Any) -> str:
+    text = _escaped(" ".join((given.help or "").split()))
+    notes = []
+    if given.required:
+        notes.append("Required.")
+    if given.multiple if hasattr(given, "multiple") else False:
+        notes.append("Repeatable.") if "epeat" not in text else None
+    if given.default not in (None, False, "", (), []) and "efault:" not in text:
+        default = given.opts[0] if given.default is True else given.default
+        notes.append(f"Default: `{_escaped(str(default))}`.")
+    return " ".join([text, *notes])
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;") if "`" not in text else text.replace("|", "\\|")
+
+
+def with_tables(page: str) -> str:
+    """The page with each table as it should be."""
+
+    def table(found: re.Match[str]) -> str:
+        return f"<!-- flags of {found['verb']} -->\n{flag_table(COMMANDS[found['verb']])}<!-- end -->"
+
+    return BLOCK.sub(table, page)
