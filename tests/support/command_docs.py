@@ -37,9 +37,9 @@ def _hidden(given: Any) -> bool:
 
 def _flag(given: Any) -> str:
     if not given.opts[0].startswith("-"):
-        return f"`{_escaped(given.metavar or given.name.upper())}`"
+        return f"`{_in_code(given.metavar or given.name.upper())}`"
     names = [*sorted(given.opts, key=len), *given.secondary_opts]
-    value = "" if getattr(given, "is_flag", False) else f" {_escaped(_value(given))}"
+    value = "" if getattr(given, "is_flag", False) else f" {_in_code(_value(given))}"
     return ", ".join(f"`{name}`" for name in names[:-1]) + (", " if names[:-1] else "") + f"`{names[-1]}{value}`"
 
 
@@ -59,16 +59,23 @@ def _meaning(given: Any) -> str:
     notes = []
     if given.required:
         notes.append("Required.")
-    if given.multiple if hasattr(given, "multiple") else False:
-        notes.append("Repeatable.") if "epeat" not in text else None
+    if getattr(given, "multiple", False) and "epeat" not in text:
+        notes.append("Repeatable.")
     if given.default not in (None, False, "", (), []) and "efault:" not in text:
         default = given.opts[0] if given.default is True else given.default
-        notes.append(f"Default: `{_escaped(str(default))}`.")
+        notes.append(f"Default: `{_in_code(str(default))}`.")
     return " ".join([text, *notes])
 
 
 def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;") if "`" not in text else text.replace("|", "\\|")
+    """As Markdown has it in a cell of a table, outside of what stands in backticks."""
+    parts = text.replace("|", "\\|").split("`")
+    parts[::2] = [part.replace("*", "\\*").replace("<", "&lt;") for part in parts[::2]]
+    return "`".join(parts)
+
+
+def _in_code(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def with_tables(page: str) -> str:
