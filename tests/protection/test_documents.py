@@ -81,8 +81,12 @@ PUBLIC = [
 
 
 def found(name: str) -> object:
-    module, _, last = name.rpartition(".")
-    return getattr(import_module(module), last)
+    """A name of a module, or of a class in one."""
+    owner, _, last = name.rpartition(".")
+    try:
+        return getattr(import_module(owner), last)
+    except ModuleNotFoundError:
+        return getattr(found(owner), last)
 
 
 @pytest.mark.parametrize("name", PUBLIC)
