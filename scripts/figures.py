@@ -13,7 +13,7 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
-from matplotlib import pyplot  # noqa: E402 - after the choice of the backend
+from matplotlib import pyplot
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -89,7 +89,9 @@ def loss() -> Any:
     for row in rows:
         if row[0] in shown:
             colour, style = shown[row[0]]
-            axes.plot(rates, [number(cell) for cell in row[1:]], style, color=colour, marker="o", label=row[0])
+            axes.plot(
+                rates, [number(cell) for cell in row[1:]], style, color=colour, marker="o", label=row[0]
+            )
     axes.set_xlabel("messages lost on each link, %")
     axes.set_ylabel("events delivered, %")
     axes.set_ylim(0, 104)
@@ -102,7 +104,9 @@ def delta() -> Any:
     heading, *rows = table("delta | delivered during failures")
     measured, bound = heading.index("delivered during failures"), heading.index("bound")
     places = range(len(rows))
-    drawn = axes.bar(places, [number(row[measured]) for row in rows], color=OURS, width=0.6, label="delivered")
+    drawn = axes.bar(
+        places, [number(row[measured]) for row in rows], color=OURS, width=0.6, label="delivered"
+    )
     axes.bar_label(drawn, labels=[row[measured] for row in rows], padding=2)
     axes.plot(places, [number(row[bound]) for row in rows], "D", color=OTHERS, label="what the graph allows")
     axes.set_xticks(places, [f"delta {row[0]}" for row in rows])

@@ -34,14 +34,18 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-PROGRAMS = [(page, program) for page in PAGES for program in marked_programs(page.read_text(encoding="utf-8"))]
+PROGRAMS = [
+    (page, program) for page in PAGES for program in marked_programs(page.read_text(encoding="utf-8"))
+]
 
 
 def test_the_readme_has_programs() -> None:
     assert any(page.name == "README.md" for page, _ in PROGRAMS), f"README.md has no block marked {MARK}"
 
 
-@pytest.mark.parametrize("program", [program for _, program in PROGRAMS], ids=[page.stem for page, _ in PROGRAMS])
+@pytest.mark.parametrize(
+    "program", [program for _, program in PROGRAMS], ids=[page.stem for page, _ in PROGRAMS]
+)
 def test_a_program_of_the_manual_runs(program: str) -> None:
     assert run("-c", program).strip()
 

@@ -9,14 +9,15 @@ import re
 import shlex
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from command_docs import BLOCK, COMMANDS, options_of, with_tables
 from msgspec.structs import fields
 
 import tidings
 import tidings.sync
 import tidings.testing
+from command_docs import BLOCK, COMMANDS, options_of, with_tables
 from tidings.scenarios.file import schema
 
 ROOT = Path(__file__).parents[2]
@@ -45,16 +46,13 @@ def blocks(page: Path, language: str) -> list[str]:
 REFERENCE = {name for page in DOCS.glob("api*.md") for name in REFERENCED.findall(read(page))}
 
 
-def own_names(module: object) -> list[str]:
-    """What a module defines for users."""
-    members = vars(module).items()
-    where = getattr(module, "__name__", "")
+def own_names(module: ModuleType) -> list[str]:
+    """What a module defines for users: classes and functions, also those that wrap others."""
     return [
-        f"{where}.{name}"
-        for name, value in members
-        if not name.startswith("_") and callable(value) and value.__module__ in (where, "tidings.bus.connect")
-        if not name[0].isupper() or inspect.isclass(value)
-        if where != "tidings.sync" or name in ("connect", "embedded") or value.__module__ == where
+        f"{module.__name__}.{name}"
+        for name, value in vars(module).items()
+        if not name.startswith("_") and (inspect.isclass(value) or inspect.isfunction(value))
+        if value.__module__ == module.__name__ or hasattr(value, "__wrapped__")
     ]
 
 
@@ -149,9 +147,15 @@ def commands_in(page: Path) -> list[list[str]]:
         for text in blocks(page, language)
         for line in text.replace("\\\n", " ").splitlines()
     ]
-    indented = re.findall(r"^    (tidings [a-z].*)", read(page), re.MULTILINE) if page.name == "README.md" else []
+    indented = (
+        re.findall(r"^    (tidings [a-z].*)", read(page), re.MULTILINE) if page.name == "README.md" else []
+    )
     said = [line.strip().removeprefix("$ ") for line in lines] + indented
-    calls = [call for line in said for call in re.findall(r"(?:^|[|&] *)(tidings [a-z][^|&]*|tidings [a-z].*)", line)]
+    calls = [
+        call
+        for line in said
+        for call in re.findall(r"(?:^|[|&] *)(tidings [a-z][^|&]*|tidings [a-z].*)", line)
+    ]
     return [shlex.split(call, comments=True) for call in calls if not call.startswith("tidings: ")]
 
 
@@ -176,15 +180,17 @@ def tables_of_scenarios() -> list[type]:
     return [
         value
         for value in vars(schema).values()
-        if inspect.isclass(value) and issubclass(value, schema.Table) and value not in (schema.Table, schema.Kinded)
+        if inspect.isclass(value)
+        and issubclass(value, schema.Table)
+        and value not in (schema.Table, schema.Kinded)
     ]
 
 
 @pytest.mark.parametrize("table", tables_of_scenarios(), ids=lambda table: table.__name__)
 def test_every_key_of_a_scenario_is_in_the_manual(table: type) -> None:
     page = read(DOCS / "scenarios.md")
-    missing = [key.encode_name for key in fields(table) if f"`{key.encode_name}`" not in page and f"[{key.encode_name}]" not in page]
-    assert missing == []
+    keys = [key.encode_name for key in fields(table)]
+    assert [key for key in keys if f"`{key}`" not in page and f"[{key}]" not in page] == []
 
 
 # --- Drawings

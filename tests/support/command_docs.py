@@ -40,7 +40,9 @@ def _flag(given: Any) -> str:
         return f"`{_in_code(given.metavar or given.name.upper())}`"
     names = [*sorted(given.opts, key=len), *given.secondary_opts]
     value = "" if getattr(given, "is_flag", False) else f" {_in_code(_value(given))}"
-    return ", ".join(f"`{name}`" for name in names[:-1]) + (", " if names[:-1] else "") + f"`{names[-1]}{value}`"
+    return (
+        ", ".join(f"`{name}`" for name in names[:-1]) + (", " if names[:-1] else "") + f"`{names[-1]}{value}`"
+    )
 
 
 def _value(given: Any) -> str:

@@ -60,6 +60,7 @@ class TopicPattern:
 
     @property
     def exact(self) -> bool:
+        """True for one topic, without `*` or `**`."""
         return not self.subtree and "*" not in self.levels
 
     @property
@@ -73,6 +74,7 @@ class TopicPattern:
         return "".join(fixed)
 
     def matches(self, topic: str) -> bool:
+        """True if the pattern selects this topic."""
         if not self.subtree and "*" not in self.levels:
             return topic == self.text
         parts = topic[1:].split("/")
