@@ -7,6 +7,8 @@ import inspect
 import os
 import re
 import shlex
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -199,3 +201,17 @@ def test_every_key_of_a_scenario_is_in_the_manual(table: type) -> None:
 def test_every_image_is_shown_and_every_shown_image_is_there() -> None:
     shown = {Path(name).name for page in PAGES for name in re.findall(r"\(([\w/.-]+\.svg)\)", read(page))}
     assert shown == {path.name for path in (DOCS / "images").glob("*.svg")}
+
+
+def labels(chart: Path) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]*)</text>", read(chart))
+
+
+def test_charts_show_the_numbers_of_the_benchmarks(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, ROOT / "scripts" / "figures.py", tmp_path], check=True, capture_output=True
+    )
+    drawn = sorted(tmp_path.glob("*.svg"))
+    assert drawn
+    for chart in drawn:
+        assert labels(DOCS / "images" / chart.name) == labels(chart), "run python scripts/figures.py"
