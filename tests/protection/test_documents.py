@@ -215,3 +215,10 @@ def test_charts_show_the_numbers_of_the_benchmarks(tmp_path: Path) -> None:
     assert drawn
     for chart in drawn:
         assert labels(DOCS / "images" / chart.name) == labels(chart), "run python scripts/figures.py"
+
+
+def test_the_manual_builds_without_warnings(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "api" / "index.html").exists()
