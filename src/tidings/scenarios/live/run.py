@@ -38,6 +38,7 @@ from tidings.scenarios.file.schema import (
 )
 from tidings.scenarios.live.facts import ClientWork, Go, Interval, PublisherWork
 from tidings.scenarios.live.ledger import RunLedger
+from tidings.scenarios.live.observer import Observer
 from tidings.scenarios.live.processes import (
     ClientMember,
     ClientProcess,
@@ -119,6 +120,7 @@ class Conductor:
         data: Path,
         progress: Progress,
         stage: ProcessFactory | None = None,
+        observer: Observer | None = None,
     ) -> None:
         scenario = plan.scenario
         self.plan = plan
@@ -133,6 +135,7 @@ class Conductor:
         self.settled_ns = 0
         self.ended_ns = 0
         self._progress = progress
+        self._observer = observer or Observer()
         self._go: Go | None = None
         self._lives: dict[str, int] = {}
         self._data = data
@@ -171,8 +174,10 @@ class Conductor:
                 self._tasks = tasks
                 self._cast = self._make_cast(tasks)
                 stack.push_async_callback(self._cast.stop)
-                await self._start()
-                await self._course()
+                await self._start_servers()
+                async with self._observer.beside(*self._reachable()):
+                    await self._start_clients()
+                    await self._course()
                 await self._write_traffic()
                 await self._cast.leave()
         except BaseExceptionGroup as group:
@@ -254,10 +259,16 @@ class Conductor:
 
     # --- Its phases
 
-    async def _start(self) -> None:
+    async def _start_servers(self) -> None:
         await asyncio.gather(*(member.start() for member in self._cast.servers.values()))
         if self._stage.reachable:
             await self._until_linked()
+
+    def _reachable(self) -> tuple[dict[str, str], list[str]]:
+        brokers = {name: broker.url for name, broker in self._network.brokers.items()}
+        return brokers, [] if self.ordering is None else list(map(str, self.ordering.work.nodes.values()))
+
+    async def _start_clients(self) -> None:
         members = dict.fromkeys(self._cast.clients.values())
         await asyncio.gather(*(member.start() for member in members))
         try:
@@ -268,6 +279,7 @@ class Conductor:
         self._go = Go(time_ns() + START_IN_NS, monotonic_ns() + START_IN_NS)
         for member in members:
             member.client.tell(msgspec.json.encode(self._go) + b"\n")
+        self._observer.on_start(self.ledger)
 
     async def _until_linked(self) -> None:
         """The scenario starts with a network that stands; how long its processes take to start is not in it."""
@@ -287,8 +299,10 @@ class Conductor:
             await self._tick()
         await asyncio.gather(*strikes)
         began_ns = self._now
+        self._observer.on_published(began_ns)
         await self._settle(began_ns)
         self.ended_ns = self._now
+        self._observer.on_settled(self.ended_ns)
         self.settled_ns = self.ended_ns - began_ns
 
     async def _settle(self, began_ns: int) -> None:
@@ -304,9 +318,12 @@ class Conductor:
         await self._until(planned.at_s)
         await self._cast.begin(planned)
         began_ns = self._now
+        self._observer.on_fault(planned, began_ns)
         await self._until(planned.until_s)
         await self._cast.end(planned)
-        self.writer.faults(planned.kind, planned.target, began_ns, self._now)
+        ended_ns = self._now
+        self.writer.faults(planned.kind, planned.target, began_ns, ended_ns)
+        self._observer.on_repair(planned, ended_ns)
 
     @property
     def _now(self) -> int:
@@ -318,6 +335,7 @@ class Conductor:
 
     async def _tick(self) -> None:
         await asyncio.sleep(TICK_S)
+        self._observer.on_tick(self._now)
         self._progress(max(0.0, min(1.0, self._now / (self.duration_ns + self.settle_ns))))
 
     # --- What else is in the trace
@@ -364,14 +382,19 @@ async def status_of(broker: BrokerProcess) -> dict[str, Any]:
 
 
 async def run_live(
-    scenario: Scenario, out: Path, progress: Progress, notice: Notice, stage: ProcessFactory | None = None
+    scenario: Scenario,
+    out: Path,
+    progress: Progress,
+    notice: Notice,
+    stage: ProcessFactory | None = None,
+    observer: Observer | None = None,
 ) -> dict[str, Any]:
     """Runs the scenario in wall time, writes `out/*.parquet` and `out/summary.json`, returns the summary."""
     plan = expand(scenario)
     check_wall_time(plan, notice)
     began_at = perf_counter()
     with tempfile.TemporaryDirectory(prefix="tidings-up-") as data, TraceWriter(out) as writer:
-        conductor = Conductor(plan, writer, Path(data), progress, stage)
+        conductor = Conductor(plan, writer, Path(data), progress, stage, observer)
         await conductor.run()
     summary = summarise(conductor, out)
     summary["wall_s"] = round(perf_counter() - began_at, 3)
