@@ -400,6 +400,7 @@ class Recorder:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def status(self) -> dict[str, object]:
+        """What `tidings status` shows of an archive's recorder."""
         return {
             "archive": str(self.directory),
             "archive_recorder": self.name,

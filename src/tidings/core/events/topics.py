@@ -73,6 +73,7 @@ class TopicPattern:
         return "".join(fixed)
 
     def matches(self, topic: str) -> bool:
+        """True if the pattern selects this topic."""
         if self.exact:
             return topic == self.text
         below = self._below
