@@ -10,10 +10,9 @@ import sys
 import traceback
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from tidings.cli.audit import audit
 from tidings.cli.bench import bench
@@ -26,10 +25,11 @@ from tidings.cli.record import record
 from tidings.cli.replay import replay
 from tidings.cli.reproduce import reproduce
 from tidings.cli.sequencer import sequencer
+from tidings.cli.shared.command_class import Verb, Verbs, usage_message
 from tidings.cli.shared.descriptors import open_closed_descriptors
-from tidings.cli.shared.exits import ExitCode, exit_code_of, message_of, one_line, report
+from tidings.cli.shared.exits import ExitCode, exit_code_of, message_of, report
 from tidings.cli.shared.output import discard_output
-from tidings.cli.shared.running import Stopped, Terminated, end_children, raise_on_sigterm
+from tidings.cli.shared.running import Stopped, end_children, raise_on_sigterm
 from tidings.cli.sim import sim
 from tidings.cli.status import status
 from tidings.cli.sub import sub
@@ -44,21 +44,6 @@ EPILOG = (
 )
 
 
-class Verbs(TyperGroup):
-    """A reader that closes the pipe early (`| head`) has had enough: that is no error to tell."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            discard_output()
-            raise typer.Exit(ExitCode.BROKEN_PIPE) from None
-        except KeyboardInterrupt:
-            raise Stopped(signal.SIGINT) from None
-        except Terminated:
-            raise Stopped(signal.SIGTERM) from None
-
-
 app = typer.Typer(
     cls=Verbs,
     name="tidings",
@@ -71,7 +56,7 @@ app = typer.Typer(
 NETWORK = (broker, sequencer, up, pub, sub, record, get, replay, status, top)
 STUDY = (sim, sweep, audit, plan, reproduce, bench, demo)
 for verb in (*NETWORK, *STUDY):
-    app.command()(verb)
+    app.command(cls=Verb)(verb)
 
 
 def show_version(wanted: bool) -> None:
@@ -127,13 +112,6 @@ def run(arguments: Sequence[str]) -> int:
             traceback.print_exc()
         report(message_of(error), as_json=as_json)
         return code
-
-
-def usage_message(error: typer.TyperException) -> str:
-    """Typer's message on one line, with where to read on."""
-    context = getattr(error, "ctx", None)
-    hint = f" (see '{context.command_path} --help')" if context is not None else ""
-    return one_line(error.format_message()) + hint
 
 
 def main() -> None:
