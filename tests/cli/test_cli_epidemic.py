@@ -21,11 +21,13 @@ from hypothesis import strategies as st
 from command import process_of_tidings, tidings
 from ports import base_port
 from tidings.bus.overlay import ALGORITHMS
-from tidings.cli.shared.broker_options import Algorithm, BrokerOptions, UpOptions
+from tidings.cli.shared.broker_options import BrokerOptions
+from tidings.cli.shared.broker_settings import broker_settings
+from tidings.cli.shared.event_printer import PayloadForm, Printer
 from tidings.cli.shared.loss import parse_loss
-from tidings.cli.shared.settings import broker_settings
+from tidings.cli.shared.node_options import Algorithm
+from tidings.cli.shared.up_options import UpOptions
 from tidings.cli.status import rows_of, show
-from tidings.cli.sub import PayloadForm, Printer
 from tidings.cli.up import make_network
 from tidings.core.errors import ScenarioError
 from tidings.core.events.event import Event

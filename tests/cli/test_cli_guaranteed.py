@@ -13,8 +13,9 @@ import typer
 
 import tidings as api
 from command import process_of_tidings, tidings
-from tidings.cli.shared.broker_options import BrokerOptions, UpOptions
-from tidings.cli.shared.settings import broker_settings
+from tidings.cli.shared.broker_options import BrokerOptions
+from tidings.cli.shared.broker_settings import broker_settings
+from tidings.cli.shared.up_options import UpOptions
 from tidings.cli.status import rows_of, show
 from tidings.cli.up import make_network
 from tidings.core.errors import ConnectionFailed, ScenarioError

@@ -27,9 +27,11 @@ from live_ordering import OrderedUser, Service, played
 from tidings.bus.connect import connect
 from tidings.bus.no_op_publisher import NoOpPublisher
 from tidings.cli.sequencer import tell_no_service
-from tidings.cli.shared.broker_options import BrokerOptions, SequencerOptions, UpOptions
+from tidings.cli.shared.broker_options import BrokerOptions
+from tidings.cli.shared.broker_settings import broker_settings
+from tidings.cli.shared.sequencer_options import SequencerOptions
 from tidings.cli.shared.sequencer_settings import sequencer_settings
-from tidings.cli.shared.settings import broker_settings
+from tidings.cli.shared.up_options import UpOptions
 from tidings.cli.up import make_network
 from tidings.core.errors import OrderError, ScenarioError, TidingsError
 from tidings.core.events.timestamp import Timestamp

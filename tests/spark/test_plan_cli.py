@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidings.cli.main import run
-from tidings.cli.shared.broker_options import SequencerOptions
+from tidings.cli.shared.sequencer_options import SequencerOptions
 from tidings.cli.shared.sequencer_settings import sequencer_settings
 from tidings.spark.plan.files import GROUPS, SIZES
 

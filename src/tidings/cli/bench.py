@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.shared.broker_options import Mode, Transport
 from tidings.cli.shared.exits import ExitCode
+from tidings.cli.shared.node_options import Mode, Transport
 from tidings.cli.shared.options import (
     Json,
     Quiet,
@@ -25,7 +25,7 @@ from tidings.cli.shared.options import (
 from tidings.cli.shared.output import Progress, print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from tidings.cli.shared.bench_run import Load
+    from tidings.cli.benchmark.run import Load
     from tidings.drivers.processes.brokers import BrokerNetwork
 
 
@@ -69,7 +69,7 @@ def bench(
     quiet: Quiet = False,
 ) -> None:
     """Measure events per second end to end, CPU per process and event, and latency."""
-    from tidings.cli.shared.bench_run import Load
+    from tidings.cli.benchmark.run import Load
     from tidings.cli.shared.running import run
 
     started = {"--mode": mode, "--brokers": brokers, "--transport": transport}
@@ -99,7 +99,7 @@ async def measure_own(
     brokers: int, mode: Mode, transport: Transport, load: Load, progress: Progress
 ) -> dict[str, Any]:
     """With a network that lives as long as this; the publisher is at its first broker, subscribers at its last."""
-    from tidings.cli.shared.bench_network import running_row
+    from tidings.cli.benchmark.network import running_row
 
     ordered = load.order != "none"
     async with running_row(brokers, mode, transport, ordered=ordered) as network:
@@ -117,8 +117,8 @@ async def measure_at(
     network: BrokerNetwork | None,
     progress: Progress,
 ) -> dict[str, Any]:
-    from tidings.cli.shared.bench_run import LATENCY_EVENTS, measure, new_topic
-    from tidings.cli.shared.bench_words import Work
+    from tidings.cli.benchmark.run import LATENCY_EVENTS, measure, new_topic
+    from tidings.cli.benchmark.words import Work
 
     work = Work(
         url=subscriber_url,
@@ -143,7 +143,7 @@ def title(measured: dict[str, Any]) -> str:
 
 
 def readable(measured: dict[str, Any]) -> list[tuple[str, object]]:
-    from tidings.cli.shared.bench_run import LATENCY_RATE_HZ
+    from tidings.cli.benchmark.run import LATENCY_RATE_HZ
 
     latency = measured["latency_us"]
     times = "-" if latency is None else " / ".join(f"{latency[key]:,.0f}" for key in ("p50", "p99", "max"))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from tidings.cli.shared.broker_options import BrokerOptions
 from tidings.cli.shared.option_table import verb
-from tidings.cli.shared.options import Json, option
+from tidings.cli.shared.options import Json, StopOnEof, option
 from tidings.cli.shared.output import print_json, print_line
 
 if TYPE_CHECKING:
-    from tidings.cli.shared.settings import BrokerSettings
+    from tidings.cli.shared.broker_settings import BrokerSettings
     from tidings.drivers.sockets.archive_desk import ArchiveDesk
     from tidings.drivers.sockets.broker import BrokerServer
 
@@ -27,7 +27,6 @@ Leave = Annotated[
 Config = Annotated[
     Path | None, option("--config", metavar="FILE", help="The same as TOML; flags go before it.")
 ]
-StopOnEof = Annotated[bool, option("--stop-on-eof", hidden=True, help="End when stdin closes.")]
 
 
 def run_broker(
@@ -39,8 +38,8 @@ def run_broker(
     stop_on_eof: StopOnEof = False,
 ) -> None:
     """Run one broker until SIGINT or SIGTERM; prints one line once it listens."""
+    from tidings.cli.shared.broker_settings import broker_settings
     from tidings.cli.shared.running import Stopped, run
-    from tidings.cli.shared.settings import broker_settings
 
     settings = broker_settings(options, config, recovery_settings)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidings.cli.shared.archive_source import ArchiveOrUrl, EndOffset, Offset, TopicPatterns, archive_source
+from tidings.cli.shared.event_printer import PayloadForm, Printer
 from tidings.cli.shared.options import ConnectTimeout, Json, TlsAuthority, TokenFile, option
 from tidings.cli.shared.output import discard_output, print_json, print_table
-from tidings.cli.sub import PayloadFlag, PayloadForm, Printer, Where
+from tidings.cli.shared.subscription_options import Count, PayloadFlag, Where
 
 if TYPE_CHECKING:
     from tidings.recording.replay import Source
 
 POLL_S = 0.2
 
-Count = Annotated[int | None, option("--count", "-n", min=1, help="End after so many events.")]
 Follow = Annotated[bool, option("--follow", "-f", help="Go on with what is recorded from now on.")]
 Info = Annotated[bool, option("--info", help="Print what the archive has, and no events.")]
 

@@ -15,16 +15,13 @@ import typer
 from tidings.cli.shared.exits import ExitCode
 from tidings.cli.shared.options import ConnectTimeout, Json, TlsAuthority, TokenFile, Url, option, read_token
 from tidings.cli.shared.output import print_json, print_line
-from tidings.cli.sub import OrderFlag, OrderName, Where
+from tidings.cli.shared.retention import archive_settings
+from tidings.cli.shared.subscription_options import Count, OrderFlag, OrderName, Timeout, Where
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tidings.recording.recorder import Recorder
-    from tidings.storage.archive import ArchiveSettings
-
-UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 Topics = Annotated[
     list[str] | None,
@@ -42,11 +39,6 @@ Name = Annotated[
 ]
 Listen = Annotated[
     str | None, option("--listen", metavar="HOST:PORT", help="Let others read the archive there.")
-]
-Count = Annotated[int | None, option("--count", "-n", min=1, help="End after so many events.")]
-Timeout = Annotated[
-    float | None,
-    option("--timeout", min=0.0, help="End after so many seconds; exit code 3 if too little came."),
 ]
 RetainSize = Annotated[
     str | None, option("--retain-size", metavar="SIZE", help="Keep at most so much, such as 500M or 20G.")
@@ -191,30 +183,3 @@ def announce(recorder: Recorder, where: str | None, *, as_json: bool) -> None:
     else:
         reading = "" if where is None else f", to be read at {where}"
         print_line(f"recording into {recorder.directory} from offset {recorder.first_offset}{reading}")
-
-
-def archive_settings(size: str | None, age: str | None, segment_rows: int | None = None) -> ArchiveSettings:
-    from dataclasses import replace
-
-    from tidings.storage.archive import ArchiveSettings
-
-    settings = ArchiveSettings(
-        retain_bytes=None
-        if size is None
-        else int(parse_quantity(size, UNITS, "--retain-size", "500M or 20G")),
-        retain_s=None if age is None else parse_quantity(age, SECONDS, "--retain-age", "12h or 30d"),
-    )
-    return settings if segment_rows is None else replace(settings, segment_rows=segment_rows)
-
-
-def parse_quantity(text: str, units: dict[str, int] | dict[str, float], flag: str, example: str) -> float:
-    """A number with a unit behind it."""
-    unit = text[-1:].lower() if text[-1:].isalpha() else ""
-    number = text[: len(text) - len(unit)]
-    try:
-        value = float(number) * units[unit]
-    except (ValueError, KeyError):
-        value = 0.0
-    if not 0 < value < float(1 << 62):
-        raise typer.BadParameter(f"{text!r} is nothing like {example}", param_hint=flag)
-    return value

@@ -18,7 +18,7 @@ from tidings.cli.shared.options import (
     read_token,
 )
 from tidings.cli.shared.output import print_json, print_line, progress_bar
-from tidings.cli.sub import Where
+from tidings.cli.shared.subscription_options import Where
 
 Target = Annotated[
     str, typer.Argument(metavar="URL", help="The network that they are published to.", show_default=False)

@@ -8,11 +8,10 @@ import os
 from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
-from tidings.cli.broker import StopOnEof
-from tidings.cli.shared.broker_options import SequencerOptions
 from tidings.cli.shared.option_table import verb
-from tidings.cli.shared.options import Json, option
+from tidings.cli.shared.options import Json, StopOnEof, option
 from tidings.cli.shared.output import print_json, print_line
+from tidings.cli.shared.sequencer_options import SequencerOptions
 
 if TYPE_CHECKING:
     from tidings.bus.service import EventService

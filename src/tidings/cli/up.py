@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidings.cli.shared.broker_options import UpOptions
 from tidings.cli.shared.exits import report
 from tidings.cli.shared.option_table import given_flags, verb
 from tidings.cli.shared.options import Json, Quiet
 from tidings.cli.shared.output import print_json, print_line, print_table
+from tidings.cli.shared.up_options import UpOptions
 from tidings.cli.shared.up_scenario import Check, Out, ScenarioFile, Seed, up_scenario
 
 if TYPE_CHECKING:

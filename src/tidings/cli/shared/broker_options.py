@@ -1,24 +1,17 @@
-"""The options of brokers, of sequencers and of `tidings up`, each said once (cli/shared/option_table.py)."""
+"""The options of `tidings broker`, each said once (cli/shared/option_table.py)."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from msgspec import Meta
 
-from tidings.cli.shared.option_table import Flag, Options
+from tidings.cli.shared.node_options import MAX_DELTA, Algorithm, Mode, Name, NodeOptions, Transport
+from tidings.cli.shared.option_table import Flag
 
-MAX_DELTA = 32
-MAX_PORT = 65_535
 MAX_WINDOW = 1_000_000
-
-Mode = Literal["best-effort", "guaranteed", "epidemic"]
-Algorithm = Literal["auto", "none", "push", "subscriber-pull", "publisher-pull", "combined", "push+pull"]
-Transport = Literal["tcp", "udp"]
-LayoutOrder = Literal["total", "causal"]
-Name = Annotated[str, Meta(min_length=1, max_length=255, extra={"printable": True})]
 
 
 def parse_neighbours(texts: list[str]) -> dict[str, str]:
@@ -30,20 +23,6 @@ def parse_neighbours(texts: list[str]) -> dict[str, str]:
             raise typer.BadParameter(f"{text!r} is not NAME=HOST:PORT", param_hint="--neighbour")
         found[name] = address
     return found
-
-
-class NodeOptions(Options, frozen=True, kw_only=True):
-    """What brokers and sequencers share."""
-
-    tls_cert: Annotated[Path | None, Flag(help="Certificate (PEM); needed beyond loopback.")] = None
-    tls_key: Annotated[Path | None, Flag(help="Its key (PEM).")] = None
-    tls_ca: Annotated[
-        Path | None,
-        Flag(help="Certificates to trust (PEM); the system's without.", envvar="TIDINGS_TLS_CA"),
-    ] = None
-    token_file: Annotated[
-        Path | None, Flag(help="File with the token that brokers ask for.", envvar="TIDINGS_TOKEN_FILE")
-    ] = None
 
 
 class BrokerOptions(NodeOptions, frozen=True, kw_only=True):
@@ -129,107 +108,3 @@ class BrokerOptions(NodeOptions, frozen=True, kw_only=True):
         str | None, Flag(metavar="TIME", help="Keep it for so long, such as 12h or 30d.")
     ] = None
     transport: Annotated[Transport | None, Flag(help="udp only on loopback. Default: tcp.")] = None
-
-
-class UpOptions(Options, frozen=True, kw_only=True):
-    """The flags of `tidings up`. Its file says the same in tables of its own (drivers/processes/topology_file.py)."""
-
-    brokers: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Flag(help="Without a file: a binary tree of so many. Default: 5.")
-    ] = None
-    transport: Annotated[Transport | None, Flag(help="Before the file's. Default: tcp.")] = None
-    base_port: Annotated[
-        Annotated[int, Meta(ge=1, le=MAX_PORT)] | None,
-        Flag(help="The first port; before the file's. Default: 7400."),
-    ] = None
-    mode: Annotated[Mode | None, Flag(help="Before the file's. Default: best-effort.")] = None
-    delta: Annotated[
-        Annotated[int, Meta(ge=0, le=MAX_DELTA)] | None,
-        Flag(help="Guaranteed: failed brokers in a row that are bypassed. Default: 2."),
-    ] = None
-    data: Annotated[
-        Path | None,
-        Flag(
-            metavar="DIR",
-            help="Guaranteed, --order: where brokers and sequencers keep their state. Default: until the end.",
-        ),
-    ] = None
-    recovery: Annotated[
-        Algorithm | None,
-        Flag(help="Epidemic: how what was lost is recovered; before the file's. Default: auto."),
-    ] = None
-    loss: Annotated[
-        str | None,
-        Flag(
-            metavar="RATE[:BURST]",
-            help="Epidemic, for tests: lose this share of what brokers send to each other; before the file's.",
-        ),
-    ] = None
-    order: Annotated[
-        LayoutOrder | None,
-        Flag(help="Run sequencers, too: a primary, a standby, a witness. causal is total, too."),
-    ] = None
-    order_topics: Annotated[
-        tuple[str, ...],
-        Flag(
-            name="--order-topic",
-            metavar="PATTERN",
-            parse=tuple,
-            help="With --order: topics numbered apart, by precedence; may be repeated. Default: /**.",
-        ),
-    ] = ()
-
-
-class _LayoutOptions(NodeOptions, frozen=True, kw_only=True):
-    """Flags of a sequencer that its layout file has, too."""
-
-    order: Annotated[
-        LayoutOrder | None, Flag(help="causal is total, too; before the file's. Default: causal.")
-    ] = None
-    data: Annotated[
-        Path | None, Flag(metavar="DIR", help="Where it keeps its state, as NAME.order. Default: nowhere.")
-    ] = None
-    service: Annotated[
-        str | None,
-        Flag(metavar="URL", help="Where events are published: there the dead are stood in for."),
-    ] = None
-
-
-class SequencerOptions(_LayoutOptions, frozen=True, kw_only=True):
-    name: Annotated[
-        Name | None, Flag(help="Which node of the layout this is. Default: s0, or the only one.")
-    ] = None
-    listen: Annotated[
-        str | None,
-        Flag(metavar="HOST:PORT", help="Port 0: any. Default: as the layout says, or 127.0.0.1:7500."),
-    ] = None
-    layout: Annotated[
-        Path | None,
-        Flag(metavar="FILE", help="Topics, servers and nodes (TOML); the same at every node."),
-    ] = None
-    topics: Annotated[
-        tuple[str, ...],
-        Flag(
-            name="--topic",
-            metavar="PATTERN",
-            parse=tuple,
-            help="Without a layout file: topics numbered apart, by precedence; may be repeated. Default: /**.",
-        ),
-    ] = ()
-
-
-class ServerTable(Options, frozen=True, kw_only=True):
-    """`[[server]]`: who numbers these topics. The order of the listing is the precedence of the topics."""
-
-    name: Name
-    topics: Annotated[tuple[str, ...], Meta(min_length=1)]
-    node: Name | None = None
-    standby: Name | None = None
-    witness: Name | None = None
-
-
-class LayoutFile(_LayoutOptions, frozen=True, kw_only=True):
-    """The same file for all nodes."""
-
-    server: Annotated[tuple[ServerTable, ...], Meta(min_length=1)]
-    nodes: dict[Name, str] | None = None

@@ -32,7 +32,8 @@ class Verb(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """No option may be empty: Typer would take an empty path for this directory."""
         given, _, _ = self.make_parser(ctx).parse_args(list(args))
-        for param in self.params:
+        params: list[Any] = self.params
+        for param in params:
             value = given.get(param.name)
             if param.param_type_name == "option" and (
                 value == "" or (isinstance(value, list) and "" in value)
@@ -101,10 +102,10 @@ def _where(error: Any, context: Any) -> str:
     if param is None and context is not None:
         param = next((one for one in context.command.params if error.param_hint in one.opts), None)
     if param is None:
-        return error.param_hint or ""
+        return str(error.param_hint or "")
     if context is not None and context.get_parameter_source(param.name).name == "ENVIRONMENT":
         automatic = f"{context.auto_envvar_prefix}_{param.name}".upper()
-        return param.envvar if param.envvar and param.envvar in os.environ else automatic
+        return str(param.envvar) if param.envvar and param.envvar in os.environ else automatic
     if param.param_type_name == "argument":
         return _argument_name(param).strip("[].")
     return max(param.opts, key=len)

@@ -42,6 +42,8 @@ ConnectTimeout = Annotated[
     float, option("--connect-timeout", min=0.1, max=3600.0, help="Seconds to wait for the broker's answer.")
 ]
 
+StopOnEof = Annotated[bool, option("--stop-on-eof", hidden=True, help="End when stdin closes.")]
+
 
 def read_token(path: Path | None) -> str:
     """The token in a file, without the line's end; empty without a file."""

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import typer
 
-from tidings.cli.shared.broker_options import LayoutFile, SequencerOptions, ServerTable
+from tidings.cli.shared.broker_settings import checked_name, tls_of
 from tidings.cli.shared.option_table import over
 from tidings.cli.shared.options import read_token
-from tidings.cli.shared.settings import checked_name, tls_of
+from tidings.cli.shared.sequencer_options import LayoutFile, SequencerOptions, ServerTable
 from tidings.core.errors import ConnectionFailed, NotYetAvailable, OrderError, ScenarioError
 from tidings.core.ordering.layout import EVERYTHING, Layout, Place, single
 from tidings.drivers.address import SEQUENCER_PORT, Address, parse_address

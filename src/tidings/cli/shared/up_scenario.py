@@ -12,7 +12,7 @@ import typer
 from tidings.cli.shared.exits import ExitCode
 from tidings.cli.shared.options import option
 from tidings.cli.shared.output import json_line, print_line, progress_bar
-from tidings.cli.sim import INT64, load, naming, print_summary, show_verdicts, verdicts
+from tidings.cli.shared.scenario_run import INT64, load, naming, print_summary, show_verdicts, verdicts
 
 ScenarioFile = Annotated[
     Path | None,

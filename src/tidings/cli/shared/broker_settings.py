@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 import typer
 
-from tidings.cli.shared.broker_options import BrokerOptions, Mode, NodeOptions
+from tidings.cli.shared.broker_options import BrokerOptions
 from tidings.cli.shared.loss import parse_loss
+from tidings.cli.shared.node_options import Mode, NodeOptions
 from tidings.cli.shared.option_table import over
 from tidings.cli.shared.options import read_token
 from tidings.core.errors import ConnectionFailed, TopicError

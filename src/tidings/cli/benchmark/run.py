@@ -9,8 +9,8 @@ import time
 from typing import Any, NamedTuple
 
 from tidings.bus.host import ApplicationHost
-from tidings.cli.shared import bench_words as words
-from tidings.cli.shared.bench_network import cpu_seconds
+from tidings.cli.benchmark import words
+from tidings.cli.benchmark.network import cpu_seconds
 from tidings.cli.shared.exits import ExitCode
 from tidings.cli.shared.output import Progress
 from tidings.core.errors import ConnectionFailed, TidingsError
@@ -47,7 +47,7 @@ class Subscribers(ChildProcess):
         self._reading: asyncio.Task[None] | None = None
 
     async def start(self, work: words.Work) -> None:
-        stdout = await self.spawn([sys.executable, "-P", "-m", "tidings.cli.shared.bench_process"])
+        stdout = await self.spawn([sys.executable, "-P", "-m", "tidings.cli.benchmark.process"])
         self._reading = asyncio.create_task(self._read(stdout))
         self.tell(words.line_of(work))
 
