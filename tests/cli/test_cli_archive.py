@@ -208,8 +208,8 @@ def test_following_an_archive(tmp_path: Path, start: Callable[..., Any]) -> None
     [
         (["get", "nowhere"], 2, "nowhere"),
         (["get", "{archive}", "--offset", "soon"], 2, "'soon' is no offset"),
-        (["get", "{archive}", "--offset", "5"], 2, "offset 5 is not there yet; the archive ends at 1"),
-        (["get", "{archive}", "--end", "9"], 2, "offset 9 is not there yet"),
+        (["get", "{archive}", "--offset", "5"], 2, "offset 5 does not exist yet; the archive ends at 1"),
+        (["get", "{archive}", "--end", "9"], 2, "offset 9 does not exist yet"),
         (["get", "{archive}", "--where", "x >"], 2, "position"),
         (["get", "{archive}", "--topic", "a"], 2, "'a'"),
         (["get", "tidings://127.0.0.1:1"], 4, "connection refused"),
@@ -284,4 +284,4 @@ def test_a_replay_that_is_cut_off_says_how_to_go_on(
     if once:
         assert "start it again as it was" in errors
     else:
-        assert re.search(r"to go on: --offset \d+\n", errors)
+        assert re.search(r"to continue, add --offset \d+\n", errors)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tidings.cli.main import run
-from tidings.cli.shared.running import SIGNALS, Terminated, raise_on_sigterm
+from tidings.cli.shared.running import SIGNALS, Terminated, raise_on_signals
 from tidings.cli.shared.running import run as run_work
 from tidings.scenarios.simulate import Simulation
 
@@ -102,7 +102,7 @@ def _handled() -> Iterator[None]:
     """As `main` has it; the test run's own handlers are back afterwards."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    raise_on_sigterm()
+    raise_on_signals()
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -121,7 +121,7 @@ def test_flags_go_before_the_file(tmp_path: Path) -> None:
     ("old", "new", "reason"),
     [
         ('q2 = "[::1]:7502"', "", r'\[nodes\] lacks q2 = "HOST:PORT"'),
-        ('q2 = "[::1]:7502"', 'q2 = "x:y"', "nodes.q2: 'x:y' is no address"),
+        ('q2 = "[::1]:7502"', 'q2 = "x:y"', "nodes.q2: 'x:y' is not an address"),
         ('q2 = "[::1]:7502"', 'q2 = "x"\nq7 = "y"', "nodes.q7: no server is at that node"),
         ('witness = "q2"', "", "a standby needs a witness"),
         ('witness = "q2"', 'witness = "q1"', "primary, standby and witness are three nodes"),
@@ -145,8 +145,8 @@ def test_a_layout_file_with_a_mistake(tmp_path: Path, old: str, new: str, reason
     [
         ({"topics": ("x",)}, "must start with '/'"),
         ({"topics": ("/x", "/x")}, "'/x' is listed twice"),
-        ({"listen": "a:b"}, "is no address"),
-        ({"service": "ftp://x"}, "is no URL of a broker"),
+        ({"listen": "a:b"}, "is not an address"),
+        ({"service": "ftp://x"}, "is not a broker's URL"),
         ({"name": "a\nb"}, "printable"),
     ],
 )
@@ -192,7 +192,7 @@ def test_brokers_are_told_of_sequencers(tmp_path: Path) -> None:
     file = written(tmp_path, 'sequencers = ["127.0.0.1:7502"]')
     assert broker_settings(BrokerOptions(), file).sequencers == (Address(port=7502),)
     assert broker_settings(BrokerOptions(sequencers=("127.0.0.1:1",)), file).sequencers == (Address(port=1),)
-    for texts, reason in ((("x:y",), "is no address"), (("x:1",) * 65, "at most 64")):
+    for texts, reason in ((("x:y",), "is not an address"), (("x:1",) * 65, "at most 64")):
         with pytest.raises(typer.BadParameter, match=reason):
             broker_settings(BrokerOptions(sequencers=texts), None)
 

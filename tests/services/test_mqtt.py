@@ -198,8 +198,8 @@ def selects(chosen: list[str], name: list[str]) -> bool:
         ("mqtts://x", "starts with mqtt://"),
         ("mqtt://:1883", "the host is missing"),
         ("mqtt://host:99999", "the port is a number"),
-        ("mqtt://host/path", "not understood"),
-        ("mqtt://host?x=1", "not understood"),
+        ("mqtt://host/path", "unexpected text after the address"),
+        ("mqtt://host?x=1", "unexpected text after the address"),
     ],
 )
 def test_bad_urls(url: str, problem: str) -> None:

@@ -169,7 +169,7 @@ def test_the_numbers_of_a_message() -> None:
         ("redis://x", "starts with nats://"),
         ("nats://", "the host is missing"),
         ("nats://host:port", "the port is a number"),
-        ("nats://host/path", "not understood"),
+        ("nats://host/path", "unexpected text after the address"),
         ("nats://[::1", "is no"),
     ],
 )

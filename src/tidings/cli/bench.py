@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidings.cli.shared.exits import ExitCode
-from tidings.cli.shared.node_options import Mode, Transport
+from tidings.cli.shared.node_options import MODES, Mode, Transport
 from tidings.cli.shared.options import (
     Json,
     Quiet,
@@ -36,21 +36,23 @@ class BenchOrder(StrEnum):
 
 BrokerUrl = Annotated[
     str | None,
-    typer.Argument(metavar="[URL]", help="A network; without, one is started.", show_default=False),
+    typer.Argument(metavar="[URL]", help="Broker to measure. Default: start a network.", show_default=False),
 ]
-Events = Annotated[int, option("--events", min=1, max=100_000_000, help="How many are published.")]
-Size = Annotated[int, option("--size", min=0, max=1_000_000, help="Bytes of payload.")]
-Subscribers = Annotated[int, option("--subscribers", min=1, max=1000, help="Each gets every event.")]
-Order = Annotated[BenchOrder, option("--order", help="Of the subscriptions.")]
+Events = Annotated[int, option("--events", metavar="N", min=1, max=100_000_000, help="Events to publish.")]
+Size = Annotated[int, option("--size", metavar="BYTES", min=0, max=1_000_000, help="Payload size.")]
+Subscribers = Annotated[
+    int, option("--subscribers", metavar="N", min=1, max=1000, help="Subscribers; each gets every event.")
+]
+Order = Annotated[BenchOrder, option("--order", help="Order of delivery.")]
 ModeFlag = Annotated[
-    Mode | None, option("--mode", help="Of the network that is started. Default: best-effort.")
+    Mode | None, option("--mode", metavar="MODE", help=f"Mode of the network to start: {MODES}.")
 ]
 Brokers = Annotated[
     int | None,
-    option("--brokers", min=1, max=200, help="Started in a row, publisher at one end. Default: 1."),
+    option("--brokers", metavar="N", min=1, max=200, help="Brokers to start, in a row. Default: 1."),
 ]
 TransportFlag = Annotated[
-    Transport | None, option("--transport", help="Of the brokers that are started. Default: tcp.")
+    Transport | None, option("--transport", help="Transport of the brokers to start. Default: tcp.")
 ]
 
 
@@ -68,7 +70,10 @@ def bench(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure events per second end to end, CPU per process and event, and latency."""
+    """Measure throughput, latency and CPU time.
+
+    Measures from the publish call to the code of the subscribers.
+    """
     from tidings.cli.benchmark.run import Load
     from tidings.cli.shared.running import run
 
@@ -76,10 +81,10 @@ def bench(
     if url is not None:
         for flag, value in started.items():
             if value is not None:
-                raise typer.BadParameter("the network of that URL has its own", param_hint=flag)
+                raise typer.BadParameter("not allowed with a URL", param_hint=flag)
     mode = mode or "best-effort"
     if transport == "udp" and mode != "best-effort":
-        raise typer.BadParameter(f"mode {mode} needs tcp", param_hint="--transport")
+        raise typer.BadParameter(f"--mode {mode} requires tcp", param_hint="--transport")
     load = Load(events, size, subscribers, order.value)
     with progress_bar("bench", quiet=quiet) as progress:
         if url is not None:

@@ -13,11 +13,20 @@ from tidings.cli.shared.output import print_line, progress_bar
 from tidings.cli.shared.scenario_run import INT64, load, naming, print_summary, show_verdicts, verdicts
 
 ScenarioPath = Annotated[
-    Path, typer.Argument(metavar="SCENARIO", help="A scenario file (TOML).", show_default=False)
+    Path, typer.Argument(metavar="SCENARIO", help="Scenario file (TOML); - is stdin.", show_default=False)
 ]
-Out = Annotated[Path, option("--out", "-o", metavar="DIR", help="Where the trace goes.", show_default=False)]
-Seed = Annotated[int | None, option("--seed", metavar="N", **INT64, help="Instead of the file's seed.")]
-Check = Annotated[bool, option("--check/--no-check", help="Check the trace against what was promised.")]
+Out = Annotated[
+    Path, option("--out", "-o", metavar="DIR", help="Directory for the trace.", show_default=False)
+]
+Seed = Annotated[
+    int | None, option("--seed", metavar="N", **INT64, help="Seed to use instead of the file's.")
+]
+Check = Annotated[
+    bool,
+    option(
+        "--check/--no-check", help="Check the trace against the guarantees; exits with 1 if one is violated."
+    ),
+]
 
 
 def sim(
@@ -28,7 +37,10 @@ def sim(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a scenario in virtual time; write DIR/*.parquet and DIR/summary.json."""
+    """Run a scenario in virtual time.
+
+    Writes the trace as DIR/*.parquet, and DIR/summary.json.
+    """
     from tidings.scenarios.simulate import run_scenario
 
     loaded = load(scenario, seed)

@@ -10,6 +10,7 @@ import typer
 
 from tidings.cli.shared.event_printer import PayloadForm, Printer
 from tidings.cli.shared.exits import ExitCode
+from tidings.cli.shared.notices import log_as_notices
 from tidings.cli.shared.options import (
     ClientName,
     ConnectTimeout,
@@ -20,7 +21,15 @@ from tidings.cli.shared.options import (
     make_bus,
 )
 from tidings.cli.shared.output import discard_output
-from tidings.cli.shared.subscription_options import Count, OrderFlag, OrderName, PayloadFlag, Timeout, Where
+from tidings.cli.shared.subscription_options import (
+    Count,
+    OrderFlag,
+    OrderName,
+    PayloadFlag,
+    Timeout,
+    Where,
+    check_patterns,
+)
 
 if TYPE_CHECKING:
     from tidings.bus.host import ApplicationHost
@@ -29,7 +38,9 @@ if TYPE_CHECKING:
 
 Topics = Annotated[
     list[str],
-    typer.Argument(metavar="TOPIC...", help="/a/b, /a/* or /a/** (the subtree).", show_default=False),
+    typer.Argument(
+        metavar="TOPIC...", help="/a/b, /a/* (one level) or /a/** (the subtree).", show_default=False
+    ),
 ]
 
 
@@ -47,16 +58,21 @@ def sub(
     connect_timeout: ConnectTimeout = 5.0,
     json: Json = False,
 ) -> None:
-    """Subscribe, and print every event on a line; until Ctrl-C, --count or --timeout."""
+    """Subscribe to topics, and print their events.
+
+    Runs until Ctrl-C, --count or --timeout.
+    """
     from tidings.cli.shared.running import Stopped, run
 
     bus = make_bus(url, name=name, token_file=token_file, tls_authority=tls_ca, timeout_s=connect_timeout)
+    check_patterns(topics, "TOPIC")
     stream = bus.subscribe(*topics, where=where, order=order.value)
     printer = Printer(payload, as_json=json)
     try:
-        run(print_events(bus, stream, printer, count, timeout))
+        with log_as_notices(as_json=json):
+            run(print_events(bus, stream, printer, count, timeout))
     except Stopped:
-        return  # somebody has seen enough
+        return  # the user has seen enough
     except BrokenPipeError:
         discard_output()
         return
@@ -69,7 +85,7 @@ async def print_events(
 ) -> None:
     """Until `count` events are printed or the time is over, which starts with the subscription."""
     async with bus, stream:
-        # On stderr, for who must not publish before.
+        # On stderr, for scripts that must not publish before.
         sys.stderr.write('{"event": "subscribed"}\n' if printer.as_json else "subscribed\n")
         sys.stderr.flush()
         try:

@@ -1,4 +1,4 @@
-"""`tidings top`: who sends how much through which broker, again and again."""
+"""`tidings top`: the traffic of brokers and sessions, refreshed every few seconds."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ if TYPE_CHECKING:
 
 Urls = Annotated[
     list[str],
-    typer.Argument(metavar="URL...", help="Brokers, or sequencers: tidings://HOST:PORT", show_default=False),
+    typer.Argument(metavar="URL...", help="Brokers or sequencers: tidings://HOST:PORT.", show_default=False),
 ]
 Interval = Annotated[
-    float, option("--interval", "-i", min=0.1, max=3600.0, help="Seconds between two looks.")
+    float,
+    option("--interval", "-i", metavar="SECONDS", min=0.1, max=3600.0, help="Time between two tables."),
 ]
-Count = Annotated[int | None, option("--count", "-n", min=1, help="End after so many tables.")]
+Count = Annotated[int | None, option("--count", "-n", metavar="N", min=1, help="Exit after N tables.")]
 Sessions = Annotated[
-    int, option("--sessions", min=0, max=10_000, help="So many sessions, those with most traffic.")
+    int,
+    option("--sessions", metavar="N", min=0, max=10_000, help="Show the N busiest sessions; 0 shows none."),
 ]
 SERVER_COLUMNS = {
     "server": "server",
@@ -58,7 +60,10 @@ def top(
     connect_timeout: ConnectTimeout = 5.0,
     json: Json = False,
 ) -> None:
-    """Show the traffic of brokers and of their sessions, again and again; until Ctrl-C or --count."""
+    """Show the traffic of brokers, live.
+
+    Runs until Ctrl-C or --count.
+    """
     from tidings.cli.shared.running import Stopped, run
 
     watched = [Watched(url, token_file, tls_ca, connect_timeout) for url in dict.fromkeys(urls)]

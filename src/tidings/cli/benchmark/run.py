@@ -61,7 +61,7 @@ class Subscribers(ChildProcess):
                 case told:
                     self.arrived = 0
                     self._told.put_nowait(told)
-        raise ConnectionFailed(f"the subscribers ended: {self.last_error_line or 'nobody knows why'}")
+        raise ConnectionFailed(f"the subscribers' process ended: {self.last_error_line or 'no reason given'}")
 
     async def next(self) -> Any:
         """What they say next; if they end instead, why."""
@@ -127,7 +127,7 @@ class Flow:
                     await self._publisher.publish_many(self._events(words.PROBE, 1))
                     await asyncio.wait({ready}, timeout=PROBE_S)
         except TimeoutError:
-            raise TimeoutError(f"no event reached all subscribers in {PROBE_TIMEOUT_S:.0f} s") from None
+            raise TimeoutError(f"no event reached all subscribers within {PROBE_TIMEOUT_S:.0f} s") from None
         finally:
             ready.cancel()
         ready.result()

@@ -108,7 +108,7 @@ def _where(error: Any, context: Any) -> str:
         return str(param.envvar) if param.envvar and param.envvar in os.environ else automatic
     if param.param_type_name == "argument":
         return _argument_name(param).strip("[].")
-    return max(param.opts, key=len)
+    return str(max(param.opts, key=len))
 
 
 def _value_problem(error: Any) -> str | None:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
 
 from tidings.cli.shared.option_table import Flag, Options
 
 MAX_DELTA = 32
+GUARANTEED = "Guaranteed mode"
+EPIDEMIC = "Epidemic mode"
+ARCHIVE = "Archive"
+SECURITY = "Security"
+"""Headings of the help."""
 
 Mode = Literal["best-effort", "guaranteed", "epidemic"]
+MODES = "best-effort, guaranteed or epidemic"
 Algorithm = Literal["auto", "none", "push", "subscriber-pull", "publisher-pull", "combined", "push+pull"]
+ALGORITHMS = ", ".join(get_args(Algorithm))
 Transport = Literal["tcp", "udp"]
 LayoutOrder = Literal["total", "causal"]
 Name = Annotated[str, Meta(min_length=1, max_length=255, extra={"printable": True})]
@@ -21,12 +28,25 @@ Name = Annotated[str, Meta(min_length=1, max_length=255, extra={"printable": Tru
 class NodeOptions(Options, frozen=True, kw_only=True):
     """What brokers and sequencers share."""
 
-    tls_cert: Annotated[Path | None, Flag(help="Certificate (PEM); needed beyond loopback.")] = None
-    tls_key: Annotated[Path | None, Flag(help="Its key (PEM).")] = None
+    tls_cert: Annotated[
+        Path | None,
+        Flag(panel=SECURITY, metavar="FILE", help="TLS certificate (PEM); required beyond loopback."),
+    ] = None
+    tls_key: Annotated[
+        Path | None, Flag(panel=SECURITY, metavar="FILE", help="Key of the certificate (PEM).")
+    ] = None
     tls_ca: Annotated[
         Path | None,
-        Flag(help="Certificates to trust (PEM); the system's without.", envvar="TIDINGS_TLS_CA"),
+        Flag(
+            panel=SECURITY,
+            metavar="FILE",
+            help="Certificates to trust (PEM). Default: the system's.",
+            envvar="TIDINGS_TLS_CA",
+        ),
     ] = None
     token_file: Annotated[
-        Path | None, Flag(help="File with the token that brokers ask for.", envvar="TIDINGS_TOKEN_FILE")
+        Path | None,
+        Flag(
+            panel=SECURITY, metavar="FILE", help="File with the network's token.", envvar="TIDINGS_TOKEN_FILE"
+        ),
     ] = None

@@ -36,5 +36,5 @@ def parse_quantity(text: str, units: dict[str, int] | dict[str, float], flag: st
     except (ValueError, KeyError):
         value = 0.0
     if not 0 < value < float(1 << 62):
-        raise typer.BadParameter(f"{text!r} is nothing like {example}", param_hint=flag)
+        raise typer.BadParameter(f"expected a value such as {example}, not {text!r}", param_hint=flag)
     return value

@@ -15,28 +15,30 @@ class _LayoutOptions(NodeOptions, frozen=True, kw_only=True):
     """Flags of a sequencer that its layout file has, too."""
 
     order: Annotated[
-        LayoutOrder | None, Flag(help="causal is total, too; before the file's. Default: causal.")
+        LayoutOrder | None,
+        Flag(help="Order to offer; causal includes total. Overrides the file. Default: causal."),
     ] = None
     data: Annotated[
-        Path | None, Flag(metavar="DIR", help="Where it keeps its state, as NAME.order. Default: nowhere.")
+        Path | None,
+        Flag(metavar="DIR", help="Directory for its state, NAME.order. Default: none, in memory."),
     ] = None
     service: Annotated[
         str | None,
-        Flag(metavar="URL", help="Where events are published: there the dead are stood in for."),
+        Flag(metavar="URL", help="Broker at which to fill the numbers of publishers that died."),
     ] = None
 
 
 class SequencerOptions(_LayoutOptions, frozen=True, kw_only=True):
     name: Annotated[
-        Name | None, Flag(help="Which node of the layout this is. Default: s0, or the only one.")
+        Name | None, Flag(metavar="NAME", help="Node of the layout to run. Default: s0, or the only one.")
     ] = None
     listen: Annotated[
         str | None,
-        Flag(metavar="HOST:PORT", help="Port 0: any. Default: as the layout says, or 127.0.0.1:7500."),
+        Flag(metavar="HOST:PORT", help="Address to listen on. Default: the layout's, or 127.0.0.1:7500."),
     ] = None
     layout: Annotated[
         Path | None,
-        Flag(metavar="FILE", help="Topics, servers and nodes (TOML); the same at every node."),
+        Flag(metavar="FILE", help="Layout file (TOML), the same for all nodes; - is stdin."),
     ] = None
     topics: Annotated[
         tuple[str, ...],
@@ -44,7 +46,7 @@ class SequencerOptions(_LayoutOptions, frozen=True, kw_only=True):
             name="--topic",
             metavar="PATTERN",
             parse=tuple,
-            help="Without a layout file: topics numbered apart, by precedence; may be repeated. Default: /**.",
+            help="Without --layout: topics with a counter of their own. Repeatable. Default: /**.",
         ),
     ] = ()
 

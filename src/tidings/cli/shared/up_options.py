@@ -7,49 +7,68 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from tidings.cli.shared.node_options import MAX_DELTA, Algorithm, LayoutOrder, Mode, Transport
+from tidings.cli.shared.node_options import (
+    ALGORITHMS,
+    EPIDEMIC,
+    GUARANTEED,
+    MAX_DELTA,
+    MODES,
+    Algorithm,
+    LayoutOrder,
+    Mode,
+    Transport,
+)
 from tidings.cli.shared.option_table import Flag, Options
 
 MAX_PORT = 65_535
+ORDER = "Order"
 
 
 class UpOptions(Options, frozen=True, kw_only=True):
     """The flags of `tidings up`. Its file says the same in tables of its own (drivers/processes/topology_file.py)."""
 
     brokers: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Flag(help="Without a file: a binary tree of so many. Default: 5.")
+        Annotated[int, Meta(ge=1)] | None, Flag(help="Start a binary tree of N brokers. Default: 5.")
     ] = None
-    transport: Annotated[Transport | None, Flag(help="Before the file's. Default: tcp.")] = None
+    transport: Annotated[Transport | None, Flag(help="Transport; overrides the file. Default: tcp.")] = None
     base_port: Annotated[
         Annotated[int, Meta(ge=1, le=MAX_PORT)] | None,
-        Flag(help="The first port; before the file's. Default: 7400."),
+        Flag(metavar="PORT", help="First port; overrides the file. Default: 7400."),
     ] = None
-    mode: Annotated[Mode | None, Flag(help="Before the file's. Default: best-effort.")] = None
+    mode: Annotated[
+        Mode | None, Flag(metavar="MODE", help=f"{MODES}; overrides the file. Default: best-effort.")
+    ] = None
     delta: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_DELTA)] | None,
-        Flag(help="Guaranteed: failed brokers in a row that are bypassed. Default: 2."),
+        Flag(panel=GUARANTEED, help="Bypass up to N failed brokers in a row. Default: 2."),
     ] = None
     data: Annotated[
         Path | None,
         Flag(
             metavar="DIR",
-            help="Guaranteed, --order: where brokers and sequencers keep their state. Default: until the end.",
+            panel=GUARANTEED,
+            help="Directory for the state, also with --order. Default: deleted on exit.",
         ),
     ] = None
     recovery: Annotated[
         Algorithm | None,
-        Flag(help="Epidemic: how what was lost is recovered; before the file's. Default: auto."),
+        Flag(
+            metavar="ALGORITHM",
+            panel=EPIDEMIC,
+            help=f"How to recover lost events: {ALGORITHMS}. Default: the file's, or auto.",
+        ),
     ] = None
     loss: Annotated[
         str | None,
         Flag(
             metavar="RATE[:BURST]",
-            help="Epidemic, for tests: lose this share of what brokers send to each other; before the file's.",
+            panel=EPIDEMIC,
+            help="Lose this share of messages between brokers, in bursts; for tests.",
         ),
     ] = None
     order: Annotated[
         LayoutOrder | None,
-        Flag(help="Run sequencers, too: a primary, a standby, a witness. causal is total, too."),
+        Flag(panel=ORDER, help="Run sequencers, too; causal order includes total order."),
     ] = None
     order_topics: Annotated[
         tuple[str, ...],
@@ -57,6 +76,7 @@ class UpOptions(Options, frozen=True, kw_only=True):
             name="--order-topic",
             metavar="PATTERN",
             parse=tuple,
-            help="With --order: topics numbered apart, by precedence; may be repeated. Default: /**.",
+            panel=ORDER,
+            help="Topics with a counter of their own. Repeatable. Default: /**.",
         ),
     ] = ()

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from tidings.core.errors import ArchiveError, BrokerAway, ConnectionFailed, WireError
+from tidings.core.errors import AddressError, ArchiveError, BrokerAway, ConnectionFailed, WireError
 from tidings.core.messages import PROTOCOL_VERSION, Hello, Message, Refused, Welcome
 from tidings.core.wire.archive_messages import (
     ArchiveCommit,
@@ -196,14 +196,14 @@ class RemoteArchive:
 
     def _broken(self, what: str) -> ConnectionFailed:
         self.close()
-        return ConnectionFailed(f"{self.url} sent what is no answer: {what}")
+        return ConnectionFailed(f"{self.url} sent an invalid answer: {what}")
 
 
 def _parse(url: str) -> tuple[Address, bool]:
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
-        raise ConnectionFailed(f"{url!r} is no URL of an archive: it starts with one of {known}")
+        raise AddressError(f"{url!r} is not an archive's URL: it must start with one of {known}")
     return parse_address(rest.rstrip("/")), SCHEMES[scheme]
 
 

@@ -115,7 +115,7 @@ class SequencerHost:
         """The nodes to dial."""
         nodes = self.layout.nodes
         if self.name not in nodes:
-            raise OrderError(f"{self.name!r} is no node of the layout; its nodes are {', '.join(nodes)}")
+            raise OrderError(f"{self.name!r} is not a node of the layout; its nodes: {', '.join(nodes)}")
         check_layout_size(self.layout)
         check_listening(self.address, "tcp", self.host.tls, self._token)
         dialled = sorted(node for node in nodes if self.name < node)
