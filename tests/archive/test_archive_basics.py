@@ -211,7 +211,7 @@ def _foreign_files(directory: Path) -> None:
 
 BAD_DIRECTORIES: dict[str, tuple[Callable[[Path], object], type[ArchiveError], str]] = {
     "a file": (Path.touch, ArchiveError, "File exists|not a directory|Not a directory"),
-    "other files": (_foreign_files, ArchiveError, "is no archive"),
+    "other files": (_foreign_files, ArchiveError, "is not an archive"),
     "a newer archive": (_newer, ArchiveError, "has format 4, this version reads format 3"),
     "another database": (_spoil(68, b"\0\0\0\1"), ArchiveCorrupt, "is not the file of an archive"),
     "no database at all": (_spoil(0, b"hello"), ArchiveCorrupt, "is not the file of an archive"),
@@ -244,7 +244,7 @@ def test_missing_segments_and_missing_directories(tmp_path: Path) -> None:
         assert not (tmp_path / "nothing").exists()
     (tmp_path / "empty").mkdir()
     for opening in (lambda path: Archive.open(path, create=False), ArchiveReader):
-        with pytest.raises(ArchiveError, match=r"is no archive: it has no archive\.sqlite"):
+        with pytest.raises(ArchiveError, match=r"is not an archive: it has no archive\.sqlite"):
             opening(tmp_path / "empty")
 
 

@@ -159,7 +159,7 @@ def test_flags_that_do_not_go_with_the_file(tmp_path: Path) -> None:
     path = written(tmp_path, FILE)
     for flags, reason in (
         ({"name": "q0", "topics": ("/x",)}, "the layout file lists the topics"),
-        ({"name": "q9"}, "'q9' is no node of the layout; its nodes are q0, q1, q2"),
+        ({"name": "q9"}, "'q9' is not a node of the layout; its nodes: q0, q1, q2"),
         ({}, "the layout has several nodes: say which this one is"),
     ):
         with pytest.raises(typer.BadParameter, match=reason):

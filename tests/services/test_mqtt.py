@@ -307,7 +307,7 @@ def test_wrong_credentials(tmp_path: Path) -> None:
         async def test() -> None:
             for user in ("", "me:secret@"):
                 with pytest.raises(
-                    tidings.ConnectionFailed, match=r"refused us: (Not authorized|Bad user)"
+                    tidings.ConnectionFailed, match=r"refused the connection: (Not authorized|Bad user)"
                 ) as caught:
                     async with mqtt_service(f"mqtt://{user}127.0.0.1:{broker.port}"):
                         pass

@@ -284,7 +284,7 @@ class Bus(ApplicationHost):
                 found = await asyncio.shield(self._status)
         except TimeoutError:
             self._status = None
-            raise ConnectionFailed("the broker did not answer the request for its status") from None
+            raise ConnectionFailed("the broker did not report its status in time") from None
         return {**found, **await self._order_status()}
 
     # --- What the session says

@@ -132,7 +132,7 @@ class RemoteArchive:
         while offset < stop:
             rows = self._answer(request, ArchiveRows)
             if rows.start != offset or not rows.rows or offset + rows.rows > stop:
-                raise self._broken(f"rows from {rows.start} where {offset} was due")
+                raise self._broken(f"rows from {rows.start}, expected {offset}")
             batch = self._decoded(rows, schema)
             offset += rows.rows
             for first in range(0, batch.num_rows, batch_rows):
@@ -145,7 +145,7 @@ class RemoteArchive:
         except pa.ArrowException as error:
             raise self._broken(f"rows from {rows.start} do not decode: {error}") from None
         if batch.num_rows != rows.rows:
-            raise self._broken(f"{batch.num_rows} rows where {rows.rows} were said")
+            raise self._broken(f"{batch.num_rows} rows, expected {rows.rows}")
         return batch
 
     # --- Messages
@@ -167,14 +167,14 @@ class RemoteArchive:
             if isinstance(message, ArchiveFailed):
                 raise FAILURES.get(message.kind, ArchiveError)(message.reason)
             if not isinstance(message, kind) or answered != request:
-                raise self._broken(f"{type(message).__name__} where {kind.__name__} was due")
+                raise self._broken(f"{type(message).__name__}, expected {kind.__name__}")
             return message
 
     def _send(self, message: Message) -> None:
         try:
             self._socket.sendall(frame(encode(message)))
         except OSError as error:
-            raise BrokerAway(f"{self.url} went away: {explain(error)}") from None
+            raise BrokerAway(f"lost the connection to {self.url}: {explain(error)}") from None
 
     def _next(self) -> Message:
         while not self._waiting:
@@ -184,14 +184,14 @@ class RemoteArchive:
                 for body in bodies:
                     self._waiting += decode(body)
             except OSError as error:
-                raise BrokerAway(f"{self.url} went away: {explain(error)}") from None
+                raise BrokerAway(f"lost the connection to {self.url}: {explain(error)}") from None
             except WireError as error:
                 raise self._broken(str(error)) from None
             if not data:
-                raise BrokerAway(f"{self.url} went away: it closed the connection")
+                raise BrokerAway(f"lost the connection to {self.url}: closed by the peer")
         message = self._waiting.popleft()
         if isinstance(message, Refused):
-            raise ConnectionFailed(f"{self.url} refused us: {message.reason}")
+            raise ConnectionFailed(f"{self.url} refused the connection: {message.reason}")
         return message
 
     def _broken(self, what: str) -> ConnectionFailed:
@@ -217,7 +217,7 @@ def open_reader(
 ) -> ArchiveReader | RemoteArchive:
     """An archive by its directory or by the URL of who keeps it."""
     if (archive is None) == (url is None):
-        raise ArchiveError("an archive is given by its directory or by a URL")
+        raise ArchiveError("give either the directory of an archive or a URL")
     if url is not None:
         return RemoteArchive(url, token=token, tls_ca=tls_ca, timeout_s=timeout_s)
     assert archive is not None
