@@ -120,9 +120,9 @@ def test_flags_go_before_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ('q2 = "[::1]:7502"', "", r'\[nodes\] lacks q2 = "HOST:PORT"'),
+        ('q2 = "[::1]:7502"', "", r'nodes: missing q2 = "HOST:PORT"'),
         ('q2 = "[::1]:7502"', 'q2 = "x:y"', "nodes.q2: 'x:y' is not an address"),
-        ('q2 = "[::1]:7502"', 'q2 = "x"\nq7 = "y"', "nodes.q7: no server is at that node"),
+        ('q2 = "[::1]:7502"', 'q2 = "x"\nq7 = "y"', "nodes.q7: no server runs on this node"),
         ('witness = "q2"', "", "a standby needs a witness"),
         ('witness = "q2"', 'witness = "q1"', "primary, standby and witness are three nodes"),
         ('"/c/*"', '"/a/**"', "'/a/\\*\\*' is listed twice: at 'high' and at 'low'"),
@@ -158,9 +158,9 @@ def test_flags_with_a_mistake(flags: dict[str, Any], reason: str) -> None:
 def test_flags_that_do_not_go_with_the_file(tmp_path: Path) -> None:
     path = written(tmp_path, FILE)
     for flags, reason in (
-        ({"name": "q0", "topics": ("/x",)}, "the layout file lists the topics"),
+        ({"name": "q0", "topics": ("/x",)}, "not allowed with --layout"),
         ({"name": "q9"}, "'q9' is not a node of the layout; its nodes: q0, q1, q2"),
-        ({}, "the layout has several nodes: say which this one is"),
+        ({}, "required, as the layout has several nodes"),
     ):
         with pytest.raises(typer.BadParameter, match=reason):
             sequencer_settings(SequencerOptions(layout=path, **flags))  # type: ignore[arg-type]
@@ -226,10 +226,10 @@ def test_up_takes_the_order_of_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        ({"order": "total"}, "in mode best-effort events may get lost"),
-        ({"order_topics": ("/a",)}, "it is for --order"),
+        ({"order": "total"}, "best-effort may lose events"),
+        ({"order_topics": ("/a",)}, "requires --order"),
         ({"order": "causal", "order_topics": ("a",)}, "must start with '/'"),
-        ({"data": Path("x")}, "it is for --mode guaranteed, or for --order"),
+        ({"data": Path("x")}, "requires --mode guaranteed or --order"),
     ],
 )
 def test_up_with_an_order_that_makes_no_sense(flags: dict[str, Any], reason: str) -> None:
@@ -270,7 +270,7 @@ def test_no_ops_without_a_service_are_told(caplog: pytest.LogCaptureFixture) -> 
     for _ in range(2):
         tell_no_service()
     assert [record.getMessage() for record in caplog.records] == [
-        "a publisher died, and subscribers may wait for its events: --service is missing"
+        "a publisher died; subscribers may wait for its events until you restart this sequencer with --service"
     ]
 
 
@@ -374,7 +374,7 @@ def test_a_sequencer_ends_at_a_signal_and_says_why_it_cannot_start(start: Start,
     assert len(other.stderr.splitlines()) == 1
     public = process_of_tidings("sequencer", TIDINGS_SEQUENCER_LISTEN="192.0.2.1:7500")
     assert public.returncode == 4
-    assert "beyond loopback it needs a TLS certificate, its key and a token" in public.stderr
+    assert "beyond loopback, a TLS certificate, its key and a token are required" in public.stderr
 
 
 class Silent(Service):

@@ -96,7 +96,7 @@ def test_a_neighbour_has_a_name_and_an_address() -> None:
         "b2": "[::1]:2@0.1",
     }
     for text in ("b1", "=127.0.0.1:1", "b1="):
-        with pytest.raises(typer.BadParameter, match="is not NAME=HOST:PORT"):
+        with pytest.raises(typer.BadParameter, match="expected NAME=HOST:PORT"):
             parse_neighbours([text])
 
 

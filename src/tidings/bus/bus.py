@@ -326,7 +326,7 @@ class Bus(ApplicationHost):
         if self._open and not self._connection_lost:
             self._connection_lost = True
             then = "" if self.connection.closed else "; reconnecting"
-            log.warning("lost the connection to broker %s: %s%s", self._session.broker, reason, then)
+            log.info("lost the connection to broker %s: %s%s", self._session.broker, reason, then)
 
     def _fail_unsure(self, reason: str) -> None:
         """What had left when the connection broke; what waits for a number has not."""

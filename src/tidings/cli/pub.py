@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidings.cli.shared.notices import log_as_notices
 from tidings.cli.shared.options import (
     ClientName,
     ConnectTimeout,
@@ -99,8 +98,7 @@ def pub(
     else:
         text = (payload or "").encode(errors="surrogateescape")
         payloads = repeated(text if file is None else read_file(file, "--file"), count or 1)
-    with log_as_notices(as_json=json):
-        run(publish_all(bus, topic, attributes, paced(payloads, rate), timeout, as_json=json))
+    run(publish_all(bus, topic, attributes, paced(payloads, rate), timeout, as_json=json))
 
 
 async def publish_all(

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from tidings.cli.shared.archive_source import ArchiveOrUrl, EndOffset, Offset, TopicPatterns, archive_source
-from tidings.cli.shared.notices import log_as_notices
 from tidings.cli.shared.options import (
     ClientName,
     ConnectTimeout,
@@ -93,8 +92,7 @@ def replay(
             progress=progress,
         )
         try:
-            with log_as_notices(as_json=json):
-                run(work.run())
+            run(work.run())
         except (Stopped, TidingsError) as error:
             if not work.begun:
                 raise

@@ -86,7 +86,7 @@ class Keeper:
             began_at = clock()
             loss = await self._last(session)
             then = "" if loss.final else "; reconnecting"
-            log.warning("lost the connection to %s: %s%s", self._server, loss.reason, then)
+            log.info("lost the connection to %s: %s%s", self._server, loss.reason, then)
             self.ready.clear()
             await self._drop()
             if loss.final:
