@@ -101,9 +101,10 @@ def test_a_help_whose_reader_is_gone(arguments: list[str]) -> None:
 def _handled() -> Iterator[None]:
     """As `main` has it; the test run's own handlers are back afterwards."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    hook = sys.unraisablehook
     raise_on_signals()
     yield
+    sys.unraisablehook = hook
     for number, handler in before.items():
         signal.signal(number, handler)
 

@@ -32,7 +32,9 @@ Leave = Annotated[
 ]
 Config = Annotated[
     Path | None,
-    option("--config", metavar="FILE", help="Read options from this TOML file; flags override it."),
+    option(
+        "--config", metavar="FILE", help="Read options from this TOML file, or stdin (-); flags override it."
+    ),
 ]
 
 

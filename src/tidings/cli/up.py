@@ -13,6 +13,7 @@ from tidings.cli.shared.exits import report
 from tidings.cli.shared.option_table import given_flags, verb
 from tidings.cli.shared.options import Json, Quiet
 from tidings.cli.shared.output import print_json, print_line, print_table
+from tidings.cli.shared.subscription_options import check_patterns
 from tidings.cli.shared.up_options import UpOptions
 from tidings.cli.shared.up_scenario import Check, Out, ScenarioFile, Seed, up_scenario
 
@@ -125,6 +126,7 @@ def make_sequencers(
     if order == "total" and mode != "guaranteed":
         reason = f"total requires --mode guaranteed, as {mode} may lose events; causal includes total order"
         raise typer.BadParameter(reason, param_hint="--order")
+    check_patterns(topics, "--order-topic")
     try:
         layout = three_nodes(topics, causal=order == "causal")
     except OrderError as error:

@@ -13,6 +13,7 @@ from tidings.cli.shared.loss import parse_loss
 from tidings.cli.shared.node_options import Mode, NodeOptions
 from tidings.cli.shared.option_table import over
 from tidings.cli.shared.options import check_name, check_tls_ca, read_token
+from tidings.cli.shared.subscription_options import check_patterns
 from tidings.core.errors import ConnectionFailed, TopicError
 from tidings.core.events.subscription import make_interest
 from tidings.core.overlay.epidemic.settings import RecoverySettings
@@ -114,6 +115,7 @@ def _archive(options: BrokerOptions) -> KeptArchive | None:
             if given:
                 raise typer.BadParameter("requires --archive", param_hint=flag)
         return None
+    check_patterns(topics, "--archive-topic")
     try:
         make_interest(topics, None)
     except TopicError as error:

@@ -103,7 +103,8 @@ def _where(error: Any, context: Any) -> str:
         param = next((one for one in context.command.params if error.param_hint in one.opts), None)
     if param is None:
         return str(error.param_hint or "")
-    if context is not None and context.get_parameter_source(param.name).name == "ENVIRONMENT":
+    source = None if context is None else context.get_parameter_source(param.name)
+    if source is not None and source.name == "ENVIRONMENT":
         automatic = f"{context.auto_envvar_prefix}_{param.name}".upper()
         return str(param.envvar) if param.envvar and param.envvar in os.environ else automatic
     if param.param_type_name == "argument":

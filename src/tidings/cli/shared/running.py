@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from threading import Timer
+from threading import Timer, main_thread
 from typing import Any, TypeVar
 
 from tidings.cli.shared.exits import ExitCode
@@ -63,7 +63,8 @@ def _raise_again(unraisable: sys.UnraisableHookArgs) -> None:
         return
     number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
     raise_on_signals()
-    Timer(RAISE_AGAIN_S, signal.raise_signal, (number,)).start()  # not here: this is no better place
+    # Not here, for this is no better place; and to the main thread, whose wait it is to interrupt.
+    Timer(RAISE_AGAIN_S, signal.pthread_kill, (main_thread().ident, number)).start()
 
 
 def end_children() -> None:
@@ -95,9 +96,12 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
     from tidings.drivers.sockets.loop import run as run_loop
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
+    watched = _until_signal(work)
     try:
-        return run_loop(_until_signal(work))
+        return run_loop(watched)
     finally:
+        for coroutine in (watched, work):  # a signal may come before they begin: then they never do
+            coroutine.close()
         # The command may go on without a loop, whose own handlers do nothing from then on.
         for number, handler in before.items():
             if handler is not None:  # else it was not Python that set it

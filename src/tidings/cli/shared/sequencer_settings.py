@@ -11,6 +11,7 @@ from tidings.cli.shared.broker_settings import tls_of
 from tidings.cli.shared.option_table import over
 from tidings.cli.shared.options import check_name, check_url, read_token
 from tidings.cli.shared.sequencer_options import LayoutFile, SequencerOptions, ServerTable
+from tidings.cli.shared.subscription_options import check_patterns
 from tidings.core.errors import ConnectionFailed, OrderError, ScenarioError
 from tidings.core.ordering.layout import EVERYTHING, Layout, ServerPlacement, single
 from tidings.drivers.address import SEQUENCER_PORT, Address, parse_address
@@ -41,6 +42,7 @@ def sequencer_settings(options: SequencerOptions) -> SequencerSettings:
                 "not allowed with --layout, which lists the topics", param_hint="--topic"
             )
         options = over(options, file, options.layout.parent)
+    check_patterns(options.topics, "--topic")
     name = check_name(_only_node(file) if options.name is None else options.name)
     layout = _layout(name, options, file)
     if name not in layout.nodes:
