@@ -281,6 +281,18 @@ def tell_every_client(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RoutingTable, "_compute", loud)
 
 
+def follow_the_newest_epoch_alone(patch: pytest.MonkeyPatch) -> None:
+    """Nobody hears of the last events of an origin that has crashed since (recovery, epidemic 8)."""
+    raise_count = HighWaters._raise
+
+    def forgetful(self: HighWaters, key: StreamKey, number: int, via: str, next_at: int) -> None:
+        for other in [other for other in self._fresh if other[:2] == key[:2] and other[2] < key[2]]:
+            del self._fresh[other]
+        raise_count(self, key, number, via, next_at)
+
+    patch.setattr(HighWaters, "_raise", forgetful)
+
+
 PLANTED: list[Plant] = [
     send_recovered_down_the_tree,
     forward_only_what_is_new_here,
@@ -319,6 +331,12 @@ def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -
     assert found is not None, f"not found in {len(SEEDS_FOR_A_BUG)} seeds"
     assert "Traceback" not in found.problems[0]
     assert replay_command(found.seed) in str(found)
+
+
+def test_the_seed_that_found_a_bug_passes_but_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_seed(306).problems == ()
+    follow_the_newest_epoch_alone(monkeypatch)
+    assert run_seed(306).problems == ("event p0:80 never came to s8#0 at b4: b3 has it",)
 
 
 # --- Memory
