@@ -431,7 +431,7 @@ def shown_of_clashing_patterns() -> dict[str, list[int]]:
 
 
 def never_widened(self: Numbering, short: bytes, now: int) -> Renamed:
-    """In place of `Numbering._name`: everyone keeps the short name. Epochs would tell them apart; the paper has none."""
+    """In place of `Numbering._name`: all keep the short name, and one epoch, for the paper has none."""
     for interest in self._sharing[short]:
         self._counts[interest].pattern = short
     return []

@@ -56,6 +56,8 @@ class RunOrdering:
         self.not_resumed: list[str] = []
         """Those that began anew after a crash."""
         self.misbehaviour: list[str] = []
+        self.lost_alone: set[str] = set()
+        """Servers whose active replica lost its disk while no standby was in step: nobody may have their state."""
         self._stamped = self._entries = 0
         self._no_ops: dict[str, dict[int, int]] = {}
         """Server -> number -> how many events they stand for; a replica that takes over says them again."""
@@ -70,6 +72,12 @@ class RunOrdering:
 
     def no_ops(self, fact: PublishNoOps) -> None:
         self._no_ops.setdefault(fact.server, {})[fact.number] = fact.count
+
+    def disk_lost(self, sequencer: Sequencer) -> None:
+        """With that its replicas, as they were then."""
+        for server, replica in sequencer.replicas.items():
+            if replica.role is Role.ACTIVE and replica.alone:
+                self.lost_alone.add(server)
 
     def role_changed(self) -> None:
         self._changes_of_role += 1
@@ -88,6 +96,18 @@ class RunOrdering:
             "broken": self.broken,
             "servers": {place.name: self._server_summary(place) for place in self.layout.servers},
         }
+
+    @property
+    def alone(self) -> list[str]:
+        """Servers that go on without their standby."""
+        return [
+            place.name
+            for place in self.layout.servers
+            if place.standby
+            and any(
+                replica.role is Role.ACTIVE and replica.alone for replica in self._replicas(place).values()
+            )
+        ]
 
     def mistaken(self, subscriber: OrderedSubscriber) -> Iterator[str]:
         """Servers that count on it for other topics than it has."""
@@ -155,7 +175,9 @@ class SimulatedSequencer:
         network.attach(self.name, broker)
 
     def _make(self, node: SimulatedNode) -> Node:
-        self._first = self._first and (self._lives == 0 or bool(node.disk))
+        if self._lives and not node.disk:
+            self._first = False
+            self._ordering.disk_lost(self.sequencer)
         store = node.open_store("sequencer")
         hosted = SequencerNode(node, self._ordering.layout, store, first=self._first)
         self.sequencer = hosted.sequencer
