@@ -82,7 +82,7 @@ def a_standby_saves_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_is_overtaken(patch: pytest.MonkeyPatch) -> None:
-    """A publisher is five seconds behind, and of two of its events the second comes before the subscription has drained."""
+    """A publisher is five seconds behind, and one of its events comes in time, before an earlier one that does not."""
     patch.setattr(order_campaign, "CUT_OFF_NS", 3_600_000_000_000)
 
 

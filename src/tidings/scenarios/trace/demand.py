@@ -119,8 +119,8 @@ def _on_their_way(coded: Coded, missing: Array, *, cut_off_ns: int | None) -> Ma
     place = index_in_sorted(streams, stream(row, event))
     last_came = np.full(len(missing), -1, dtype=np.int64)
     last_came[place >= 0] = last[place[place >= 0]]
-    excused: Mask = event > last_came
+    excused: Mask = ended[row] & (event > last_came)
     if cut_off_ns is not None:
         late = events.confirmed_at[event] - cut_off_ns >= coded.subscriptions.cancelled[row]
-        excused |= late & ~by_topic[row]
-    return excused & ended[row]
+        excused |= ended[row] & ~by_topic[row] & late
+    return excused
