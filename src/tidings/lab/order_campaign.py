@@ -4,7 +4,7 @@ Whatever happens, no two subscribers see two events in different orders, none se
 (order causal), and nothing comes twice. When all faults are over, and nothing was lost for good, every event that was
 confirmed comes to all that are owed it, every subscription is accepted, and nothing waits any more. On a guaranteed
 network that includes subscribers that were killed: they resume, unless a broker lost its disk. Every server that speaks
-has its standby in step. A seed replays its run exactly.
+has its standby in step, if its witness has its disk. A seed replays its run exactly.
 
 What may be lost for good: a server that loses its disk when no standby is in step; the order itself, if the witness
 loses its disk as well and a server counts anew; and events, over a service that loses them (`buffer_events` above 0).
@@ -141,7 +141,7 @@ def may_count_anew(simulation: Simulation) -> set[str]:
 
 
 def may_be_lost(simulation: Simulation) -> set[str]:
-    """Servers whose disk was lost when they said that no standby is in step: nobody else need have their state."""
+    """Servers whose disk was lost when no standby was in step: nobody else need have their state."""
     return set() if simulation.ordering is None else simulation.ordering.lost_alone
 
 
@@ -152,14 +152,24 @@ def without_a_voice(simulation: Simulation) -> list[str]:
     return [name for name, server in servers.items() if server["status"] != "active"]
 
 
+def out_of_step(simulation: Simulation) -> list[str]:
+    """Servers whose standby could not take over. A witness that lost its disk does not grant that any more."""
+    planned, lost = simulation.plan.ordering, forgetful(simulation)
+    if planned is None or simulation.ordering is None:
+        return []
+    without = {server.broker for server in planned.servers if server.witness in lost}
+    return [name for name in simulation.ordering.alone if name not in without]
+
+
 def unfinished(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
     """What should have come to an end."""
     excused = may_be_lost(simulation) | may_count_anew(simulation)
     silent = [name for name in without_a_voice(simulation) if name not in excused]
     if silent:
         yield f"nobody speaks for {', '.join(silent)}"
-    if simulation.ordering is not None and simulation.ordering.alone:
-        yield f"no standby is in step with {', '.join(simulation.ordering.alone)}"
+    alone = out_of_step(simulation)
+    if alone:
+        yield f"no standby is in step with {', '.join(alone)}"
     if not loses_nothing(simulation):
         return
     unanswered = writer.unanswered()

@@ -13,6 +13,7 @@ from tidings.core.ordering.layout import Layout, Place
 from tidings.core.ordering.no_ops import NoOpOutbox
 from tidings.core.ordering.replication.node import Sequencer, SequencerNode
 from tidings.core.ordering.replication.replica import Replica, Role, RoleChanged
+from tidings.core.ordering.replication.witness import Witness
 from tidings.core.ordering.server.machine import PublishNoOps
 from tidings.core.ordering.server.server import SequencerServer
 from tidings.core.ordering.subscriber import OrderedSubscriber, Patience
@@ -57,7 +58,7 @@ class RunOrdering:
         """Those that began anew after a crash."""
         self.misbehaviour: list[str] = []
         self.lost_alone: set[str] = set()
-        """Servers whose active replica lost its disk while no standby was in step: nobody may have their state."""
+        """Servers that lost their disk while no standby was in step: nobody may have their state."""
         self._stamped = self._entries = 0
         self._no_ops: dict[str, dict[int, int]] = {}
         """Server -> number -> how many events they stand for; a replica that takes over says them again."""
@@ -73,11 +74,16 @@ class RunOrdering:
     def no_ops(self, fact: PublishNoOps) -> None:
         self._no_ops.setdefault(fact.server, {})[fact.number] = fact.count
 
-    def disk_lost(self, sequencer: Sequencer) -> None:
-        """With that its replicas, as they were then."""
-        for server, replica in sequencer.replicas.items():
-            if replica.role is Role.ACTIVE and replica.alone:
-                self.lost_alone.add(server)
+    def disk_lost(self, name: str) -> None:
+        """Of that node; lost with it are servers that have no standby, or go on alone there by their witness."""
+        witnesses = {node.name: node.witness for node in self.nodes}
+        for place in self.layout.servers:
+            if place.standby:
+                is_alone = witnesses[place.witness].alone(place.name) == name
+            else:
+                is_alone = place.primary == name
+            if is_alone:
+                self.lost_alone.add(place.name)
 
     def role_changed(self) -> None:
         self._changes_of_role += 1
@@ -160,6 +166,7 @@ class SimulatedSequencer:
     ) -> None:
         self.name = order_node(broker)
         self.sequencer: Sequencer
+        self.witness: Witness
         self._session: Session
         self._broker = broker
         self._ordering = ordering
@@ -177,10 +184,10 @@ class SimulatedSequencer:
     def _make(self, node: SimulatedNode) -> Node:
         if self._lives and not node.disk:
             self._first = False
-            self._ordering.disk_lost(self.sequencer)
+            self._ordering.disk_lost(self.name)
         store = node.open_store("sequencer")
         hosted = SequencerNode(node, self._ordering.layout, store, first=self._first)
-        self.sequencer = hosted.sequencer
+        self.sequencer, self.witness = hosted.sequencer, hosted.witness
         self._session = make_client(node, self._broker, self._lives, reliable=self._reliable).session
         self._outbox = NoOpOutbox(self._ordering.layout, hosted.sequencer.no_ops_published)
         self._under_way.clear()
