@@ -18,10 +18,11 @@ from tidings.core.overlay.epidemic.cache import Cached, EventCache
 from tidings.core.overlay.epidemic.gossip import Gossip, Identity
 from tidings.core.overlay.epidemic.high_water import HighWaters
 from tidings.core.overlay.epidemic.losses import LossDetector, StreamKey
-from tidings.core.overlay.epidemic.messages import Carried, Fragment, HighWater, Lost, Range
+from tidings.core.overlay.epidemic.messages import Carried, Fragment, HighWater, Lost, Offer, Range
 from tidings.core.overlay.epidemic.tree import EpidemicTree
 from tidings.core.overlay.matching import Matcher, Selection
 from tidings.core.overlay.routing import Route, RoutingTable
+from tidings.lab import epidemic_campaign
 from tidings.lab.epidemic_campaign import main, replay_command, run_seed
 from tidings.lab.epidemic_monitor import EpidemicMonitor
 from tidings.lab.epidemic_scenarios import epidemic_scenario
@@ -337,6 +338,22 @@ def test_the_seed_that_found_a_bug_passes_but_with_it(monkeypatch: pytest.Monkey
     assert run_seed(306).problems == ()
     follow_the_newest_epoch_alone(monkeypatch)
     assert run_seed(306).problems == ("event p0:80 never came to s8#0 at b4: b3 has it",)
+
+
+def test_a_burst_that_swallows_all_digests_of_the_usual_time_is_waited_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it did once from b3 to b0 in this seed, 23 of them: one every third second."""
+    on_offer, usual_ns = Gossip.on_offer, 82_000_000_000
+
+    def swallowed(self: Gossip, sender: str, message: Offer) -> None:
+        if self.port.now > usual_ns:
+            on_offer(self, sender, message)
+
+    monkeypatch.setattr(Gossip, "on_offer", swallowed)
+    assert run_seed(375).problems == ()
+    monkeypatch.setattr(epidemic_campaign, "patience", lambda simulation: 1)
+    assert run_seed(375).problems
 
 
 # --- Memory

@@ -77,7 +77,7 @@ def never_in_step(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_standby_saves_all(patch: pytest.MonkeyPatch) -> None:
-    """The server lost its disk in its first half second, before its standby was in step: nobody else knew its state."""
+    """The server lost its disk in its first second, before its standby was in step: nobody else knew its state."""
     patch.setattr(order_campaign, "may_be_lost", lambda simulation: set())
 
 
@@ -99,6 +99,7 @@ def one_look(patch: pytest.MonkeyPatch) -> None:
         (7071, one_look),
         (7936, full_of_what_is_far_ahead),
         (8207, left_at_once),
+        (8346, a_standby_saves_all),
         (8415, nothing_is_overtaken),
         (9413, a_standby_saves_all),
         (9413, never_in_step),
