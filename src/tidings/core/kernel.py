@@ -54,8 +54,8 @@ class Port(Protocol):
     def cancel_timer(self, name: TimerName) -> None:
         """Forget the timer; unknown names are ignored."""
 
-    def emit(self, fact: object) -> None:
-        """Hand a fact (core/facts.py) to whoever drives this node."""
+    def emit(self, output: object) -> None:
+        """Hand a fact or a command (core/facts.py) to whoever drives this node."""
 
 
 class Part:

@@ -6,6 +6,7 @@ with what its disk would hold. The numbers of the summary come from the trace, n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 from msgspec import structs
@@ -19,7 +20,7 @@ from tidings.core.structures.recent_ids import RecentIds
 from tidings.scenarios.file.expand import PlannedSubscriber
 from tidings.scenarios.file.ordering import ORDERS
 from tidings.scenarios.live import facts as words
-from tidings.scenarios.live.facts import Held, SubscriberWork
+from tidings.scenarios.live.facts import KeptSubscription, SubscriberWork
 from tidings.scenarios.trace.writer import TraceWriter
 
 NEVER = 2**63 - 1
@@ -44,14 +45,14 @@ class Account:
         return self.accepted_ns != NEVER and not self.ended
 
     @property
-    def held(self) -> Held:
+    def held(self) -> KeptSubscription:
         cancelled_ns = None if self.cancelled_ns == NEVER else self.cancelled_ns
         request = self.request
         accepted = self.accepted_ns != NEVER
-        return Held(request.subscription, request.topics, request.at_ns, accepted, cancelled_ns)
+        return KeptSubscription(request.subscription, request.topics, request.at_ns, accepted, cancelled_ns)
 
 
-class Subscriber:
+class SubscriberProgress:
     """One subscriber of the plan, and how far it has come."""
 
     def __init__(self, plan: PlannedSubscriber, *, kept: bool) -> None:
@@ -118,7 +119,7 @@ class Subscriber:
         return self.plan.timeline[self.steps - 1].topics if self.steps > self.broken_after else None
 
 
-class Ledger:
+class RunLedger:
     """`keeps`: brokers keep the subscriptions of clients that are down. `resumes`: so do those who give the order."""
 
     def __init__(
@@ -130,7 +131,7 @@ class Ledger:
         resumes: bool = False,
     ) -> None:
         self.subscribers = {
-            plan.name: Subscriber(plan, kept=resumes if plan.order in ORDERS else keeps)
+            plan.name: SubscriberProgress(plan, kept=resumes if plan.order in ORDERS else keeps)
             for plan in subscribers
         }
         self.missed = 0
@@ -144,8 +145,11 @@ class Ledger:
         self._unconfirmed: set[str] = set()
         self._unaccepted: set[tuple[str, str]] = set()
         self._events: list[tuple[str, dict[str, Scalar], int]] = []
-        self._owed: dict[tuple[str, str], int] | None = None
-        """By subscription; None: to be counted again."""
+        self._owed: dict[tuple[str, str], int] = {}
+        """By subscription, of the first `_counted` events."""
+        self._counted = 0
+        self._index: InterestIndex[tuple[str, str]] | None = None
+        """Of the subscriptions that something is owed to; None: to be made, and all to be counted again."""
 
     @property
     def under_way(self) -> bool:
@@ -155,57 +159,71 @@ class Ledger:
         """
         if self._unconfirmed or self._unaccepted:
             return True
-        if self._owed is None:
-            self._owed = self._count_owed()
-        return any(self._account(*key).arrived < owed for key, owed in self._owed.items())
+        return any(self._account(*key).arrived < owed for key, owed in self._count_owed().items())
+
+    @property
+    def published(self) -> int:
+        return len(self._events)
+
+    def progress(self) -> dict[str, tuple[int, int]]:
+        """How many events each subscriber is owed so far, and how many of these it has."""
+        found = dict.fromkeys(self.subscribers, (0, 0))
+        for (name, subscription), more in self._count_owed().items():
+            owed, arrived = found[name]
+            found[name] = owed + more, arrived + self._account(name, subscription).arrived
+        return found
 
     def _count_owed(self) -> dict[tuple[str, str], int]:
-        accounts = {
-            (name, account.request.subscription): account
-            for name, subscriber in self.subscribers.items()
-            for account in subscriber.accounts.values()
-            if account.open
-        }
-        index: InterestIndex[tuple[str, str]] = InterestIndex()
-        for key, account in accounts.items():
-            index.add(key, account.interest.topics, account.interest.pattern)
-        owed = dict.fromkeys(accounts, 0)
-        for topic, attributes, at_ns in self._events:
-            for key in index.match(topic, partial(dict, attributes)):
-                owed[key] += accounts[key].accepted_ns <= at_ns < accounts[key].cancelled_ns
-        return owed
+        if self._index is None:
+            self._index = InterestIndex()
+            self._owed, self._counted = {}, 0
+            for key, account in self._open_accounts():
+                self._index.add(key, account.interest.topics, account.interest.pattern)
+                self._owed[key] = 0
+        for topic, attributes, at_ns in self._events[self._counted :]:
+            for key in self._index.match(topic, partial(dict, attributes)):
+                account = self._account(*key)
+                self._owed[key] += account.accepted_ns <= at_ns < account.cancelled_ns
+        self._counted = len(self._events)
+        return self._owed
+
+    def _open_accounts(self) -> Iterator[tuple[tuple[str, str], Account]]:
+        for name, subscriber in self.subscribers.items():
+            for account in subscriber.accounts.values():
+                if account.open:
+                    yield (name, account.request.subscription), account
 
     def _account(self, subscriber: str, subscription: str) -> Account:
         return self.subscribers[subscriber].accounts[subscription]
 
     # --- What is reported
 
-    def take(self, fact: words.Fact) -> None:
+    def take(self, fact: words.Report) -> None:
         match fact:
-            case words.Delivered():
+            case words.DeliveredReport():
                 self._on_delivered(fact)
-            case words.Published():
+            case words.PublishedReport():
                 self._on_published(fact)
             case words.Confirmed(source, first, last, at_ns):
                 for sequence in range(first, last + 1):
                     self._writer.confirmed(f"{source}:{sequence}", at_ns)
                     self._unconfirmed.discard(f"{source}:{sequence}")
-            case words.Missed(first=first, last=last):
+            case words.MissedReport(first=first, last=last):
                 self.missed += last - first + 1
             case words.StepTaken(subscriber):
                 self.subscribers[subscriber].steps += 1
-            case words.Stamped(entries):
+            case words.StampedReport(entries):
                 self.stamped += 1
                 self.stamp_entries += entries
-            case words.Entries(subscriber, names):
+            case words.EntriesReport(subscriber, names):
                 self.subscribers[subscriber].entries = names
             case words.Broken(subscriber, reason):
                 self.broken.append(f"{subscriber}: {reason}")
                 known = self.subscribers[subscriber]
                 known.broken_after, known.forgotten, known.reached = known.steps, len(known.accounts), None
-            case words.Failed(reason):
+            case words.FailedReport(reason):
                 raise ScenarioError(reason)
-            case words.Ready():
+            case words.ReadyReport():
                 pass
             case _:
                 self._on_subscription(fact)
@@ -219,7 +237,7 @@ class Ledger:
                 self._on_subscription(words.Cancelled(name, subscription, at_ns))
             self._on_subscription(words.Ended(name, subscription))
 
-    def _on_published(self, fact: words.Published) -> None:
+    def _on_published(self, fact: words.PublishedReport) -> None:
         event_id = f"{fact.source}:{fact.sequence}"
         attributes: dict[str, Scalar] = {**fact.attributes}
         self._writer.published(
@@ -227,10 +245,9 @@ class Ledger:
         )
         self._unconfirmed.add(event_id)
         self._events.append((fact.topic, attributes, fact.at_ns))
-        self._owed = None
 
-    def _on_subscription(self, fact: words.Fact) -> None:
-        self._owed = None
+    def _on_subscription(self, fact: words.Report) -> None:
+        self._index = None
         match fact:
             case words.Requested():
                 self._on_requested(fact)
@@ -261,7 +278,7 @@ class Ledger:
             plan.name, fact.subscription, fact.topics, plan.filter, plan.order, fact.at_ns
         )
 
-    def _on_delivered(self, fact: words.Delivered) -> None:
+    def _on_delivered(self, fact: words.DeliveredReport) -> None:
         subscriber = self.subscribers[fact.subscriber]
         event_id = f"{fact.source}:{fact.sequence}"
         self._note_reached(fact.subscriber, fact.reached)

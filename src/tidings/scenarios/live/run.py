@@ -26,7 +26,7 @@ from tidings.drivers.address import Address
 from tidings.drivers.processes.brokers import BrokerNetwork, BrokerProcess, EpidemicNetwork, GuaranteedNetwork
 from tidings.drivers.processes.topology_file import check_size
 from tidings.drivers.sockets.guaranteed import store_path
-from tidings.scenarios.file.expand import Plan, PlannedFault, expand
+from tidings.scenarios.file.expand import PlannedFault, RunPlan, expand
 from tidings.scenarios.file.order_nodes import host_of, order_node
 from tidings.scenarios.file.schema import (
     LinkFault,
@@ -36,14 +36,15 @@ from tidings.scenarios.file.schema import (
     Scenario,
     SlowFault,
 )
-from tidings.scenarios.live.facts import Go, Interval, PublisherWork, Work
-from tidings.scenarios.live.ledger import Ledger
+from tidings.scenarios.live.facts import ClientWork, Go, Interval, PublisherWork
+from tidings.scenarios.live.ledger import RunLedger
+from tidings.scenarios.live.observer import Observer
 from tidings.scenarios.live.processes import (
-    Cast,
     ClientMember,
     ClientProcess,
+    ProcessFactory,
+    ProcessGroup,
     ServerMember,
-    Stage,
     client_groups,
     struck_nodes,
 )
@@ -70,7 +71,7 @@ Notice = Callable[[str], None]
 # --- What wall time cannot do
 
 
-def check_wall_time(plan: Plan, notice: Notice) -> None:
+def check_wall_time(plan: RunPlan, notice: Notice) -> None:
     """ScenarioError, naming the key, where the scenario asks for what only virtual time has."""
     check_available(plan)
     scenario = plan.scenario
@@ -113,14 +114,20 @@ class Conductor:
     """Starts everybody, keeps time, strikes with faults, and takes down what is reported."""
 
     def __init__(
-        self, plan: Plan, writer: TraceWriter, data: Path, progress: Progress, stage: Stage | None = None
+        self,
+        plan: RunPlan,
+        writer: TraceWriter,
+        data: Path,
+        progress: Progress,
+        stage: ProcessFactory | None = None,
+        observer: Observer | None = None,
     ) -> None:
         scenario = plan.scenario
         self.plan = plan
         self.writer = writer
         self.guaranteed = scenario.overlay.mode == "guaranteed"
         patient = plan.ordering is not None and not plan.ordering.buffer_events
-        self.ledger = Ledger(
+        self.ledger = RunLedger(
             writer, plan.subscribers, keeps=self.guaranteed, resumes=self.guaranteed and patient
         )
         self.duration_ns = nanoseconds(scenario.duration_s)
@@ -128,16 +135,17 @@ class Conductor:
         self.settled_ns = 0
         self.ended_ns = 0
         self._progress = progress
+        self._observer = observer or Observer()
         self._go: Go | None = None
         self._lives: dict[str, int] = {}
         self._data = data
-        self._stage = stage or Stage()
+        self._stage = stage or ProcessFactory()
         brokers = () if plan.ordering is None else plan.ordering.brokers
         addresses = self._stage.addresses([*plan.topology.brokers, *map(order_node, brokers)])
         self._network = self._make_network(addresses)
         self.ordering = self._make_ordering(addresses)
         self._tasks: asyncio.TaskGroup
-        self._cast: Cast
+        self._cast: ProcessGroup
 
     def _make_network(self, addresses: Mapping[str, Address]) -> BrokerNetwork:
         topology, overlay = self.plan.topology, self.plan.scenario.overlay
@@ -166,15 +174,17 @@ class Conductor:
                 self._tasks = tasks
                 self._cast = self._make_cast(tasks)
                 stack.push_async_callback(self._cast.stop)
-                await self._start()
-                await self._course()
+                await self._start_servers()
+                async with self._observer.beside(*self._reachable()):
+                    await self._start_clients()
+                    await self._course()
                 await self._write_traffic()
                 await self._cast.leave()
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None  # the others are its consequences
         write_nodes(self.plan, self.writer)
 
-    def _make_cast(self, tasks: asyncio.TaskGroup) -> Cast:
+    def _make_cast(self, tasks: asyncio.TaskGroup) -> ProcessGroup:
         servers = {
             name: ServerMember(process, tasks.create_task, self._stage, partial(self._lose_disk, name))
             for name, process in self._network.brokers.items()
@@ -191,7 +201,7 @@ class Conductor:
             process = ClientProcess(label, self.ledger.take)
             process.prefix = self._stage.prefix(label)
             clients |= dict.fromkeys(names, self._make_member(process, names, tasks))
-        return Cast(servers, clients, Neighbours(self.plan))
+        return ProcessGroup(servers, clients, Neighbours(self.plan))
 
     def _make_member(
         self, process: ClientProcess, names: tuple[str, ...], tasks: asyncio.TaskGroup
@@ -208,7 +218,7 @@ class Conductor:
             if path.name.startswith(store):  # with its journals
                 path.unlink()
 
-    def _work_maker(self, names: tuple[str, ...]) -> Callable[[bool], Work]:
+    def _work_maker(self, names: tuple[str, ...]) -> Callable[[bool], ClientWork]:
         """What the clients of that process are to do, asked for whenever it starts."""
         chosen = frozenset(names)
         publishers = [plan for plan in self.plan.publishers if plan.name in chosen]
@@ -217,12 +227,12 @@ class Conductor:
         ]
         addresses = {name: broker.address for name, broker in self._network.brokers.items()}
 
-        def make(keeps_state: bool) -> Work:
+        def make(keeps_state: bool) -> ClientWork:
             works = tuple(
                 PublisherWork(plan, self._absences(plan.name), self._life_of(plan.name))
                 for plan in publishers
             )
-            return Work(
+            return ClientWork(
                 self.plan.scenario.seed,
                 self.duration_ns,
                 addresses,
@@ -249,10 +259,16 @@ class Conductor:
 
     # --- Its phases
 
-    async def _start(self) -> None:
+    async def _start_servers(self) -> None:
         await asyncio.gather(*(member.start() for member in self._cast.servers.values()))
         if self._stage.reachable:
             await self._until_linked()
+
+    def _reachable(self) -> tuple[dict[str, str], list[str]]:
+        brokers = {name: broker.url for name, broker in self._network.brokers.items()}
+        return brokers, [] if self.ordering is None else list(map(str, self.ordering.work.nodes.values()))
+
+    async def _start_clients(self) -> None:
         members = dict.fromkeys(self._cast.clients.values())
         await asyncio.gather(*(member.start() for member in members))
         try:
@@ -263,6 +279,7 @@ class Conductor:
         self._go = Go(time_ns() + START_IN_NS, monotonic_ns() + START_IN_NS)
         for member in members:
             member.client.tell(msgspec.json.encode(self._go) + b"\n")
+        self._observer.on_start(self.ledger)
 
     async def _until_linked(self) -> None:
         """The scenario starts with a network that stands; how long its processes take to start is not in it."""
@@ -282,8 +299,10 @@ class Conductor:
             await self._tick()
         await asyncio.gather(*strikes)
         began_ns = self._now
+        self._observer.on_published(began_ns)
         await self._settle(began_ns)
         self.ended_ns = self._now
+        self._observer.on_settled(self.ended_ns)
         self.settled_ns = self.ended_ns - began_ns
 
     async def _settle(self, began_ns: int) -> None:
@@ -299,9 +318,12 @@ class Conductor:
         await self._until(planned.at_s)
         await self._cast.begin(planned)
         began_ns = self._now
+        self._observer.on_fault(planned, began_ns)
         await self._until(planned.until_s)
         await self._cast.end(planned)
-        self.writer.faults(planned.kind, planned.target, began_ns, self._now)
+        ended_ns = self._now
+        self.writer.faults(planned.kind, planned.target, began_ns, ended_ns)
+        self._observer.on_repair(planned, ended_ns)
 
     @property
     def _now(self) -> int:
@@ -313,6 +335,7 @@ class Conductor:
 
     async def _tick(self) -> None:
         await asyncio.sleep(TICK_S)
+        self._observer.on_tick(self._now)
         self._progress(max(0.0, min(1.0, self._now / (self.duration_ns + self.settle_ns))))
 
     # --- What else is in the trace
@@ -359,14 +382,19 @@ async def status_of(broker: BrokerProcess) -> dict[str, Any]:
 
 
 async def run_live(
-    scenario: Scenario, out: Path, progress: Progress, notice: Notice, stage: Stage | None = None
+    scenario: Scenario,
+    out: Path,
+    progress: Progress,
+    notice: Notice,
+    stage: ProcessFactory | None = None,
+    observer: Observer | None = None,
 ) -> dict[str, Any]:
     """Runs the scenario in wall time, writes `out/*.parquet` and `out/summary.json`, returns the summary."""
     plan = expand(scenario)
     check_wall_time(plan, notice)
     began_at = perf_counter()
     with tempfile.TemporaryDirectory(prefix="tidings-up-") as data, TraceWriter(out) as writer:
-        conductor = Conductor(plan, writer, Path(data), progress, stage)
+        conductor = Conductor(plan, writer, Path(data), progress, stage, observer)
         await conductor.run()
     summary = summarise(conductor, out)
     summary["wall_s"] = round(perf_counter() - began_at, 3)

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from tidings.core.filters.language.predicates import Kind
+from tidings.core.filters.language.predicates import ValueKind
 from tidings.core.filters.matching.bit_rows import BitRows, decode, set_bits
 from tidings.core.filters.matching.value_domain import Domain, Shape
 
-MAX_CUTS = {Kind.NUMBER: 64, Kind.STRING: 128, Kind.BYTES: 128, Kind.BOOLEAN: 2}
+MAX_CUTS = {ValueKind.NUMBER: 64, ValueKind.STRING: 128, ValueKind.BYTES: 128, ValueKind.BOOLEAN: 2}
 """Doubts about numbers are resolved in bulk with their bounds; about texts, one by one, so these get more cuts."""
 
 MIN_DOUBTS = 24
@@ -27,11 +27,11 @@ MIN_DOUBTS = 24
 UNASKED_ROW = 0
 """The row of values of a kind that no constraint asks for."""
 
-TYPES_OF_KIND: dict[Kind, tuple[type, ...]] = {
-    Kind.NUMBER: (int, float),
-    Kind.STRING: (str,),
-    Kind.BOOLEAN: (bool,),
-    Kind.BYTES: (bytes,),
+TYPES_OF_KIND: dict[ValueKind, tuple[type, ...]] = {
+    ValueKind.NUMBER: (int, float),
+    ValueKind.STRING: (str,),
+    ValueKind.BOOLEAN: (bool,),
+    ValueKind.BYTES: (bytes,),
 }
 
 
@@ -47,7 +47,7 @@ class AttributeTable:
         self._shape_at = shape_at
         self._cut_above: dict[int, int] = {}
 
-    def add(self, slot: int, kind: Kind, shape: Shape) -> None:
+    def add(self, slot: int, kind: ValueKind, shape: Shape) -> None:
         domain = self.domain(kind)
         regions, doubts = domain.judge(shape)
         possible = domain.rows_of(regions)
@@ -63,7 +63,7 @@ class AttributeTable:
         """A slot that wants no value at all."""
         self.rows.set_column(slot, [], [])
 
-    def domain(self, kind: Kind) -> Domain:
+    def domain(self, kind: ValueKind) -> Domain:
         types = TYPES_OF_KIND[kind]
         domain = self.domains.get(types[0])
         if domain is None:

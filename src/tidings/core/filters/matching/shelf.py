@@ -23,14 +23,14 @@ class Shelf:
     def __init__(self, key: ShelfKey | None) -> None:
         self.key = key
         self.size = 0
-        self.members: list[Member] | None = None if key is None else []
+        self.members: list[IndexedConjunct] | None = None if key is None else []
         self.pages: Slots = np.zeros(0, np.int64)
         self.spare_pages: list[int] = []
         """Reserved beside the last page, and not yet among `pages`."""
         self.free_slots: list[int] = []
 
 
-class Member:
+class IndexedConjunct:
     """One conjunct of an index, with the number that matching reports for it; no `slot` outside a store."""
 
     __slots__ = ("check", "conjunct", "label", "shelf", "slot")

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from tidings.core.filters.language.evaluate import compile_conjunct
-from tidings.core.filters.language.predicates import Conjunct, Constraint, Kind, Scalar, is_plain
+from tidings.core.filters.language.predicates import Conjunct, Constraint, Scalar, ValueKind, is_plain
 from tidings.core.filters.matching.attribute_table import TYPES_OF_KIND
 from tidings.core.filters.matching.bit_rows import Slots
-from tidings.core.filters.matching.shelf import Member, Shelf, ShelfKey
+from tidings.core.filters.matching.shelf import IndexedConjunct, Shelf, ShelfKey
 from tidings.core.filters.matching.slot_store import SlotStore
 
 SHELF_LIST_LIMIT = 8
@@ -49,7 +49,7 @@ class ShelfIndex:
         self._common = Shelf(None)
         self._common.members = []
         self._shelves: dict[str, dict[type, dict[Any, Shelf]]] = {}
-        self._compiled: dict[Member, None] = {}
+        self._compiled: dict[IndexedConjunct, None] = {}
         self._size = 0
 
     def __len__(self) -> int:
@@ -59,7 +59,7 @@ class ShelfIndex:
     def size_bytes(self) -> int:
         return self._store.size_bytes
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[IndexedConjunct]:
         yield from self._common.members or ()
         for by_type in self._shelves.values():
             for value_type, by_value in by_type.items():
@@ -68,12 +68,12 @@ class ShelfIndex:
                         yield from shelf.members or ()
         yield from filter(None, self._store.members)
 
-    def add(self, member: Member) -> None:
+    def add(self, member: IndexedConjunct) -> None:
         member.shelf = self._shelf_for(member.conjunct)
         self._size += 1
         self._put(member)
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: IndexedConjunct) -> None:
         self._size -= 1
         shelf = member.shelf
         shelf.size -= 1
@@ -88,7 +88,7 @@ class ShelfIndex:
         self._compiled.pop(member, None)
         member.shelf, member.check = NOWHERE, None
 
-    def relabel(self, member: Member) -> None:
+    def relabel(self, member: IndexedConjunct) -> None:
         if member.slot is not None:
             self._store.labels[member.slot] = member.label
 
@@ -117,7 +117,7 @@ class ShelfIndex:
             members = [self._store.members[slot] for slot in doubtful.tolist()]
             found += [member.label for member in members if self._holds(member, attributes)]
 
-    def _holds(self, member: Member, attributes: Mapping[str, Scalar]) -> bool:
+    def _holds(self, member: IndexedConjunct, attributes: Mapping[str, Scalar]) -> bool:
         check = member.check
         if check is None:
             if len(self._compiled) >= COMPILED_LIMIT:  # compiled conjuncts are larger than their bits
@@ -164,7 +164,7 @@ class ShelfIndex:
         if not any(by_type.values()):
             del self._shelves[name]
 
-    def _put(self, member: Member) -> None:
+    def _put(self, member: IndexedConjunct) -> None:
         shelf = member.shelf
         shelf.size += 1
         if shelf.members is not None:
@@ -196,7 +196,7 @@ class ShelfIndex:
             for member in members:
                 self._fill_slot(member)
 
-    def _fill_slot(self, member: Member) -> None:
+    def _fill_slot(self, member: IndexedConjunct) -> None:
         shelf = member.shelf
         if not shelf.free_slots:
             page = self._new_page(shelf)
@@ -212,7 +212,7 @@ class ShelfIndex:
             shelf.spare_pages = self._store.new_pages(min(len(shelf.pages) + 1, PAGE_RUN))
         return shelf.spare_pages.pop()
 
-    def _clear_slot(self, shelf: Shelf, member: Member) -> None:
+    def _clear_slot(self, shelf: Shelf, member: IndexedConjunct) -> None:
         shelf.free_slots.append(self._store.vacate(member))
 
 
@@ -225,6 +225,12 @@ def _is_wasteful(shelf: Shelf) -> bool:
 def _access_key(constraint: Constraint) -> ShelfKey | None:
     """What a conjunct with this constraint can hang on: one value, and not just true or false."""
     values, kind = constraint.values, constraint.kind
-    if values is None or len(values) != 1 or kind is None or kind is Kind.BOOLEAN or not is_plain(values[0]):
+    if (
+        values is None
+        or len(values) != 1
+        or kind is None
+        or kind is ValueKind.BOOLEAN
+        or not is_plain(values[0])
+    ):
         return None
     return (constraint.attribute, TYPES_OF_KIND[kind][0], values[0])
