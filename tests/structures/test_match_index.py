@@ -37,7 +37,7 @@ from tidings.core.filters.matching import (
     box_index,
     conjunct_index,
     match_index,
-    shelf_index,
+    paged_index,
     slot_store,
 )
 from tidings.core.filters.matching.box_index import Box, BoxIndex
@@ -76,11 +76,11 @@ def small_limits() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attribute_table, "MAX_CUTS", dict.fromkeys(Kind, 4))
         patch.setattr(attribute_table, "MIN_DOUBTS", 2)
-        patch.setattr(shelf_index, "SHELF_LIST_LIMIT", 3)
-        patch.setattr(shelf_index, "SHELF_LIST_AGAIN", 1)
-        patch.setattr(shelf_index, "SHELF_FEW", 2)
-        patch.setattr(shelf_index, "COMMON_CHEAP", 12)
-        patch.setattr(shelf_index, "COMPILED_LIMIT", 8)
+        patch.setattr(paged_index, "SHELF_LIST_LIMIT", 3)
+        patch.setattr(paged_index, "SHELF_LIST_AGAIN", 1)
+        patch.setattr(paged_index, "SHELF_FEW", 2)
+        patch.setattr(paged_index, "COMMON_CHEAP", 12)
+        patch.setattr(paged_index, "COMPILED_LIMIT", 8)
         patch.setattr(slot_store, "NARROW_FROM_WORDS", 2)
         patch.setattr(slot_store, "ROWS_BEFORE_NARROWING", 1)
         patch.setattr(slot_store, "ABSENCE_ROWS", 2)

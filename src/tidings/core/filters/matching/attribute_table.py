@@ -16,7 +16,9 @@ import numpy as np
 
 from tidings.core.filters.language.predicates import Kind
 from tidings.core.filters.matching.bit_rows import BitRows, decode, set_bits
-from tidings.core.filters.matching.value_domain import Domain, Shape
+from tidings.core.filters.matching.shapes import Shape
+from tidings.core.filters.matching.shelf import TYPES_OF_KIND
+from tidings.core.filters.matching.value_domain import Domain
 
 MAX_CUTS = {Kind.NUMBER: 64, Kind.STRING: 128, Kind.BYTES: 128, Kind.BOOLEAN: 2}
 """Doubts about numbers are resolved in bulk with their bounds; about texts, one by one, so these get more cuts."""
@@ -26,13 +28,6 @@ MIN_DOUBTS = 24
 
 UNASKED_ROW = 0
 """The row of values of a kind that no constraint asks for."""
-
-TYPES_OF_KIND: dict[Kind, tuple[type, ...]] = {
-    Kind.NUMBER: (int, float),
-    Kind.STRING: (str,),
-    Kind.BOOLEAN: (bool,),
-    Kind.BYTES: (bytes,),
-}
 
 
 class AttributeTable:
