@@ -42,6 +42,7 @@ from tidings.core.filters.matching import (
 )
 from tidings.core.filters.matching.box_index import Box, BoxIndex
 from tidings.core.filters.matching.event_values import exact_attributes
+from tidings.core.filters.matching.listed_conjuncts import KeyList, ListedConjuncts
 from tidings.core.filters.matching.match_index import MatchIndex
 
 NAMES = ("a", "b", "c", "d")
@@ -189,6 +190,22 @@ class Matching(RuleBasedStateMachine):
         assert all(key in self.index for key in self.twin)
 
 
+def listed_index() -> MatchIndex[int]:
+    """As it is where numpy is not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(match_index, "_parts", lambda: (ListedConjuncts(), KeyList()))
+        return MatchIndex()
+
+
+class MatchingWithoutNumpy(Matching):
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = listed_index()
+
+
+TestMatchingWithoutNumpy = MatchingWithoutNumpy.TestCase
+TestMatchingWithoutNumpy.settings = settings(max_examples=examples(30), stateful_step_count=20)
+
 TestMatching = Matching.TestCase
 TestMatching.settings = settings(max_examples=examples(30), stateful_step_count=20)
 
@@ -237,6 +254,23 @@ def test_thousands_of_filters_in_many_pages_agree(absence_rows: int, monkeypatch
         if n % 5 == 4:
             event = {"d": n % 19, "a": n % 10}
         assert index.match(event) == [key for key, pattern in twin.items() if pattern.matches(event)]
+
+
+def test_without_numpy_thousands_of_filters_agree_with_it() -> None:
+    index, listed = MatchIndex[int](), listed_index()
+    for key in range(3_000):
+        for each in (index, listed):
+            each.add(key, many_filters(key))
+    for number in range(40):
+        event = {"a": number % 7, "b": number * 5 % 43, "c": f"{'abc'[number % 3]}{number % 12}", "e": number % 6}
+        assert listed.match(event) == index.match(event)
+    for key in range(0, 3_000, 3):
+        index.remove(key)
+        listed.remove(key)
+    event = {"a": 3, "b": 5, "c": "b4"}
+    assert listed.match(event) == index.match(event)
+    assert index.match(event)
+    assert listed.size_bytes == 0
 
 
 def test_a_key_is_added_once_and_removed_once() -> None:
