@@ -20,8 +20,8 @@ demo: setup     ## run a network, break it, see what arrived
 
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: compiled, each starts in half a second less
 PYTEST := $(BIN)/python -m pytest -n 4 --dist loadgroup
-PURE := $(addprefix tests/,model structures wire trace scenario protocol)
-quick: setup    ## within a minute: model, structures, wire, trace, scenario and protocol, with few examples, to the first failure
+PURE := tests/core tests/scenarios/file tests/scenarios/trace
+quick: setup    ## within a minute: the pure core, scenario files and traces, with few examples, to the first failure
 	@TIDINGS_TESTS=quick $(PYTEST) -n 2 -q -x -m "not spark and not slow and not campaign" $(PURE)
 
 test: setup     ## every test; more seeds and examples of them are in `campaign`

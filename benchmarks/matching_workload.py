@@ -14,7 +14,7 @@ import numpy as np
 
 from tidings.core.filters.language.filter import Pattern
 from tidings.core.filters.language.like import Like
-from tidings.core.filters.language.predicates import Conjunct, Constraint, Kind, Scalar
+from tidings.core.filters.language.predicates import Conjunct, Constraint, Scalar, ValueKind
 
 CATEGORIES = ("kind", "location", "provider")
 NUMBERS = ("age", "level", "price", "size")
@@ -122,14 +122,14 @@ def _constraint(part: Interval) -> Constraint:
     number, low, high = part
     name = ATTRIBUTES[number]
     if name in CATEGORIES:
-        return Constraint(name, Kind.STRING, values=(f"{name}{low:03d}",))
+        return Constraint(name, ValueKind.STRING, values=(f"{name}{low:03d}",))
     if name == TEXT:
         first, last = SUBJECTS[low], SUBJECTS[high]
         shared = next(n for n in range(4) if n == 3 or first[n] != last[n])
-        return Constraint(name, Kind.STRING, likes=(Like(first[:shared] + "%"),))
+        return Constraint(name, ValueKind.STRING, likes=(Like(first[:shared] + "%"),))
     return Constraint(
         name,
-        Kind.NUMBER,
+        ValueKind.NUMBER,
         low=None if low == 0 else low - 1,
         low_open=low != 0,
         high=None if high == NUMBER_LIMIT - 1 else high + 1,

@@ -35,7 +35,7 @@ from rich.console import Console
 
 from tidings.core.kernel import Node, RandomSource, Send, TimerName
 from tidings.core.messages import Message
-from tidings.core.ordering.groups import Groups
+from tidings.core.ordering.groups import SequencingGroups
 from tidings.core.ordering.messages import ChangeSubscription, Create, CreateRelay, EventStamps, WalkDone
 from tidings.core.ordering.placement import place
 from tidings.core.ordering.server.server import SequencerServer
@@ -85,7 +85,7 @@ def sizes(quick: bool) -> Iterator[Sizes]:
         draws = draw_different(chances, clients, most, np.random.default_rng(1))
         for threshold in (2, 1):
             progress(f"sizes: shape {shape}, threshold {threshold}")
-            groups = Groups(range(TOPICS), threshold)
+            groups = SequencingGroups(range(TOPICS), threshold)
             for count in range(1, most + 1):
                 for topics in draws:
                     groups.change(frozenset(topics[: count - 1]), frozenset(topics[:count]), ())
@@ -105,7 +105,7 @@ def sizes(quick: bool) -> Iterator[Sizes]:
                 )
 
 
-def entries_of(groups: Groups) -> Floats:
+def entries_of(groups: SequencingGroups) -> Floats:
     return np.array([len(groups.members(topic)) for topic in range(TOPICS)], dtype=np.float64)
 
 
@@ -137,7 +137,7 @@ def readings(quick: bool) -> Iterator[Reading]:
             progress(f"readings: {law}, {drawn}")
             for shape in SHAPES:
                 chances = chances_of(shape)
-                groups = Groups(range(TOPICS), 2)
+                groups = SequencingGroups(range(TOPICS), 2)
                 subscribed: set[int] = set()
                 for topics in draw(chances, 1000 if quick else 10_000, 10, np.random.default_rng(1)):
                     groups.change(NOBODY, frozenset(topics), ())

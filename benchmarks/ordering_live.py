@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 import tidings
-from tidings.core.ordering.layout import Layout, Place
-from tidings.core.ordering.module import PUBLISHER, Joined, _InnerPort
+from tidings.core.ordering.layout import Layout, ServerPlacement
+from tidings.core.ordering.module import PUBLISHER, JoinCompleted, _InnerPort
 from tidings.core.ordering.publisher import EventStamped, OrderedPublisher
 from tidings.drivers.address import Address, parse_address
 from tidings.drivers.sockets.broker import BrokerServer
@@ -46,7 +46,7 @@ PAPER_STAMPS_PER_SECOND = 4_000
 def layout_of(servers: int) -> Layout:
     return Layout(
         [
-            Place(f"q{number}", tuple(f"/q{number}/{topic}" for topic in range(TOPICS_PER_SERVER)))
+            ServerPlacement(f"q{number}", tuple(f"/q{number}/{topic}" for topic in range(TOPICS_PER_SERVER)))
             for number in range(servers)
         ],
         causal=False,
@@ -88,7 +88,7 @@ class Load:
             self.stamped += fact.count
             self._publisher.published(fact.receipt, fact.count)
             self._room.set()
-        elif isinstance(fact, Joined):
+        elif isinstance(fact, JoinCompleted):
             self._joined.set()
 
     async def run(self, seconds: float) -> float:
@@ -256,7 +256,9 @@ def latency_rows(seconds: float) -> list[dict[str, Any]]:
 
 
 async def causal_sequencer_process(port: int, data: str) -> None:
-    layout = Layout([Place("q0", tuple(f"/q0/{topic}" for topic in range(TOPICS_PER_SERVER)))], causal=True)
+    layout = Layout(
+        [ServerPlacement("q0", tuple(f"/q0/{topic}" for topic in range(TOPICS_PER_SERVER)))], causal=True
+    )
     address = Address("127.0.0.1", port)
     host = SequencerHost("q0", address, layout, {"q0": address}, data=Path(data) / "q0")
     await host.start()

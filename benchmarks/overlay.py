@@ -56,7 +56,7 @@ from tidings.scenarios.file.schema import (
     Overlay,
     Publisher,
     Scenario,
-    Subscriber,
+    SubscriberTable,
     TreeShape,
 )
 from tidings.scenarios.simulate import Simulation
@@ -157,7 +157,7 @@ def cost_scenario(mode: str, down: int, duration_s: float, brokers: int = 40) ->
             Publisher(name=f"p{at}", at=at, topics=tuple(topics), rate_hz=20.0, start_s=2.0) for at in homes
         ),
         subscribers=tuple(
-            Subscriber(name=f"s{at}", at=at, topics=tuple(random.sample(topics, 2))) for at in names
+            SubscriberTable(name=f"s{at}", at=at, topics=tuple(random.sample(topics, 2))) for at in names
         ),
         faults=tuple(
             CrashFault(at_s=at_s, until_s=at_s + 8.0, nodes=tuple(random.sample(others, down)))
@@ -308,7 +308,7 @@ def recovery_scenario(failures: int, draw: Draw, *, link: bool) -> Scenario:
         duration_s=FIRST_FAILURE_S + EVERY_S * failures,
         overlay=Overlay(delta=DELTA, shape=ChainShape(brokers=CHAIN)),
         publishers=tuple(publishers),
-        subscribers=(Subscriber(name="s", at=f"b{CHAIN - 1}"),),
+        subscribers=(SubscriberTable(name="s", at=f"b{CHAIN - 1}"),),
         faults=tuple(faults),
     )
 
@@ -539,7 +539,7 @@ def growth_scenario(publications: int, subscriptions: int, brokers: int = 40) ->
             for number in range(4)
         ),
         subscribers=tuple(
-            Subscriber(name=f"s{number}", at=f"b{7 * number % brokers}", filter=f"x > {-1 - number}")
+            SubscriberTable(name=f"s{number}", at=f"b{7 * number % brokers}", filter=f"x > {-1 - number}")
             for number in range(subscriptions)
         ),
     )

@@ -24,11 +24,11 @@ from tidings.scenarios.file.schema import (
     Publisher,
     Recovery,
     Scenario,
-    Subscriber,
+    SubscriberTable,
     TreeShape,
 )
 from tidings.scenarios.simulate import DATA, GOSSIP
-from tidings.studies.recovery_runs import DIRECTORY, Counts, play
+from tidings.studies.recovery_runs import DIRECTORY, BrokerTraffic, play
 
 SMALLEST = 10
 RATE_HZ = 2.0
@@ -101,7 +101,7 @@ def growth_point(brokers: int) -> Growth:
     )
 
 
-def cpu_s(rest: Counts, load: Counts) -> float:
+def cpu_s(rest: BrokerTraffic, load: BrokerTraffic) -> float:
     """Of publishing, without what the network takes anyway."""
     return load.cpu_s - rest.cpu_s * (END_S + SETTLE_S - START_S) / (START_S - REST_AT_S)
 
@@ -122,7 +122,7 @@ def growth_scenario(brokers: int) -> Scenario:
             for at in random.sample(names, brokers // 10)
         ),
         subscribers=tuple(
-            Subscriber(name=f"s{at}{topic}", at=at, topics=(topic,))
+            SubscriberTable(name=f"s{at}{topic}", at=at, topics=(topic,))
             for at in names
             for topic in random.sample(topics, TOPICS_PER_BROKER)
         ),

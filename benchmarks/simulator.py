@@ -21,7 +21,7 @@ from compared import compared
 from rich.console import Console
 from rich.table import Table
 
-from tidings.scenarios.file.expand import Plan, expand
+from tidings.scenarios.file.expand import RunPlan, expand
 from tidings.scenarios.file.load import parse_scenario
 from tidings.scenarios.file.topology import neighbours
 from tidings.scenarios.simulate import PROGRESS_STEPS, Simulation
@@ -66,7 +66,7 @@ at = "b99"
 """
 
 
-def plan_of(brokers: int, rate_hz: float, duration_s: float, delay: str = CONSTANT) -> Plan:
+def plan_of(brokers: int, rate_hz: float, duration_s: float, delay: str = CONSTANT) -> RunPlan:
     text = SCENARIO.format(
         brokers=brokers, subscribers=brokers // 2, rate_hz=rate_hz, duration_s=duration_s, delay=delay
     )
@@ -79,7 +79,7 @@ def messages_of(simulation: Simulation) -> int:
     )
 
 
-def run_tidings(plan: Plan) -> dict[str, float]:
+def run_tidings(plan: RunPlan) -> dict[str, float]:
     """The whole run, and its best slice: other load on the machine disturbs a long run more than a slice."""
     slices: list[tuple[int, float]] = []
     with tempfile.TemporaryDirectory() as directory, TraceWriter(Path(directory)) as writer:
@@ -109,7 +109,7 @@ def run_tidings(plan: Plan) -> dict[str, float]:
     }
 
 
-def run_simpy(plan: Plan) -> dict[str, float]:
+def run_simpy(plan: RunPlan) -> dict[str, float]:
     """Every broker and client a process with a store, every message a put after a time-out."""
     environment = simpy.Environment()
     network = SimpyNetwork(environment, plan)
@@ -120,7 +120,7 @@ def run_simpy(plan: Plan) -> dict[str, float]:
 
 
 class SimpyNetwork:
-    def __init__(self, environment: simpy.Environment, plan: Plan) -> None:
+    def __init__(self, environment: simpy.Environment, plan: RunPlan) -> None:
         self.environment = environment
         self.messages = 0
         self.delay_s = 0.01
@@ -139,7 +139,7 @@ class SimpyNetwork:
         for publisher in plan.publishers:
             environment.process(self.publisher(publisher, plan))
 
-    def interest_by_direction(self, plan: Plan) -> dict[tuple[str, str], frozenset[str]]:
+    def interest_by_direction(self, plan: RunPlan) -> dict[tuple[str, str], frozenset[str]]:
         """(from, to) -> topics wanted by somebody on the side of `to`: leaves first, then the root's view."""
         from tidings.scenarios.file.topology import parents
 
@@ -161,7 +161,7 @@ class SimpyNetwork:
                 wanted[child, name] = above[child]
         return wanted
 
-    def publisher(self, publisher: Any, plan: Plan) -> Any:
+    def publisher(self, publisher: Any, plan: RunPlan) -> Any:
         from random import Random
 
         random = Random(publisher.name)

@@ -28,7 +28,7 @@ from tidings.bus.overlay import AUTO, check_loss, recovery_of
 from tidings.bus.sequencing import LocalSequencing
 from tidings.bus.virtual_sequencers import SimulatedOrdering, simulated_layout
 from tidings.core.client.reliable_session import ReliableClient
-from tidings.core.client.session import Client
+from tidings.core.client.session import BestEffortClient
 from tidings.core.errors import ConnectionFailed
 from tidings.core.events.run import Stretch
 from tidings.core.kernel import Node
@@ -262,7 +262,7 @@ class TestNetwork:
         return min(one, other), max(one, other)
 
 
-class _ConnectedClient(Client):
+class _ConnectedClient(BestEffortClient):
     """A client whose bus hears when the broker goes, and whose publications fail while it is away, as over TCP."""
 
     def __init__(self, node: SimulatedNode, broker: str, bus: Bus, schedule: Schedule) -> None:
@@ -316,10 +316,10 @@ class _SimulatedConnection:
         self._name = name
         self._bus = bus
         self.closed = False
-        self._client: Client | ReliableClient | None = None
+        self._client: BestEffortClient | ReliableClient | None = None
 
     @property
-    def client(self) -> Client | ReliableClient:
+    def client(self) -> BestEffortClient | ReliableClient:
         if self._client is None:
             raise ConnectionFailed("not connected")
         return self._client

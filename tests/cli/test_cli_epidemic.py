@@ -33,11 +33,11 @@ from tidings.core.overlay.epidemic.settings import RecoverySettings
 from tidings.drivers.address import Address
 from tidings.drivers.processes.brokers import loss_text
 from tidings.drivers.sockets.epidemic import EpidemicSettings
-from tidings.scenarios.file.expand import Plan, expand
+from tidings.scenarios.file.expand import RunPlan, expand
 from tidings.scenarios.file.load import parse_scenario
 from tidings.scenarios.file.schema import BernoulliLoss, GilbertLoss
 from tidings.scenarios.live import facts as words
-from tidings.scenarios.live.ledger import Ledger
+from tidings.scenarios.live.ledger import RunLedger
 from tidings.scenarios.live.run import check_wall_time
 from tidings.scenarios.trace.checkers import check_all
 from tidings.scenarios.trace.reader import Trace
@@ -288,7 +288,7 @@ shape = { kind = "chain", brokers = 3 }
 """
 
 
-def plan_of(text: str) -> Plan:
+def plan_of(text: str) -> RunPlan:
     return expand(parse_scenario(text))
 
 
@@ -323,12 +323,12 @@ def test_what_wall_time_cannot_do_is_refused_by_its_key(text: str, key: str) -> 
 def test_the_books_say_how_events_came(tmp_path: Path) -> None:
     plan = plan_of(EPIDEMIC + '[[subscriber]]\nname = "s"\nat = "b0"\n')
     with TraceWriter(tmp_path) as writer:
-        ledger = Ledger(writer, plan.subscribers)
+        ledger = RunLedger(writer, plan.subscribers)
         ledger.take(words.Requested("s", "s#0", ("/**",), 1))
         ledger.take(words.Accepted("s", "s#0", 2))
         for sequence, by in ((1, ""), (2, "push")):
-            ledger.take(words.Published("p", sequence, "/a", {}, 0, 3))
-            fact = words.Delivered("s", "s#0", "p", sequence, 3, 4, False, by)
+            ledger.take(words.PublishedReport("p", sequence, "/a", {}, 0, 3))
+            fact = words.DeliveredReport("s", "s#0", "p", sequence, 3, 4, False, by)
             assert words.decode_fact(words.line_of(fact)) == fact
             ledger.take(fact)
     assert Trace.read(tmp_path).delivered["recovered_by"].to_pylist() == [None, "push"]

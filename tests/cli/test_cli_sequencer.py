@@ -33,7 +33,7 @@ from tidings.cli.shared.settings import broker_settings
 from tidings.cli.up import make_network
 from tidings.core.errors import OrderError, ScenarioError, TidingsError
 from tidings.core.events.timestamp import Timestamp
-from tidings.core.ordering.layout import Layout, Place, single
+from tidings.core.ordering.layout import Layout, ServerPlacement, single
 from tidings.core.ordering.module import PublishNow
 from tidings.core.ordering.server.machine import PublishNoOps
 from tidings.drivers.address import Address, parse_address
@@ -92,7 +92,10 @@ def test_topics_and_order_from_flags() -> None:
 
 def test_the_layout_file(tmp_path: Path) -> None:
     found = sequencer_settings(SequencerOptions(name="q1", layout=written(tmp_path, FILE)))
-    places = [Place("high", ("/a/**",), "q0", "q1", "q2"), Place("low", ("/b", "/c/*"), "q1")]
+    places = [
+        ServerPlacement("high", ("/a/**",), "q0", "q1", "q2"),
+        ServerPlacement("low", ("/b", "/c/*"), "q1"),
+    ]
     assert found.layout.text == Layout(places, causal=False).text
     assert found.listen == Address("127.0.0.1", 7500), "without a port, 7500"
     assert found.addresses["q2"] == Address("::1", 7502)

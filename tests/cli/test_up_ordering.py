@@ -11,10 +11,10 @@ import pytest
 from tidings.cli.shared.running import run
 from tidings.core.client.bookmark import Reached
 from tidings.drivers.address import Address
-from tidings.scenarios.file.expand import Plan, expand
+from tidings.scenarios.file.expand import RunPlan, expand
 from tidings.scenarios.file.load import parse_scenario
 from tidings.scenarios.live import facts as words
-from tidings.scenarios.live.ledger import Ledger
+from tidings.scenarios.live.ledger import RunLedger
 from tidings.scenarios.live.process import make_links
 from tidings.scenarios.live.processes import client_groups
 from tidings.scenarios.live.run import check_wall_time, run_live
@@ -56,7 +56,7 @@ def crash(node: str, at_s: float, until_s: float, state: str = "kept") -> str:
     return f'[[fault]]\nkind = "crash"\nnodes = ["{node}"]\nstate = "{state}"\nat_s = {at_s}\nuntil_s = {until_s}\n'
 
 
-def plan_of(text: str) -> Plan:
+def plan_of(text: str) -> RunPlan:
     return expand(parse_scenario(text))
 
 
@@ -73,7 +73,7 @@ def test_wall_time_has_what_the_simulator_has() -> None:
     assert not notices
 
 
-def make_ordering(plan: Plan, data: Path) -> LiveOrdering:
+def make_ordering(plan: RunPlan, data: Path) -> LiveOrdering:
     assert plan.ordering is not None
     addresses = {f"order:{broker}": Address(port=1) for broker in plan.ordering.brokers}
     return LiveOrdering(plan.ordering, addresses, dict.fromkeys(plan.topology.brokers, "tidings://x:1"), data)
@@ -84,7 +84,7 @@ def test_a_publisher_and_a_subscriber_of_one_name_are_one_client(tmp_path: Path)
         network("guaranteed") + subscriber("s", "b0") + subscriber("t", "b2") + publisher("s", "b0")
     )
     assert sorted(client_groups(plan)) == [("s",), ("t",)]
-    work = words.Work(
+    work = words.ClientWork(
         7,
         1,
         dict.fromkeys(plan.topology.brokers, Address(port=1)),
@@ -142,25 +142,27 @@ CHANGES = 'changes = [{ at_s = 2.0, add = ["/b"] }, { at_s = 4.0, remove = ["/a"
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
+def ledger(tmp_path: Path) -> Iterator[RunLedger]:
     plain = subscriber("plain", "b1", order="fifo")
     writer = TraceWriter(tmp_path / "trace")
-    yield Ledger(writer, plan_of(network("guaranteed") + subscriber("s", "b0", CHANGES) + plain).subscribers)
+    yield RunLedger(
+        writer, plan_of(network("guaranteed") + subscriber("s", "b0", CHANGES) + plain).subscribers
+    )
     writer.discard()
 
 
-def subscribe(ledger: Ledger, name: str, number: int) -> words.SubscriberWork:
+def subscribe(ledger: RunLedger, name: str, number: int) -> words.SubscriberWork:
     ledger.take(words.Requested(name, f"{name}#{number}", ("/a",), 10))
     ledger.take(words.Accepted(name, f"{name}#{number}", 11))
     ledger.take(words.StepTaken(name))
     return ledger.subscribers[name].work(keep_marks=True)
 
 
-def test_an_ordered_subscriber_that_crashed_asks_again_for_what_it_wants(ledger: Ledger) -> None:
+def test_an_ordered_subscriber_that_crashed_asks_again_for_what_it_wants(ledger: RunLedger) -> None:
     assert ledger.subscribers["s"].work(keep_marks=True).topics is None
     assert subscribe(ledger, "s", 0).topics == ("/a",)
-    ledger.take(words.Entries("s", ("s#0@0",)))
-    ledger.take(words.Published("p", 1, "/a", {}, 0, 15))
+    ledger.take(words.EntriesReport("s", ("s#0@0",)))
+    ledger.take(words.PublishedReport("p", 1, "/a", {}, 0, 15))
     ledger.take(words.Confirmed("p", 1, 1, 16))
     assert ledger.under_way
     ledger.crashed("s", 20)
@@ -173,10 +175,10 @@ def test_an_ordered_subscriber_that_crashed_asks_again_for_what_it_wants(ledger:
 def test_one_whose_order_goes_on_is_told_how_far_it_had_come(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path / "trace")
     plan = plan_of(network("guaranteed") + subscriber("s", "b0", CHANGES))
-    ledger = Ledger(writer, plan.subscribers, keeps=True, resumes=True)
+    ledger = RunLedger(writer, plan.subscribers, keeps=True, resumes=True)
     subscribe(ledger, "s", 0)
     reached = Reached(3, {0: 5, 1: 2}, {0: (4,)})
-    fact = words.Delivered("s", "s#0", "p", 1, 15, 17, False, "", reached)
+    fact = words.DeliveredReport("s", "s#0", "p", 1, 15, 17, False, "", reached)
     assert words.decode_fact(words.line_of(fact)) == fact
     ledger.take(fact)
     ledger.take(words.Cancelled("s", "s#0", 20))
@@ -185,7 +187,7 @@ def test_one_whose_order_goes_on_is_told_how_far_it_had_come(tmp_path: Path) -> 
     work = ledger.subscribers["s"].work(keep_marks=True)
     assert (work.begun, work.reached, work.crashed_ns, work.topics) == (("/a",), reached, 30, None)
     assert [(held.subscription, held.cancelled_ns) for held in work.held] == [("s#0", 20), ("s#1", None)]
-    assert words.decode_work(words.line_of(words.Work(7, 1, {}, (), (work,)))).subscribers == (work,)
+    assert words.decode_work(words.line_of(words.ClientWork(7, 1, {}, (), (work,)))).subscribers == (work,)
     assert ledger.subscribers["s"].work(keep_marks=False).reached is None, "its disk is lost"
     ledger.take(words.Broken("s", "no more"))
     ledger.crashed("s", 40)
@@ -195,14 +197,14 @@ def test_one_whose_order_goes_on_is_told_how_far_it_had_come(tmp_path: Path) -> 
     writer.discard()
 
 
-def test_a_subscriber_without_an_order_keeps_its_subscription_in_a_crash(ledger: Ledger) -> None:
+def test_a_subscriber_without_an_order_keeps_its_subscription_in_a_crash(ledger: RunLedger) -> None:
     subscribe(ledger, "plain", 0)
     ledger.crashed("plain", 20)
     ledger.crashed("a publisher", 20)
     assert [held.cancelled_ns for held in ledger.subscribers["plain"].work(keep_marks=True).held] == [None]
 
 
-def test_an_order_that_was_given_up_is_not_asked_for_again_until_the_topics_change(ledger: Ledger) -> None:
+def test_an_order_that_was_given_up_is_not_asked_for_again_until_the_topics_change(ledger: RunLedger) -> None:
     subscribe(ledger, "s", 0)
     ledger.take(words.Broken("s", "no more"))
     assert ledger.broken == ["s: no more"]
@@ -296,7 +298,7 @@ def test_without_what_it_had_reached_it_would_begin_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted bug to the test above."""
-    monkeypatch.setattr(Ledger, "_note_reached", lambda self, subscriber, reached: None)
+    monkeypatch.setattr(RunLedger, "_note_reached", lambda self, subscriber, reached: None)
     played = Played(KILLED, tmp_path / "out")
     assert len(played.subscriptions("s")) == 3
 

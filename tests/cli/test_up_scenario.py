@@ -17,10 +17,10 @@ from command import tidings
 from tidings.core.errors import ScenarioError
 from tidings.core.events.text import attribute_text
 from tidings.scenarios.file.arrivals import arrivals
-from tidings.scenarios.file.expand import Plan, expand
+from tidings.scenarios.file.expand import RunPlan, expand
 from tidings.scenarios.file.load import parse_scenario
 from tidings.scenarios.live import facts as words
-from tidings.scenarios.live.ledger import Ledger
+from tidings.scenarios.live.ledger import RunLedger
 from tidings.scenarios.live.processes import MAX_CLIENT_PROCESSES, client_groups
 from tidings.scenarios.live.run import check_wall_time
 from tidings.scenarios.simulate import run_scenario
@@ -52,7 +52,7 @@ PLAIN = CLIENTS.replace('filter = "x > 3"', "")
 """Without a filter brokers have nothing to load first, and subscriptions are accepted at once."""
 
 
-def plan_of(text: str) -> Plan:
+def plan_of(text: str) -> RunPlan:
     return expand(parse_scenario(text))
 
 
@@ -136,10 +136,10 @@ class Books:
     def __init__(self, directory: Path) -> None:
         second = '[[subscriber]]\nname = "all"\nat = "b1"\n'
         self.writer = TraceWriter(directory)
-        self.ledger = Ledger(self.writer, plan_of(BEST_EFFORT + CLIENTS + second).subscribers)
+        self.ledger = RunLedger(self.writer, plan_of(BEST_EFFORT + CLIENTS + second).subscribers)
 
     def publish(self, sequence: int, at_ns: int, x: int = 9) -> None:
-        self.ledger.take(words.Published("p", sequence, "/a", {"x": x}, 0, at_ns))
+        self.ledger.take(words.PublishedReport("p", sequence, "/a", {"x": x}, 0, at_ns))
         self.ledger.take(words.Confirmed("p", sequence, sequence, at_ns))
 
     def subscribe(self, subscriber: str, at_ns: int) -> str:
@@ -150,7 +150,7 @@ class Books:
 
     def deliver(self, subscriber: str, sequence: int, at_ns: int) -> None:
         self.ledger.take(
-            words.Delivered(subscriber, f"{subscriber}#0", "p", sequence, at_ns, at_ns + 1, False)
+            words.DeliveredReport(subscriber, f"{subscriber}#0", "p", sequence, at_ns, at_ns + 1, False)
         )
 
 
@@ -163,7 +163,7 @@ def books(tmp_path: Path) -> Iterator[Books]:
 
 def test_a_publication_is_under_way_until_it_is_confirmed_and_delivered(books: Books) -> None:
     assert not books.ledger.under_way
-    books.ledger.take(words.Published("p", 1, "/a", {"x": 9}, 0, 10))
+    books.ledger.take(words.PublishedReport("p", 1, "/a", {"x": 9}, 0, 10))
     assert books.ledger.under_way
     books.ledger.take(words.Confirmed("p", 1, 1, 11))
     assert not books.ledger.under_way  # nobody wants it
@@ -217,9 +217,9 @@ def test_a_subscriber_that_crashed_goes_on_where_it_was(books: Books) -> None:
 
 def test_words_survive_the_pipe(books: Books) -> None:
     work = books.ledger.subscribers["s"].work(keep_marks=True)
-    sent = words.Work(7, 5, {}, (), (work,), words.Go(1, 2))
+    sent = words.ClientWork(7, 5, {}, (), (work,), words.Go(1, 2))
     assert words.decode_work(words.line_of(sent)) == sent
-    fact = words.Delivered("s", "s#0", "p", 1, 2, 3, True)
+    fact = words.DeliveredReport("s", "s#0", "p", 1, 2, 3, True)
     assert words.decode_fact(words.line_of(fact)) == fact
 
 

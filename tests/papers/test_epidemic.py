@@ -18,15 +18,15 @@ from tidings.core.messages import Message
 from tidings.core.overlay.epidemic import gossip, losses, pulls
 from tidings.core.overlay.epidemic.answers import Answers
 from tidings.core.overlay.epidemic.cache import Cached
-from tidings.core.overlay.epidemic.counted import Counted
 from tidings.core.overlay.epidemic.digest_cutter import DigestCutter
 from tidings.core.overlay.epidemic.gossip import Gossip
 from tidings.core.overlay.epidemic.high_water import HighWaters
-from tidings.core.overlay.epidemic.holdings import Holdings, LostKey
 from tidings.core.overlay.epidemic.losses import LossDetector
 from tidings.core.overlay.epidemic.messages import Ask, Carried, HighWater, Lost, Offer, Solicit
-from tidings.core.overlay.epidemic.numbering import Numbering, Renamed
+from tidings.core.overlay.epidemic.numbering import PatternNumbering, Renamed
+from tidings.core.overlay.epidemic.pattern_counter import PatternCounter
 from tidings.core.overlay.epidemic.pulls import Pulls
+from tidings.core.overlay.epidemic.recovery_state import LostKey, RecoveryState
 from tidings.core.overlay.epidemic.settings import Algorithm, RecoverySettings
 from tidings.core.overlay.epidemic.tree import EpidemicTree
 from tidings.core.overlay.routing import Route
@@ -101,7 +101,7 @@ def test_gap_2_a_pull_chooses_among_the_patterns_with_losses(monkeypatch: Patch)
     assert not any(map(is_empty, found))
 
     def of_any_pattern(self: Pulls, lost: Mapping[LostKey, RangeSet], incomplete: Sequence[Any]) -> None:
-        pattern = self._port.random.choice(list(self._holdings.losses._watched))
+        pattern = self._port.random.choice(list(self._recovery_state.losses._watched))
         mine = {key: ranges for key, ranges in lost.items() if key[1] == pattern}
         digest, wants = self._digest(mine, ())
         self._send_towards(pattern, Solicit(self._port.node, pattern, (), digest, wants, "subscriber-pull"))
@@ -120,7 +120,7 @@ def test_gap_2_a_push_chooses_among_the_patterns_with_cached_events(monkeypatch:
         patterns = [name for each in self._patterns._interests if (name := numbering.pattern_id(each))]
         if patterns:
             pattern = self.port.random.choice(patterns)
-            events = self._cut(self._holdings.cache.ids(pattern))
+            events = self._cut(self._recovery_state.cache.ids(pattern))
             self._send_towards(pattern, Offer(self.port.node, pattern, events, "push"))
 
     monkeypatch.setattr(Gossip, "_push_digest", of_any_pattern)
@@ -312,7 +312,7 @@ def asked_for_by_a_late_subscriber() -> int:
 
 def test_gap_7_the_first_event_seen_sets_the_baseline(monkeypatch: Patch) -> None:
     assert asked_for_by_a_late_subscriber() == 0
-    monkeypatch.setattr(Counted, "counts", lambda self, pattern: ())
+    monkeypatch.setattr(PatternCounter, "counts", lambda self, pattern: ())
     assert asked_for_by_a_late_subscriber() > 0, (
         "20 events are few: without the neighbours' word all seem ours"
     )
@@ -349,15 +349,15 @@ def shown_across_a_restart_of_the_origin() -> list[int]:
 
 def test_gap_8_a_new_epoch_has_a_new_baseline(monkeypatch: Patch) -> None:
     assert shown_across_a_restart_of_the_origin() == [1, 2, 3, 4, 5, 6, 7, 8]
-    name = Numbering._name
+    name = PatternNumbering._name
 
-    def without_epochs(self: Numbering, short: bytes, now: int) -> Renamed:
+    def without_epochs(self: PatternNumbering, short: bytes, now: int) -> Renamed:
         renamed = name(self, short, now)
         for interest in self._sharing[short]:
             self._counts[interest].epoch = 0
         return renamed
 
-    monkeypatch.setattr(Numbering, "_name", without_epochs)
+    monkeypatch.setattr(PatternNumbering, "_name", without_epochs)
     assert shown_across_a_restart_of_the_origin() == [1, 2, 3, 4, 5, 6, 8]
 
 
@@ -430,8 +430,8 @@ def shown_of_clashing_patterns() -> dict[str, list[int]]:
     return {topic: network.shown("b1", topic) + network.shown("b2", topic) for topic in topics}
 
 
-def never_widened(self: Numbering, short: bytes, now: int) -> Renamed:
-    """In place of `Numbering._name`: everyone keeps the short name."""
+def never_widened(self: PatternNumbering, short: bytes, now: int) -> Renamed:
+    """In place of `PatternNumbering._name`: everyone keeps the short name."""
     for interest in self._sharing[short]:
         count = self._counts[interest]
         if count.pattern != short:
@@ -441,7 +441,7 @@ def never_widened(self: Numbering, short: bytes, now: int) -> Renamed:
 
 
 def test_gap_10_a_pattern_is_named_by_64_bits_of_its_hash() -> None:
-    alone = Numbering()
+    alone = PatternNumbering()
     interest = make_interest(("/one",), None)
     alone.installed(interest, 1)
     assert alone.pattern_id(interest) == interest.key[:8]
@@ -451,7 +451,7 @@ def test_gap_10_a_pattern_is_named_by_64_bits_of_its_hash() -> None:
 def test_gap_10_names_that_clash_are_widened(monkeypatch: Patch) -> None:
     shown = shown_of_clashing_patterns()
     assert (shown["/one"], shown["/two"]) == ([2, 5, 8], [3, 6, 9])
-    monkeypatch.setattr(Numbering, "_name", never_widened)
+    monkeypatch.setattr(PatternNumbering, "_name", never_widened)
     shown = shown_of_clashing_patterns()
     assert (shown["/one"], shown["/two"]) != ([2, 5, 8], [3, 6, 9])
 
@@ -584,7 +584,7 @@ def sent_on_after_recovery() -> tuple[int, bool, list[int]]:
     network.publish("b0", 3)
     network.run(5)
     copies = [passage for passage in network.passages if passage.source != "b0" and passage.by == ""]
-    cached = network.broker("b1").holdings.cache.get("cb0", 0, 2) is not None
+    cached = network.broker("b1").recovery_state.cache.get("cb0", 0, 2) is not None
     assert network.shown("b1") == [1, 2, 3]
     return sum(passage.sequence == 2 for passage in copies), cached, network.shown("b2")
 
@@ -603,12 +603,12 @@ def test_gap_13_a_recovered_event_is_cached_and_delivered_and_not_forwarded(monk
 
         patch.setattr(EpidemicTree, "_receive", forwarding_too)
         assert sent_on_after_recovery()[0] > 0
-    take = Holdings.take
+    take = RecoveryState.take
 
-    def uncached(self: Holdings, carried: Carried, *, wanted: bool, cached: bool) -> Cached:
+    def uncached(self: RecoveryState, carried: Carried, *, wanted: bool, cached: bool) -> Cached:
         return take(self, carried, wanted=wanted, cached=cached and not carried.by)
 
-    monkeypatch.setattr(Holdings, "take", uncached)
+    monkeypatch.setattr(RecoveryState, "take", uncached)
     assert not sent_on_after_recovery()[1]
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidings.core.client.session import Client
+from tidings.core.client.session import BestEffortClient
 from tidings.core.events.event import Publication
 from tidings.core.events.subscription import Interest, Subscription, make_interest
 from tidings.core.facts import Delivered
@@ -53,7 +53,7 @@ class Tree:
             self.network.add(name, lambda node: self._broker(node, matcher))
         for name in BROKERS:
             client = f"c{name[1:]}"
-            self.network.add(client, lambda node, at=name: Client(node, at), self._on_fact(client))
+            self.network.add(client, lambda node, at=name: BestEffortClient(node, at), self._on_fact(client))
             self.network.attach(client, name)
         self.network.start()
         self.run()
@@ -83,9 +83,9 @@ class Tree:
     def run(self) -> None:
         self.network.run(self.network.schedule.now + 5 * NS_PER_S)
 
-    def client(self, name: str) -> Client:
+    def client(self, name: str) -> BestEffortClient:
         protocol = self.network.nodes[f"c{name[1:]}"].protocol
-        assert isinstance(protocol, Client)
+        assert isinstance(protocol, BestEffortClient)
         return protocol
 
     def subscribe(self, at: str, sql: str, name: str = "s") -> None:
@@ -254,12 +254,12 @@ def test_an_event_that_matches_several_patterns_passes_each_link_once(tree: Tree
 
 
 def test_a_dispatcher_is_a_subscriber_if_at_least_one_of_its_clients_is(tree: Tree) -> None:
-    tree.network.add("other", lambda node: Client(node, "b3"))
+    tree.network.add("other", lambda node: BestEffortClient(node, "b3"))
     tree.network.attach("other", "b3")
     tree.network.nodes["other"].start()
     tree.subscribe("b3", BLACK)
     other = tree.network.nodes["other"].protocol
-    assert isinstance(other, Client)
+    assert isinstance(other, BestEffortClient)
     other.subscribe(Subscription("s", (), BLACK))
     tree.run()
     tree.unsubscribe("b3")

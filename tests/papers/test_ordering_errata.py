@@ -264,7 +264,7 @@ def test_s5_the_topics_that_a_subscriber_left_follow_it(monkeypatch: pytest.Monk
 def test_s6_a_new_topic_waits_for_the_old_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """S6. t joins 1 while s leaves 0: nobody shares the pair, and each orders the two events as they come.
 
-    That all orders are right with the rule is in tests/protocol/sequencing/test_small_scenarios.py.
+    That all orders are right with the rule is in tests/core/ordering/test_small_scenarios.py.
     """
     played = scenario(
         {"s": (0, 1), "t": (0,)},

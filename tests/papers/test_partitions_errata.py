@@ -28,7 +28,7 @@ from tidings.core.events.event import Publication
 from tidings.core.messages import Activate, Records, Sync
 from tidings.core.overlay.guaranteed.delivery import Delivery
 from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queued
-from tidings.core.overlay.guaranteed.subscription_log import Entry, Route
+from tidings.core.overlay.guaranteed.subscription_log import LogEntry, Route
 from tidings.core.overlay.guaranteed.subscriptions import Subscriptions
 
 
@@ -183,7 +183,7 @@ def test_figure_5_lines_48_55_a_new_session_is_sent_the_subscriptions_it_lacks(
 
     on_activate, on_sync = Subscriptions.on_activate, Subscriptions.on_sync
 
-    def send_nothing(self: Subscriptions, peer: str, entries: Sequence[Entry]) -> None: ...
+    def send_nothing(self: Subscriptions, peer: str, entries: Sequence[LogEntry]) -> None: ...
 
     def activate(self: Subscriptions, sender: str, message: Activate) -> None:
         with pytest.MonkeyPatch.context() as patch:

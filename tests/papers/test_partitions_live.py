@@ -20,7 +20,7 @@ from tidings.cli.shared.running import run
 from tidings.drivers.address import Address
 from tidings.drivers.processes.brokers import BrokerProcess
 from tidings.scenarios.file.load import parse_scenario
-from tidings.scenarios.live.processes import Stage
+from tidings.scenarios.live.processes import ProcessFactory
 from tidings.scenarios.live.run import run_live
 from tidings.scenarios.trace.checkers import exactly_once, fifo, gap_free
 from tidings.scenarios.trace.reader import Trace
@@ -76,7 +76,7 @@ def scenario(seed: int, kinds: tuple[str, ...] = ("crash", "crash", "pause", "li
     return "\n".join([*lines, *faults(random, 7, kinds)])
 
 
-def play(text: str, out: Path, stage: Stage | None = None) -> None:
+def play(text: str, out: Path, stage: ProcessFactory | None = None) -> None:
     """Run it, and hold what was recorded against what was promised."""
     summary = run(run_live(parse_scenario(text), out, lambda share: None, lambda notice: None, stage))
     trace = Trace.read(out)
@@ -99,7 +99,7 @@ def test_nothing_is_lost_repeated_or_out_of_order_whatever_fails(seed: int, tmp_
 # --- The same with network namespaces: what is cut there is cut in the kernel, under TCP
 
 
-class Namespaces(Stage):
+class Namespaces(ProcessFactory):
     """A namespace for each broker and one for all clients, joined by a bridge in one more.
 
     Brokers listen on loopback addresses only, so these are given to the ends of the bridge's cables. Who is cut

@@ -31,7 +31,7 @@ from tidings.core.overlay.guaranteed.delivery import Delivery
 from tidings.core.overlay.guaranteed.parking import Parking
 from tidings.core.overlay.guaranteed.queued import Flow, Hop, Queued
 from tidings.core.overlay.guaranteed.relays import Relays
-from tidings.core.overlay.guaranteed.subscription_log import Entry, SubscriptionLog
+from tidings.core.overlay.guaranteed.subscription_log import LogEntry, SubscriptionLog
 from tidings.core.overlay.guaranteed.subscriptions import Subscriptions
 from tidings.core.overlay.labels import on_path
 
@@ -141,7 +141,7 @@ def test_island(monkeypatch: pytest.MonkeyPatch) -> None:
 
     send_records = Subscriptions._send_records
 
-    def only_away_from_the_source(self: Subscriptions, peer: str, entries: Iterable[Entry]) -> None:
+    def only_away_from_the_source(self: Subscriptions, peer: str, entries: Iterable[LogEntry]) -> None:
         own = self._sessions.neighbourhood
         away = [e for e in entries if not on_path(own.label_of(peer), own.label, e.record.label)]
         send_records(self, peer, away)
@@ -382,7 +382,7 @@ def test_unsubscribe_under_partition(monkeypatch: pytest.MonkeyPatch) -> None:
 
     take = SubscriptionLog.take
 
-    def no_tombstones(self: SubscriptionLog, records: Sequence[Record]) -> list[Entry]:
+    def no_tombstones(self: SubscriptionLog, records: Sequence[Record]) -> list[LogEntry]:
         news = take(self, records)
         for entry in news:
             if entry.dead:

@@ -31,10 +31,10 @@ from polarized_runs import (
     measure,
     play,
 )
-from tidings.core.overlay.epidemic import circle, gossip, partners, settings
-from tidings.core.overlay.epidemic.circle import Circle
+from tidings.core.overlay.epidemic import gossip, gossip_partners, partners, settings
 from tidings.core.overlay.epidemic.directory import Directory
 from tidings.core.overlay.epidemic.gossip import Gossip
+from tidings.core.overlay.epidemic.gossip_partners import GossipPartners
 from tidings.core.overlay.epidemic.messages import Ask
 from tidings.core.overlay.epidemic.partners import loss_weight
 from tidings.core.overlay.labels import ROOT, Label, parse_label
@@ -241,15 +241,17 @@ def watch(
 ) -> tuple[Run, list[Choice]]:
     """A run, and all choices of partners in it."""
     noted: list[tuple[str, Sequence[str], bool, bool]] = []
-    choose = Circle.choose
+    choose = GossipPartners.choose
 
-    def choose_and_note(self: Circle, patterns: tuple[bytes, ...], count: int, **how: Any) -> list[str]:
+    def choose_and_note(
+        self: GossipPartners, patterns: tuple[bytes, ...], count: int, **how: Any
+    ) -> list[str]:
         chosen = choose(self, patterns, count, **how)
         noted.append((self._port.node, chosen, how.get("pulling", False), how.get("by_tree", True)))
         return chosen
 
     with monkeypatch.context() as patch:
-        patch.setattr(Circle, "choose", choose_and_note)
+        patch.setattr(GossipPartners, "choose", choose_and_note)
         run = play(1, events, {**recovery, **changed})
     label_of = {name: parse_label(text) for name, text in labels(run.simulation.plan.topology).items()}
     choices = [
@@ -309,7 +311,7 @@ def test_1_ancestry_is_a_common_prefix_of_labels_that_begin_at_the_root(
 
     assert not stays_in_its_branch()
     suffix = eq_9(common_suffix)
-    monkeypatch.setattr(circle, "topology_weight", lambda x, y: 1.0 if x == ROOT else suffix(x, y))
+    monkeypatch.setattr(gossip_partners, "topology_weight", lambda x, y: 1.0 if x == ROOT else suffix(x, y))
     assert stays_in_its_branch()
 
 
@@ -365,7 +367,7 @@ def test_4_what_came_by_gossip_may_be_missing_in_ones_own_branch(monkeypatch: py
     assert not stay_in_their_branch(choices, by_tree=True)
     assert stay_in_their_branch(choices, by_tree=False)
     monkeypatch.setattr(
-        circle, "loss_weight", lambda x, y, rates, by_tree: loss_weight(x, y, rates, by_tree=True)
+        gossip_partners, "loss_weight", lambda x, y, rates, by_tree: loss_weight(x, y, rates, by_tree=True)
     )
     assert not stay_in_their_branch(play_it(), by_tree=False)
 
@@ -375,7 +377,7 @@ def test_5_eq_8_is_1_at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     _, choices = watch(monkeypatch, 5, PUSH, fanout=8, selection="wrpg")
     levels = [level(partner) for choice in choices if choice.broker == ROOT for partner in choice.partners]
     assert set(levels) == {1, 2, 3}
-    monkeypatch.setattr(circle, "topology_weight", eq_9(common_prefix))
+    monkeypatch.setattr(gossip_partners, "topology_weight", eq_9(common_prefix))
     with pytest.raises(ZeroDivisionError):
         watch(monkeypatch, 5, PUSH, fanout=8, selection="wrpg")
 
@@ -409,7 +411,9 @@ def test_6_the_window_is_the_share_that_pushes_the_top_of_the_tree_first(
     top = {"b0", "b1", "b2", "b3", "b4", "b5", "b7", "b8", "b10", "b11"}
     assert pushers(play(1, 3, {**THREE_PG, "fanout": 2})) == top
     may = partners.may_push
-    monkeypatch.setattr(circle, "may_push", lambda mine, labels, window: not may(mine, labels, window))
+    monkeypatch.setattr(
+        gossip_partners, "may_push", lambda mine, labels, window: not may(mine, labels, window)
+    )
     assert pushers(play(1, 3, {**THREE_PG, "fanout": 2})) == {
         "b0",  # the origin pushes in any case
         *({f"b{number}" for number in range(40)} - top),
@@ -436,7 +440,7 @@ def test_7_in_pgw_the_deepest_share_skips_the_top_tier(monkeypatch: pytest.Monke
     deep = play_it()
     assert len(deep) == 10 and {level(broker) for broker in deep} == {3}
     assert len({branch(broker) for broker in deep}) == 3, "they are not all neighbours"
-    monkeypatch.setattr(circle, "is_deep", lambda mine, labels, window: level(mine) == 3)
+    monkeypatch.setattr(gossip_partners, "is_deep", lambda mine, labels, window: level(mine) == 3)
     assert len(play_it()) == 27
 
 

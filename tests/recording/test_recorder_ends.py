@@ -14,7 +14,7 @@ from recording_network import guaranteed_broker, numbers, play, recording, runni
 from tidings.bus.bus import Bus
 from tidings.core.errors import ArchiveFull, ConnectionFailed
 from tidings.core.events.event import Event
-from tidings.core.facts import EventsMissed
+from tidings.core.facts import EventsGivenUp
 from tidings.core.ordering.layout import single
 from tidings.drivers.address import Address, url
 from tidings.drivers.sockets.broker import BrokerServer
@@ -179,12 +179,12 @@ def test_a_gap_is_noted_between_the_events_that_it_was_between(
             await publish(url, 5, 10)
             await until(lambda: recorder._came == 10)
             assert isinstance(recorder._service, Bus)
-            recorder._service.on_fact(EventsMissed("archive", "q", 0, 3, 6))
+            recorder._service.on_fact(EventsGivenUp("archive", "q", 0, 3, 6))
             await publish(url, 10, 15)
             await until(lambda: recorder._came == 15)
             gate.open.set()
             await until(lambda: recorder.recorded == 15)
-            recorder._service.on_fact(EventsMissed("archive", "q", 0, 8, 8))  # and it is stopped at once
+            recorder._service.on_fact(EventsGivenUp("archive", "q", 0, 8, 8))  # and it is stopped at once
 
     play(main)
     assert numbers(archive) == list(range(15))
@@ -212,7 +212,7 @@ def test_what_the_network_could_not_keep_is_acknowledged_when_it_is_noted(
             await publish(url, 0, 5)
             await until(gate.reached.is_set)
             assert isinstance(recorder._service, Bus)
-            recorder._service.on_fact(EventsMissed("archive", "q", 0, 3, 6, ticket=Watched()))
+            recorder._service.on_fact(EventsGivenUp("archive", "q", 0, 3, 6, ticket=Watched()))
             await publish(url, 5, 10)
             await until(lambda: recorder._came == 10)
             assert noted == []

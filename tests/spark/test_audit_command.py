@@ -13,19 +13,19 @@ from random_traces import random_trace, write_trace
 from tidings.cli import main
 from tidings.scenarios.trace.checkers import GUARANTEES, check_all
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.trace.tables import Delivered, Published, Subscribed
+from tidings.scenarios.trace.tables import DeliveredRow, PublishedRow, SubscribedRow
 from tidings.spark.audit import report as audit_report
 
 PUBLISHED = [
-    Published("p:0", "p", 0, "/a", [], 1, 10),
-    Published("q:0", "q", 0, "/a", [], 1, 20),
+    PublishedRow("p:0", "p", 0, "/a", [], 1, 10),
+    PublishedRow("q:0", "q", 0, "/a", [], 1, 20),
 ]
-SUBSCRIBED = [Subscribed(name, "x", ["/a"], None, "total", 0, 0) for name in ("s", "t")]
+SUBSCRIBED = [SubscribedRow(name, "x", ["/a"], None, "total", 0, 0) for name in ("s", "t")]
 DELIVERED = [
-    Delivered("s", "x", 0, "p:0", 30),
-    Delivered("s", "x", 1, "q:0", 30),
-    Delivered("t", "x", 0, "q:0", 30),
-    Delivered("t", "x", 1, "p:0", 30),
+    DeliveredRow("s", "x", 0, "p:0", 30),
+    DeliveredRow("s", "x", 1, "q:0", 30),
+    DeliveredRow("t", "x", 0, "q:0", 30),
+    DeliveredRow("t", "x", 1, "p:0", 30),
 ]
 
 

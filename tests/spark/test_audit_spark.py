@@ -12,15 +12,15 @@ from random_traces import random_trace, write_trace
 from tidings.core.errors import PipelineError
 from tidings.scenarios.trace.checkers import GUARANTEES, check_all
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.trace.tables import Published, Subscribed
+from tidings.scenarios.trace.tables import PublishedRow, SubscribedRow
 from tidings.spark.audit.archive import audit_archives
-from tidings.spark.audit.auditing import Request, Sizes, audit_trace
+from tidings.spark.audit.auditing import AuditRequest, AuditSizes, audit_trace
 from tidings.spark.audit.on_spark import spark_stages
 from tidings.spark.audit.run import audit
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
-ALL = Request(tuple(GUARANTEES))
+ALL = AuditRequest(tuple(GUARANTEES))
 
 
 def test_small_traces_are_one_task_each(tmp_path: Path, spark: Any) -> None:
@@ -41,22 +41,22 @@ def test_stages_over_partitions_say_what_the_checkers_say(tmp_path: Path, spark:
             trace = random_trace(Random(seed), broken=broken, events=60, subscribers=12)
             path = write_trace(trace, tmp_path / str(seed), rows_per_group=40)
             found = audit_trace(
-                stages, path, ALL, Sizes(len(trace.delivered) // 2, len(trace.delivered) // 3)
+                stages, path, ALL, AuditSizes(len(trace.delivered) // 2, len(trace.delivered) // 3)
             )
             assert found.verdicts == check_all(trace, GUARANTEES)
     assert spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch") == before
 
 
 def test_a_mistake_in_the_trace_is_told_by_the_driver(tmp_path: Path, spark: Any) -> None:
-    asked = [Subscribed("s", "x", ["/a"], "x >", "none", 0, 0)]
-    published = [Published("p:0", "p", 0, "/a", [], 1, 10)]
+    asked = [SubscribedRow("s", "x", ["/a"], "x >", "none", 0, 0)]
+    published = [PublishedRow("p:0", "p", 0, "/a", [], 1, 10)]
     path = write_trace(Trace.from_rows(published=published, subscribed=asked), tmp_path)
     with pytest.raises(PipelineError, match=r"subscribed\.parquet: subscription s/x: "):
-        audit([path], Request())
-    asked = [Subscribed("s", "x", ["/a"], None, "totally", 0, 0)]
+        audit([path], AuditRequest())
+    asked = [SubscribedRow("s", "x", ["/a"], None, "totally", 0, 0)]
     write_trace(Trace.from_rows(published=published, subscribed=asked), tmp_path)
     with pytest.raises(PipelineError, match="subscription s/x has order 'totally'; known are none, fifo"):
-        audit([path], Request())
+        audit([path], AuditRequest())
 
 
 def test_archives_go_through_spark(tmp_path: Path, spark: Any) -> None:

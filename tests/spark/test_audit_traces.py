@@ -21,9 +21,9 @@ from tidings.scenarios.trace import checkers
 from tidings.scenarios.trace.checkers import GUARANTEES, check_all
 from tidings.scenarios.trace.metrics import metrics
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.trace.tables import TABLES, Delivered, Published, Subscribed
+from tidings.scenarios.trace.tables import TABLES, DeliveredRow, PublishedRow, SubscribedRow
 from tidings.spark.audit import order as audit_order
-from tidings.spark.audit.auditing import Request, Sizes, audit_trace, buckets
+from tidings.spark.audit.auditing import AuditRequest, AuditSizes, audit_trace, buckets
 from tidings.spark.audit.checks import checks_of
 from tidings.spark.audit.files import chunks, trace_files
 from tidings.spark.audit.metrics import rounded
@@ -33,8 +33,8 @@ SEEDS = range(80)
 SEEDS_PER_TEST = 40
 
 
-def audited(directory: Path, guarantees: tuple[str, ...], sizes: Sizes):
-    return audit_trace(HereStages(), directory, Request(guarantees), sizes)
+def audited(directory: Path, guarantees: tuple[str, ...], sizes: AuditSizes):
+    return audit_trace(HereStages(), directory, AuditRequest(guarantees), sizes)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_an_audit_says_what_the_checkers_say(seeds: range, tmp_path: Path) -> No
         random = Random(seed)
         trace = random_trace(random, broken=seed % 4 > 0)
         directory = write_trace(trace, tmp_path, rows_per_group=random.choice((1, 3, 50)))
-        sizes = Sizes(random.choice((1, 5, 40)), random.choice((1, 9, 60)), random.choice((0, 100)))
+        sizes = AuditSizes(random.choice((1, 5, 40)), random.choice((1, 9, 60)), random.choice((0, 100)))
         found = audited(directory, tuple(GUARANTEES), sizes)
         assert found.verdicts == check_all(trace, GUARANTEES), seed
         assert audited(directory, (), sizes).verdicts == check_all(trace), seed
@@ -79,7 +79,7 @@ def test_an_audit_that_forgets_the_order_between_buckets_is_noticed(
     found = []
     for trace in traces:
         directory = write_trace(trace, tmp_path)
-        found.append(audited(directory, ("total_order",), Sizes(5, 5)).verdicts[0].violations)
+        found.append(audited(directory, ("total_order",), AuditSizes(5, 5)).verdicts[0].violations)
     assert not any(found)
 
 
@@ -87,7 +87,7 @@ def test_the_guaranteed_mode_asks_for_what_it_promises(tmp_path: Path) -> None:
     for seed in range(8):
         trace = random_trace(Random(seed), broken=True)
         found = audit_trace(
-            HereStages(), write_trace(trace, tmp_path), Request(mode="guaranteed"), Sizes(4, 4)
+            HereStages(), write_trace(trace, tmp_path), AuditRequest(mode="guaranteed"), AuditSizes(4, 4)
         )
         fifo = checkers.fifo(trace, orders=frozenset({"none", "fifo", "causal"}))
         once, *others = check_all(trace)
@@ -97,23 +97,23 @@ def test_the_guaranteed_mode_asks_for_what_it_promises(tmp_path: Path) -> None:
 
 def test_what_a_killed_publisher_had_not_confirmed_is_not_missed(tmp_path: Path) -> None:
     published = [
-        Published("p:0", "p", 0, "/a", [], 1, 10, 11),
-        Published("p:1", "p", 1, "/a", [], 1, 20, None),
+        PublishedRow("p:0", "p", 0, "/a", [], 1, 10, 11),
+        PublishedRow("p:1", "p", 1, "/a", [], 1, 20, None),
     ]
     rows = {
         "published": published,
-        "subscribed": [Subscribed("s", "x", ["/a"], None, "none", 0, 0)],
-        "delivered": [Delivered("s", "x", 0, "p:0", 12)],
+        "subscribed": [SubscribedRow("s", "x", ["/a"], None, "none", 0, 0)],
+        "delivered": [DeliveredRow("s", "x", 0, "p:0", 12)],
     }
     for target, violations in (("b1,p", 0), ("b1", 1)):
         directory = write_trace(Trace.from_rows(**rows, faults=[("crash", target, 15, None)]), tmp_path)
-        found = audit_trace(HereStages(), directory, Request(mode="guaranteed"))
+        found = audit_trace(HereStages(), directory, AuditRequest(mode="guaranteed"))
         assert found.verdicts[-1].guarantee == "gap_free"
         assert found.verdicts[-1].violations == violations
 
 
 def test_an_empty_trace_holds_and_says_so(tmp_path: Path) -> None:
-    found = audited(write_trace(Trace.from_rows(), tmp_path), tuple(GUARANTEES), Sizes())
+    found = audited(write_trace(Trace.from_rows(), tmp_path), tuple(GUARANTEES), AuditSizes())
     assert found.holds
     assert found.remarks == ["nothing was published and nothing delivered"]
 
@@ -126,7 +126,7 @@ def test_a_table_may_be_many_files(tmp_path: Path) -> None:
     middle = len(trace.delivered) // 2
     for name, rows in (("part-0", trace.delivered[:middle]), ("part-1", trace.delivered[middle:])):
         write_table(rows, parts / "delivered.parquet" / f"{name}.parquet")
-    assert audited(parts, tuple(GUARANTEES), Sizes(4, 4)).verdicts == check_all(trace, GUARANTEES)
+    assert audited(parts, tuple(GUARANTEES), AuditSizes(4, 4)).verdicts == check_all(trace, GUARANTEES)
 
 
 def write_table(table, path: Path) -> None:
@@ -163,22 +163,22 @@ def test_nulls_and_a_filter_that_is_none_are_told(tmp_path: Path) -> None:
         directory / "delivered.parquet",
     )
     with pytest.raises(PipelineError, match="'position' has nulls"):
-        audited(directory, (), Sizes())
-    asked = [Subscribed("s", "x", ["/a"], "x >", "none", 0, 0)]
-    published = [Published("p:0", "p", 0, "/a", [], 1, 10)]
+        audited(directory, (), AuditSizes())
+    asked = [SubscribedRow("s", "x", ["/a"], "x >", "none", 0, 0)]
+    published = [PublishedRow("p:0", "p", 0, "/a", [], 1, 10)]
     write_trace(Trace.from_rows(published=published, subscribed=asked), directory)
     with pytest.raises(TraceError, match=r"subscribed\.parquet: subscription s/x: "):
-        audited(directory, (), Sizes())
+        audited(directory, (), AuditSizes())
 
 
 def test_an_order_that_nobody_knows_is_told(tmp_path: Path) -> None:
     """Nothing would be promised, and everything would hold."""
-    asked = [Subscribed("s", "x", ["/a"], None, order, 0, 0) for order in ("none", "Total")]
+    asked = [SubscribedRow("s", "x", ["/a"], None, order, 0, 0) for order in ("none", "Total")]
     asked[1] = asked[1]._replace(subscriber="t")
     directory = write_trace(Trace.from_rows(subscribed=asked), tmp_path)
     for guarantees in ((), ("total_order",)):
         with pytest.raises(TraceError) as told:
-            audited(directory, guarantees, Sizes())
+            audited(directory, guarantees, AuditSizes())
         assert str(told.value) == (
             f"trace table {tmp_path / 'subscribed.parquet'}: subscription t/x has order 'Total'; "
             "known are none, fifo, causal, total"
@@ -188,15 +188,17 @@ def test_an_order_that_nobody_knows_is_told(tmp_path: Path) -> None:
 def test_attributes_that_cannot_be_read_and_a_repeated_subscription_are_told_with_their_table(
     tmp_path: Path,
 ) -> None:
-    published = [Published(f"p:{n}", "p", n, "/a", [("x", text)], 1, n) for n, text in enumerate(("1", '"1'))]
-    asked = Subscribed("s", "x", ["/a"], "x = 1", "none", 0, 0)
+    published = [
+        PublishedRow(f"p:{n}", "p", n, "/a", [("x", text)], 1, n) for n, text in enumerate(("1", '"1'))
+    ]
+    asked = SubscribedRow("s", "x", ["/a"], "x = 1", "none", 0, 0)
     directory = write_trace(Trace.from_rows(published=published, subscribed=[asked]), tmp_path)
     with pytest.raises(PipelineError, match="event p:1: the attribute text '\"1' starts with") as told:
-        audited(directory, (), Sizes())
+        audited(directory, (), AuditSizes())
     assert str(told.value).startswith(f"trace table {tmp_path / 'published.parquet'}: ")
     write_trace(Trace.from_rows(published=published, subscribed=[asked, asked]), tmp_path)
     with pytest.raises(TraceError, match="subscription s/x is listed twice") as told:
-        audited(directory, (), Sizes())
+        audited(directory, (), AuditSizes())
     assert str(told.value).startswith(f"trace table {tmp_path / 'subscribed.parquet'}: ")
 
 
@@ -207,7 +209,9 @@ def test_other_types_of_arrow_for_the_same_content_are_welcome(tmp_path: Path, t
         directory = write_trace(trace, tmp_path)
         for name in TABLES:
             write_table(held_as(getattr(trace, name), text), directory / f"{name}.parquet")
-        assert audited(directory, tuple(GUARANTEES), Sizes(4, 4)).verdicts == check_all(trace, GUARANTEES)
+        assert audited(directory, tuple(GUARANTEES), AuditSizes(4, 4)).verdicts == check_all(
+            trace, GUARANTEES
+        )
 
 
 def test_buckets_hold_whole_subscribers_and_chunks_all_rows(tmp_path: Path) -> None:

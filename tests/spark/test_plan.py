@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from breadth import examples
 from tidings.core.errors import PipelineError
 from tidings.core.events.topics import TopicPattern
-from tidings.core.ordering.groups import Groups
+from tidings.core.ordering.groups import SequencingGroups
 from tidings.core.ordering.layout import Layout
 from tidings.core.ordering.placement import place
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.trace.tables import Node, Published, Subscribed
+from tidings.scenarios.trace.tables import NodeRow, PublishedRow, SubscribedRow
 from tidings.spark.plan import counts as plan_counts
-from tidings.spark.plan.entries import Entries
-from tidings.spark.plan.placement import Demand, measured
-from tidings.spark.plan.planning import Plan, Request, make_plan, plan_rows
-from tidings.spark.plan.sites import Site, Sites
-from tidings.spark.plan.sizes import Sizes, histogram, sizes_of
+from tidings.spark.plan.entries import PlanEntries
+from tidings.spark.plan.placement import PlannedDemand, measured
+from tidings.spark.plan.planning import OrderPlan, PlanRequest, make_plan, plan_rows
+from tidings.spark.plan.sites import PlannedSite, PlannedSites
+from tidings.spark.plan.sizes import SizeQuantiles, histogram, sizes_of
 
 SITES = ("east", "north", "west")
 EXACT = [f"/t{number}" for number in range(8)]
@@ -53,12 +53,12 @@ def flat(clients: Sequence[Client]) -> pa.Table:
     )
 
 
-def planned(clients: Sequence[Client], threshold: int = 2, **options: bool) -> Plan:
-    sites = Sites(tuple(map(Site, SITES)))
-    return plan_rows("table", flat(clients), Request(threshold, sites, **options))
+def planned(clients: Sequence[Client], threshold: int = 2, **options: bool) -> OrderPlan:
+    sites = PlannedSites(tuple(map(PlannedSite, SITES)))
+    return plan_rows("table", flat(clients), PlanRequest(threshold, sites, **options))
 
 
-def layout_of(plan: Plan) -> Layout:
+def layout_of(plan: OrderPlan) -> Layout:
     made = plan.layout()
     assert made is not None
     return made[0]
@@ -78,7 +78,7 @@ def test_the_groups_are_those_that_the_sequencers_keep_under_the_planned_layout(
         plan = planned(clients, threshold, rest=rest)
         layout = layout_of(plan)
         assert layout.threshold == threshold
-        kept = Groups(range(len(layout.topics)), threshold)
+        kept = SequencingGroups(range(len(layout.topics)), threshold)
         for _, of in clients:
             kept.change(set(), {*layout.ranks_for(map(TopicPattern, of))}, ())
         assert [plan.entries.texts[number] for number in plan.planned.order] == list(layout.topics)
@@ -111,7 +111,7 @@ def test_a_pair_of_one_client_is_a_group_for_causal_order_alone() -> None:
 
 def test_a_client_that_is_listed_twice_counts_once() -> None:
     table = pa.concat_tables([flat([(0, ["/t0", "/t1"])])] * 2)
-    plan = plan_rows("table", table, Request(2))
+    plan = plan_rows("table", table, PlanRequest(2))
     assert plan.stamp_entries.tolist() == [0, 0]
     assert plan.summary()["clients"] == 1
 
@@ -122,7 +122,7 @@ def test_a_client_that_is_listed_twice_counts_once() -> None:
 @given(st.lists(st.sampled_from(MIXED), unique=True, min_size=1), st.randoms())
 @settings(max_examples=examples(100))
 def test_no_entry_stands_before_one_that_it_covers(texts: list[str], random: object) -> None:
-    entries = Entries(texts)
+    entries = PlanEntries(texts)
     order = list(range(len(entries)))
     random.shuffle(order)  # type: ignore[attr-defined]
     ranked = [entries.patterns[number] for number in entries.with_patterns_behind(order)]
@@ -144,7 +144,7 @@ def test_weights_go_where_the_layout_would_number_the_topic(clients: list[Client
 
 def test_more_topics_than_a_layout_has_are_refused() -> None:
     with pytest.raises(PipelineError, match=r"4,097 topics; an order has at most 4,096"):
-        Entries(f"/t{number}" for number in range(4097))
+        PlanEntries(f"/t{number}" for number in range(4097))
 
 
 # --- Placements
@@ -175,14 +175,14 @@ def test_a_site_has_its_entries_in_one_piece(clients: list[Client], threshold: i
         assert 0 <= placed.local <= 1 and placed.crossings >= 0
 
 
-def demand_of(interest: list[list[int]], groups: list[tuple[int, int]]) -> Demand:
+def demand_of(interest: list[list[int]], groups: list[tuple[int, int]]) -> PlannedDemand:
     members = np.zeros((len(interest), len(interest)), dtype=np.bool_)
     for one, other in groups:
         members[one, other] = members[other, one] = True
-    counts = plan_counts.Counts(
+    counts = plan_counts.SubscriptionCounts(
         np.diag(np.sum(interest, axis=1)), np.array(interest), np.zeros(len(interest[0]), dtype=np.int64)
     )
-    return Demand(counts, members, np.ones(len(interest)))
+    return PlannedDemand(counts, members, np.ones(len(interest)))
 
 
 def test_crossings_by_hand() -> None:
@@ -210,7 +210,9 @@ def test_a_plan_is_better_than_the_naive_ones_where_sites_have_their_own_topics(
 
 def test_one_site_has_nothing_to_cross() -> None:
     table = flat([(0, ["/t0", "/t1"])] * 3).drop_columns(["site"])
-    plan = plan_rows("table", table.append_column("site", pa.nulls(table.num_rows, pa.string())), Request())
+    plan = plan_rows(
+        "table", table.append_column("site", pa.nulls(table.num_rows, pa.string())), PlanRequest()
+    )
     assert plan.sites.names == ("s0",)
     assert {(placed.local, placed.crossings) for placed in plan.placements.values()} == {(1.0, 0.0)}
 
@@ -223,14 +225,14 @@ def test_one_site_has_nothing_to_cross() -> None:
     [
         ([], [], None),
         ([3], [0.0], None),
-        ([3], [2.0], Sizes(3, 3.0, 3, 3, 3, 3)),
-        ([5, 0, 1, 2], [1.0] * 4, Sizes(0, 2.0, 1, 5, 5, 5)),
-        ([0, 10], [9.0, 1.0], Sizes(0, 1.0, 0, 0, 10, 10)),
-        ([7, 0, 9], [1.0, 3.0, 0.0], Sizes(0, 1.75, 0, 7, 7, 7)),
-        (list(range(1, 101)), [1.0] * 100, Sizes(1, 50.5, 50, 90, 99, 100)),
+        ([3], [2.0], SizeQuantiles(3, 3.0, 3, 3, 3, 3)),
+        ([5, 0, 1, 2], [1.0] * 4, SizeQuantiles(0, 2.0, 1, 5, 5, 5)),
+        ([0, 10], [9.0, 1.0], SizeQuantiles(0, 1.0, 0, 0, 10, 10)),
+        ([7, 0, 9], [1.0, 3.0, 0.0], SizeQuantiles(0, 1.75, 0, 7, 7, 7)),
+        (list(range(1, 101)), [1.0] * 100, SizeQuantiles(1, 50.5, 50, 90, 99, 100)),
     ],
 )
-def test_sizes(entries: list[int], weights: list[float], expected: Sizes | None) -> None:
+def test_sizes(entries: list[int], weights: list[float], expected: SizeQuantiles | None) -> None:
     assert sizes_of(np.array(entries, dtype=np.int64), np.array(weights)) == expected
 
 
@@ -243,8 +245,8 @@ def test_the_histogram_has_every_topic_once() -> None:
 
 def subscribed(
     name: str, topics: list[str], start: int | None, end: int | None = None, order: str = "total"
-) -> Subscribed:
-    return Subscribed(name, f"{name}-{start}", topics, None, order, 0, start, end)
+) -> SubscribedRow:
+    return SubscribedRow(name, f"{name}-{start}", topics, None, order, 0, start, end)
 
 
 def write_trace(directory: Path, trace: Trace) -> None:
@@ -263,18 +265,18 @@ def test_a_trace_is_planned_for_its_busiest_moment(tmp_path: Path) -> None:
             subscribed("never", ["/z"], None),
             subscribed("unordered", ["/z"], 5, order="none"),
         ],
-        published=[Published(f"p:{n}", "p", n, "/a" if n < 3 else "/q", [], 1, n) for n in range(4)],
+        published=[PublishedRow(f"p:{n}", "p", n, "/a" if n < 3 else "/q", [], 1, n) for n in range(4)],
         nodes=[
-            Node("b0", "broker", site="east"),
-            Node("b1", "broker", site="west"),
-            Node("one", "subscriber", "b0"),
-            Node("two", "subscriber", "b0", site="west"),
-            Node("three", "subscriber", "b1"),
+            NodeRow("b0", "broker", site="east"),
+            NodeRow("b1", "broker", site="west"),
+            NodeRow("one", "subscriber", "b0"),
+            NodeRow("two", "subscriber", "b0", site="west"),
+            NodeRow("three", "subscriber", "b1"),
         ],
     )
     write_trace(tmp_path, trace)
     for source in (tmp_path, tmp_path / "subscribed.parquet"):
-        plan = make_plan(str(source), Request())
+        plan = make_plan(str(source), PlanRequest())
         assert plan.entries.texts == ("/a", "/c")
         assert plan.summary()["sites"] == {"east": 1, "west": 2}
         assert plan.stamp_entries.tolist() == [1, 1]
@@ -286,20 +288,20 @@ def test_a_trace_with_an_order_that_nobody_knows_is_refused(tmp_path: Path) -> N
     rows = [subscribed("one", ["/a"], 1), subscribed("two", ["/a"], 1, order="Total")]
     write_trace(tmp_path, Trace.from_rows(subscribed=rows))
     with pytest.raises(PipelineError, match="row 2 has order 'Total'; known are none, fifo, causal, total"):
-        make_plan(str(tmp_path), Request())
+        make_plan(str(tmp_path), PlanRequest())
 
 
 def test_a_trace_is_planned_for_other_sites_than_those_of_its_run(tmp_path: Path) -> None:
-    nodes = [Node("one", "subscriber", site="east"), Node("two", "subscriber", site="east")]
+    nodes = [NodeRow("one", "subscriber", site="east"), NodeRow("two", "subscriber", site="east")]
     rows = [subscribed(name, ["/a"], 1) for name in ("one", "two")]
     write_trace(tmp_path, Trace.from_rows(subscribed=rows, nodes=nodes))
-    sites = Sites((Site("east"), Site("west")), {"two": "west"})
-    assert make_plan(str(tmp_path), Request(sites=sites)).summary()["sites"] == {"east": 1, "west": 1}
+    sites = PlannedSites((PlannedSite("east"), PlannedSite("west")), {"two": "west"})
+    assert make_plan(str(tmp_path), PlanRequest(sites=sites)).summary()["sites"] == {"east": 1, "west": 1}
 
 
 def test_a_trace_without_sites_and_without_order_is_planned_for_all(tmp_path: Path) -> None:
     rows = [subscribed("one", [], 1, order="fifo"), subscribed("two", ["/a"], 1, order="none")]
     write_trace(tmp_path, Trace.from_rows(subscribed=rows))
-    plan = make_plan(str(tmp_path), Request(threshold=1))
+    plan = make_plan(str(tmp_path), PlanRequest(threshold=1))
     assert plan.entries.texts == ("/**", "/a")
     assert plan.sites.names == ("s0",)

@@ -12,18 +12,18 @@ from live_ordering import Hosts, OrderedUser, Service, played
 from tidings.bus.connect import connect
 from tidings.bus.host import ApplicationHost
 from tidings.core.errors import ConnectionFailed, PipelineError
-from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.layout import Layout, ServerPlacement
 from tidings.drivers.address import Address
 from tidings.drivers.sockets import sequencer
 from tidings.drivers.sockets.broker import BrokerServer
 from tidings.spark.plan.live import fetch_rows
-from tidings.spark.plan.planning import Plan, Request, plan_rows
-from tidings.spark.plan.sites import Site, Sites
+from tidings.spark.plan.planning import OrderPlan, PlanRequest, plan_rows
+from tidings.spark.plan.sites import PlannedSite, PlannedSites
 
 LAYOUT = Layout(
     [
-        Place("high", ("/a", "/b"), node="n1", standby="n2", witness="n3"),
-        Place("low", ("/c/**",), node="n2"),
+        ServerPlacement("high", ("/a", "/b"), node="n1", standby="n2", witness="n3"),
+        ServerPlacement("low", ("/c/**",), node="n2"),
     ],
     causal=False,
 )
@@ -34,10 +34,10 @@ def bus_at(url: str) -> ApplicationHost:
     return connect(url, timeout_s=10.0)
 
 
-async def planned(address: Address) -> Plan:
+async def planned(address: Address) -> OrderPlan:
     url = f"tidings://{address}"
-    sites = Sites((Site("east"), Site("west")), AT)
-    return plan_rows(url, await fetch_rows(url, bus_at, AT), Request(sites=sites))
+    sites = PlannedSites((PlannedSite("east"), PlannedSite("west")), AT)
+    return plan_rows(url, await fetch_rows(url, bus_at, AT), PlanRequest(sites=sites))
 
 
 async def subscribed(stack: AsyncExitStack, hosts: Hosts) -> None:

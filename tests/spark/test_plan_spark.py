@@ -14,8 +14,8 @@ import pytest
 
 from tidings.core.errors import PipelineError
 from tidings.spark.plan import on_spark as plan_spark
-from tidings.spark.plan.planning import Plan, Request, make_plan, plan_rows
-from tidings.spark.plan.sites import Site, Sites
+from tidings.spark.plan.planning import OrderPlan, PlanRequest, make_plan, plan_rows
+from tidings.spark.plan.sites import PlannedSite, PlannedSites
 from tidings.spark.plan.tables import flat_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
@@ -37,7 +37,7 @@ def random_table(clients: int, seed: int) -> pa.Table:
     return pa.Table.from_pylist(rows)
 
 
-def same(one: Plan, other: Plan) -> None:
+def same(one: OrderPlan, other: OrderPlan) -> None:
     for name in ("pairs", "interest", "clients"):
         assert np.array_equal(getattr(one.counted.counts, name), getattr(other.counted.counts, name)), name
     assert one.entries.texts == other.entries.texts
@@ -55,9 +55,9 @@ def test_spark_counts_what_one_process_counts(
     path.mkdir()
     for part in range(3):
         pq.write_table(table.slice(part * 500, 500), path / f"part-{part}.parquet")
-    here = make_plan(str(path), Request(rest=True))
+    here = make_plan(str(path), PlanRequest(rest=True))
     assert here.groups.any() and len(here.entries) == len(TOPICS) + 1
-    same(here, make_plan(str(path), Request(rest=True, master=MASTER)))
+    same(here, make_plan(str(path), PlanRequest(rest=True, master=MASTER)))
 
 
 def test_lists_of_topics_sites_from_elsewhere_and_rows_that_are_here(tmp_path: Path, spark: Any) -> None:
@@ -66,10 +66,13 @@ def test_lists_of_topics_sites_from_elsewhere_and_rows_that_are_here(tmp_path: P
     lines = [{"subscriber": row["client"], "topics": [row["topic"]]} for row in rows]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     listed = str(tmp_path / "rows.jsonl")
-    sites = Sites(tuple(map(Site, SITES)), {row["client"]: row["site"] for row in rows})
-    same(make_plan(listed, Request(sites=sites)), make_plan(listed, Request(sites=sites, master=MASTER)))
+    sites = PlannedSites(tuple(map(PlannedSite, SITES)), {row["client"]: row["site"] for row in rows})
+    same(
+        make_plan(listed, PlanRequest(sites=sites)),
+        make_plan(listed, PlanRequest(sites=sites, master=MASTER)),
+    )
     flat = flat_rows("table", table)
-    same(plan_rows("table", flat, Request()), plan_rows("table", flat, Request(master=MASTER)))
+    same(plan_rows("table", flat, PlanRequest()), plan_rows("table", flat, PlanRequest(master=MASTER)))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +92,7 @@ def test_mistakes_on_spark(text: str, reason: str, tmp_path: Path, spark: Any) -
     path = tmp_path / "table.csv"
     path.write_text(text)
     with pytest.raises(PipelineError) as caught:
-        make_plan(str(path), Request(master=MASTER))
+        make_plan(str(path), PlanRequest(master=MASTER))
     assert reason in str(caught.value)
     assert str(path) in str(caught.value)
 
@@ -98,16 +101,16 @@ def test_an_empty_client_and_a_second_site_on_spark(tmp_path: Path, spark: Any) 
     path = tmp_path / "table.jsonl"
     path.write_text('{"client": "", "topic": "/x"}\n')
     with pytest.raises(PipelineError, match="a row with topic '/x' has no client"):
-        make_plan(str(path), Request(master=MASTER))
+        make_plan(str(path), PlanRequest(master=MASTER))
     path.write_text(
         "".join(
             json.dumps({"client": client, "topic": "/x", "site": site}) + "\n"
             for client, site in (("a", "east"), ("b", "west"), ("c", "east"))
         )
     )
-    sites = Sites(tuple(map(Site, SITES)), {"a": "east", "c": "west"})
+    sites = PlannedSites(tuple(map(PlannedSite, SITES)), {"a": "east", "c": "west"})
     with pytest.raises(PipelineError) as caught:
-        make_plan(str(path), Request(sites=sites, master=MASTER))
+        make_plan(str(path), PlanRequest(sites=sites, master=MASTER))
     assert str(caught.value) == (
         f"{path}: client 'c' is at site 'east', and in the file of --sites at 'west'"
     )
@@ -117,12 +120,12 @@ def test_unknown_sites_and_missing_files_on_spark(tmp_path: Path, spark: Any) ->
     path = tmp_path / "table.csv"
     path.write_text("client,topic,site\na,/x,east\n")
     with pytest.raises(PipelineError, match="client 'a': site 'east' is not listed; the sites are north"):
-        make_plan(str(path), Request(sites=Sites((Site("north"),)), master=MASTER))
+        make_plan(str(path), PlanRequest(sites=PlannedSites((PlannedSite("north"),)), master=MASTER))
     with pytest.raises(PipelineError, match=r"cannot read .*missing.csv as csv: .*PATH_NOT_FOUND"):
-        make_plan(str(tmp_path / "missing.csv"), Request(master=MASTER))
+        make_plan(str(tmp_path / "missing.csv"), PlanRequest(master=MASTER))
 
 
 def test_an_empty_table_on_spark(tmp_path: Path, spark: Any) -> None:
     path = tmp_path / "table.csv"
     path.write_text("client,topic\n")
-    same(make_plan(str(path), Request()), make_plan(str(path), Request(master=MASTER)))
+    same(make_plan(str(path), PlanRequest()), make_plan(str(path), PlanRequest(master=MASTER)))

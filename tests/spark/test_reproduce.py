@@ -21,7 +21,7 @@ from tidings.studies.ordering.study import STUDY, OrderingStudy, site_point
 from tidings.studies.plots import draw
 from tidings.studies.report import readme, verdict_line, write_report
 from tidings.studies.runner import Failure, Outcome
-from tidings.studies.study import Claim, Panel, Point, load_study
+from tidings.studies.study import Panel, PaperClaim, Point, load_study
 
 PANEL = Panel(
     "fig7", "A title", "x", "y", {"a": [(1, 2.0), (2, 3.0, 0.5)]}, paper={"a": [(1, 2.5)]}, figure="fig 7"
@@ -42,8 +42,8 @@ class Small(OrderingStudy):
     def panels(self, table: pa.Table, quick: bool) -> list[Panel]:
         return [PANEL]
 
-    def claims(self, table: pa.Table, quick: bool) -> list[Claim]:
-        return [Claim("fig 7", "there are rows", "some", str(table.num_rows), table.num_rows > 0)]
+    def claims(self, table: pa.Table, quick: bool) -> list[PaperClaim]:
+        return [PaperClaim("fig 7", "there are rows", "some", str(table.num_rows), table.num_rows > 0)]
 
 
 def command(*arguments: str) -> Any:

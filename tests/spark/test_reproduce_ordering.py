@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidings.core.ordering.groups import Groups
+from tidings.core.ordering.groups import SequencingGroups
 from tidings.core.ordering.stamps import Chain
 from tidings.studies.ordering.load import (
     GEOGRAPHIC,
@@ -21,9 +21,9 @@ from tidings.studies.ordering.load import (
     pareto,
 )
 from tidings.studies.ordering.runs import Setting, run_sites
-from tidings.studies.ordering.sites import NS_PER_MS, SPEEDS, Sites
+from tidings.studies.ordering.sites import NS_PER_MS, SPEEDS, SimulatedSites
 from tidings.studies.ordering.study import STUDY, site_point, size_rows
-from tidings.studies.study import Claim
+from tidings.studies.study import PaperClaim
 
 SMALL = Setting(
     shape=GEOGRAPHIC,
@@ -47,7 +47,7 @@ SMALL = Setting(
 @pytest.mark.parametrize("seed", range(5))
 def test_entries_are_those_of_the_groups(seed: int, threshold: int) -> None:
     drawn = draw_in_order(pareto(0.5, 30), 40, 6, np.random.default_rng(seed))
-    groups = Groups(range(30), threshold)
+    groups = SequencingGroups(range(30), threshold)
     for topics in drawn.tolist():
         groups.change(frozenset(), frozenset(topics), ())
     expected = [len(groups.members(topic)) for topic in range(30)]
@@ -78,7 +78,7 @@ def test_a_run_is_a_function_of_its_setting() -> None:
 
 def test_numbers_of_a_topic_follow_each_other_and_every_request_has_one() -> None:
     chain = Chain([f"site {site}" for site in range(5)], [0, 2, 4, 6, 8], 10)
-    sites = Sites(chain, [0, 1, 2, 3, 4], SPEEDS["tidings"], seed=1)
+    sites = SimulatedSites(chain, [0, 1, 2, 3, 4], SPEEDS["tidings"], seed=1)
     for client in range(5):
         sites.subscribe(client, [client, 5, 9])
     requests = [(number * NS_PER_MS, number % 5, number % 10) for number in range(300)]
@@ -175,7 +175,7 @@ def canned_site(point: dict[str, Any]) -> dict[str, Any]:
     return {**shown, "subscriptions": point["clients"] * many, **found}
 
 
-def failing(table: pa.Table) -> list[Claim]:
+def failing(table: pa.Table) -> list[PaperClaim]:
     return [claim for claim in STUDY.claims(table, True) if not claim.holds]
 
 

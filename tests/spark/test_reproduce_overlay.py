@@ -20,7 +20,7 @@ from tidings.studies.epidemic.points import QUICK
 from tidings.studies.epidemic.runs import ALGORITHMS
 from tidings.studies.estimates import (
     Estimate,
-    Results,
+    StudyRows,
     above,
     below,
     both,
@@ -203,7 +203,7 @@ def curve(misses: dict[int, float], goal: float) -> Curves:
         | {"fanout": fanout, "seed": 1, "events": 1000, "success": 1 - missed, "overhead": 10.0 * fanout}
         for fanout, missed in misses.items()
     ]
-    return Curves(Results(pa.Table.from_pylist(rows)), goal)
+    return Curves(StudyRows(pa.Table.from_pylist(rows)), goal)
 
 
 def test_the_fanout_for_a_goal_is_between_the_measured_ones() -> None:
@@ -387,7 +387,7 @@ EPIDEMIC_FLIPS = {
 @pytest.mark.parametrize("name", EPIDEMIC_FLIPS)
 def test_an_epidemic_claim_falls_where_the_runs_say_otherwise(name: str) -> None:
     table = table_of("epidemic", changed(epidemic_world, EPIDEMIC_FLIPS[name]))
-    claim = getattr(epidemic_claims, name)(epidemic_claims.Runs(Results(table), QUICK))
+    claim = getattr(epidemic_claims, name)(epidemic_claims.Runs(StudyRows(table), QUICK))
     assert not claim.holds, claim.measured
 
 
@@ -451,7 +451,7 @@ PARTITIONS_FLIPS = {
 @pytest.mark.parametrize("name", PARTITIONS_FLIPS)
 def test_a_partitions_claim_falls_where_the_runs_say_otherwise(name: str) -> None:
     table = table_of("partitions", changed(partitions_world, lambda point, row: PARTITIONS_FLIPS[name]))
-    claim = getattr(partitions_claims, name)(Results(table))
+    claim = getattr(partitions_claims, name)(StudyRows(table))
     assert not claim.holds, claim.measured
 
 

@@ -25,8 +25,8 @@ from tidings.spark.audit.archive import audit_archives
 from tidings.spark.audit.stages import HereStages
 from tidings.spark.format import sink_publishing
 from tidings.spark.format.sink import SinkOptions, _write, parse_sink_options, source_name
-from tidings.spark.format.sink_publishing import CHUNK_BYTES, CHUNK_EVENTS, Spool, Target, publish
-from tidings.spark.format.sink_rows import Columns, Outgoing
+from tidings.spark.format.sink_publishing import CHUNK_BYTES, CHUNK_EVENTS, SinkTarget, Spool, publish
+from tidings.spark.format.sink_rows import Outgoing, SinkColumns
 from tidings.storage.archive import Archive
 
 pytestmark = pytest.mark.timeout(60)
@@ -45,7 +45,7 @@ def spooled(events: list[Outgoing]) -> Spool:
     return spool
 
 
-def send(target: Target, events: list[Outgoing], partition: int = 0, batch: int = 7) -> str:
+def send(target: SinkTarget, events: list[Outgoing], partition: int = 0, batch: int = 7) -> str:
     """As a task does; the source."""
     with spooled(events) as spool:
         source = source_name("sink", "q", partition, spool.digest)
@@ -73,7 +73,7 @@ def die() -> None:
     raise Killed
 
 
-def send_half(target: Target, events: list[Outgoing], monkeypatch: pytest.MonkeyPatch) -> None:
+def send_half(target: SinkTarget, events: list[Outgoing], monkeypatch: pytest.MonkeyPatch) -> None:
     """The task dies when half of the chunks have been handed over; what becomes of these nobody knows."""
     with monkeypatch.context() as patch:
         patch.setattr(sink_publishing, "CHUNK_EVENTS", 50)
@@ -141,7 +141,7 @@ def test_a_full_disk_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None
 def test_rows_come_in_order_and_a_repetition_changes_nothing() -> None:
     events = rows(5_000)
     with BrokerThread() as broker:
-        target = Target(broker.url)
+        target = SinkTarget(broker.url)
         source = send(target, events)
         assert broker.repeated == 0
         assert send(target, events) == source
@@ -156,7 +156,7 @@ def test_rows_come_in_order_and_a_repetition_changes_nothing() -> None:
 def test_a_task_that_dies_half_way_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
     events = rows(1_000)
     with BrokerThread() as broker:
-        target = Target(broker.url)
+        target = SinkTarget(broker.url)
         send_half(target, events, monkeypatch)
         send_half(target, events, monkeypatch)
         send(target, events)
@@ -168,7 +168,7 @@ def test_a_broker_that_restarts_between_two_attempts(tmp_path: Path, monkeypatch
     """It has forgotten what it took; its subscribers have not."""
     events = rows(1_000)
     with BrokerThread(data=tmp_path) as broker:
-        target = Target(broker.url)
+        target = SinkTarget(broker.url)
         send_half(target, events, monkeypatch)
         broker.restart()
         send(target, events)
@@ -184,7 +184,7 @@ def test_a_broker_that_restarts_in_the_middle_of_an_attempt(
     with BrokerThread(data=tmp_path) as broker:
         monkeypatch.setattr(sink_publishing, "CHUNK_EVENTS", 50)
         monkeypatch.setattr(Spool, "chunks", interrupted({3: broker.restart, 20: broker.restart}))
-        send(Target(broker.url), events)
+        send(SinkTarget(broker.url), events)
         assert broker.payloads() == [payload for _, _, payload in events]
 
 
@@ -192,14 +192,14 @@ def test_other_rows_are_never_taken_for_those_of_an_earlier_attempt() -> None:
     """After a shuffle the rows of a partition may come in another order: repeated, but not lost."""
     events = rows(100)
     with BrokerThread() as broker:
-        send(Target(broker.url), events[:60])
-        send(Target(broker.url), events[::-1])
+        send(SinkTarget(broker.url), events[:60])
+        send(SinkTarget(broker.url), events[::-1])
         assert sorted(broker.payloads()) == sorted(payload for _, _, payload in events[:60] + events)
 
 
 def test_a_later_attempt_is_no_earlier_life_of_its_source(tmp_path: Path) -> None:
     """Whatever order the rows of a batch come in again, and again: an audit finds the archive of it all in order."""
-    columns = Columns(StructType().add("value", StringType()), "/a")
+    columns = SinkColumns(StructType().add("value", StringType()), "/a")
     orders = list(permutations(["one", "two", "three"]))
 
     def write(options: SinkOptions, batch: int, values: Sequence[str]) -> None:
@@ -225,15 +225,15 @@ def test_without_the_digest_rows_would_be_lost(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Spool, "digest", "0")
     events = rows(100)
     with BrokerThread() as broker:
-        send(Target(broker.url), events[:60])
-        send(Target(broker.url), events[::-1])
+        send(SinkTarget(broker.url), events[:60])
+        send(SinkTarget(broker.url), events[::-1])
         assert set(broker.payloads()) < {payload for _, _, payload in events}
 
 
 def test_the_broker_keeps_nothing_of_a_publisher_that_is_gone() -> None:
     with BrokerThread() as broker:
         for partition in range(5):
-            send(Target(broker.url), rows(3), partition)
+            send(SinkTarget(broker.url), rows(3), partition)
         clients = broker._broker._node.attachments.clients  # type: ignore[union-attr]
         assert not [name for name in clients if name.startswith("sink")]
 
@@ -242,7 +242,7 @@ def test_an_attempt_that_was_given_up_ends_when_the_next_one_begins() -> None:
     """Both have the same name; the later one goes on."""
     events = rows(10)
     with BrokerThread() as broker:
-        target = Target(broker.url)
+        target = SinkTarget(broker.url)
 
         async def meet() -> None:
             zombie = await target.open("sink-q-0", 7)
@@ -261,7 +261,7 @@ def test_an_attempt_that_was_given_up_ends_when_the_next_one_begins() -> None:
 
 def test_no_broker_is_one_clear_error() -> None:
     with BrokerThread() as broker:
-        target = Target(broker.url, token="", timeout_s=0.5)
+        target = SinkTarget(broker.url, token="", timeout_s=0.5)
         broker.stop()
         with pytest.raises(PipelineError, match=r"^cannot reach tidings://127.*: connection refused$"):
             send(target, rows(1))
@@ -274,7 +274,7 @@ def test_a_broker_that_comes_late_is_waited_for(tmp_path: Path) -> None:
         broker.stop()
         started = threading.Timer(0.5, broker.start)
         started.start()
-        publish(Target(broker.url), "sink-q-0", 1, spool, 20.0)
+        publish(SinkTarget(broker.url), "sink-q-0", 1, spool, 20.0)
         started.join(20)
         assert len(broker.payloads()) == 10
 
@@ -288,13 +288,13 @@ def test_a_broker_that_goes_away_for_good_is_one_clear_error(
             patch.setattr(sink_publishing, "CHUNK_EVENTS", 50)
             patch.setattr(Spool, "chunks", interrupted({10: broker.stop}))
             with pytest.raises(PipelineError) as raised:
-                send(Target(broker.url, timeout_s=1.0), events)
+                send(SinkTarget(broker.url, timeout_s=1.0), events)
         words = (
             rf"{broker.url}: no confirmation within 1 s \(\d+ of 2000 rows of the partition are confirmed\)"
         )
         assert re.fullmatch(words, str(raised.value))
         broker.start()
-        send(Target(broker.url), events)
+        send(SinkTarget(broker.url), events)
         assert broker.payloads() == [payload for _, _, payload in events]
 
 
@@ -304,7 +304,7 @@ def test_a_broker_that_goes_away_for_good_is_one_clear_error(
 def test_a_best_effort_broker_does_not_take_again_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     events = rows(1_000)
     with BrokerThread("best-effort") as broker:
-        target = Target(broker.url)
+        target = SinkTarget(broker.url)
         send_half(target, events, monkeypatch)
         send(target, events)
         send(target, events)
@@ -325,7 +325,7 @@ def test_with_sequencers_every_row_has_its_place_and_a_repetition_too() -> None:
     run(hosts.__aenter__())
     try:
         with BrokerThread(order="total", sequencers=[hosts["n1"].address]) as broker:
-            target = Target(broker.url)
+            target = SinkTarget(broker.url)
             events = rows(300)
             send(target, events)
             send(target, events)

@@ -26,7 +26,7 @@ from tidings.core.errors import PipelineError
 from tidings.core.events.event import MAX_EVENT_BYTES
 from tidings.core.events.text import attribute_text
 from tidings.spark.format.sink import parse_sink_options, sink_stream_writer, sink_writer
-from tidings.spark.format.sink_rows import Columns, Outgoing
+from tidings.spark.format.sink_rows import Outgoing, SinkColumns
 
 TEXT, BYTES, ATTRIBUTES = StringType(), BinaryType(), MapType(StringType(), StringType())
 HEADERS = ArrayType(StructType([StructField("key", TEXT), StructField("value", BYTES)]))
@@ -54,7 +54,7 @@ def schema(**columns: DataType) -> StructType:
 def events(rows: list[dict[str, Any]], topic: str | None = None) -> list[Outgoing]:
     """These rows, in two Arrow batches, as events."""
     names = list(rows[0])
-    columns = Columns(schema(**{name: SPARK[name] for name in names}), topic)
+    columns = SinkColumns(schema(**{name: SPARK[name] for name in names}), topic)
     arrow = pa.schema([(name, ARROW[name]) for name in names])
     half = len(rows) // 2
     batches = [pa.RecordBatch.from_pylist(part, arrow) for part in (rows[:half], rows[half:])]
@@ -82,7 +82,9 @@ def test_rows_become_events() -> None:
 
 
 def test_text_columns_are_carried_as_text() -> None:
-    columns = Columns(schema(value=TEXT, key=TEXT, Partition=IntegerType(), timestamp=TimestampType()), "/a")
+    columns = SinkColumns(
+        schema(value=TEXT, key=TEXT, Partition=IntegerType(), timestamp=TimestampType()), "/a"
+    )
     batch = pa.RecordBatch.from_pylist(
         [{"value": "ä", "key": "007", "Partition": 1, "timestamp": None}],
         pa.schema(

@@ -15,7 +15,7 @@ from tidings.core.events.position import OrderPosition
 from tidings.core.events.text import attribute_text
 from tidings.core.events.topics import TopicPattern
 from tidings.core.filters.language.filter import Filter
-from tidings.spark.format.columns import COLUMNS, Selection, spark_batch
+from tidings.spark.format.columns import COLUMNS, RowSelection, spark_batch
 
 VALUES = [
     *(None, True, False, 0, -7, 2**63 - 1, 0.5, float("inf"), float("nan"), "", "plain", "12", "true", "é\n"),
@@ -115,7 +115,7 @@ def test_a_selection_is_what_its_topics_and_its_filter_say(
     random = Random(seed)
     events = [random_event(random, number) for number in range(30)]
     topics = None if patterns is None else tuple(map(TopicPattern, patterns))
-    found = Selection(topics, where)(archived(events)).column("sequence").to_pylist()
+    found = RowSelection(topics, where)(archived(events)).column("sequence").to_pylist()
     chosen = Filter(where) if where else None
     expected = [
         event.sequence
@@ -132,4 +132,4 @@ def test_attributes_that_do_not_decode_are_named_by_their_offset() -> None:
         6, batch.schema.field("packed"), pa.array([b"\x80", b"\xc1", b"\x80"], pa.binary())
     )
     with pytest.raises(ArchiveCorrupt, match="the attributes at offset 6 do not decode"):
-        Selection(None, "x = 1")(damaged)
+        RowSelection(None, "x = 1")(damaged)

@@ -17,7 +17,7 @@ from source_archives import extend, make_archive
 from tidings.core.errors import BrokerAway, ConnectionFailed, PipelineError
 from tidings.drivers.address import Address
 from tidings.drivers.sockets.archive_client import RemoteArchive
-from tidings.drivers.sockets.archive_desk import ArchiveDesk
+from tidings.drivers.sockets.archive_read_service import ArchiveReadService
 from tidings.drivers.sockets.archive_server import ArchiveServer
 from tidings.drivers.sockets.security import Tls, client_context
 from tidings.spark.format import waiting
@@ -44,7 +44,7 @@ class Keeper:
         return f"tidings://{self.address}"
 
     def start(self, token: str = "") -> None:
-        self._server = ArchiveServer("keeper", self.address, ArchiveDesk(self.directory), token=token)
+        self._server = ArchiveServer("keeper", self.address, ArchiveReadService(self.directory), token=token)
         asyncio.run_coroutine_threadsafe(self._server.start(), self._loop).result(WAIT_S)
         self.address = self._server.address
 

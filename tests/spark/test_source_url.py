@@ -14,7 +14,7 @@ import pytest
 from live_network import until
 from recording_network import guaranteed_broker
 from spark_queries import started
-from tidings.drivers.sockets.archive_desk import ArchiveDesk
+from tidings.drivers.sockets.archive_read_service import ArchiveReadService
 from tidings.drivers.sockets.broker import BrokerServer
 from tidings.recording.recorder import Recorder
 
@@ -43,7 +43,7 @@ class Keeper:
 
     async def start(self) -> None:
         archive = self.directory / "archive"
-        self._server = guaranteed_broker(self.directory, self.port, archive=ArchiveDesk(archive))
+        self._server = guaranteed_broker(self.directory, self.port, archive=ArchiveReadService(archive))
         await self._server.start()
         self.port = self._server.address.port
         self._recorder = Recorder(self.url, archive, opener=self._server.open_inside)

@@ -24,7 +24,7 @@ from tidings.spark.sweep.grid import Grid, load_grid
 from tidings.spark.sweep.isolation import RunDied, RunTimedOut, isolated
 from tidings.spark.sweep.records import opened_records
 from tidings.spark.sweep.results import flat, statistics, write_results
-from tidings.spark.sweep.run import RECORD, Job, RunItem, failed, run_item
+from tidings.spark.sweep.run import RECORD, RunItem, SweepJob, failed, run_item
 
 FOREVER_SECONDS = 600
 GRID = """
@@ -47,9 +47,9 @@ def grid(tmp_path: Path) -> Grid:
     return load_grid(path)
 
 
-def job_of(grid: Grid, out: Path, mark: str, **others: Any) -> Job:
+def job_of(grid: Grid, out: Path, mark: str, **others: Any) -> SweepJob:
     flags = {"check": False, "keep_traces": False, "timeout_s": None, **others}
-    return Job(dict(grid.document), str(out), mark, **flags)
+    return SweepJob(dict(grid.document), str(out), mark, **flags)
 
 
 def record_of(run_id: str, **others: Any) -> dict[str, Any]:

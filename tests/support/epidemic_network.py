@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import TypeVar, cast
 
 from recording_port import RecordingPort
-from tidings.core.client.session import Client
+from tidings.core.client.session import BestEffortClient
 from tidings.core.events.event import Publication, make_publication
 from tidings.core.events.run import Run, RunMaker, singles
 from tidings.core.events.subscription import Subscription, make_interest
@@ -109,7 +109,7 @@ class EpidemicNetwork:
             self.network.add(name, self._broker)
         for name in self.around:
             client = f"c{name}"
-            self.network.add(client, partial(Client, broker=name), self._on_fact(name))
+            self.network.add(client, partial(BestEffortClient, broker=name), self._on_fact(name))
             self.network.attach(client, name)
         self.network.start()
         self.run(5)
@@ -183,9 +183,9 @@ class EpidemicNetwork:
 
     # --- What a test looks at
 
-    def client(self, at: str) -> Client:
+    def client(self, at: str) -> BestEffortClient:
         protocol = self.network.nodes[f"c{at}"].protocol
-        assert isinstance(protocol, Client)
+        assert isinstance(protocol, BestEffortClient)
         return protocol
 
     def broker(self, name: str) -> EpidemicBroker:
@@ -380,4 +380,4 @@ class LoneBroker:
 
     @property
     def lost(self) -> int:
-        return self.broker.holdings.losses.lost
+        return self.broker.recovery_state.losses.lost

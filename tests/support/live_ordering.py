@@ -10,8 +10,8 @@ from typing import Any
 
 from live_network import until
 from tidings.core.events.timestamp import Timestamp
-from tidings.core.ordering.layout import Layout, Place
-from tidings.core.ordering.module import Joined, OrderBroken, PublishNow, Shown
+from tidings.core.ordering.layout import Layout, ServerPlacement
+from tidings.core.ordering.module import EventsShown, JoinCompleted, OrderBroken, PublishNow
 from tidings.core.ordering.replication.replica import Times
 from tidings.core.ordering.server.machine import PublishNoOps
 from tidings.drivers.address import Address
@@ -19,7 +19,7 @@ from tidings.drivers.sockets.sequencer import SequencerHost
 from tidings.drivers.sockets.sequencing import SequencingConnection
 
 QUICK = Times(sign_ns=20_000_000, lease_ns=500_000_000, publisher_ns=2_000_000_000)
-REPLICATED = Layout([Place("main", ("/a", "/b"), node="n1", standby="n2", witness="n3")])
+REPLICATED = Layout([ServerPlacement("main", ("/a", "/b"), node="n1", standby="n2", witness="n3")])
 
 
 def played(main: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -145,7 +145,7 @@ class OrderedUser:
         key = int(self.module.add_subscriber())
         self.keys.append(key)
         self.module.change(key, ranks)
-        await until(lambda: any(isinstance(fact, Joined) and fact.key == key for fact in self.facts))
+        await until(lambda: any(isinstance(fact, JoinCompleted) and fact.key == key for fact in self.facts))
         return key
 
     def publish(self, rank: int, *events: object) -> None:
@@ -156,7 +156,7 @@ class OrderedUser:
         await until(lambda: not self.module.unpublished, what=lambda: self.module.unpublished)
 
     def shown(self, key: int) -> list[object]:
-        return [fact.event for fact in self.facts if isinstance(fact, Shown) and fact.key == key]
+        return [fact.event for fact in self.facts if isinstance(fact, EventsShown) and fact.key == key]
 
     @property
     def broken(self) -> list[str]:

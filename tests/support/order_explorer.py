@@ -26,7 +26,7 @@ from msgspec import Struct
 from tidings.core.events.timestamp import Timestamp
 from tidings.core.kernel import Node, RandomSource, Send, TimerName
 from tidings.core.messages import Message
-from tidings.core.ordering.groups import Groups
+from tidings.core.ordering.groups import SequencingGroups
 from tidings.core.ordering.messages import AnswersTaken, Create, CreateRelay, EventStamps, SubscribeWalk
 from tidings.core.ordering.publisher import EventStamped, OrderedPublisher
 from tidings.core.ordering.server.server import NoOps, SequencerServer
@@ -699,12 +699,12 @@ def take_shortcuts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forget_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without rule 1."""
-    monkeypatch.setattr(Groups, "_leave", lambda self, topic, other: None)
+    monkeypatch.setattr(SequencingGroups, "_leave", lambda self, topic, other: None)
 
 
 def forget_ghosts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without rule 2."""
-    monkeypatch.setattr(Groups, "_haunt", lambda self, topic, ghosts: None)
+    monkeypatch.setattr(SequencingGroups, "_haunt", lambda self, topic, ghosts: None)
 
 
 def forget_fence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from tidings.core.events.run import singles
 from tidings.core.events.subscription import Subscription
 from tidings.core.facts import (
     Delivered,
-    EventsMissed,
+    EventsGivenUp,
     Misbehaviour,
     PublicationConfirmed,
     PublicationFailed,
@@ -158,7 +158,7 @@ class OverlayNetwork:
                     self.accepted.setdefault(name, self.now_ms)
                 case SubscriptionProgress(uncovered=uncovered):
                     self.uncovered.setdefault(name, []).append(uncovered)
-                case EventsMissed(source=source, first=first, last=last):
+                case EventsGivenUp(source=source, first=first, last=last):
                     self.deliveries.append((name, f"gap {source}:{first}-{last}", self.now_ms))
                 case PublicationFailed(reason=reason) | SubscriptionFailed(reason=reason):
                     self.complaints.append(f"{name}: {reason}")

@@ -8,7 +8,7 @@ from random import Random
 import pyarrow.parquet as pq
 
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.trace.tables import TABLES, Delivered, Published, Subscribed
+from tidings.scenarios.trace.tables import TABLES, DeliveredRow, PublishedRow, SubscribedRow
 
 ORDERS = ("none", "fifo", "causal", "total")
 TOPICS = ("/a", "/a/b", "/c")
@@ -39,7 +39,7 @@ def write_trace(trace: Trace, directory: Path, *, rows_per_group: int = 3) -> Pa
     return directory
 
 
-def _publications(random: Random, count: int) -> list[Published]:
+def _publications(random: Random, count: int) -> list[PublishedRow]:
     sequences = dict.fromkeys(("p", "s0", "s1", "s2"), 0)
     at_ns = 10
     rows = []
@@ -50,23 +50,27 @@ def _publications(random: Random, count: int) -> list[Published]:
         attributes = [("x", str(random.randrange(4)))]
         confirmed_ns = random.choice((None, at_ns + 1))
         topic = random.choice(TOPICS)
-        rows.append(Published(event_id, source, sequences[source], topic, attributes, 1, at_ns, confirmed_ns))
+        rows.append(
+            PublishedRow(event_id, source, sequences[source], topic, attributes, 1, at_ns, confirmed_ns)
+        )
         at_ns += random.choice((0, 1, 10))
     return rows
 
 
-def _subscriptions(random: Random, subscribers: int) -> list[Subscribed]:
+def _subscriptions(random: Random, subscribers: int) -> list[SubscribedRow]:
     rows = []
     for name in "xy":
         for number in range(subscribers):
             if random.random() < (0.9 if name == "x" else 0.3):
                 window = (0, random.choice((0, 0, 0, 30, None)), random.choice((None, None, None, 60)))
                 what = (list(random.choice(PATTERNS)), random.choice(FILTERS), random.choice(ORDERS))
-                rows.append(Subscribed(f"s{number}", name, *what, *window))
+                rows.append(SubscribedRow(f"s{number}", name, *what, *window))
     return rows
 
 
-def _deliveries(random: Random, published: list[Published], subscribed: list[Subscribed]) -> list[Delivered]:
+def _deliveries(
+    random: Random, published: list[PublishedRow], subscribed: list[SubscribedRow]
+) -> list[DeliveredRow]:
     delay_of = {source: random.choice((0, 0, 5, 25)) for source in ("p", "s0", "s1", "s2")}
     shown = sorted(published, key=lambda row: row.at_ns + delay_of[row.source])
     selected = _selected(published, subscribed)
@@ -78,13 +82,15 @@ def _deliveries(random: Random, published: list[Published], subscribed: list[Sub
                 position = positions.get(asked.subscriber, 0)
                 positions[asked.subscriber] = position + 1
                 at_ns = event.at_ns + delay_of[event.source]
-                rows.append(Delivered(asked.subscriber, asked.subscription, position, event.event_id, at_ns))
+                rows.append(
+                    DeliveredRow(asked.subscriber, asked.subscription, position, event.event_id, at_ns)
+                )
     if random.random() < 0.5:
         random.shuffle(rows)
     return rows
 
 
-def _selected(published: list[Published], subscribed: list[Subscribed]) -> set[tuple[str, str, str]]:
+def _selected(published: list[PublishedRow], subscribed: list[SubscribedRow]) -> set[tuple[str, str, str]]:
     """What is owed, by the checkers' own account: here only what they make of it is looked at."""
     from tidings.scenarios.trace.demand import demand
 
@@ -97,7 +103,7 @@ def _selected(published: list[Published], subscribed: list[Subscribed]) -> set[t
     }
 
 
-def _change_publication(random: Random, rows: list[Published]) -> None:
+def _change_publication(random: Random, rows: list[PublishedRow]) -> None:
     row = random.randrange(len(rows))
     match random.randrange(3):
         case 0:
@@ -108,7 +114,7 @@ def _change_publication(random: Random, rows: list[Published]) -> None:
             rows[row] = rows[row]._replace(event_id=random.choice(("q:1", "odd")))
 
 
-def _change_delivery(random: Random, rows: list[Delivered]) -> None:
+def _change_delivery(random: Random, rows: list[DeliveredRow]) -> None:
     row = random.randrange(len(rows))
     mine = rows[row]
     same = [other for other, delivery in enumerate(rows) if delivery.subscriber == mine.subscriber]

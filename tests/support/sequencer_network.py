@@ -32,15 +32,15 @@ from tidings.core.messages import Message
 from tidings.core.ordering.layout import Layout, spread
 from tidings.core.ordering.messages import ChainItem, Claim, EventStamps, WalkDone
 from tidings.core.ordering.module import (
-    Joined,
+    EventsShown,
+    JoinCompleted,
     OrderBroken,
     OrderingClient,
     PublishNow,
-    Shown,
 )
 from tidings.core.ordering.replication.journal import Journal
 from tidings.core.ordering.replication.node import SequencerNode
-from tidings.core.ordering.replication.replica import Replica, Role, Times
+from tidings.core.ordering.replication.replica import Replica, ReplicaRole, Times
 from tidings.core.ordering.server.machine import PublishNoOps
 from tidings.core.ordering.subscriber import OrderedSubscriber
 from tidings.core.store import Change, MemoryStore
@@ -476,9 +476,9 @@ class World:
             case PublishNoOps():
                 self.watcher.on_no_ops(host.name, fact)
                 self.service.publish_no_ops(host, fact)
-            case Shown():
+            case EventsShown():
                 self._on_shown(host, fact)
-            case Joined():
+            case JoinCompleted():
                 self._on_joined(self.watches[host.name, fact.key], fact.topics)
             case OrderBroken():
                 self.watches[host.name, fact.key].broken = fact.reason
@@ -504,13 +504,13 @@ class World:
                 self.problems.append(f"{name} is handed over twice")
             self.events[name].number = (fact.stamp.topic, fact.stamp.number + offset)
 
-    def _on_shown(self, host: Host, fact: Shown) -> None:
+    def _on_shown(self, host: Host, fact: EventsShown) -> None:
         batch, number = fact.event, fact.stamp.number
         assert isinstance(batch, Batch)
         for offset, name in enumerate(batch.named(number, fact.count)):
             self._on_each_shown(host, fact, name, number + offset)
 
-    def _on_each_shown(self, host: Host, fact: Shown, event: str, at: int) -> None:
+    def _on_each_shown(self, host: Host, fact: EventsShown, event: str, at: int) -> None:
         watch = self.watches[host.name, fact.key]
         if fact.stamp.topic not in watch.wanted or watch.ended or watch.broken:
             self.problems.append(f"{host.name} is shown {event} of {fact.stamp.topic}, which it left")
@@ -751,7 +751,9 @@ class World:
         ]
 
     def active(self, server: str) -> Replica | None:
-        return next((replica for replica in self.replicas(server) if replica.role is Role.ACTIVE), None)
+        return next(
+            (replica for replica in self.replicas(server) if replica.role is ReplicaRole.ACTIVE), None
+        )
 
     def unrest(self) -> list[str]:
         """What is not yet as it must be in the end."""
@@ -792,7 +794,7 @@ class World:
     def _unrest_of(self, server: str) -> list[str]:
         replicas = self.replicas(server)
         roles = sorted(replica.role for replica in replicas)
-        if roles != sorted([Role.ACTIVE, Role.STANDBY][: len(replicas)]):
+        if roles != sorted([ReplicaRole.ACTIVE, ReplicaRole.STANDBY][: len(replicas)]):
             return [f"{server} has the roles {roles}"]
         found = []
         active = self.active(server)

@@ -16,8 +16,8 @@ from tidings.bus.receipts import Batch, Receipt
 from tidings.bus.sequencing import Sequencing
 from tidings.bus.service import PublishedEvent, each, iterate, no_event
 from tidings.core.client.reliable_session import ReliableClient
-from tidings.core.client.session import Client
-from tidings.core.client.session import Session as ClientSession
+from tidings.core.client.session import BestEffortClient
+from tidings.core.client.session import ClientSession as ClientSession
 from tidings.core.errors import ConnectionFailed
 from tidings.core.events.event import EventId
 from tidings.core.events.run import Stretch
@@ -32,13 +32,13 @@ STATUS_TIMEOUT_S = 5.0
 log = logging.getLogger("tidings")
 
 
-class Connection(Protocol):
+class BusConnection(Protocol):
     """What a bus needs of the driver of its client; once `closed` it does not connect again."""
 
     closed: bool
 
     @property
-    def client(self) -> Client | ReliableClient: ...
+    def client(self) -> BestEffortClient | ReliableClient: ...
     @property
     def now(self) -> int: ...
     async def open(self) -> None: ...
@@ -100,7 +100,7 @@ class Bus(ApplicationHost):
         super().__init__(
             _Beneath(self), find_order, strips=True, hides=False, patience=patience, max_buffered=max_buffered
         )
-        self.connection: Connection
+        self.connection: BusConnection
         self._open = False
         self._flush_due = False
         self._in_turn = asyncio.Lock()

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from tidings.bus import stream
 from tidings.bus.positions import Places
-from tidings.bus.receipts import Ledger
+from tidings.bus.receipts import PendingPublications
 from tidings.bus.sequencing import Sequencing
 from tidings.bus.service import EventService, Notify
 from tidings.bus.stream import leave_out
@@ -29,7 +29,7 @@ from tidings.core.events.timestamp import Timestamp
 from tidings.core.facts import (
     ChangeFailed,
     Delivered,
-    EventsMissed,
+    EventsGivenUp,
     Misbehaviour,
     PublicationConfirmed,
     PublicationFailed,
@@ -93,7 +93,7 @@ class ApplicationHost(EventService):
         max_buffered: int = MAX_BUFFERED,
     ) -> None:
         super().__init__()
-        self.ledger = Ledger()
+        self.ledger = PendingPublications()
         self._application = Application(beneath, self._on_application_fact, strips=strips, hides=hides)
         self._find_order = find_order
         self._order: Sequencing | None = None
@@ -314,7 +314,7 @@ class ApplicationHost(EventService):
                 self._answer(name, SubscriptionRefused(reason))
             case SubscriptionBroken(subscription=name, reason=reason):
                 self._break(name, OrderError(reason))
-            case EventsMissed():
+            case EventsGivenUp():
                 self._on_missed(fact)
             case SequencersRefused(reason=reason):
                 self._application.refuse_numbers(reason)
@@ -394,7 +394,7 @@ class ApplicationHost(EventService):
             event = Event(run.source, run.incarnation, sequence, run.topic, 0, {}, b"")
             self._show(shown, event, run.cut(sequence, sequence), ticket)
 
-    def _on_missed(self, fact: EventsMissed) -> None:
+    def _on_missed(self, fact: EventsGivenUp) -> None:
         ticket = fact.ticket or NOTHING
         reader = self.streams.get(fact.subscription)
         if reader is None:

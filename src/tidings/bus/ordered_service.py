@@ -29,7 +29,7 @@ from tidings.core.events.run import Stretch, singles
 from tidings.core.events.subscription import Subscription
 from tidings.core.facts import (
     Delivered,
-    EventsMissed,
+    EventsGivenUp,
     PublicationConfirmed,
     PublicationFailed,
     PublicationSent,
@@ -154,7 +154,7 @@ class ServiceBeneath:
 
     def _missed(self, name: str, gap: stream.EventsMissed, certain: bool, noted: Callable[[], None]) -> None:
         noted()
-        self._on_fact(EventsMissed(name, gap.source, gap.incarnation, gap.first, gap.last, certain))
+        self._on_fact(EventsGivenUp(name, gap.source, gap.incarnation, gap.first, gap.last, certain))
 
     def shown(self, subscription_id: str) -> None:
         """Two subscriptions may be two readers."""

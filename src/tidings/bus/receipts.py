@@ -1,4 +1,4 @@
-"""What becomes of publications: a `Batch` counts those of one call, a `Ledger` knows whose each sequence is."""
+"""What becomes of publications: a `Batch` counts those of one call, `PendingPublications` knows whose each one is."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class _Span:
         self.owner = owner
 
 
-class Ledger:
+class PendingPublications:
     """The publications of a client that are under way, as ranges: whose they are."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tidings.scenarios.trace.verdict import Verdict
     from tidings.spark.audit.archive import ArchivesAudited
     from tidings.spark.audit.auditing import Audited
-    from tidings.spark.audit.run import Report
+    from tidings.spark.audit.run import AuditReport
 
 SHOWN_WITNESSES = 3
 
@@ -63,7 +63,7 @@ def audit(
     quiet: Quiet = False,
 ) -> None:
     """Check the guarantees over traces and archives. Exit code 1 if one is violated."""
-    from tidings.spark.audit.auditing import Request
+    from tidings.spark.audit.auditing import AuditRequest
     from tidings.spark.audit.run import audit as run
 
     if here and master is not None:
@@ -75,7 +75,7 @@ def audit(
 
         check_plots()
         out.mkdir(parents=True, exist_ok=True)  # what cannot be written is told before the work
-    request = Request(tuple(guarantee or ()), mode.value)
+    request = AuditRequest(tuple(guarantee or ()), mode.value)
     with progress_bar("audit", quiet=quiet) as progress:
         report = run(list(dict.fromkeys(paths)), request, master=master, here=here, progress=progress)
     if out is not None:
@@ -90,7 +90,7 @@ def audit(
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
-def show(report: Report, out: Path | None) -> None:
+def show(report: AuditReport, out: Path | None) -> None:
     from tidings.spark.audit.report import metric_rows
 
     for trace in report.traces:
@@ -132,7 +132,7 @@ def show_remarks(remarks: list[str]) -> None:
         print_line(printable(f"note: {remark}"))
 
 
-def report_fields(report: Report) -> dict[str, Any]:
+def report_fields(report: AuditReport) -> dict[str, Any]:
     return {
         "holds": report.holds,
         "traces": [trace_fields(trace) for trace in report.traces],

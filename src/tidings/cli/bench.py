@@ -118,9 +118,9 @@ async def measure_at(
     progress: Progress,
 ) -> dict[str, Any]:
     from tidings.cli.shared.bench_run import LATENCY_EVENTS, measure, new_topic
-    from tidings.cli.shared.bench_words import Work
+    from tidings.cli.shared.bench_words import BenchWork
 
-    work = Work(
+    work = BenchWork(
         url=subscriber_url,
         token=read_token(token_file),
         tls_ca=None if tls_authority is None else str(tls_authority),

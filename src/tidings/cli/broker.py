@@ -15,7 +15,7 @@ from tidings.cli.shared.output import print_json, print_line
 
 if TYPE_CHECKING:
     from tidings.cli.shared.settings import BrokerSettings
-    from tidings.drivers.sockets.archive_desk import ArchiveDesk
+    from tidings.drivers.sockets.archive_read_service import ArchiveReadService
     from tidings.drivers.sockets.broker import BrokerServer
 
 RecoveryJson = Annotated[
@@ -90,7 +90,7 @@ async def serve(settings: BrokerSettings, *, as_json: bool, stop_on_eof: bool) -
         from tidings.cli.shared.broker_archive import Keeping
 
         keeping = Keeping(archive)
-        server = make_server(settings, keeping.desk)
+        server = make_server(settings, keeping.read_service)
     await server.start()
     try:
         if keeping is not None:
@@ -104,7 +104,7 @@ async def serve(settings: BrokerSettings, *, as_json: bool, stop_on_eof: bool) -
         await server.stop()
 
 
-def make_server(settings: BrokerSettings, desk: ArchiveDesk | None = None) -> BrokerServer:
+def make_server(settings: BrokerSettings, read_service: ArchiveReadService | None = None) -> BrokerServer:
     from tidings.drivers.sockets.broker import BrokerServer
 
     return BrokerServer(
@@ -115,7 +115,7 @@ def make_server(settings: BrokerSettings, desk: ArchiveDesk | None = None) -> Br
         guaranteed=settings.guaranteed,
         epidemic=settings.epidemic,
         sequencers=settings.sequencers,
-        archive=desk,
+        archive=read_service,
         transport=settings.transport,
         tls=settings.tls,
         token=settings.token,

@@ -12,8 +12,8 @@ from tidings.cli.shared.options import ConnectTimeout, Json, Quiet, TlsAuthority
 from tidings.cli.shared.output import print_json, print_line, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from tidings.spark.plan.planning import Plan, Request
-    from tidings.spark.plan.sites import Sites
+    from tidings.spark.plan.planning import OrderPlan, PlanRequest
+    from tidings.spark.plan.sites import PlannedSites
 
 SHOWN_TOPICS = 20
 LIVE = ("tidings://", "tidings+tls://", "tidings+udp://")
@@ -77,7 +77,7 @@ def plan(
     quiet: Quiet = False,
 ) -> None:
     """Plan an order: sequencing groups, timestamp sizes, topic precedence, and who numbers what where."""
-    from tidings.spark.plan.planning import Request, make_plan
+    from tidings.spark.plan.planning import PlanRequest, make_plan
     from tidings.spark.plan.tables import read_weights
 
     if causal and threshold == 2:
@@ -85,7 +85,7 @@ def plan(
     listed = None if sites is None else read_sites(sites)
     published = None if weights is None else read_weights(weights)
     with progress_bar("plan", quiet=quiet) as progress:
-        request = Request(1 if causal else threshold or 2, listed, published, rest, master, progress)
+        request = PlanRequest(1 if causal else threshold or 2, listed, published, rest, master, progress)
         if subscriptions.startswith(LIVE):
             found = plan_live(subscriptions, request, token_file, tls_ca, connect_timeout)
         else:
@@ -100,8 +100,8 @@ def plan(
 
 
 def plan_live(
-    url: str, request: Request, token_file: Path | None, tls_ca: Path | None, timeout_s: float
-) -> Plan:
+    url: str, request: PlanRequest, token_file: Path | None, tls_ca: Path | None, timeout_s: float
+) -> OrderPlan:
     from tidings.bus.host import ApplicationHost
     from tidings.cli.shared.options import make_bus
     from tidings.cli.shared.running import run
@@ -115,14 +115,14 @@ def plan_live(
     return plan_rows(url, run(fetch_rows(url, bus_at, of_client)), request)
 
 
-def read_sites(path: Path) -> Sites:
+def read_sites(path: Path) -> PlannedSites:
     from tidings.scenarios.file.toml_file import read_toml
     from tidings.spark.plan.sites_file import SitesFile, sites_of
 
     return sites_of(path, read_toml(path, SitesFile))
 
 
-def write(found: Plan, directory: Path) -> list[str]:
+def write(found: OrderPlan, directory: Path) -> list[str]:
     """The names of the files; the layout is such as `tidings sequencer --layout` takes."""
     from tidings.drivers.processes.layout_file import layout_text
     from tidings.spark.plan.files import write_plan
@@ -143,7 +143,7 @@ def write(found: Plan, directory: Path) -> list[str]:
 # --- What people read
 
 
-def show(found: Plan) -> None:
+def show(found: OrderPlan) -> None:
     summary = found.summary()
     print_table(
         found.source,
@@ -166,7 +166,7 @@ def show(found: Plan) -> None:
         show_precedence(found)
 
 
-def show_sizes(found: Plan) -> None:
+def show_sizes(found: OrderPlan) -> None:
     rows = [
         (f"by {by if by == 'topics' else found.weighted_by}", *astuple(sizes))
         for by, sizes in found.sizes.items()
@@ -189,7 +189,7 @@ def show_servers(summary: dict[str, Any]) -> None:
     print_table("planned servers, top of the chain first", ("site", "topics", "clients"), rows)
 
 
-def show_precedence(found: Plan) -> None:
+def show_precedence(found: OrderPlan) -> None:
     from tidings.spark.plan.files import group_rows
 
     rows = group_rows(found)

@@ -168,14 +168,14 @@ async def served(recorder: Recorder, listen: str, token: str) -> AsyncIterator[s
     """Others may read the archive; gives the URL."""
     from tidings.core.errors import ConnectionFailed
     from tidings.drivers.address import parse_address, url
-    from tidings.drivers.sockets.archive_desk import ArchiveDesk
+    from tidings.drivers.sockets.archive_read_service import ArchiveReadService
     from tidings.drivers.sockets.archive_server import ArchiveServer
 
     try:
         address = parse_address(listen)
     except ConnectionFailed as error:
         raise typer.BadParameter(str(error), param_hint="--listen") from None
-    server = ArchiveServer(recorder.name, address, ArchiveDesk(recorder.directory), token=token)
+    server = ArchiveServer(recorder.name, address, ArchiveReadService(recorder.directory), token=token)
     await server.start()
     try:
         yield url(server.address)

@@ -12,7 +12,7 @@ from tidings.cli.shared.options import Json, Quiet, option
 from tidings.cli.shared.output import print_json, print_line, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from tidings.studies.report import Report
+    from tidings.studies.report import StudyReport
     from tidings.studies.study import Study
 
 Names = Annotated[
@@ -79,7 +79,7 @@ def show_list(*, as_json: bool) -> None:
         print_table("Reproductions", ("name", "what", "runs with --quick", "runs"), rows)
 
 
-def show(reports: list[Report], quick: bool, *, as_json: bool) -> None:
+def show(reports: list[StudyReport], quick: bool, *, as_json: bool) -> None:
     """Verdicts on stdout, failures on stderr."""
     from tidings.studies.report import FAILURES, fields_of, verdict_line
 

@@ -12,7 +12,7 @@ import typer
 
 from tidings.cli.shared.options import ConnectTimeout, Json, TlsAuthority, TokenFile, make_bus, option
 from tidings.cli.shared.output import discard_output, make_table, print_json, print_line, table_text
-from tidings.cli.shared.top_rates import RATES, Look, Shown, rates
+from tidings.cli.shared.top_rates import RATES, Look, TopRows, rates
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,7 +157,7 @@ class Screen:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, shown: Shown) -> None:
+    def show(self, shown: TopRows) -> None:
         sessions = shown.sessions[: self._sessions]
         if self._as_json:
             print_json({"at": time.time(), "servers": shown.servers, "sessions": sessions})

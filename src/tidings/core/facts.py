@@ -144,7 +144,7 @@ class SubscriptionProgress(Fact, frozen=True, gc=False):
     uncovered: tuple[str, ...]
 
 
-class EventsMissed(Fact, frozen=True, gc=False):
+class EventsGivenUp(Fact, frozen=True, gc=False):
     """So much of a source was given up for the subscription: its broker could not keep it any longer."""
 
     subscription: str

@@ -450,7 +450,7 @@ class Coverage(WireMessage, frozen=True, gc=False, tag=77):
 MAX_BOOKMARK_BYTES = 32_768
 
 
-class Bookmark(WireMessage, frozen=True, gc=False, tag=79):
+class KeepBookmark(WireMessage, frozen=True, gc=False, tag=79):
     """What the next life of a subscription needs to know, in its client's own words: the broker keeps it, and says it
     to that life before anything else. Without a state it is forgotten."""
 

@@ -98,7 +98,7 @@ def problems_at_rest(simulation: Simulation, writer: MemoryWriter) -> Iterator[s
     yield from unrecovered(simulation, trace)
 
 
-class Missing(NamedTuple):
+class MissingEvent(NamedTuple):
     """An event that a subscription is owed and did not get."""
 
     event: str
@@ -108,7 +108,7 @@ class Missing(NamedTuple):
     interest: Interest
 
 
-def missing(trace: Trace) -> Iterator[Missing]:
+def missing(trace: Trace) -> Iterator[MissingEvent]:
     """Of the subscriptions that are still there: who leaves does not wait."""
     coded = trace.coded
     subscribed = trace.subscribed.to_pylist()
@@ -117,7 +117,7 @@ def missing(trace: Trace) -> Iterator[Missing]:
         subscription = subscribed[row]
         if subscription["cancelled_ns"] is None:
             interest = make_interest(tuple(subscription["topics"]), subscription["filter"])
-            yield Missing(
+            yield MissingEvent(
                 coded.events.name(event),
                 int(coded.events.at[event]),
                 subscription["subscription"],
@@ -144,7 +144,7 @@ def unrecovered(simulation: Simulation, trace: Trace) -> Iterator[str]:
         patterns = seeker.patterns.ids(lost.interest)
         if lost.published_ns < max(steady_ns[seeker.name], steady_ns[lost.subscriber]):
             continue
-        gives_up = lossy and 0 < seeker.holdings.losses.given_up <= MAX_GIVEN_UP
+        gives_up = lossy and 0 < seeker.recovery_state.losses.given_up <= MAX_GIVEN_UP
         for holder, entry in holders.get(lost.event, ()):
             if reaches(settings, patterns, holder, entry) and not gives_up:
                 yield f"event {lost.event} never came to {lost.subscription} at {seeker.name}: {holder.name} has it"
@@ -169,7 +169,7 @@ def _holders(brokers: Iterable[EpidemicBroker]) -> Holders:
     """By event: in whose caches it is."""
     holders: Holders = {}
     for broker in brokers:
-        cache = broker.holdings.cache
+        cache = broker.recovery_state.cache
         for (source, incarnation), ranges in cache.ids().items():
             for first, stop in ranges:
                 for entry in cache.id_range(source, incarnation, first, stop - 1):

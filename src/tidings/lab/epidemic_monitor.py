@@ -199,7 +199,7 @@ class Life(Part):
     def _check_request(self, message: Solicit) -> None:
         for origin, pattern, epoch, ranges in message.lost:
             for first, last in ranges:
-                for entry in self.broker.holdings.cache.find_range(origin, pattern, epoch, first, last):
+                for entry in self.broker.recovery_state.cache.find_range(origin, pattern, epoch, first, last):
                     for identity in events_of(entry.stretch):
                         asked_at = self._asked_at.setdefault(identity, self.port.now)
                         if self._came_at.get(identity, 0) > asked_at:
@@ -230,12 +230,12 @@ class Life(Part):
     # --- What is held
 
     def check_bounds(self) -> None:
-        settings, holdings = self.broker.settings, self.broker.holdings
-        cache, assemblies = holdings.cache, holdings.assemblies
+        settings, recovery_state = self.broker.settings, self.broker.recovery_state
+        cache, assemblies = recovery_state.cache, recovery_state.assemblies
         bounds = (
             ("cached events", len(cache), settings.buffer_events),
             ("cached bytes", cache.size_bytes, settings.buffer_bytes),
-            ("losses", holdings.losses.lost, settings.max_lost),
+            ("losses", recovery_state.losses.lost, settings.max_lost),
             ("bytes of incomplete events", assemblies.charged_bytes, settings.assembly_bytes),
             ("known brokers", len(self.broker.directory.others), self._monitor.brokers - 1),
         )

@@ -38,7 +38,7 @@ from tidings.core.messages import (
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
 from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queued, name_of
 from tidings.core.overlay.guaranteed.regions import Region
-from tidings.core.overlay.guaranteed.subscription_log import Entry
+from tidings.core.overlay.guaranteed.subscription_log import LogEntry
 from tidings.core.overlay.labels import Label, on_path
 from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.drivers.virtual.node import SimulatedNode
@@ -119,7 +119,7 @@ class Watch(Part):
     def on_link_up(self, peer: str) -> None:
         self.synchronised.discard(peer)
 
-    def own_entries(self) -> Iterator[Entry]:
+    def own_entries(self) -> Iterator[LogEntry]:
         return (entry for entry in self.broker.log if entry.record.broker == self.broker.name)
 
     def knows(self, record_id: str) -> bool:
@@ -386,7 +386,7 @@ class OverlayMonitor:
 
     # --- Coverage
 
-    def _check_cover(self, watch: Watch, entry: Entry) -> None:
+    def _check_cover(self, watch: Watch, entry: LogEntry) -> None:
         broker = watch.broker
         key = (entry.id, entry.dead)
         before = watch.covers.get(key, Region.nothing())

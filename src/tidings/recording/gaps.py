@@ -11,7 +11,7 @@ NOWHERE = 1 << 62
 
 
 @dataclass(frozen=True)
-class Missing:
+class GapNote:
     after: int
     """So many events came before."""
     reason: str
@@ -24,7 +24,7 @@ class PendingGaps:
     """Events are counted from the start of the recorder."""
 
     def __init__(self) -> None:
-        self._gaps: list[Missing] = []
+        self._gaps: list[GapNote] = []
 
     def __len__(self) -> int:
         return len(self._gaps)
@@ -37,18 +37,18 @@ class PendingGaps:
         after: int = 0,
         noted: Callable[[], None] = lambda: None,
     ) -> None:
-        gap = Missing(after, reason, missing, noted)
+        gap = GapNote(after, reason, missing, noted)
         if len(self._gaps) >= MAX_PENDING:
             gap = _joined(self._gaps.pop(), gap)
         self._gaps.append(gap)
 
-    def take(self, written: int) -> list[Missing]:
+    def take(self, written: int) -> list[GapNote]:
         """Those before the next event that is written."""
         due = [gap for gap in self._gaps if gap.after <= written]
         self._gaps = [gap for gap in self._gaps if gap.after > written]
         return due
 
-    def give_back(self, gaps: list[Missing]) -> None:
+    def give_back(self, gaps: list[GapNote]) -> None:
         self._gaps = gaps + self._gaps
 
     def next_position(self, written: int) -> int:
@@ -60,10 +60,10 @@ class PendingGaps:
         self._gaps = [replace(gap, after=0) for gap in self._gaps]
 
 
-def _joined(one: Missing, other: Missing) -> Missing:
+def _joined(one: GapNote, other: GapNote) -> GapNote:
     def noted() -> None:
         one.noted()
         other.noted()
 
     missing = None if one.missing is None or other.missing is None else one.missing + other.missing
-    return Missing(one.after, other.reason, missing, noted)
+    return GapNote(one.after, other.reason, missing, noted)

@@ -31,7 +31,7 @@ from tidings.core.events.run import Arrival
 from tidings.core.events.subscription import OrderName, Subscription
 from tidings.core.overlay.guaranteed.attachments import ABSENT_NS
 from tidings.drivers.sockets.client import Opener
-from tidings.recording.gaps import Missing, PendingGaps
+from tidings.recording.gaps import GapNote, PendingGaps
 from tidings.recording.intake import Intake
 from tidings.recording.marks import ALIVE, BROKER, DISK, WHO, Changes, Marks
 from tidings.storage.archive import Archive, ArchiveSettings
@@ -325,7 +325,7 @@ class Recorder:
         batch: list[Event | Arrival],
         now_ns: int,
         marks: Changes,
-        gaps: list[Missing],
+        gaps: list[GapNote],
         leave_out: Callable[[WireError], None],
     ) -> None:
         archive = self._archive

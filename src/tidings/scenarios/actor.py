@@ -20,7 +20,7 @@ from tidings.core.events.topics import TopicPattern
 from tidings.core.facts import (
     ChangeFailed,
     Delivered,
-    EventsMissed,
+    EventsGivenUp,
     Misbehaviour,
     SubscriptionAccepted,
     SubscriptionBroken,
@@ -47,7 +47,7 @@ class Window:
         return self.requested_at <= published_at < self.cancelled_at
 
 
-class Host(Protocol):
+class ActorHost(Protocol):
     """Where a subscriber lives; times are by the clock of publishers."""
 
     @property
@@ -62,7 +62,7 @@ class Host(Protocol):
     def cancelled(self, window: Window) -> None: ...
     def ended(self, window: Window) -> None: ...
     def shown(self, window: Window, publication: Publication, late: bool, by: str) -> None: ...
-    def missed(self, fact: EventsMissed) -> None: ...
+    def missed(self, fact: EventsGivenUp) -> None: ...
     def failed(self, reason: str) -> None: ...
     def broken(self, reason: str) -> None: ...
     def accused(self, fact: Misbehaviour) -> None: ...
@@ -74,7 +74,7 @@ class Actor:
 
     def __init__(
         self,
-        host: Host,
+        host: ActorHost,
         name: str,
         condition: str | None,
         order: Order,
@@ -221,7 +221,7 @@ class Actor:
                 self._host.failed(f"subscriber {self._name!r}: {reason}")
             case SubscriptionBroken(reason=reason):
                 self._on_broken(reason)
-            case EventsMissed():
+            case EventsGivenUp():
                 self._host.missed(fact)
                 if fact.ticket is not None:
                     fact.ticket.done()

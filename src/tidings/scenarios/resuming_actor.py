@@ -13,10 +13,10 @@ from tidings.core.client.bookmark import Reached
 from tidings.core.events.event import Publication
 from tidings.core.events.subscription import Order, Subscription
 from tidings.core.facts import Delivered
-from tidings.scenarios.actor import NEVER, Actor, Host
+from tidings.scenarios.actor import NEVER, Actor, ActorHost
 
 
-class ResumingHost(Host, Protocol):
+class ResumingHost(ActorHost, Protocol):
     reached: Reached | None
     """How far the subscriber has come: kept over a crash, with what it was shown."""
 

@@ -32,7 +32,7 @@ from tidings.core.overlay.labels import Label, parse_label
 from tidings.core.overlay.matching import Matcher
 from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.drivers.virtual.node import SimulatedNode
-from tidings.scenarios.file.expand import Plan, expand
+from tidings.scenarios.file.expand import RunPlan, expand
 from tidings.scenarios.file.order_nodes import order_node
 from tidings.scenarios.file.schema import Recovery, Scenario
 from tidings.scenarios.file.topology import labels, neighbourhoods, neighbours, parents
@@ -54,7 +54,7 @@ DATA = (Publication, Forward, Carried, Fragment)
 GOSSIP = (Offer, Ask, Solicit, HighWater, HighWaterTaken, LinkCount)
 
 
-def check_available(plan: Plan) -> None:
+def check_available(plan: RunPlan) -> None:
     """NotYetAvailable where the scenario asks for what this version does not run."""
     scenario = plan.scenario
     mode = scenario.overlay.mode
@@ -66,7 +66,7 @@ def check_available(plan: Plan) -> None:
 class Simulation:
     """One run: built from a plan, advanced by `run`, closed into a summary."""
 
-    def __init__(self, plan: Plan, writer: TraceWriter) -> None:
+    def __init__(self, plan: RunPlan, writer: TraceWriter) -> None:
         check_available(plan)
         self.plan = plan
         self.writer = writer
@@ -257,7 +257,7 @@ def recovery_settings(table: Recovery) -> RecoverySettings:
     return RecoverySettings(interval_ns=round(table.interval_ms * 1_000_000), **keys)
 
 
-def write_nodes(plan: Plan, writer: TraceWriter) -> None:
+def write_nodes(plan: RunPlan, writer: TraceWriter) -> None:
     """The table of nodes, for simulated and live runs."""
     parent_of, label_of = parents(plan.topology), labels(plan.topology)
     for name in plan.topology.brokers:

@@ -3,8 +3,8 @@
 It is in WAL mode with synchronous=FULL: what a transaction wrote is on disk when it ends, and readers in other
 processes go on meanwhile. A new file is made under another name, so one that is too short is damaged.
 
-Each transaction that changes something has a number: the id of the only row of a table (`Kind.counter`). A mark beside
-the file says which number was acknowledged last (mark.py); a file that is behind it is refused, and left as it is.
+Each transaction that changes something has a number: the id of the only row of a table (`DatabaseKind.counter`). A mark
+beside the file says which number was acknowledged last (mark.py). A file that is behind it is refused and left alone.
 
 Locks of POSIX are a process's, and end when it closes any handle of the file. So a file is looked at from outside only
 where this process is not connected to it, or SQLite would believe that nobody is.
@@ -35,7 +35,7 @@ _APPLICATION = slice(68, 72)
 
 
 @dataclass(frozen=True)
-class Kind:
+class DatabaseKind:
     """What all files of one use have in common."""
 
     what: str
@@ -66,7 +66,7 @@ class Database:
     `lock` is the file with the mark. Whoever makes a file, or is the only one who may write, has it locked.
     """
 
-    def __init__(self, path: Path, lock: Path, kind: Kind, *, writable: bool = True) -> None:
+    def __init__(self, path: Path, lock: Path, kind: DatabaseKind, *, writable: bool = True) -> None:
         self.path = path
         self.kind = kind
         self.checked = False
@@ -313,7 +313,7 @@ _DATABASES: WeakSet[Database] = WeakSet()
 """Those that have been connected in this process."""
 
 
-def make_database(path: Path, lock: Path, kind: Kind) -> None:
+def make_database(path: Path, lock: Path, kind: DatabaseKind) -> None:
     """A new file, whole or not at all."""
     draft = beside(path, ".new")
     for suffix in ("", "-wal", "-shm", "-journal"):
@@ -323,7 +323,7 @@ def make_database(path: Path, lock: Path, kind: Kind) -> None:
         _fill(connection, kind)
 
 
-def _fill(connection: sqlite3.Connection, kind: Kind) -> None:
+def _fill(connection: sqlite3.Connection, kind: DatabaseKind) -> None:
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     connection.execute("BEGIN")
     connection.execute(f"PRAGMA application_id = {kind.application_id}")
@@ -336,7 +336,7 @@ def _fill(connection: sqlite3.Connection, kind: Kind) -> None:
     connection.execute("PRAGMA journal_mode = WAL")  # last: all of the above is in the file itself
 
 
-def _check_header(path: Path, kind: Kind, *, writable: bool) -> None:
+def _check_header(path: Path, kind: DatabaseKind, *, writable: bool) -> None:
     """An error if SQLite should not even look at the file: it might recover what is not ours."""
     with path.open(
         "r+b" if writable else "rb"

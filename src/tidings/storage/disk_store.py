@@ -33,7 +33,7 @@ from typing import Any, BinaryIO
 
 from tidings.core.errors import StoreCorrupt, StoreError, StoreFull
 from tidings.core.store import TABLES, Change, check_tables
-from tidings.storage.database import PAGE_BYTES, Database, Kind, make_database
+from tidings.storage.database import PAGE_BYTES, Database, DatabaseKind, make_database
 from tidings.storage.files import beside, lock_file, sync_directory
 from tidings.storage.troubles import Troubles
 
@@ -93,7 +93,7 @@ class _Tally:
         return (self._sum % (1 << 64)).to_bytes(8)
 
 
-def store_kind(user: str, recovery: str) -> Kind:
+def store_kind(user: str, recovery: str) -> DatabaseKind:
     """Of stores whose errors speak of another `user` of the file, and of what to do when it is damaged."""
     troubles = Troubles(
         StoreError,
@@ -102,7 +102,7 @@ def store_kind(user: str, recovery: str) -> Kind:
         damaged_text=f"cannot use {{path}}: {{reason}}; {recovery}",
         busy_text=f"{{path}} is in use by another {user}",
     )
-    return Kind(
+    return DatabaseKind(
         what="a store",
         application_id=0x74696479,  # "tidy"
         format=1,
@@ -133,7 +133,7 @@ class DiskStore:
         self,
         path: str | Path,
         limit_bytes: int | None = None,
-        kind: Kind = BROKER_KIND,
+        kind: DatabaseKind = BROKER_KIND,
         on_pending: Callable[[], None] | None = None,
     ) -> None:
         self.path = Path(path)
@@ -335,7 +335,7 @@ def set_aside(path: str | Path) -> Path:
     return aside
 
 
-def _make_unless_there(path: Path, kind: Kind) -> None:
+def _make_unless_there(path: Path, kind: DatabaseKind) -> None:
     file, *rest = _files(path)
     if file.exists():
         return
@@ -350,7 +350,7 @@ def _checksum(table: str, key: bytes, place: int, value: bytes) -> bytes:
     return hashlib.blake2b(b"".join((head, name, key, value)), digest_size=8).digest()
 
 
-def _locked(path: Path, kind: Kind) -> BinaryIO:
+def _locked(path: Path, kind: DatabaseKind) -> BinaryIO:
     with kind.troubles.told(path):
         try:
             return lock_file(_lock_path(path))

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from scipy.special import stdtrit
 
-from tidings.studies.study import Claim
+from tidings.studies.study import PaperClaim
 
 CONFIDENCE = 0.95
 RESAMPLINGS = 500
@@ -78,62 +78,62 @@ def resampled(statistic: Statistic, seeds: Sequence[int]) -> Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ClaimVerdict:
     """`undecided`: the interval contains both answers."""
 
     holds: bool
     undecided: bool = False
 
 
-def above(found: Estimate, limit: float = 0.0) -> Verdict:
+def above(found: Estimate, limit: float = 0.0) -> ClaimVerdict:
     if found.low > limit:
-        return Verdict(True)
-    return Verdict(False, undecided=found.high > limit)
+        return ClaimVerdict(True)
+    return ClaimVerdict(False, undecided=found.high > limit)
 
 
-def below(found: Estimate, limit: float = 0.0) -> Verdict:
+def below(found: Estimate, limit: float = 0.0) -> ClaimVerdict:
     return above(Estimate(-found.mean, -found.high, -found.low), -limit)
 
 
-def within(found: Estimate, low: float, high: float) -> Verdict:
+def within(found: Estimate, low: float, high: float) -> ClaimVerdict:
     """'About so much': the mean is in the band; beside it, undecided where its interval meets the band."""
     if low <= found.mean <= high:
-        return Verdict(True)
-    return Verdict(False, undecided=found.low <= high and found.high >= low)
+        return ClaimVerdict(True)
+    return ClaimVerdict(False, undecided=found.low <= high and found.high >= low)
 
 
-def inside(found: Estimate, low: float, high: float) -> Verdict:
+def inside(found: Estimate, low: float, high: float) -> ClaimVerdict:
     """'The same': all of the interval is in the band."""
     return both(above(found, low), below(found, high))
 
 
-def both(*verdicts: Verdict) -> Verdict:
+def both(*verdicts: ClaimVerdict) -> ClaimVerdict:
     """All of them hold; if not, undecided unless one of them is known not to."""
-    return Verdict(
+    return ClaimVerdict(
         all(verdict.holds for verdict in verdicts),
         undecided=all(verdict.holds or verdict.undecided for verdict in verdicts)
         and not all(verdict.holds for verdict in verdicts),
     )
 
 
-def sure(holds: bool) -> Verdict:
+def sure(holds: bool) -> ClaimVerdict:
     """Where nothing is random."""
-    return Verdict(holds)
+    return ClaimVerdict(holds)
 
 
 def claimed(
-    figure: str, text: str, paper: str, measured: str, verdict: Verdict, why: str = "", note: str = ""
-) -> Claim:
+    figure: str, text: str, paper: str, measured: str, verdict: ClaimVerdict, why: str = "", note: str = ""
+) -> PaperClaim:
     """`why` is told where the claim is known not to hold, `note` always: what is different in our experiment."""
     reasons = [note] if note else []
     if verdict.undecided:
         reasons.append("not decided by so few runs: the 95 % interval contains both answers")
     elif not verdict.holds and why:
         reasons.append(why)
-    return Claim(figure, text, paper, measured, verdict.holds, "; ".join(reasons), verdict.undecided)
+    return PaperClaim(figure, text, paper, measured, verdict.holds, "; ".join(reasons), verdict.undecided)
 
 
-class Results:
+class StudyRows:
     """The rows of a study, looked up by the values of their columns."""
 
     def __init__(self, table: pa.Table) -> None:

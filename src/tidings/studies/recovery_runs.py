@@ -34,7 +34,7 @@ class _Writer(MemoryWriter):
     sha256 = ""
 
 
-class Counts(NamedTuple):
+class BrokerTraffic(NamedTuple):
     """What brokers sent to each other up to a moment, by class of message, and the CPU time spent until then.
 
     `brought`: events and blocks that went by gossip, and not by the tree.
@@ -45,8 +45,8 @@ class Counts(NamedTuple):
     brought: int
     cpu_s: float
 
-    def since(self, before: Counts) -> Counts:
-        return Counts(
+    def since(self, before: BrokerTraffic) -> BrokerTraffic:
+        return BrokerTraffic(
             self.messages - before.messages,
             self.size_bytes - before.size_bytes,
             self.brought - before.brought,
@@ -64,7 +64,7 @@ class Played(NamedTuple):
     summary: dict[str, Any]
     trace: Trace
     simulation: Simulation
-    counts: tuple[Counts, ...]
+    counts: tuple[BrokerTraffic, ...]
     """At each of the marks."""
 
     def gossip_latency_ms(self) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -92,7 +92,7 @@ def play(
     writer = _Writer()
     simulation = Simulation(expand(scenario), writer)
     network = simulation.network
-    counts: list[Counts] = []
+    counts: list[BrokerTraffic] = []
     collecting = gc.isenabled()
     gc.disable()  # as Simulation.run does
     try:
@@ -111,7 +111,7 @@ def play(
     return Played(summary, writer.trace(), simulation, tuple(counts))
 
 
-def counts_between_brokers(simulation: Simulation) -> Counts:
+def counts_between_brokers(simulation: Simulation) -> BrokerTraffic:
     messages: Counter[type] = Counter()
     size_bytes: Counter[type] = Counter()
     brokers = frozenset(simulation.plan.topology.brokers)
@@ -121,4 +121,4 @@ def counts_between_brokers(simulation: Simulation) -> Counts:
                 messages[kind] += traffic.messages
                 size_bytes[kind] += traffic.size_bytes
     brought = sum(broker.gossip.sent for broker in simulation.epidemic_brokers)
-    return Counts(messages, size_bytes, brought, process_time())
+    return BrokerTraffic(messages, size_bytes, brought, process_time())

@@ -15,18 +15,18 @@ import tidings
 from tidings.studies.keeping import write_whole
 from tidings.studies.plots import draw
 from tidings.studies.runner import Outcome
-from tidings.studies.study import Claim, Panel
+from tidings.studies.study import Panel, PaperClaim
 
 FAILURES = "failures.txt"
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class StudyReport:
     """What was said of a study: nothing where points failed, for half the results prove nothing."""
 
     outcome: Outcome
     panels: tuple[Panel, ...]
-    claims: tuple[Claim, ...]
+    claims: tuple[PaperClaim, ...]
     directory: Path
 
     @property
@@ -34,7 +34,7 @@ class Report:
         return not self.outcome.failures
 
 
-def write_report(outcome: Outcome, out: Path, *, quick: bool) -> Report:
+def write_report(outcome: Outcome, out: Path, *, quick: bool) -> StudyReport:
     directory = out / outcome.study.name
     buffer = io.BytesIO()
     pq.write_table(outcome.table, buffer)
@@ -43,19 +43,19 @@ def write_report(outcome: Outcome, out: Path, *, quick: bool) -> Report:
     if outcome.failures:
         told = "\n".join(f"{failure.point}\n{failure.error}" for failure in outcome.failures)
         write_whole(directory / FAILURES, told.encode())
-        return Report(outcome, (), (), directory)
+        return StudyReport(outcome, (), (), directory)
     panels = outcome.study.panels(outcome.table, quick)
     claims = outcome.study.claims(outcome.table, quick)
     for panel in panels:
         draw(panel, directory)
-    report = Report(outcome, tuple(panels), tuple(claims), directory)
+    report = StudyReport(outcome, tuple(panels), tuple(claims), directory)
     told = json.dumps(fields_of(report, quick), indent=2, ensure_ascii=False) + "\n"
     write_whole(directory / "claims.json", told.encode())
     write_whole(directory / "README.md", readme(report, quick).encode())
     return report
 
 
-def fields_of(report: Report, quick: bool) -> dict[str, Any]:
+def fields_of(report: StudyReport, quick: bool) -> dict[str, Any]:
     outcome = report.outcome
     return {
         "study": outcome.study.name,
@@ -72,12 +72,12 @@ def fields_of(report: Report, quick: bool) -> dict[str, Any]:
     }
 
 
-def verdict_line(report: Report, claim: Claim) -> str:
+def verdict_line(report: StudyReport, claim: PaperClaim) -> str:
     what = f"{claim.text}: {claim.measured} (paper: {claim.paper})"
     return f"{report.outcome.study.name} {claim.figure}: {claim.verdict}: {what}"
 
 
-def readme(report: Report, quick: bool) -> str:
+def readme(report: StudyReport, quick: bool) -> str:
     study, claims = report.outcome.study, report.claims
     size = "a reduced version (`--quick`)" if quick else "the paper's size"
     held = sum(claim.holds for claim in claims)
@@ -96,7 +96,7 @@ def readme(report: Report, quick: bool) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def section(figure: str, panels: Sequence[Panel], claims: Sequence[Claim]) -> list[str]:
+def section(figure: str, panels: Sequence[Panel], claims: Sequence[PaperClaim]) -> list[str]:
     lines = [f"## {figure[:1].upper()}{figure[1:]}" if figure else "## Others", ""]
     for panel in panels:
         lines += [f"![{panel.title}]({panel.name}.png)", ""]

@@ -33,7 +33,7 @@ STUDIES: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class PaperClaim:
     """One statement of a paper, and what we measured. `holds` is computed from the results, never written by hand."""
 
     figure: str
@@ -93,7 +93,7 @@ class Study(ABC):
     def panels(self, table: pa.Table, quick: bool) -> list[Panel]: ...
 
     @abstractmethod
-    def claims(self, table: pa.Table, quick: bool) -> list[Claim]: ...
+    def claims(self, table: pa.Table, quick: bool) -> list[PaperClaim]: ...
 
     def cost(self, point: Point) -> float:
         """Roughly the CPU seconds of a point: the longest are started first, so that no core is idle at the end."""

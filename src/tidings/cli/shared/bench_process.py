@@ -46,27 +46,27 @@ async def work_until_told() -> None:
     await asyncio.gather(reading, return_exceptions=True)
 
 
-async def measured(work: words.Work, published: list[asyncio.Event]) -> None:
+async def measured(work: words.BenchWork, published: list[asyncio.Event]) -> None:
     try:
         async with AsyncExitStack() as stack:
             streams = [await opened(work, stack) for _ in range(work.subscribers)]
             await asyncio.gather(*(stream.get() for stream in streams))
-            say(words.Ready())
+            say(words.BenchReady())
             for number, events in enumerate(work.events):
-                phase = Phase(words.LATENCY + number, events, published[number], len(streams))
+                phase = PhaseResult(words.LATENCY + number, events, published[number], len(streams))
                 await asyncio.gather(*(phase.read(index, stream) for index, stream in enumerate(streams)))
                 say(phase.told())
     except Exception as error:
-        say(words.Failed(exit_code_of(error), message_of(error)))
+        say(words.BenchFailed(exit_code_of(error), message_of(error)))
 
 
-async def opened(work: words.Work, stack: AsyncExitStack) -> Stream:
+async def opened(work: words.BenchWork, stack: AsyncExitStack) -> Stream:
     bus = await stack.enter_async_context(connect(work.url, token=work.token, tls_ca=work.tls_ca))
     stream = bus.subscribe(work.topic, order=work.order, buffer_events=max(work.events))
     return await stack.enter_async_context(stream)
 
 
-class Phase:
+class PhaseResult:
     """What all subscribers got of one phase."""
 
     def __init__(self, number: int, expected: int, published: asyncio.Event, subscribers: int) -> None:
@@ -98,10 +98,10 @@ class Phase:
             if counts[index] % REPORT_EVENTS == 0:
                 say(words.Arrived(min(counts)))
 
-    def told(self) -> words.Phase:
+    def told(self) -> words.PhaseOver:
         used_s = time.process_time() - self._cpu_began_s
         latencies = quantiles_us(sorted(self._latencies_ns or ()))
-        return words.Phase(sum(self._counts), self._last_at_ns, used_s, latencies)
+        return words.PhaseOver(sum(self._counts), self._last_at_ns, used_s, latencies)
 
 
 def quantiles_us(ordered_ns: list[int]) -> dict[str, float] | None:

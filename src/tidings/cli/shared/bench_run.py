@@ -43,10 +43,10 @@ class Subscribers(ChildProcess):
     def __init__(self) -> None:
         super().__init__("the subscribers")
         self.arrived = 0
-        self._told: asyncio.Queue[words.Ready | words.Phase] = asyncio.Queue()
+        self._told: asyncio.Queue[words.BenchReady | words.PhaseOver] = asyncio.Queue()
         self._reading: asyncio.Task[None] | None = None
 
-    async def start(self, work: words.Work) -> None:
+    async def start(self, work: words.BenchWork) -> None:
         stdout = await self.spawn([sys.executable, "-P", "-m", "tidings.cli.shared.bench_process"])
         self._reading = asyncio.create_task(self._read(stdout))
         self.tell(words.line_of(work))
@@ -56,7 +56,7 @@ class Subscribers(ChildProcess):
             match words.decode_told(line):
                 case words.Arrived(count=count):
                     self.arrived = count
-                case words.Failed(code=code, reason=reason):
+                case words.BenchFailed(code=code, reason=reason):
                     raise ERRORS.get(ExitCode(code), RuntimeError)(reason)
                 case told:
                     self.arrived = 0
@@ -84,7 +84,7 @@ class Subscribers(ChildProcess):
 
 async def measure(
     publisher: ApplicationHost,
-    work: words.Work,
+    work: words.BenchWork,
     load: Load,
     network: BrokerNetwork | None,
     progress: Progress,
@@ -132,7 +132,7 @@ class Flow:
             ready.cancel()
         ready.result()
 
-    async def slow(self) -> words.Phase:
+    async def slow(self) -> words.PhaseOver:
         """At a modest rate, so that it is the way that is measured and not a queue."""
         began = time.monotonic()
         async with asyncio.TaskGroup() as publishing:
@@ -186,9 +186,9 @@ class Flow:
                 self._lost = published - seen
             await asyncio.sleep(0.001)
 
-    async def _over(self) -> words.Phase:
+    async def _over(self) -> words.PhaseOver:
         self._subscribers.tell(b"\n")
-        told: words.Phase = await self._subscribers.next()
+        told: words.PhaseOver = await self._subscribers.next()
         return told
 
 

@@ -13,7 +13,7 @@ PUBLISHED_AT = "at_ns"
 """By the clock that all processes of a machine share."""
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class BenchWork(msgspec.Struct, frozen=True, kw_only=True):
     """The first line that the subscribers get; each further line means that a phase is published."""
 
     url: str
@@ -26,7 +26,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """Of the two phases, in their order."""
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
+class BenchReady(msgspec.Struct, frozen=True, tag="ready"):
     """Every subscriber has got an event."""
 
 
@@ -36,7 +36,7 @@ class Arrived(msgspec.Struct, frozen=True, tag="arrived"):
     count: int
 
 
-class Phase(msgspec.Struct, frozen=True, tag="phase"):
+class PhaseOver(msgspec.Struct, frozen=True, tag="phase"):
     """It is over for all subscribers."""
 
     arrived: int
@@ -45,16 +45,16 @@ class Phase(msgspec.Struct, frozen=True, tag="phase"):
     latencies_us: dict[str, float] | None
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class BenchFailed(msgspec.Struct, frozen=True, tag="failed"):
     code: int
     reason: str
 
 
-Told = Ready | Arrived | Phase | Failed
+Told = BenchReady | Arrived | PhaseOver | BenchFailed
 
-decode_work = msgspec.json.Decoder(Work).decode
+decode_work = msgspec.json.Decoder(BenchWork).decode
 decode_told = msgspec.json.Decoder(Told).decode
 
 
-def line_of(words: Work | Told) -> bytes:
+def line_of(words: BenchWork | Told) -> bytes:
     return msgspec.json.encode(words) + b"\n"

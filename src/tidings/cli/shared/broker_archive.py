@@ -1,17 +1,17 @@
-"""The archive that a broker keeps: a recorder inside its process, and a desk for its readers."""
+"""The archive that a broker keeps: a recorder inside its process, and a service for its readers."""
 
 from __future__ import annotations
 
 from tidings.cli.record import archive_settings
 from tidings.cli.shared.settings import KeptArchive
-from tidings.drivers.sockets.archive_desk import ArchiveDesk
+from tidings.drivers.sockets.archive_read_service import ArchiveReadService
 from tidings.drivers.sockets.broker import BrokerServer
 from tidings.recording.recorder import Recorder
 
 
 class Keeping:
     def __init__(self, archive: KeptArchive) -> None:
-        self.desk = ArchiveDesk(archive.directory)
+        self.read_service = ArchiveReadService(archive.directory)
         self._archive = archive
         self._settings = archive_settings(archive.size, archive.age)
         self._recorder: Recorder | None = None

@@ -12,7 +12,7 @@ from tidings.cli.shared.option_table import over
 from tidings.cli.shared.options import read_token
 from tidings.cli.shared.settings import checked_name, tls_of
 from tidings.core.errors import ConnectionFailed, NotYetAvailable, OrderError, ScenarioError
-from tidings.core.ordering.layout import EVERYTHING, Layout, Place, single
+from tidings.core.ordering.layout import EVERYTHING, Layout, ServerPlacement, single
 from tidings.drivers.address import SEQUENCER_PORT, Address, parse_address
 from tidings.drivers.sockets.security import Tls
 from tidings.scenarios.file.toml_file import read_toml
@@ -80,10 +80,10 @@ def _layout(name: str, options: SequencerOptions, file: LayoutFile | None) -> La
         raise ScenarioError(f"{options.layout}: {error}") from None
 
 
-def _place(table: ServerTable) -> Place:
+def _place(table: ServerTable) -> ServerPlacement:
     """A node that has the server's name is not named: said or not, it is the same layout."""
     node = "" if table.node in (None, table.name) else str(table.node)
-    return Place(table.name, table.topics, node, table.standby or "", table.witness or "")
+    return ServerPlacement(table.name, table.topics, node, table.standby or "", table.witness or "")
 
 
 def _addresses(path: Path | None, file: LayoutFile | None, layout: Layout) -> dict[str, Address]:

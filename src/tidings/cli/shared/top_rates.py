@@ -16,14 +16,14 @@ class Look(NamedTuple):
     seen: dict[str, Mapping[str, Any] | str]
 
 
-class Shown(NamedTuple):
+class TopRows(NamedTuple):
     """Rows for people and programs: one per server, and one per session, those with most traffic first."""
 
     servers: list[dict[str, Any]]
     sessions: list[dict[str, Any]]
 
 
-def rates(before: Look, after: Look, own_names: Iterable[str] = ()) -> Shown:
+def rates(before: Look, after: Look, own_names: Iterable[str] = ()) -> TopRows:
     """Who watches is not shown, by its names. What ended between the looks is not counted any more."""
     hidden = frozenset(own_names)
     elapsed_s = max(after.at_s - before.at_s, 1e-9)
@@ -39,7 +39,7 @@ def rates(before: Look, after: Look, own_names: Iterable[str] = ()) -> Shown:
         servers.append(_server_row(server, status, rows))
         sessions += [{"server": server, **row} for row in rows]
     sessions.sort(key=lambda row: (-row[RATES[0]] - row[RATES[1]], -row[RATES[2]] - row[RATES[3]]))
-    return Shown(servers, sessions)
+    return TopRows(servers, sessions)
 
 
 def _session_rows(

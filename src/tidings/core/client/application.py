@@ -12,7 +12,7 @@ from typing import Any
 
 from tidings.core.client.beneath import Beneath
 from tidings.core.client.bookmark import Reached
-from tidings.core.client.numbering import Numbering
+from tidings.core.client.numbering import OrderNumbering
 from tidings.core.client.ordered import OrderedSubscription
 from tidings.core.client.owner import Holder
 from tidings.core.client.plain import PlainSubscription
@@ -23,7 +23,7 @@ from tidings.core.facts import (
     BookmarksKnown,
     BrokerChanged,
     Delivered,
-    EventsMissed,
+    EventsGivenUp,
     PublicationConfirmed,
     PublicationFailed,
     PublicationSent,
@@ -34,12 +34,12 @@ from tidings.core.facts import (
 )
 from tidings.core.filters.language.predicates import Scalar
 from tidings.core.ordering.module import (
-    Joined,
+    EventsShown,
+    JoinCompleted,
     NumbersLost,
     OrderBroken,
     OrderingModule,
     PublishNow,
-    Shown,
 )
 from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
 
@@ -71,7 +71,7 @@ class Application:
         self._hides = hides
         self._confirms = confirms
         self._lingers = lingers
-        self._numbering: Numbering | None = None
+        self._numbering: OrderNumbering | None = None
         self._module: OrderingModule | None = None
         self._patience: Patience | None = None
         self._max_buffered = MAX_BUFFERED
@@ -94,7 +94,9 @@ class Application:
         self._module = module
         self._patience = patience
         self._max_buffered = max_buffered
-        self._numbering = Numbering(self._beneath, module, self.emit, wanted=wanted, confirms=self._confirms)
+        self._numbering = OrderNumbering(
+            self._beneath, module, self.emit, wanted=wanted, confirms=self._confirms
+        )
 
     # --- Publishing
 
@@ -211,7 +213,7 @@ class Application:
         else:
             handle(self, fact)
 
-    def _on_missed(self, fact: EventsMissed) -> None:
+    def _on_missed(self, fact: EventsGivenUp) -> None:
         holder = self._holders.get(fact.subscription)
         if holder is not None:
             holder.on_missed(fact)
@@ -260,14 +262,14 @@ class Application:
 
     # --- What the ordering module says
 
-    def _on_shown(self, fact: Shown) -> None:
+    def _on_shown(self, fact: EventsShown) -> None:
         self._by_key[fact.key].on_shown(fact)
 
     def _on_publish_now(self, fact: PublishNow) -> None:
         assert self._numbering is not None
         self._numbering.on_publish_now(fact)
 
-    def _on_joined(self, fact: Joined) -> None:
+    def _on_joined(self, fact: JoinCompleted) -> None:
         if fact.key in self._by_key:
             self._by_key[fact.key].on_joined(fact.topics)
 
@@ -309,7 +311,7 @@ class Application:
 
 
 _HANDLERS: dict[type, Callable[[Application, Any], None]] = {
-    EventsMissed: Application._on_missed,
+    EventsGivenUp: Application._on_missed,
     PublicationConfirmed: Application._on_confirmed,
     PublicationFailed: Application._on_publication_failed,
     SubscriptionAccepted: Application._on_accepted,
@@ -319,9 +321,9 @@ _HANDLERS: dict[type, Callable[[Application, Any], None]] = {
     BookmarksKnown: Application._on_bookmarks_known,
     BookmarkIsKept: Application._on_bookmark_kept,
     BrokerChanged: Application._on_broker_changed,
-    Shown: Application._on_shown,
+    EventsShown: Application._on_shown,
     PublishNow: Application._on_publish_now,
-    Joined: Application._on_joined,
+    JoinCompleted: Application._on_joined,
     OrderBroken: Application._on_broken,
     NumbersLost: Application._on_numbers_lost,
 }

@@ -35,7 +35,7 @@ class _Part:
         self.handle: int | None = None
 
 
-class Numbering:
+class OrderNumbering:
     """`wanted` says whether anybody wants an order at all. Where the service does not say what became of each
     publication (`confirms` is False), an event counts as published when it is handed over."""
 

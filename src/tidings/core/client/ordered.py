@@ -33,7 +33,7 @@ from tidings.core.client.bookmark import (
     numbers_name,
     whole_name,
 )
-from tidings.core.client.owner import Owner
+from tidings.core.client.owner import SubscriptionOwner
 from tidings.core.errors import OrderError, SubscriptionRefused, WireError
 from tidings.core.events.event import WHOLE, Publication
 from tidings.core.events.run import Content, Stretch, cut, look
@@ -42,7 +42,7 @@ from tidings.core.events.timestamp import Timestamp
 from tidings.core.events.topics import TopicPattern
 from tidings.core.facts import (
     Delivered,
-    EventsMissed,
+    EventsGivenUp,
     Misbehaviour,
     SubscriptionAccepted,
     SubscriptionBroken,
@@ -52,7 +52,7 @@ from tidings.core.facts import (
     SubscriptionProgress,
 )
 from tidings.core.ordering.layout import Layout, overlap
-from tidings.core.ordering.module import OrderingModule, Shown
+from tidings.core.ordering.module import EventsShown, OrderingModule
 from tidings.core.ordering.resuming import Resumption
 from tidings.core.ordering.stamps import check_stamp
 from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
@@ -187,7 +187,7 @@ class _Turn:
 class OrderedSubscription:
     def __init__(
         self,
-        owner: Owner,
+        owner: SubscriptionOwner,
         subscription: Subscription,
         module: OrderingModule,
         by_key: dict[int, OrderedSubscription],
@@ -617,7 +617,7 @@ class OrderedSubscription:
         self._append(token, stamp, count, waits=False)
         self.on_done()
 
-    def on_shown(self, fact: Shown) -> None:
+    def on_shown(self, fact: EventsShown) -> None:
         """By the module. An entry of the layout may have other topics than those of the subscription."""
         held, stamp = fact.event, fact.stamp
         assert isinstance(held, _Held)
@@ -684,10 +684,10 @@ class OrderedSubscription:
 
     # --- When it cannot go on
 
-    def on_missed(self, fact: EventsMissed) -> None:
+    def on_missed(self, fact: EventsGivenUp) -> None:
         """Those after what the service gave up would wait for ever, unless there is patience."""
         self._owner.emit(
-            EventsMissed(
+            EventsGivenUp(
                 self.id, fact.source, fact.incarnation, fact.first, fact.last, fact.certain, fact.ticket
             )
         )

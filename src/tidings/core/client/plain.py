@@ -21,7 +21,7 @@ from tidings.core.client.bookmark import (
     end_kept,
     form_name,
 )
-from tidings.core.client.owner import Owner
+from tidings.core.client.owner import SubscriptionOwner
 from tidings.core.client.session import parted
 from tidings.core.events.event import WHOLE
 from tidings.core.events.run import Run, Stretch
@@ -29,7 +29,7 @@ from tidings.core.events.subscription import Order, Subscription
 from tidings.core.facts import (
     ChangeFailed,
     Delivered,
-    EventsMissed,
+    EventsGivenUp,
     SubscriptionAccepted,
     SubscriptionCancelled,
     SubscriptionChanged,
@@ -48,7 +48,7 @@ class PlainSubscription:
 
     def __init__(
         self,
-        owner: Owner,
+        owner: SubscriptionOwner,
         subscription: Subscription,
         *,
         bookmarks: LeftBookmarks | None = None,
@@ -294,9 +294,9 @@ class PlainSubscription:
         """What has no body is for protocols, which ask for headers."""
         return stretch.kind != WHOLE and not self._wanted.headers
 
-    def on_missed(self, fact: EventsMissed) -> None:
+    def on_missed(self, fact: EventsGivenUp) -> None:
         self._owner.emit(
-            EventsMissed(
+            EventsGivenUp(
                 self.id, fact.source, fact.incarnation, fact.first, fact.last, fact.certain, fact.ticket
             )
         )

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from tidings.core.client.arrivals import Arrivals, Notice, Source, Undone
 from tidings.core.client.beneath import END
-from tidings.core.client.session import CANCELLING, Held, Session, State
+from tidings.core.client.session import CANCELLING, ClientSession, OwnSubscription, SubscriptionState
 from tidings.core.client.unconfirmed import Unconfirmed
 from tidings.core.errors import WireError
 from tidings.core.events.event import WHOLE, decode_publication
@@ -33,7 +33,7 @@ from tidings.core.events.subscription import Interest, Subscription
 from tidings.core.facts import (
     BrokerChanged,
     Delivered,
-    EventsMissed,
+    EventsGivenUp,
     Misbehaviour,
     PublicationConfirmed,
     PublicationFailed,
@@ -44,11 +44,11 @@ from tidings.core.messages import (
     Attach,
     Attached,
     Baseline,
-    Bookmark,
     BookmarkKept,
     Confirm,
     Coverage,
     Drain,
+    KeepBookmark,
     Missed,
     Notified,
     Notify,
@@ -69,7 +69,7 @@ Marks = dict[str, Mapping[tuple[str, int], int]]
 """Subscription -> the last sequence shown, by source and incarnation."""
 
 
-class Early(NamedTuple):
+class EarlyNotice(NamedTuple):
     """A notification for a subscription of an earlier life of this client; it is held until that is made again."""
 
     notice: Notice
@@ -80,18 +80,18 @@ class Early(NamedTuple):
         self.notice.release(self.notice.first, self.notice.last)
 
 
-class ReliableSession(Session):
+class ReliableSession(ClientSession):
     lossless = True
     end_of_drain = Drain
     handles = {
-        **Session.handles,
+        **ClientSession.handles,
         Attached: "on_attached",
         Stamp: "on_stamp",
         Taken: "on_taken",
         Missed: "on_missed",
         Coverage: "on_coverage",
         Baseline: "on_baseline",
-        Bookmark: "on_bookmark",
+        KeepBookmark: "on_bookmark",
         BookmarkKept: "on_bookmark_kept",
     }
 
@@ -123,7 +123,7 @@ class ReliableSession(Session):
         self._moved: dict[str, dict[tuple[str, int], int]] = {}
         """Of the subscriptions that came from an earlier broker: the first sequence of each source that may have
         waited there, until it is reported. Sources that are in no list and were never heard of: all before."""
-        self._early: list[Early] = []
+        self._early: list[EarlyNotice] = []
         """Not more than the broker's window."""
         self._early_until = 0
         self._is_early = True
@@ -270,7 +270,7 @@ class ReliableSession(Session):
         else:
             self._acknowledge()
 
-    def _deliver(self, held: Held, stretch: Stretch, notice: Notice) -> None:
+    def _deliver(self, held: OwnSubscription, stretch: Stretch, notice: Notice) -> None:
         """Show what is new of it; what the application holds already is the same, on this connection now."""
         source, incarnation, first, last = stretch.source, stretch.incarnation, stretch.first, stretch.last
         highest = self._shown_before(held, source, incarnation, last)
@@ -290,7 +290,7 @@ class ReliableSession(Session):
             for publication in singles(stretch):
                 self._hand_out(held, publication, notice)
 
-    def _hand_out(self, held: Held, stretch: Stretch, notice: Notice) -> None:
+    def _hand_out(self, held: OwnSubscription, stretch: Stretch, notice: Notice) -> None:
         subscription_id = held.subscription.id
         source = (subscription_id, stretch.source, stretch.incarnation)
         ticket = notice.ticket(self._undone, source, stretch.first, stretch.last)
@@ -311,14 +311,14 @@ class ReliableSession(Session):
             self._may_have_missed(subscription_id, source, first, last)
 
     def _may_have_missed(self, subscription_id: str, source: tuple[str, int], first: int, last: int) -> None:
-        self.port.emit(EventsMissed(subscription_id, *source, first, last, certain=False))
+        self.port.emit(EventsGivenUp(subscription_id, *source, first, last, certain=False))
 
-    def _miss(self, held: Held, message: Missed, notice: Notice) -> None:
+    def _miss(self, held: OwnSubscription, message: Missed, notice: Notice) -> None:
         self._shown_before(held, message.source, message.incarnation, message.last)
         missed = (message.source, message.incarnation, message.first, message.last)
         source = (held.subscription.id, message.source, message.incarnation)
         ticket = notice.ticket({}, source, message.last, message.last)  # if it comes again, it is told again
-        self.port.emit(EventsMissed(held.subscription.id, *missed, ticket=ticket))
+        self.port.emit(EventsGivenUp(held.subscription.id, *missed, ticket=ticket))
         if self.acknowledges:
             ticket.done()
 
@@ -328,7 +328,7 @@ class ReliableSession(Session):
         unknown = {name for name in subscriptions if name not in self._asked}
         if unknown:
             notice.hold(notice.first, notice.last)
-            self._early.append(Early(notice, _kept(what), unknown))
+            self._early.append(EarlyNotice(notice, _kept(what), unknown))
 
     def _show_early(self, interests: Mapping[str, Interest]) -> None:
         """What came for them before they were made, in that order."""
@@ -338,7 +338,9 @@ class ReliableSession(Session):
                 self._show_early_one(self._held[name], interests[name], early.what, early.notice)
         self._forget_early([early for early in self._early if early.waits_for])
 
-    def _show_early_one(self, held: Held, interest: Interest, what: Stretch | Missed, notice: Notice) -> None:
+    def _show_early_one(
+        self, held: OwnSubscription, interest: Interest, what: Stretch | Missed, notice: Notice
+    ) -> None:
         """An earlier life may have asked for something else by that name."""
         if isinstance(what, Missed):
             self._miss(held, what, notice)
@@ -354,7 +356,7 @@ class ReliableSession(Session):
                 for name in early.waits_for:
                     self.bookmarks.discard(name)
 
-    def _forget_early(self, left: list[Early]) -> None:
+    def _forget_early(self, left: list[EarlyNotice]) -> None:
         before, self._early = self._early, left
         for early in before:
             if early not in left:
@@ -397,7 +399,7 @@ class ReliableSession(Session):
 
     # --- What outlives this life
 
-    def on_bookmark(self, sender: str, message: Bookmark) -> None:
+    def on_bookmark(self, sender: str, message: KeepBookmark) -> None:
         if self.bookmarks is not None:
             self.bookmarks.on_bookmark(message)
 
@@ -405,13 +407,13 @@ class ReliableSession(Session):
         if self.bookmarks is not None:
             self.bookmarks.on_kept(message)
 
-    def _send_bookmark(self, message: Bookmark) -> None:
+    def _send_bookmark(self, message: KeepBookmark) -> None:
         if self._connected and not self._stopped:
             self.port.send(self.broker, message)
 
     def on_baseline(self, sender: str, message: Baseline) -> None:
         held = self._held.get(message.subscription)
-        if held is not None and held.state is State.REQUESTED:
+        if held is not None and held.state is SubscriptionState.REQUESTED:
             moved = self._moved.get(message.subscription)
             for source, incarnation, sequence in message.marks:
                 key = (source, incarnation)
@@ -439,11 +441,11 @@ class ReliableSession(Session):
     def moved(self, broker: str) -> None:
         """From now on that one is our broker; its `link_up` follows."""
         self.broker = broker
-        for name in [name for name, held in self._held.items() if held.state is State.DRAINING]:
+        for name in [name for name, held in self._held.items() if held.state is SubscriptionState.DRAINING]:
             self.on_unsubscribed(broker, Unsubscribed(name))  # nobody drains it any more
         for held in self._held.values():
-            if held.state is State.ACCEPTED:
-                held.state = State.REQUESTED
+            if held.state is SubscriptionState.ACCEPTED:
+                held.state = SubscriptionState.REQUESTED
             self._moved[held.subscription.id] = {key: highest + 1 for key, highest in held.highest.items()}
         self.port.emit(BrokerChanged())
 

@@ -60,7 +60,7 @@ DRAIN_NS = 5_000_000_000
 """So long a subscription that is left stays in the network, for what others have on its way to it."""
 
 
-class State(StrEnum):
+class SubscriptionState(StrEnum):
     REQUESTED = "requested"
     ACCEPTED = "accepted"
     DRAINING = "draining"
@@ -68,11 +68,11 @@ class State(StrEnum):
     CANCELLING = "cancelling"
 
 
-CANCELLING = State.CANCELLING
-ENDING = (State.DRAINING, CANCELLING)
+CANCELLING = SubscriptionState.CANCELLING
+ENDING = (SubscriptionState.DRAINING, CANCELLING)
 
 
-class Held:
+class OwnSubscription:
     """One subscription of this client."""
 
     __slots__ = ("fifo", "highest", "state", "subscription")
@@ -80,12 +80,12 @@ class Held:
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
         self.fifo = subscription.order is Order.FIFO
-        self.state = State.REQUESTED
+        self.state = SubscriptionState.REQUESTED
         self.highest: Highest[tuple[str, int], int] = Highest(MAX_TRACKED_SOURCES)
         """order fifo: of what was shown, by source and incarnation."""
 
 
-class Session(Part):
+class ClientSession(Part):
     name = "client"
     lossless = False
     """True: what is not taken waits at the broker."""
@@ -114,8 +114,8 @@ class Session(Part):
         """True: runs of events are shown as such, else event by event."""
         self._made = RunMaker(port.node, incarnation)
         self._recent = RecentIds(RECENT_EVENTS)
-        self._held: dict[str, Held] = {}
-        self._unanswered: dict[str, Held] = {}
+        self._held: dict[str, OwnSubscription] = {}
+        self._unanswered: dict[str, OwnSubscription] = {}
         self._attempt = 0
 
     # --- What the application asks for
@@ -185,7 +185,7 @@ class Session(Part):
         for subscription in subscriptions:
             if subscription.id in self._held:
                 raise ValueError(f"subscription {subscription.id!r} exists")
-            held = self._held[subscription.id] = Held(subscription)
+            held = self._held[subscription.id] = OwnSubscription(subscription)
             self._ask(held)
 
     def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
@@ -197,8 +197,8 @@ class Session(Part):
             held.state = CANCELLING
             self._ask(held)
 
-    def _drain(self, held: Held) -> None:
-        held.state = State.DRAINING
+    def _drain(self, held: OwnSubscription) -> None:
+        held.state = SubscriptionState.DRAINING
         self._answered(held.subscription.id)
         self.port.set_timer((self.name, "drain", held.subscription.id), self.port.now + DRAIN_NS)
 
@@ -208,7 +208,7 @@ class Session(Part):
     def end_earlier(self, subscription_id: str, *, drain: bool = False) -> None:
         """A subscription of an earlier life of this client, which the broker may still know. `drain`: what is on its
         way for it, or waits there, still comes, for others of this client as well, and whole because of it."""
-        held = self._held[subscription_id] = Held(Subscription(subscription_id))
+        held = self._held[subscription_id] = OwnSubscription(Subscription(subscription_id))
         if drain:
             self._drain(held)
         else:
@@ -283,8 +283,8 @@ class Session(Part):
         if held.state in ENDING:
             return
         self._answered(message.subscription)
-        if held.state is State.REQUESTED:
-            held.state = State.ACCEPTED
+        if held.state is SubscriptionState.REQUESTED:
+            held.state = SubscriptionState.ACCEPTED
             self.port.emit(SubscriptionAccepted(message.subscription))
 
     def on_subscribe_failed(self, sender: str, message: SubscribeFailed) -> None:
@@ -314,13 +314,13 @@ class Session(Part):
 
     def on_link_up(self, peer: str) -> None:
         for held in self._held.values():
-            if held.state is not State.DRAINING or held.subscription.id in self._unanswered:
+            if held.state is not SubscriptionState.DRAINING or held.subscription.id in self._unanswered:
                 self._ask(held)
 
     def on_timer(self, name: TimerName) -> None:
         if name[1] == "drain":
             drained = self._held.get(str(name[2]))
-            if drained is not None and drained.state is State.DRAINING:
+            if drained is not None and drained.state is SubscriptionState.DRAINING:
                 self._ask(drained)
             return
         for held in self._unanswered.values():
@@ -328,7 +328,7 @@ class Session(Part):
         self._attempt += 1
         self._set_retry()
 
-    def _ask(self, held: Held) -> None:
+    def _ask(self, held: OwnSubscription) -> None:
         """Send the request and repeat it until it is answered."""
         self._unanswered[held.subscription.id] = held
         self._send_request(held)
@@ -344,10 +344,10 @@ class Session(Part):
     def _set_retry(self) -> None:
         self.port.set_timer((self.name, "retry"), self.port.now + 2 * retry_delay_ns(self._attempt))
 
-    def _send_request(self, held: Held) -> None:
+    def _send_request(self, held: OwnSubscription) -> None:
         subscription = held.subscription
         if held.state in ENDING:
-            kind = self.end_of_drain if held.state is State.DRAINING else Unsubscribe
+            kind = self.end_of_drain if held.state is SubscriptionState.DRAINING else Unsubscribe
             self.port.send(self.broker, kind(subscription.id))
         else:
             self.port.send(
@@ -362,7 +362,7 @@ class Session(Part):
             )
 
     @staticmethod
-    def _shown_before(held: Held, source: str, incarnation: int, last: int) -> int:
+    def _shown_before(held: OwnSubscription, source: str, incarnation: int, last: int) -> int:
         """The highest sequence of the source that was shown before; from now on it is at least `last`."""
         return held.highest.raise_to((source, incarnation), last) or 0
 
@@ -375,9 +375,9 @@ def parted(stretch: Stretch, before: int) -> list[tuple[Stretch, bool]]:
     return [(stretch.cut(stretch.first, before - 1), True), (stretch.cut(before, stretch.last), False)]
 
 
-class Client(Node):
+class BestEffortClient(Node):
     def __init__(self, port: Port, broker: str, *, incarnation: int = 0) -> None:
-        self.session = Session(port, broker, incarnation=incarnation)
+        self.session = ClientSession(port, broker, incarnation=incarnation)
         self.publish = self.session.publish
         self.flush = self.session.flush
         self.subscribe = self.session.subscribe

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Set
 
 
-class Groups:
+class SequencingGroups:
     """The groups of the topics `own` of one server."""
 
     def __init__(self, own: range, threshold: int) -> None:

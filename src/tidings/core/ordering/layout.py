@@ -25,7 +25,7 @@ SHOWN = 5
 """So many differences are spelled out."""
 
 
-class Place(Struct, frozen=True, forbid_unknown_fields=True):
+class ServerPlacement(Struct, frozen=True, forbid_unknown_fields=True):
     """One server: its name, its entries, and the nodes of its replicas."""
 
     name: str
@@ -41,14 +41,14 @@ class Place(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Text(Struct, frozen=True, forbid_unknown_fields=True):
-    servers: tuple[Place, ...]
+    servers: tuple[ServerPlacement, ...]
     causal: bool
 
 
 class Layout:
     """`causal`: groups of threshold 1 and serial publishers, for causal (and total) order; else total order alone."""
 
-    def __init__(self, servers: Iterable[Place], *, causal: bool = True) -> None:
+    def __init__(self, servers: Iterable[ServerPlacement], *, causal: bool = True) -> None:
         # The node of a server's name is the default: said or not, it is the same layout.
         self.servers = tuple(
             structs.replace(place, node="") if place.node == place.name else place for place in servers
@@ -101,7 +101,7 @@ class Layout:
             raise OrderError(f"{len(seen)} topics with an order; at most {MAX_TOPICS} are supported")
 
     @staticmethod
-    def _check_replicas(server: Place) -> None:
+    def _check_replicas(server: ServerPlacement) -> None:
         if bool(server.standby) != bool(server.witness):
             raise OrderError(
                 f"sequencer server {server.name!r}: a standby needs a witness, and the other way round"
@@ -153,7 +153,7 @@ class Layout:
 
     # --- Nodes
 
-    def place(self, server: str) -> Place:
+    def place(self, server: str) -> ServerPlacement:
         return self._places[server]
 
     def replicas(self, server: str) -> tuple[str, ...]:
@@ -230,7 +230,7 @@ def parse_layout(text: str) -> Layout:
 
 def single(name: str, topics: Iterable[str] = (EVERYTHING,), *, causal: bool = True) -> Layout:
     """One server for all topics."""
-    return Layout([Place(name, tuple(topics))], causal=causal)
+    return Layout([ServerPlacement(name, tuple(topics))], causal=causal)
 
 
 def spread(servers: Mapping[str, Iterable[str]], nodes: Iterable[str], *, causal: bool) -> Layout:
@@ -240,5 +240,5 @@ def spread(servers: Mapping[str, Iterable[str]], nodes: Iterable[str], *, causal
     for name, topics in servers.items():
         after = names.index(name)
         others = [names[(after + step) % len(names)] for step in (1, 2)] if len(names) > 2 else ["", ""]
-        places.append(Place(name, tuple(topics), standby=others[0], witness=others[1]))
+        places.append(ServerPlacement(name, tuple(topics), standby=others[0], witness=others[1]))
     return Layout(places, causal=causal)

@@ -64,7 +64,7 @@ class PublishNow(Fact, frozen=True, gc=False):
     count: int = 1
 
 
-class Shown(Fact, frozen=True, gc=False):
+class EventsShown(Fact, frozen=True, gc=False):
     """The application is shown the events of `event` that have these numbers, `count` from the stamp's on."""
 
     key: int
@@ -74,7 +74,7 @@ class Shown(Fact, frozen=True, gc=False):
     count: int = 1
 
 
-class Joined(Fact, frozen=True, gc=False):
+class JoinCompleted(Fact, frozen=True, gc=False):
     """The change is complete: all events of these topics that are published from now on are shown."""
 
     key: int
@@ -631,11 +631,11 @@ class OrderingModule(Part):
         match fact:
             case OrderedEvent():
                 if fact.stamp.topic in self._wanted.get(key, ()):
-                    self.port.emit(Shown(key, fact.stamp, fact.event, fact.out_of_order, fact.count))
+                    self.port.emit(EventsShown(key, fact.stamp, fact.event, fact.out_of_order, fact.count))
                 else:  # it was left before it was joined
                     self._releases[key].drop(fact.event, fact.stamp.number, fact.count)
             case TopicsJoined():
-                self.port.emit(Joined(key, fact.topics))
+                self.port.emit(JoinCompleted(key, fact.topics))
             case TopicsLeft():
                 self._leaving[key] -= 1
                 self.port.emit(Parted(key, fact.topics))

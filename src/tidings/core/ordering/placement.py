@@ -22,7 +22,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Generic, TypeVar
 
-from tidings.core.ordering.groups import Groups
+from tidings.core.ordering.groups import SequencingGroups
 
 Topic = TypeVar("Topic", bound=Hashable)
 RARE_SHARE = 0.1
@@ -49,7 +49,7 @@ class Placement(Generic[Topic]):
 
 
 @dataclass(frozen=True)
-class Demand:
+class PlacementDemand:
     """What is to be placed; topics are positions in the caller's list."""
 
     interest: list[list[int]]
@@ -99,7 +99,7 @@ def place(
     return Placement(named, placed.sites, placed.local, placed.crossings)
 
 
-def place_known(demand: Demand, *, rare_share: float = RARE_SHARE) -> Placement[int]:
+def place_known(demand: PlacementDemand, *, rare_share: float = RARE_SHARE) -> Placement[int]:
     """The same where interests and groups are known already; topics are their positions there."""
     if not 0 <= rare_share <= 1:
         raise ValueError(f"rare_share {rare_share} is no share")
@@ -123,12 +123,12 @@ def _demand(
     sites: int,
     threshold: int,
     rates: Mapping[Topic, float] | None,
-) -> Demand:
+) -> PlacementDemand:
     number_of = {topic: number for number, topic in enumerate(topics)}
     if sites < 1 or len(number_of) < len(topics):
         raise ValueError(f"{sites} sites, {len(topics)} topics: no site, or a topic that is named twice")
     interest = [[0] * sites for _ in topics]
-    groups = Groups(range(len(topics)), threshold)
+    groups = SequencingGroups(range(len(topics)), threshold)
     for site, wanted in subscriptions:
         unknown = [topic for topic in wanted if topic not in number_of]
         if unknown or not 0 <= site < sites:
@@ -137,7 +137,7 @@ def _demand(
         groups.change(set(), numbers, ())
         for number in numbers:
             interest[number][site] += 1
-    return Demand(
+    return PlacementDemand(
         interest,
         _weights(topics, interest, rates),
         [sorted(groups.members(number)) for number in range(len(topics))],
@@ -158,7 +158,7 @@ def _weights(
     return [float(rates.get(topic, 0.0)) for topic in topics]
 
 
-def _rare(demand: Demand, share: float) -> frozenset[int]:
+def _rare(demand: PlacementDemand, share: float) -> frozenset[int]:
     """Those with the fewest subscribers, up to that share of the weight; and those that have none."""
     left = share * sum(demand.weights)
     rare = set()
@@ -171,7 +171,7 @@ def _rare(demand: Demand, share: float) -> frozenset[int]:
     return frozenset(rare)
 
 
-def _light_cover(demand: Demand, rare: frozenset[int]) -> list[int]:
+def _light_cover(demand: PlacementDemand, rare: frozenset[int]) -> list[int]:
     """Topics of which every pair in one group across two sites has one; first what covers most for its weight."""
     open_pairs = {
         topic: {*demand.strangers(topic)} - rare for topic in range(len(demand.homes)) if topic not in rare
@@ -203,7 +203,7 @@ def _sizes(longest: int) -> list[int]:
     return sorted({0, longest, *(1 << power for power in range(longest.bit_length()))})
 
 
-def _layout(demand: Demand, rare: frozenset[int], cover: frozenset[int]) -> _Layout:
+def _layout(demand: PlacementDemand, rare: frozenset[int], cover: frozenset[int]) -> _Layout:
     """All at home, but for those moved, which go to the last site of the chain."""
     moved = rare | cover
     chain = _chain(demand, moved)
@@ -213,7 +213,7 @@ def _layout(demand: Demand, rare: frozenset[int], cover: frozenset[int]) -> _Lay
     return _Layout(chain, site_of, sunk)
 
 
-def _chain(demand: Demand, moved: frozenset[int]) -> list[int]:
+def _chain(demand: PlacementDemand, moved: frozenset[int]) -> list[int]:
     """The sites whose stamps would climb most come first, those that want most of what is moved come last."""
     gain = [0.0] * demand.sites
     for topic, home in enumerate(demand.homes):
@@ -226,7 +226,7 @@ def _chain(demand: Demand, moved: frozenset[int]) -> list[int]:
     return sorted(range(demand.sites), key=lambda site: (-gain[site], wanted[site], site))
 
 
-def _hinders(demand: Demand, topic: int, position: Mapping[int, int], moved: frozenset[int]) -> bool:
+def _hinders(demand: PlacementDemand, topic: int, position: Mapping[int, int], moved: frozenset[int]) -> bool:
     """At its home a topic would make one climb that stays further down."""
     here = position[demand.homes[topic]]
     return any(
@@ -234,7 +234,7 @@ def _hinders(demand: Demand, topic: int, position: Mapping[int, int], moved: fro
     )
 
 
-def _crossings(demand: Demand, layout: _Layout) -> tuple[float, float]:
+def _crossings(demand: PlacementDemand, layout: _Layout) -> tuple[float, float]:
     """The share of local stamps, and the messages between sites per stamp."""
     position = {site: at for at, site in enumerate(layout.chain)}
     total = local = crossings = 0.0
@@ -249,7 +249,7 @@ def _crossings(demand: Demand, layout: _Layout) -> tuple[float, float]:
     return (local / total, crossings / total) if total else (1.0, 0.0)
 
 
-def _order(demand: Demand, layout: _Layout) -> list[int]:
+def _order(demand: PlacementDemand, layout: _Layout) -> list[int]:
     """Within a site by falling weight, what was moved there at the end."""
     position = {site: at for at, site in enumerate(layout.chain)}
     return sorted(

@@ -7,7 +7,7 @@ neighbours have reported the same, so a subscription is accepted when the whole 
 
 A broker that restarts takes a new incarnation. Its neighbours send it their interests anew and keep routing by its old
 ones until it has sent its own table again, which it does, to each, once it has the tables of all others: what they have
-is most of its own. On a tree nobody waits in a circle.
+is most of its own. On a tree nobody waits in a gossip_partners.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidings.core.messages import (
     Settled,
     TableSent,
 )
-from tidings.core.overlay.links import LAST_RETRY_NS, Link, Numbers, changes, retry_delay_ns
+from tidings.core.overlay.links import LAST_RETRY_NS, NeighbourLink, Numbers, changes, retry_delay_ns
 from tidings.core.overlay.routing import RoutingTable
 
 ABSENT_AFTER_NS = 3_000_000_000
@@ -71,7 +71,7 @@ class Forwarding(Part):
         self._absent_after_ns = absent_after_ns
         self._longest_retry_ns = longest_retry_ns
         self.incarnation = incarnation
-        self.links = {peer: Link(peer, covering=covering) for peer in neighbours}
+        self.links = {peer: NeighbourLink(peer, covering=covering) for peer in neighbours}
         self._table = table
         self._numbers = numbers
         self._waiting: dict[Interest, None] = {}
@@ -131,13 +131,13 @@ class Forwarding(Part):
             self.port.cancel_timer((self.name, "open", sender))
         self._flush(link)
 
-    def _open(self, link: Link) -> None:
+    def _open(self, link: NeighbourLink) -> None:
         self.port.send(link.peer, LinkOpen(self.incarnation, link.heard, True))
         delay_ns = retry_delay_ns(link.open_attempt, self._longest_retry_ns)
         link.open_attempt += 1
         self.port.set_timer((self.name, "open", link.peer), self.port.now + delay_ns)
 
-    def _send_table(self, link: Link) -> None:
+    def _send_table(self, link: NeighbourLink) -> None:
         # Interests without a filter first: they cover most.
         for interest in sorted(self._table, key=lambda held: held.pattern is not None):
             if self._table.wanted_by_others(interest, link.peer):
@@ -152,7 +152,7 @@ class Forwarding(Part):
                 link.owes_table = False
                 link.stream.table_sent()
 
-    def _set_absent(self, link: Link) -> None:
+    def _set_absent(self, link: NeighbourLink) -> None:
         link.present = False
         for interest in tuple(self._table):
             self._check_settled(interest)
@@ -200,19 +200,19 @@ class Forwarding(Part):
         for link in self.links.values():
             self._flush(link)
 
-    def _flush(self, link: Link) -> None:
+    def _flush(self, link: NeighbourLink) -> None:
         if link.heard == 0:
             return
         batch = link.stream.next_batch()
         if batch is not None:
             self._send_batch(link)
 
-    def _repeat(self, link: Link) -> None:
+    def _repeat(self, link: NeighbourLink) -> None:
         if link.stream.in_flight is not None and link.heard:
             link.stream.attempt += 1
             self._send_batch(link)
 
-    def _send_batch(self, link: Link) -> None:
+    def _send_batch(self, link: NeighbourLink) -> None:
         assert link.stream.in_flight is not None
         self.port.send(link.peer, changes(self.incarnation, link, link.stream.in_flight))
         delay_ns = retry_delay_ns(link.stream.attempt, self._longest_retry_ns)
@@ -220,7 +220,7 @@ class Forwarding(Part):
 
     # --- What a neighbour said
 
-    def _apply(self, link: Link, change: object) -> None:
+    def _apply(self, link: NeighbourLink, change: object) -> None:
         if isinstance(change, AddInterest):
             self._apply_add(link, change)
         elif isinstance(change, RemoveInterest):
@@ -235,7 +235,7 @@ class Forwarding(Part):
             link.has_table = True
             self._finish_tables()
 
-    def _apply_add(self, link: Link, change: AddInterest) -> None:
+    def _apply_add(self, link: NeighbourLink, change: AddInterest) -> None:
         key = change.key
         link.stale.pop(key, None)
         interest = link.received.get(key)
@@ -247,7 +247,7 @@ class Forwarding(Part):
         link.owed.setdefault(interest, {})[key] = change.serial
         self._check_settled(interest)
 
-    def _understand(self, link: Link, change: AddInterest) -> Interest:
+    def _understand(self, link: NeighbourLink, change: AddInterest) -> Interest:
         """The interest; one that this version cannot read is widened, so that nothing is withheld."""
         try:
             return make_interest(change.topics, change.filter)
@@ -262,7 +262,7 @@ class Forwarding(Part):
             return make_interest((), None)
         return make_interest(change.topics, None)
 
-    def _apply_remove(self, link: Link, key: bytes) -> None:
+    def _apply_remove(self, link: NeighbourLink, key: bytes) -> None:
         interest = link.received.pop(key, None)
         if interest is None:
             return
@@ -275,7 +275,7 @@ class Forwarding(Part):
             self._table.remove_neighbour(interest, link.peer)
             self._reconcile(interest, link)
 
-    def _apply_settled(self, link: Link, change: Settled) -> None:
+    def _apply_settled(self, link: NeighbourLink, change: Settled) -> None:
         interest = link.by_key.get(change.key)
         if interest is not None and link.sent[interest] == change.serial:
             link.settled[interest] = None
@@ -284,7 +284,7 @@ class Forwarding(Part):
             for covered in tuple(link.covering.get(interest, ())):
                 self._check_settled(covered)
 
-    def _reconcile(self, interest: Interest, source: Link | None) -> None:
+    def _reconcile(self, interest: Interest, source: NeighbourLink | None) -> None:
         for link in self.links.values():
             if link is source or link.heard == 0:
                 continue  # a neighbour that we have not heard of gets the table when we do
@@ -297,7 +297,7 @@ class Forwarding(Part):
 
     def _check_settled(self, interest: Interest) -> None:
         """Tell those who wait for it that all but they themselves route the interest, if that is so."""
-        unsettled: Link | None = None
+        unsettled: NeighbourLink | None = None
         for link in self.links.values():
             if not link.is_settled(interest):
                 if unsettled is not None:

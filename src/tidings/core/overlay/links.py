@@ -106,7 +106,7 @@ def _size(change: Change) -> int:
     return 32
 
 
-class Link:
+class NeighbourLink:
     """One neighbour: what we know of it, what we sent it, what it sent us."""
 
     def __init__(self, peer: str, *, covering: bool = True) -> None:
@@ -196,5 +196,5 @@ class Link:
         return not self.present or self.covered.get(interest, interest) in self.settled
 
 
-def changes(incarnation: int, link: Link, batch: tuple[Change, ...]) -> Changes:
+def changes(incarnation: int, link: NeighbourLink, batch: tuple[Change, ...]) -> Changes:
     return Changes(incarnation, link.heard, link.stream.number, batch)

@@ -23,7 +23,7 @@ class Route(NamedTuple):
     what leaves the body out."""
 
 
-class Entry:
+class RouteEntry:
     __slots__ = ("neighbours", "subscriptions")
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class RoutingTable:
     def __init__(self, matcher: Matcher, port: Port) -> None:
         self._matcher = matcher
         self._port = port
-        self._entries: dict[Interest, Entry] = {}
+        self._entries: dict[Interest, RouteEntry] = {}
         self._headers: set[tuple[str, str]] = set()
         """The local subscriptions that get headers."""
         self.routes: dict[Selection, Route] = {}
@@ -149,10 +149,10 @@ class RoutingTable:
         self._entries.clear()
         self.routes.clear()
 
-    def _entry(self, interest: Interest) -> Entry:
+    def _entry(self, interest: Interest) -> RouteEntry:
         entry = self._entries.get(interest)
         if entry is None:
-            entry = self._entries[self._matcher.hold(interest)] = Entry()
+            entry = self._entries[self._matcher.hold(interest)] = RouteEntry()
             for listener in self.listeners:
                 listener.held_here(interest, True)
         return entry

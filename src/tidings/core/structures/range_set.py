@@ -78,18 +78,18 @@ class RangeSet:
             self.remove(self._starts[0], bound)
 
     def missing(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """The holes within `[start, stop)`, lowest first."""
-        holes = []
+        """The gaps within `[start, stop)`, lowest first."""
+        gaps = []
         position = bisect_right(self._stops, start)
         while start < stop:
             if position == len(self._starts) or self._starts[position] >= stop:
-                holes.append((start, stop))
+                gaps.append((start, stop))
                 break
             if start < self._starts[position]:
-                holes.append((start, self._starts[position]))
+                gaps.append((start, self._starts[position]))
             start = self._stops[position]
             position += 1
-        return holes
+        return gaps
 
     def __contains__(self, value: int) -> bool:
         position = bisect_right(self._starts, value) - 1

@@ -1,4 +1,4 @@
-"""What a reader of an archive and its keeper say to each other (drivers/sockets/archive_desk.py).
+"""What a reader of an archive and its keeper say to each other (drivers/sockets/archive_read_service.py).
 
 A reader counts its requests; every answer names the request it is for. A range is answered by as many `ArchiveRows`
 as it takes, in order.
@@ -88,7 +88,7 @@ class ArchiveGaps(WireMessage, frozen=True, gc=False, tag=139):
 
 
 class ArchiveFailed(WireMessage, frozen=True, gc=False, tag=140):
-    """`kind` is a key of net.archive_desk.FAILURES."""
+    """`kind` is a key of drivers.sockets.archive_read_service.FAILURES."""
 
     request: Counter
     kind: Annotated[str, Meta(max_length=16)]

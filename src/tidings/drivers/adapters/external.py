@@ -1,6 +1,6 @@
 """What event services over existing brokers share: everything but the broker.
 
-A service makes a `Session` for each connection, one after another (keeper.py). Between sessions it keeps the
+A service makes a `AdapterSession` for each connection, one after another (keeper.py). Between sessions it keeps the
 publications that are not confirmed (outgoing.py) and the subscriptions with their positions
 (incoming.py). A new session first brings the subscriptions back and then sends those publications again.
 """
@@ -26,9 +26,9 @@ from tidings.core.events.run import Stretch, decode_stretch, singles
 from tidings.core.events.subscription import Order, Subscription
 from tidings.core.filters.language.predicates import Scalar
 from tidings.drivers.adapters.incoming import Incoming
-from tidings.drivers.adapters.keeper import Keeper
+from tidings.drivers.adapters.keeper import Reconnector
 from tidings.drivers.adapters.outgoing import Outgoing
-from tidings.drivers.adapters.session import Session, SessionLost
+from tidings.drivers.adapters.session import AdapterSession, SessionLost
 
 DEFAULT_TIMEOUT_S = 5.0
 DEFAULT_RETRY_S = 30.0
@@ -54,7 +54,7 @@ class ExternalService(EventService):
         self.incoming: dict[str, Incoming] = {}
         self.received = 0
         self.garbage = 0
-        self.keeper = Keeper(
+        self.keeper = Reconnector(
             server,
             timeout_s,
             start=self._start_session,
@@ -65,10 +65,10 @@ class ExternalService(EventService):
         self._closed_because = "the bus is not open: use it inside 'async with'"
 
     @abstractmethod
-    def _new_session(self) -> Session:
+    def _new_session(self) -> AdapterSession:
         """Not connected yet."""
 
-    async def _start_session(self) -> Session:
+    async def _start_session(self) -> AdapterSession:
         """Connect; ConnectionFailed says why not, Refused that trying again is no use."""
         session = self._new_session()
         try:
@@ -100,7 +100,7 @@ class ExternalService(EventService):
         for subscription_id in list(self.streams):
             self._fail_stream(subscription_id, ConnectionFailed(reason))
 
-    async def _restore(self, session: Session) -> None:
+    async def _restore(self, session: AdapterSession) -> None:
         """Subscriptions first: what is then sent again is for them, too."""
         restored = [each for each in self.incoming.values() if each.accepted]
         for incoming in restored:
@@ -174,7 +174,7 @@ class ExternalService(EventService):
         if self._closed_because:
             self.outgoing.fail_all(self._closed_because)
 
-    async def _write(self, session: Session) -> None:
+    async def _write(self, session: AdapterSession) -> None:
         while True:
             batch = await self.outgoing.next_batch()
             try:
@@ -229,7 +229,7 @@ class ExternalService(EventService):
             else:
                 incoming.accepted = not session.ended.done()
 
-    async def _ask(self, session: Session, incoming: Incoming) -> None:
+    async def _ask(self, session: AdapterSession, incoming: Incoming) -> None:
         try:
             async with asyncio.timeout(self.timeout_s):
                 await session.subscribe(incoming)

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from tidings.core.errors import ConnectionFailed
-from tidings.drivers.adapters.session import Loss, Refused, Session, SessionLost
+from tidings.drivers.adapters.session import AdapterSession, ConnectionRefused, Loss, SessionLost
 from tidings.drivers.sockets.dialling import Backoff
 
 LAST_DELAY_S = 2.0
@@ -25,20 +25,20 @@ LAST_DELAY_S = 2.0
 log = logging.getLogger("tidings")
 
 
-class Keeper:
+class Reconnector:
     def __init__(
         self,
         server: str,
         timeout_s: float,
         *,
-        start: Callable[[], Awaitable[Session]],
-        restore: Callable[[Session], Awaitable[None]],
-        use: Callable[[Session], Coroutine[Any, Any, None]],
+        start: Callable[[], Awaitable[AdapterSession]],
+        restore: Callable[[AdapterSession], Awaitable[None]],
+        use: Callable[[AdapterSession], Coroutine[Any, Any, None]],
         give_up: Callable[[str], None],
     ) -> None:
         """`start` connects; `restore` makes a session what the lost one was; `use` runs while it lasts; `give_up`
         hears that there will be no other."""
-        self.session: Session | None = None
+        self.session: AdapterSession | None = None
         self.ready = asyncio.Event()
         """There is a session that can be used, or there will never be one again."""
         self.reconnections = 0
@@ -51,7 +51,7 @@ class Keeper:
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def live(self) -> Session | None:
+    def live(self) -> AdapterSession | None:
         """The session, unless it is lost or not ready."""
         session = self.session
         return None if session is None or session.ended.done() or not self.ready.is_set() else session
@@ -69,7 +69,7 @@ class Keeper:
             self.ready.set()
             await self._drop(forget=True)
 
-    async def _run(self, session: Session) -> None:
+    async def _run(self, session: AdapterSession) -> None:
         try:
             reason = await self._keep(session)
         except Exception as error:  # a mistake of ours: whoever waits must not wait for ever
@@ -78,7 +78,7 @@ class Keeper:
         self.ready.set()
         self._give_up(reason)
 
-    async def _keep(self, session: Session) -> str:
+    async def _keep(self, session: AdapterSession) -> str:
         """Returns why there is no other session."""
         clock = asyncio.get_running_loop().time
         backoff = Backoff(Random(), LAST_DELAY_S)
@@ -93,10 +93,10 @@ class Keeper:
             backoff.failed(after_seconds=clock() - began_at)
             try:
                 session = await self._reconnect(backoff)
-            except Refused as refused:
+            except ConnectionRefused as refused:
                 return str(refused)
 
-    async def _last(self, session: Session) -> Loss:
+    async def _last(self, session: AdapterSession) -> Loss:
         """Use the session until it is lost."""
         using = asyncio.get_running_loop().create_task(self._use(session))
         try:
@@ -105,13 +105,13 @@ class Keeper:
             using.cancel()
             await asyncio.gather(using, return_exceptions=True)
 
-    async def _reconnect(self, backoff: Backoff) -> Session:
+    async def _reconnect(self, backoff: Backoff) -> AdapterSession:
         while True:
             await backoff.wait()
             try:
                 session = self.session = await self._connect()
                 await self._restore(session)
-            except Refused:
+            except ConnectionRefused:
                 raise
             except (ConnectionFailed, SessionLost) as error:
                 log.debug("%s: no connection yet: %s", self._server, error)
@@ -122,7 +122,7 @@ class Keeper:
                 self.ready.set()
                 return session
 
-    async def _connect(self) -> Session:
+    async def _connect(self) -> AdapterSession:
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._start()

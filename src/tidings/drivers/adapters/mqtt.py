@@ -25,7 +25,7 @@ import re
 from tidings.core.errors import ConnectionFailed
 from tidings.core.events.topics import TopicPattern
 from tidings.drivers.adapters.external import DEFAULT_RETRY_S, DEFAULT_TIMEOUT_S, ExternalService
-from tidings.drivers.adapters.session import Session, Target, load_library, parse_url
+from tidings.drivers.adapters.session import AdapterSession, AdapterUrl, load_library, parse_url
 from tidings.drivers.adapters.topics import TopicNames
 
 SCHEME = "mqtt"
@@ -46,7 +46,7 @@ def topic_filter(prefix: str, pattern: TopicPattern) -> str:
 class MqttService(ExternalService):
     def __init__(
         self,
-        target: Target,
+        target: AdapterUrl,
         name: str | None,
         *,
         prefix: str,
@@ -64,7 +64,7 @@ class MqttService(ExternalService):
         self.filters: set[str] = set()
         """What the broker's session has, as far as we know: it outlives a connection."""
 
-    def _new_session(self) -> Session:
+    def _new_session(self) -> AdapterSession:
         from tidings.drivers.adapters.mqtt_session import MqttSession
 
         return MqttSession(self)

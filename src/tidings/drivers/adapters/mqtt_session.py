@@ -23,7 +23,7 @@ from tidings.core.events.event import Publication
 from tidings.drivers.adapters.incoming import Incoming
 from tidings.drivers.adapters.mqtt import NAMES, topic_filter
 from tidings.drivers.adapters.mqtt_client import LenientClient
-from tidings.drivers.adapters.session import Refused, Session, SessionLost
+from tidings.drivers.adapters.session import AdapterSession, ConnectionRefused, SessionLost
 
 if TYPE_CHECKING:
     from tidings.drivers.adapters.mqtt import MqttService
@@ -40,7 +40,7 @@ SUCCESS = MQTTErrorCode.MQTT_ERR_SUCCESS
 log = logging.getLogger("tidings")
 
 
-class MqttSession(Session):
+class MqttSession(AdapterSession):
     def __init__(self, service: MqttService) -> None:
         super().__init__()
         self._service = service
@@ -148,7 +148,7 @@ class MqttSession(Session):
         if self._connected.done():
             return
         if reason.is_failure:
-            failure = Refused if reason.value in REFUSALS else ConnectionFailed
+            failure = ConnectionRefused if reason.value in REFUSALS else ConnectionFailed
             self._connected.set_exception(failure(f"{self._service.server} refused us: {reason}"))
             return
         self._max_in_flight = min(MAX_IN_FLIGHT, getattr(properties, "ReceiveMaximum", MAX_IN_FLIGHT))

@@ -30,7 +30,7 @@ import re
 from tidings.core.errors import ConnectionFailed
 from tidings.core.events.topics import TopicPattern
 from tidings.drivers.adapters.external import DEFAULT_RETRY_S, DEFAULT_TIMEOUT_S, ExternalService
-from tidings.drivers.adapters.session import Session, Target, load_library, parse_url
+from tidings.drivers.adapters.session import AdapterSession, AdapterUrl, load_library, parse_url
 from tidings.drivers.adapters.topics import TopicNames
 
 CORE, JETSTREAM = "nats", "nats+jetstream"
@@ -54,7 +54,7 @@ def subjects(prefix: str, pattern: TopicPattern) -> tuple[str, ...]:
 class NatsService(ExternalService):
     def __init__(
         self,
-        target: Target,
+        target: AdapterUrl,
         name: str | None,
         *,
         jetstream: bool,
@@ -78,7 +78,7 @@ class NatsService(ExternalService):
     def lossless(self) -> bool:
         return self.jetstream
 
-    def _new_session(self) -> Session:
+    def _new_session(self) -> AdapterSession:
         from tidings.drivers.adapters.nats_jetstream import JetStreamSession
         from tidings.drivers.adapters.nats_session import CoreSession
 

@@ -16,7 +16,7 @@ from nats.js.errors import NotFoundError, ServiceUnavailableError
 from tidings.core.errors import ConnectionFailed
 from tidings.core.events.event import Publication
 from tidings.drivers.adapters.incoming import Incoming
-from tidings.drivers.adapters.nats_reader import Position, Reader, describe
+from tidings.drivers.adapters.nats_reader import JetStreamReader, StreamPosition, describe
 from tidings.drivers.adapters.nats_session import Headers, NatsSession
 from tidings.drivers.adapters.session import SessionLost
 
@@ -31,7 +31,7 @@ class JetStreamSession(NatsSession):
     def __init__(self, service: NatsService) -> None:
         super().__init__(service)
         self.streams: JetStreamContext
-        self._readers: dict[str, Reader] = {}
+        self._readers: dict[str, JetStreamReader] = {}
 
     async def start(self) -> None:
         await super().start()
@@ -122,15 +122,15 @@ class JetStreamSession(NatsSession):
     async def subscribe(self, incoming: Incoming) -> None:
         info = await self.look()
         position = incoming.position
-        if not isinstance(position, Position):
+        if not isinstance(position, StreamPosition):
             end = info.state.last_seq
-            incoming.position = position = Position(end, end, end, info.created)
+            incoming.position = position = StreamPosition(end, end, end, info.created)
         elif position.created != info.created or info.state.last_seq < position.delivered:
             # Somebody removed it, or the server lost it: whatever is in there now came later.
             self.service.missed(incoming, self.service.stream, position.verified + 1, position.verified + 1)
             position.delivered = position.verified = position.end = 0
             position.created = info.created
-        reader = Reader(self, incoming, position)
+        reader = JetStreamReader(self, incoming, position)
         self._readers[incoming.subscription.id] = reader
         await reader.start()
 

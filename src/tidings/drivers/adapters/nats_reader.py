@@ -4,10 +4,10 @@ A reader has a consumer at the server that is gone when nobody asks it any more.
 subscription has room for and gets them in order; a number that is skipped, or a consumer that is gone, makes it begin
 a new one behind the last message it has. (The client library's `fetch` keeps messages back until the batch is full.)
 
-What the stream gave up before it was read shows in the number of its first message. `Position.verified` is the last
-number up to which everything was either given to us or not for us. It may move to the last message that we have, or,
-if the server had nothing more for us, to the end of the stream as it was before that, but only if the stream still
-begins at or before `verified`: then nothing in between was given up.
+What the stream gave up before it was read shows in the number of its first message. `StreamPosition.verified` is the
+last number up to which everything was either given to us or not for us. It may move to the last message that we
+have, or, if the server had nothing more for us, to the end of the stream as it was before that, but only if the
+stream still begins at or before `verified`: then nothing in between was given up.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class StreamEnds(NamedTuple):
 
 
 @dataclass
-class Position:
+class StreamPosition:
     """Of one subscription in the stream; it outlives the connection."""
 
     delivered: int
@@ -101,8 +101,8 @@ def message_numbers(reply: str) -> tuple[int, int]:
     return int(tokens[at]), int(tokens[at + 1])
 
 
-class Reader:
-    def __init__(self, session: JetStreamSession, incoming: Incoming, position: Position) -> None:
+class JetStreamReader:
+    def __init__(self, session: JetStreamSession, incoming: Incoming, position: StreamPosition) -> None:
         self._session = session
         self._incoming = incoming
         self._takers = (incoming,)

@@ -17,7 +17,7 @@ from tidings.core.errors import ConnectionFailed, SubscriptionRefused
 from tidings.core.events.event import Publication
 from tidings.drivers.adapters.incoming import Incoming
 from tidings.drivers.adapters.nats import NAMES, subjects
-from tidings.drivers.adapters.session import Refused, Session, SessionLost
+from tidings.drivers.adapters.session import AdapterSession, ConnectionRefused, SessionLost
 
 if TYPE_CHECKING:
     from tidings.drivers.adapters.nats import NatsService
@@ -71,7 +71,7 @@ class DirectClient(Client):
         return None
 
 
-class NatsSession(Session):
+class NatsSession(AdapterSession):
     def __init__(self, service: NatsService) -> None:
         super().__init__()
         self.service = service
@@ -116,7 +116,7 @@ class NatsSession(Session):
         """The library says only at the end that it found no server; why, it said before."""
         problem = self._problem or str(error) or type(error).__name__
         if isinstance(error, errors.Error) and _REFUSED.search(str(error)):
-            return Refused(f"{self.service.server} refused us: {problem}")
+            return ConnectionRefused(f"{self.service.server} refused us: {problem}")
         return ConnectionFailed(f"cannot connect to {self.service.server}: {problem}")
 
     async def _on_error(self, error: Exception) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from tidings.core.errors import ConnectionFailed
 from tidings.drivers.adapters.external import DEFAULT_RETRY_S, DEFAULT_TIMEOUT_S, ExternalService
-from tidings.drivers.adapters.session import Session, Target, load_library, parse_url
+from tidings.drivers.adapters.session import AdapterSession, AdapterUrl, load_library, parse_url
 
 SCHEME = "redis"
 DEFAULT_PORT = 6379
@@ -33,7 +33,7 @@ DEFAULT_MAX_EVENTS = 100_000
 class RedisService(ExternalService):
     def __init__(
         self,
-        target: Target,
+        target: AdapterUrl,
         name: str | None,
         *,
         database: int,
@@ -52,7 +52,7 @@ class RedisService(ExternalService):
     def lossless(self) -> bool:
         return True
 
-    def _new_session(self) -> Session:
+    def _new_session(self) -> AdapterSession:
         from tidings.drivers.adapters.redis_session import RedisSession
 
         return RedisSession(self)

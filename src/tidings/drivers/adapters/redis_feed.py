@@ -44,7 +44,7 @@ EMPTY = StreamInfo(0, 0, (0, 0))
 
 
 @dataclass
-class Position:
+class FeedPosition:
     """Of one subscription; it outlives the connection."""
 
     entry: EntryId
@@ -54,7 +54,7 @@ class Position:
 
 
 def find_gap(
-    position: Position, info: StreamInfo, behind: int, *, all_behind: bool
+    position: FeedPosition, info: StreamInfo, behind: int, *, all_behind: bool
 ) -> tuple[int, int] | None:
     """The entry at the position is gone: the numbers of the entries that went unread. Corrects the position's number.
 
@@ -75,7 +75,7 @@ def find_gap(
 class Cursor:
     """A subscription in the feed."""
 
-    def __init__(self, incoming: Incoming, position: Position) -> None:
+    def __init__(self, incoming: Incoming, position: FeedPosition) -> None:
         self.incoming = incoming
         self.takers = (incoming,)
         self.position = position
@@ -108,7 +108,7 @@ class Feed:
         self.end: EntryId = (0, 0)
         """The last entry that we know of."""
 
-    def add(self, incoming: Incoming, position: Position) -> None:
+    def add(self, incoming: Incoming, position: FeedPosition) -> None:
         self._cursors[incoming.subscription.id] = Cursor(incoming, position)
         incoming.pace.on_freed = self._work.set
         self.end = max(self.end, position.entry)

@@ -27,12 +27,12 @@ from tidings.drivers.adapters.redis_feed import (
     Entry,
     EntryId,
     Feed,
-    Position,
+    FeedPosition,
     StreamInfo,
     id_text,
     parse_id,
 )
-from tidings.drivers.adapters.session import Refused, Session, SessionLost
+from tidings.drivers.adapters.session import AdapterSession, ConnectionRefused, SessionLost
 
 if TYPE_CHECKING:
     from tidings.drivers.adapters.redis import RedisService
@@ -45,7 +45,7 @@ BLOCK_MS = 1_000
 log = logging.getLogger("tidings")
 
 
-class RedisSession(Session):
+class RedisSession(AdapterSession):
     def __init__(self, service: RedisService) -> None:
         super().__init__()
         self._service = service
@@ -74,12 +74,14 @@ class RedisSession(Session):
         try:
             info = await self._redis.info("server")
         except (AuthenticationError, NoPermissionError) as error:
-            raise Refused(f"{server} refused us: {error}") from None
+            raise ConnectionRefused(f"{server} refused us: {error}") from None
         except (RedisError, OSError) as error:
             raise ConnectionFailed(f"cannot connect to {server}: {error}") from None
         self._version = str(info.get("redis_version", "0"))
         if int(self._version.partition(".")[0] or 0) < OLDEST_VERSION:
-            raise Refused(f"{server} runs Redis {self._version}; {OLDEST_VERSION}.0 or newer is needed")
+            raise ConnectionRefused(
+                f"{server} runs Redis {self._version}; {OLDEST_VERSION}.0 or newer is needed"
+            )
         for work in (self._feed.run, self._watch):
             self._tasks.append(asyncio.get_running_loop().create_task(self._guard(work)))
 
@@ -130,14 +132,14 @@ class RedisSession(Session):
 
     async def subscribe(self, incoming: Incoming) -> None:
         position = incoming.position
-        if not isinstance(position, Position):
+        if not isinstance(position, FeedPosition):
             try:
                 info = await self._info()
             except (RedisConnectionError, RedisTimeoutError, OSError) as error:
                 raise SessionLost(str(error)) from None
             except RedisError as error:
                 raise SubscriptionRefused(f"{self._service.server} refused it: {error}") from None
-            incoming.position = position = Position(info.last, info.added)
+            incoming.position = position = FeedPosition(info.last, info.added)
         self._feed.add(incoming, position)
 
     async def unsubscribe(self, incoming: Incoming) -> None:

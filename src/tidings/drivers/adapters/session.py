@@ -20,7 +20,7 @@ class SessionLost(Exception):  # noqa: N818
     """The connection broke, or does not answer; another one may do better."""
 
 
-class Refused(ConnectionFailed):
+class ConnectionRefused(ConnectionFailed):
     """The broker does not want us: trying again is no use."""
 
 
@@ -29,7 +29,7 @@ class Loss(NamedTuple):
     final: bool
 
 
-class Session(ABC):
+class AdapterSession(ABC):
     """It lives from the connection to its loss, which `ended` tells. It never connects again.
 
     Its methods raise SessionLost where the connection fails them.
@@ -68,7 +68,7 @@ class Session(ABC):
         return {}
 
 
-class Target(NamedTuple):
+class AdapterUrl(NamedTuple):
     """What a URL says."""
 
     scheme: str
@@ -83,7 +83,7 @@ class Target(NamedTuple):
         return f"{self.scheme}://{self.address}{self.path}"
 
 
-def parse_url(url: str, schemes: Sequence[str], default_port: int, *, with_path: bool = False) -> Target:
+def parse_url(url: str, schemes: Sequence[str], default_port: int, *, with_path: bool = False) -> AdapterUrl:
     """ConnectionFailed names what is wrong with it; a password is never part of that."""
     scheme, separator, rest = url.partition("://")
     shown = f"{scheme}{separator}{rest.rpartition('@')[2]}"
@@ -98,7 +98,7 @@ def parse_url(url: str, schemes: Sequence[str], default_port: int, *, with_path:
         raise ConnectionFailed(f"{shown!r} has something behind the address that is not understood")
     credentials, _, location = parts.netloc.rpartition("@")
     user, colon, password = credentials.partition(":")
-    return Target(
+    return AdapterUrl(
         scheme,
         parse_address(location, default_port=default_port),
         unquote(user) if credentials else None,

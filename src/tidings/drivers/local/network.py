@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from tidings.core.client.reliable_session import ReliableClient
-from tidings.core.client.session import Client
+from tidings.core.client.session import BestEffortClient
 from tidings.core.errors import ConnectionFailed
 from tidings.core.facts import BrokerKnown, SessionUnwanted, SessionWanted
 from tidings.core.kernel import Node
@@ -27,7 +27,7 @@ from tidings.drivers.sockets.guaranteed import DEFAULT_WINDOW
 from tidings.scenarios.file.schema import Loss
 
 Around = Mapping[str, Sequence[str]] | Mapping[str, Mapping[str, Label]]
-AnyClient = Client | ReliableClient
+AnyClient = BestEffortClient | ReliableClient
 
 
 class LossySink(LocalSink):
@@ -176,7 +176,7 @@ class LocalNetwork:
         if self.guaranteed:
             client = ReliableClient(port, broker, incarnation=incarnation, acknowledges=False, gathers=True)
         else:
-            client = Client(port, broker, incarnation=incarnation)
+            client = BestEffortClient(port, broker, incarnation=incarnation)
         self._nodes[name] = client
         client.start()
         self._nodes[broker].link_up(name)

@@ -23,7 +23,7 @@ PR_SET_PDEATHSIG = 1
 log = logging.getLogger("tidings.cli")
 
 
-class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ControlLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One line."""
 
     cut: frozenset[str]
@@ -46,7 +46,7 @@ async def obey(server: Controlled) -> None:
     async for lines in stdin_lines():
         for line in lines:
             try:
-                order = msgspec.json.decode(line, type=Order)
+                order = msgspec.json.decode(line, type=ControlLine)
             except msgspec.MsgspecError as error:
                 log.warning("a line on stdin is no order: %s", error)
                 continue

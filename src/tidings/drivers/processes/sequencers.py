@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tidings.core.ordering.layout import EVERYTHING, Layout, Place
+from tidings.core.ordering.layout import EVERYTHING, Layout, ServerPlacement
 from tidings.drivers.address import Address, url
 from tidings.drivers.processes.layout_file import layout_text
 from tidings.drivers.processes.listening import ListeningProcess
@@ -21,7 +21,7 @@ LAYOUT_FILE = "layout.toml"
 def three_nodes(topics: Iterable[str], *, causal: bool) -> Layout:
     """One server for all topics, with a standby and a witness."""
     primary, standby, witness = NODES
-    place = Place(primary, tuple(topics) or (EVERYTHING,), standby=standby, witness=witness)
+    place = ServerPlacement(primary, tuple(topics) or (EVERYTHING,), standby=standby, witness=witness)
     return Layout([place], causal=causal)
 
 

@@ -35,7 +35,7 @@ from tidings.core.wire.archive_messages import (
 from tidings.core.wire.codec import decode, encode
 from tidings.core.wire.frames import FrameReader, frame
 from tidings.drivers.address import Address, parse_address
-from tidings.drivers.sockets.archive_desk import FAILURES
+from tidings.drivers.sockets.archive_read_service import FAILURES
 from tidings.drivers.sockets.dialling import explain
 from tidings.drivers.sockets.handshake import CLIENT
 from tidings.drivers.sockets.security import Tls, check_dialling, client_context

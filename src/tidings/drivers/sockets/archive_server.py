@@ -8,12 +8,12 @@ import logging
 from tidings.core.errors import ConnectionFailed, WireError
 from tidings.core.messages import PROTOCOL_VERSION, Hello, Message, Welcome
 from tidings.drivers.address import Address
-from tidings.drivers.sockets.archive_desk import ArchiveDesk
+from tidings.drivers.sockets.archive_read_service import ArchiveReadService
 from tidings.drivers.sockets.dialling import explain
-from tidings.drivers.sockets.handshake import CLIENT, Identity, hello_refusal
+from tidings.drivers.sockets.handshake import CLIENT, HandshakeRules, hello_refusal
 from tidings.drivers.sockets.outbox import DEFAULT_LIMIT_BYTES, Policy
 from tidings.drivers.sockets.security import Tls, check_listening, server_context
-from tidings.drivers.sockets.session import End, Session
+from tidings.drivers.sockets.session import End, SocketSession
 from tidings.drivers.sockets.stream import StreamSession
 
 MODE = "archive"
@@ -25,17 +25,23 @@ log = logging.getLogger("tidings.net")
 
 
 class ArchiveServer:
-    """`await start()`, then `address` is where it listens; `await stop()` ends it and closes the desk."""
+    """`await start()`, then `address` is where it listens; `await stop()` ends it and closes the service."""
 
     def __init__(
-        self, name: str, listen: Address, desk: ArchiveDesk, *, token: str = "", tls: Tls | None = None
+        self,
+        name: str,
+        listen: Address,
+        read_service: ArchiveReadService,
+        *,
+        token: str = "",
+        tls: Tls | None = None,
     ) -> None:
         self.name = name
         self.address = listen
-        self._desk = desk
+        self._read_service = read_service
         self._tls = tls
-        self._identity = Identity(name, MODE, (), token)
-        self._sessions: dict[Session, None] = {}
+        self._identity = HandshakeRules(name, MODE, (), token)
+        self._sessions: dict[SocketSession, None] = {}
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -57,7 +63,7 @@ class ArchiveServer:
         for session in sessions:
             session.end(End(f"{self.name} stops", refused=False))
             session.abort()
-        await self._desk.close()
+        await self._read_service.close()
         await asyncio.gather(*(session.wait_closed() for session in sessions))
 
     def _accepted(self) -> StreamSession:
@@ -65,7 +71,7 @@ class ArchiveServer:
         self._sessions[session] = None
         return session
 
-    def on_hello(self, session: Session, hello: Hello) -> None:
+    def on_hello(self, session: SocketSession, hello: Hello) -> None:
         reason = hello_refusal(hello, self._identity)
         if reason is None and hello.role != CLIENT:
             reason = f"{self.name} keeps an archive and is no broker"
@@ -79,17 +85,17 @@ class ArchiveServer:
             session.refuse(f"{self.name} keeps an archive and takes no {type(message).__name__}")
 
         answer = Welcome(PROTOCOL_VERSION, self.name, MODE)
-        session.welcome(hello.node, CLIENT, answer, self._desk.handlers(session), refuse)
+        session.welcome(hello.node, CLIENT, answer, self._read_service.handlers(session), refuse)
 
-    def on_welcome(self, session: Session, welcome: Welcome) -> None:
+    def on_welcome(self, session: SocketSession, welcome: Welcome) -> None:
         session.refuse("an archive does not call")
 
     def persist(self) -> bool:
         return True  # nothing is kept here
 
-    def on_bad_frame(self, session: Session, error: WireError) -> None:
+    def on_bad_frame(self, session: SocketSession, error: WireError) -> None:
         log.warning("%s closed %s: %s", self.name, session.address, error)
 
-    def on_ended(self, session: Session, end: End) -> None:
+    def on_ended(self, session: SocketSession, end: End) -> None:
         self._sessions.pop(session, None)
-        self._desk.forget(session)
+        self._read_service.forget(session)

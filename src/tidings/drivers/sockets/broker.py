@@ -40,7 +40,7 @@ from tidings.core.overlay.epidemic.broker import EpidemicBroker
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
 from tidings.drivers.address import Address, Transport, parse_address
 from tidings.drivers.lossy import LossyLinks
-from tidings.drivers.sockets.client_desk import (
+from tidings.drivers.sockets.client_handlers import (
     Handlers,
     client_handlers,
     publication_handlers,
@@ -48,7 +48,13 @@ from tidings.drivers.sockets.client_desk import (
     stamped_handlers,
 )
 from tidings.drivers.sockets.dialling import settled
-from tidings.drivers.sockets.epidemic import EPIDEMIC, EpidemicSettings, Post, unpinned, within_datagrams
+from tidings.drivers.sockets.epidemic import (
+    EPIDEMIC,
+    DatagramRouter,
+    EpidemicSettings,
+    unpinned,
+    within_datagrams,
+)
 from tidings.drivers.sockets.guaranteed import (
     GUARANTEED,
     GuaranteedSettings,
@@ -61,7 +67,7 @@ from tidings.drivers.sockets.handshake import (
     CLIENT,
     CROSSING,
     NAME_TAKEN,
-    Identity,
+    HandshakeRules,
     hello_refusal,
     welcome_refusal,
 )
@@ -69,13 +75,13 @@ from tidings.drivers.sockets.keeper import crosses
 from tidings.drivers.sockets.node_host import EVERYWHERE, NodeHost
 from tidings.drivers.sockets.outbox import DEFAULT_LIMIT_BYTES, Policy
 from tidings.drivers.sockets.security import Tls, check_dialling, check_listening
-from tidings.drivers.sockets.session import Dial, End, Handler, Host, Session, State
+from tidings.drivers.sockets.session import Dial, End, Handler, SessionHost, SessionState, SocketSession
 from tidings.drivers.sockets.stream import StreamSession
 from tidings.drivers.sockets.udp import DatagramEndpoint, DatagramSession, Peer
 
 if TYPE_CHECKING:
-    from tidings.drivers.sockets.archive_desk import (
-        ArchiveDesk,  # it needs pyarrow, which most brokers do not
+    from tidings.drivers.sockets.archive_read_service import (
+        ArchiveReadService,  # it needs pyarrow, which most brokers do not
     )
 
 BEST_EFFORT = "best-effort"
@@ -111,7 +117,7 @@ class BrokerServer:
         token: str = "",
         incarnation: int | None = None,
         sequencers: Sequence[Address] = (),
-        archive: ArchiveDesk | None = None,
+        archive: ArchiveReadService | None = None,
         buffer_limit_bytes: int = DEFAULT_LIMIT_BYTES,
         emit: Callable[[object], None] | None = None,
         seed: int | None = None,
@@ -132,12 +138,12 @@ class BrokerServer:
         self._archive = archive
         self.describe_archive: Callable[[], dict[str, object]] | None = None
         """Set by whoever records here: it is told in the status."""
-        self.identity = Identity(name, mode, self.neighbours.keys(), token, open=guaranteed is not None)
+        self.identity = HandshakeRules(name, mode, self.neighbours.keys(), token, open=guaranteed is not None)
         self._emit = emit
         self._incarnation = time.time_ns() if incarnation is None else incarnation
         self._guaranteed = guaranteed
         self._epidemic = epidemic
-        self._post: Post | None = None
+        self._post: DatagramRouter | None = None
         self._lossy: LossyLinks | None = None
         self._node: BrokerNode
         lossy = guaranteed is None
@@ -243,7 +249,7 @@ class BrokerServer:
             label=settings.label,
             address=str(self._endpoint.address),
         )
-        self._post = Post(self._endpoint, self.neighbours.keys(), node.receive)
+        self._post = DatagramRouter(self._endpoint, self.neighbours.keys(), node.receive)
         self._port.others = self._post.boxes
         node.start()
 
@@ -289,7 +295,7 @@ class BrokerServer:
     def _endpoint(self) -> DatagramEndpoint | None:
         return self.host.listener.endpoint
 
-    async def open_inside(self, host: Host, dial: Dial, policy: Policy) -> Session:
+    async def open_inside(self, host: SessionHost, dial: Dial, policy: Policy) -> SocketSession:
         """A session of a client in this process, whatever guards the port: what a `ClientConnection` opens with."""
         if self.host.stopped:
             raise ConnectionRefusedError
@@ -306,19 +312,19 @@ class BrokerServer:
         """Who it is comes with the Hello; until then it is a client as far as limits go."""
         return self._broker_policy if hello is not None and hello.role == BROKER else self._client_policy
 
-    async def dial(self, peer: str, address: Address) -> Session:
+    async def dial(self, peer: str, address: Address) -> SocketSession:
         self._check_dialling(address)
         hello = Hello(PROTOCOL_VERSION, self.name, BROKER, self.identity.mode, self.identity.token)
         return await self.host.open(address, Dial(hello, peer), self._broker_policy)
 
-    def standing(self, peer: str) -> Session | None:
+    def standing(self, peer: str) -> SocketSession | None:
         session = self._port.sessions.get(peer)
-        assert session is None or isinstance(session, Session)
+        assert session is None or isinstance(session, SocketSession)
         return session
 
     # --- Sessions: what they ask of their host
 
-    def on_hello(self, session: Session, hello: Hello) -> None:
+    def on_hello(self, session: SocketSession, hello: Hello) -> None:
         if self._epidemic is not None and self._post is None:
             return  # too early: a Hello by datagram is repeated
         reason = hello_refusal(hello, self.identity)
@@ -352,7 +358,7 @@ class BrokerServer:
         self.host.keeper.give_way(peer)
         return True
 
-    def on_welcome(self, session: Session, welcome: Welcome) -> None:
+    def on_welcome(self, session: SocketSession, welcome: Welcome) -> None:
         assert session.dial is not None
         expected = session.dial.expected
         reason = welcome_refusal(welcome, self.identity, expected)
@@ -365,7 +371,7 @@ class BrokerServer:
         session.set_up(expected, BROKER, {}, self._receiver(session, expected))
         self._stand(session)
 
-    def _receiver(self, session: Session, peer: str) -> Handler:
+    def _receiver(self, session: SocketSession, peer: str) -> Handler:
         """The protocol, for what that peer sends."""
         receive = partial(self._node.receive, peer)
         if self._guaranteed is None:
@@ -380,14 +386,14 @@ class BrokerServer:
 
         return take
 
-    def on_ended(self, session: Session, end: End) -> None:
+    def on_ended(self, session: SocketSession, end: End) -> None:
         if self._archive is not None:
             self._archive.forget(session)
         if session.peer and self._port.sessions.get(session.peer) is session:
             del self._port.sessions[session.peer]
             self._tell_node(self._node.link_down, session.peer)
 
-    def _stand(self, session: Session) -> None:
+    def _stand(self, session: SocketSession) -> None:
         self._sessions[session] = None
         self._port.sessions[session.peer] = session
         self._tell_node(self._node.link_up, session.peer)
@@ -399,7 +405,7 @@ class BrokerServer:
 
     def _replace(self, peer: str, reason: str) -> None:
         for session in list(self._sessions):
-            if session.peer == peer and session.state is State.UP:
+            if session.peer == peer and session.state is SessionState.UP:
                 session.refuse(reason)
 
     # --- Faults, for tests
@@ -408,11 +414,11 @@ class BrokerServer:
         """See NodeHost."""
         self.host.cut(peers)
         if self._post is not None:
-            self._post.cut = self.host.holes.peers
+            self._post.cut = self.host.black_holes.peers
 
     # --- What clients send
 
-    def _client_handlers(self, session: Session, receive: Handler) -> tuple[Handlers, Handler]:
+    def _client_handlers(self, session: SocketSession, receive: Handler) -> tuple[Handlers, Handler]:
         """What a client may send and who takes it; it may send nothing else."""
         handlers = client_handlers(session, receive, self.status)
         if self._archive is not None:
@@ -455,7 +461,7 @@ class BrokerServer:
         except ConnectionFailed:
             return self.neighbours.get(peer, Address(port=0))
 
-    def _close_unwanted(self, session: Session) -> None:
+    def _close_unwanted(self, session: SocketSession) -> None:
         session.flush()
         session.end(End("it is not needed any more", refused=False))
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 
 from tidings.core.client.reliable_session import Marks, ReliableClient
-from tidings.core.client.session import Client
+from tidings.core.client.session import BestEffortClient
 from tidings.core.errors import ConnectionFailed, WireError
 from tidings.core.events.event import Publication
 from tidings.core.events.run import Run, Stretch
@@ -27,11 +27,11 @@ from tidings.drivers.sockets.guaranteed import GUARANTEED
 from tidings.drivers.sockets.handshake import BROKER, CLIENT
 from tidings.drivers.sockets.outbox import DEFAULT_LIMIT_BYTES, Policy
 from tidings.drivers.sockets.security import Tls, check_dialling, client_context
-from tidings.drivers.sockets.session import Dial, End, Host, Session, State
+from tidings.drivers.sockets.session import Dial, End, SessionHost, SessionState, SocketSession
 from tidings.drivers.sockets.udp import DatagramEndpoint, say_goodbye
 
-AnyClient = Client | ReliableClient
-Opener = Callable[[Host, Dial, Policy], Awaitable[Session]]
+AnyClient = BestEffortClient | ReliableClient
+Opener = Callable[[SessionHost, Dial, Policy], Awaitable[SocketSession]]
 """Opens a session that has settled, in another way than by dialling an address."""
 
 CLOSE_SECONDS = 2.0
@@ -93,7 +93,7 @@ class ClientConnection:
         self._buffer_limit_bytes = buffer_limit_bytes
         self._policy = Policy(buffer_limit_bytes, reports_drops=False, on_unsent=self._on_unsent_publication)
         self._port = AsyncPort(name, on_timer=self._on_timer, emit=emit, seed=seed, on_unsent=self._on_unsent)
-        self._session: Session | None = None
+        self._session: SocketSession | None = None
         self._endpoint: DatagramEndpoint | None = None
         self._client: AnyClient | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -136,7 +136,7 @@ class ClientConnection:
                 self._turn += 1
         self._keeper = asyncio.create_task(self._keep(session))
 
-    async def _open_first(self) -> Session:
+    async def _open_first(self) -> SocketSession:
         try:
             async with asyncio.timeout(self._connect_timeout_seconds):
                 session = await self._open_session()
@@ -160,7 +160,7 @@ class ClientConnection:
             with suppress(asyncio.CancelledError):
                 await self._keeper
         session = self._session
-        if session is not None and session.state is State.UP:
+        if session is not None and session.state is SessionState.UP:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await session.drained(below_bytes=0)
@@ -176,10 +176,10 @@ class ClientConnection:
         if self._session is not None:
             await self._session.drained()
 
-    async def _keep(self, first: Session) -> None:
+    async def _keep(self, first: SocketSession) -> None:
         sessions = [first]
 
-        async def next_session() -> Session:
+        async def next_session() -> SocketSession:
             if sessions:
                 return sessions.pop()
             if not isinstance(self._client, ReliableClient) or self._client.session.can_move:
@@ -190,7 +190,7 @@ class ClientConnection:
         self.closed = True
         self._on_connection(False, end.reason)
 
-    async def _open_session(self) -> Session:
+    async def _open_session(self) -> SocketSession:
         if self._opener is not None:
             return await self._opener(self, self._dial, self._policy)
         if self._transport == "tcp":
@@ -209,10 +209,10 @@ class ClientConnection:
 
     # --- The session: what it asks of its host
 
-    def on_hello(self, session: Session, hello: Hello) -> None:
+    def on_hello(self, session: SocketSession, hello: Hello) -> None:
         session.refuse("a client is not called")
 
-    def on_welcome(self, session: Session, welcome: Welcome) -> None:
+    def on_welcome(self, session: SocketSession, welcome: Welcome) -> None:
         if welcome.version != PROTOCOL_VERSION:
             session.refuse(
                 f"the broker speaks protocol version {welcome.version}, we speak {PROTOCOL_VERSION}"
@@ -249,7 +249,7 @@ class ClientConnection:
 
     def _make_client(self) -> AnyClient:
         if self.mode != GUARANTEED:
-            return Client(self._port, self.broker, incarnation=self._incarnation)
+            return BestEffortClient(self._port, self.broker, incarnation=self._incarnation)
         return ReliableClient(
             self._port,
             self.broker,
@@ -263,10 +263,10 @@ class ClientConnection:
     def persist(self) -> bool:
         return True  # nothing is kept here
 
-    def on_bad_frame(self, session: Session, error: WireError) -> None:
+    def on_bad_frame(self, session: SocketSession, error: WireError) -> None:
         """The session ends with that reason, and so the application hears of it."""
 
-    def on_ended(self, session: Session, end: End) -> None:
+    def on_ended(self, session: SocketSession, end: End) -> None:
         if session is not self._session:
             return
         self._session = None

@@ -12,7 +12,7 @@ from typing import TypeVar
 from tidings.core.kernel import RandomSource
 from tidings.drivers.address import Address
 from tidings.drivers.sockets.outbox import Policy
-from tidings.drivers.sockets.session import Dial, End, Host, Session
+from tidings.drivers.sockets.session import Dial, End, SessionHost, SocketSession
 from tidings.drivers.sockets.stream import StreamSession
 
 FIRST_DELAY_SECONDS = 0.1
@@ -21,7 +21,7 @@ CONNECT_SECONDS = 5.0
 STABLE_SECONDS = 5.0
 """A session that stood for so long makes up for all earlier failures."""
 
-SessionType = TypeVar("SessionType", bound=Session)
+SessionType = TypeVar("SessionType", bound=SocketSession)
 
 
 def backoff_seconds(attempt: int, jitter: float, last_seconds: float = LAST_DELAY_SECONDS) -> float:
@@ -42,7 +42,7 @@ class Backoff:
         """To take us, or to keep us: whoever takes us and drops us again is not to be besieged."""
         self._failures = 1 if after_seconds >= STABLE_SECONDS else self._failures + 1
 
-    def ended(self, session: Session) -> None:
+    def ended(self, session: SocketSession) -> None:
         now = asyncio.get_running_loop().time()
         self.failed(after_seconds=now - session.up_at if session.up_at else 0.0)
 
@@ -79,8 +79,8 @@ def explain(error: BaseException) -> str:
 
 
 async def open_stream(
-    host: Host, address: Address, dial: Dial, policy: Policy, context: ssl.SSLContext | None
-) -> Session:
+    host: SessionHost, address: Address, dial: Dial, policy: Policy, context: ssl.SSLContext | None
+) -> SocketSession:
     """A session over TCP or TLS that has settled: it is up or it ended. OSError if there is no connection."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(CONNECT_SECONDS):
@@ -101,7 +101,7 @@ async def settled(session: SessionType) -> SessionType:
 
 
 async def keep_open(
-    open_session: Callable[[], Awaitable[Session]],
+    open_session: Callable[[], Awaitable[SocketSession]],
     random: RandomSource,
 ) -> End:
     """Open a session, and again whenever it ends, until the peer refuses."""

@@ -53,7 +53,7 @@ class EpidemicSettings:
     """Of the loss."""
 
 
-class Post:
+class DatagramRouter:
     """Datagrams to and from brokers that are no neighbours. `receive(broker, message)` gets what they send."""
 
     def __init__(
@@ -143,7 +143,7 @@ class PostBox:
 
     __slots__ = ("_broker", "_post", "peer")
 
-    def __init__(self, post: Post, broker: str, peer: Peer) -> None:
+    def __init__(self, post: DatagramRouter, broker: str, peer: Peer) -> None:
         self.peer = peer
         self._post = post
         self._broker = broker

@@ -11,13 +11,13 @@ from urllib.parse import quote
 
 from tidings.core.errors import StoreCorrupt, StoreError
 from tidings.core.kernel import Port
+from tidings.core.overlay.guaranteed.broker import BrokerRecord as StoredIdentity
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker, read_identity
-from tidings.core.overlay.guaranteed.broker import Identity as StoredIdentity
 from tidings.core.overlay.guaranteed.spill import SpillLimits
 from tidings.core.overlay.labels import Label
 from tidings.core.store import MemoryStore, Store
 from tidings.drivers.address import Address, parse_address
-from tidings.drivers.sockets.handshake import Identity
+from tidings.drivers.sockets.handshake import HandshakeRules
 from tidings.drivers.sockets.joining import ask_to_join
 from tidings.storage.disk_store import BROKER_KIND, DiskStore, set_aside
 
@@ -64,7 +64,7 @@ def open_store(
 
 
 async def settled_settings(
-    us: Identity,
+    us: HandshakeRules,
     settings: GuaranteedSettings,
     neighbours: Mapping[str, Address],
     listen: Address,

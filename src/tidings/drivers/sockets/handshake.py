@@ -16,7 +16,7 @@ NAME_TAKEN = "another connection took the name"
 CROSSING = "the other side's connection is taken: both were opened at the same time"
 
 
-class Identity(NamedTuple):
+class HandshakeRules(NamedTuple):
     """What a broker compares a Hello with."""
 
     node: str
@@ -27,7 +27,7 @@ class Identity(NamedTuple):
     """Brokers that are no neighbours may speak with us: they join, or the protocol refuses them."""
 
 
-def hello_refusal(hello: Hello, us: Identity) -> str | None:
+def hello_refusal(hello: Hello, us: HandshakeRules) -> str | None:
     """Why that Hello is refused, or None if it is welcome."""
     if hello.version != PROTOCOL_VERSION:
         return f"protocol version {hello.version} is not spoken here; this broker speaks {PROTOCOL_VERSION}"
@@ -45,7 +45,7 @@ def hello_refusal(hello: Hello, us: Identity) -> str | None:
     return _mode_refusal(hello.mode, us)
 
 
-def welcome_refusal(welcome: Welcome, us: Identity, expected: str) -> str | None:
+def welcome_refusal(welcome: Welcome, us: HandshakeRules, expected: str) -> str | None:
     """Why a broker that dialled `expected` does not go on with who answered, or None."""
     if welcome.version != PROTOCOL_VERSION:
         return (
@@ -61,5 +61,5 @@ def same_token(given: str, wanted: str) -> bool:
     return not wanted or hmac.compare_digest(given.encode(), wanted.encode())
 
 
-def _mode_refusal(mode: str, us: Identity) -> str | None:
+def _mode_refusal(mode: str, us: HandshakeRules) -> str | None:
     return None if mode == us.mode else f"{us.node} runs in mode {us.mode!r}, not {mode!r}"

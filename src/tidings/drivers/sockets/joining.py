@@ -9,16 +9,16 @@ from tidings.core.errors import ConnectionFailed, WireError
 from tidings.core.messages import PROTOCOL_VERSION, Hello, Join, Joined, Message, Refused, Welcome
 from tidings.drivers.address import Address
 from tidings.drivers.sockets.dialling import CONNECT_SECONDS, explain, open_stream
-from tidings.drivers.sockets.handshake import BROKER, CROSSING, NAME_TAKEN, Identity, welcome_refusal
+from tidings.drivers.sockets.handshake import BROKER, CROSSING, NAME_TAKEN, HandshakeRules, welcome_refusal
 from tidings.drivers.sockets.outbox import Policy
-from tidings.drivers.sockets.session import Dial, End, Session
+from tidings.drivers.sockets.session import Dial, End, SocketSession
 
 ANSWER_SECONDS = 10.0
 ATTEMPTS = 5
 
 
 async def ask_to_join(
-    us: Identity, listen: Address, parent: Address, context: ssl.SSLContext | None
+    us: HandshakeRules, listen: Address, parent: Address, context: ssl.SSLContext | None
 ) -> Joined:
     """The place that the broker at `parent` gives us; ConnectionFailed says why there is none."""
     for attempt in range(ATTEMPTS):
@@ -33,7 +33,7 @@ async def ask_to_join(
 
 
 async def _ask_once(
-    us: Identity, listen: Address, parent: Address, context: ssl.SSLContext | None
+    us: HandshakeRules, listen: Address, parent: Address, context: ssl.SSLContext | None
 ) -> Joined | str:
     """The answer, or why there is none."""
     asking = _Asking(us)
@@ -58,14 +58,14 @@ async def _ask_once(
 class _Asking:
     """Hosts the one session over which we ask."""
 
-    def __init__(self, us: Identity) -> None:
+    def __init__(self, us: HandshakeRules) -> None:
         self.answer: asyncio.Future[Joined | str] = asyncio.get_running_loop().create_future()
         self._us = us
 
-    def on_hello(self, session: Session, hello: Hello) -> None:
+    def on_hello(self, session: SocketSession, hello: Hello) -> None:
         session.refuse("we only ask for a place")
 
-    def on_welcome(self, session: Session, welcome: Welcome) -> None:
+    def on_welcome(self, session: SocketSession, welcome: Welcome) -> None:
         reason = welcome_refusal(welcome, self._us, welcome.node)
         if reason is not None:
             session.refuse(reason)
@@ -82,10 +82,10 @@ class _Asking:
     def persist(self) -> bool:
         return True  # nothing is kept here
 
-    def on_bad_frame(self, session: Session, error: WireError) -> None:
+    def on_bad_frame(self, session: SocketSession, error: WireError) -> None:
         self._settle(str(error))
 
-    def on_ended(self, session: Session, end: End) -> None:
+    def on_ended(self, session: SocketSession, end: End) -> None:
         self._settle(end.reason)
 
     def _settle(self, answer: Joined | str) -> None:

@@ -13,14 +13,14 @@ from tidings.core.errors import ConnectionFailed
 from tidings.core.kernel import RandomSource
 from tidings.drivers.address import Address
 from tidings.drivers.sockets.dialling import Backoff, explain
-from tidings.drivers.sockets.session import Session
+from tidings.drivers.sockets.session import SocketSession
 
 LAST_DELAY_SECONDS = 2.0
 CROSSING_SECONDS = 1.0
 """A Hello that crossed our own dial may arrive so long after the Welcome that answered ours."""
 
 
-class Keeper:
+class LinkKeeper:
     """Keeps a session open with each wanted peer, whoever opens it.
 
     `open_session` dials; `standing` is the session with a peer that is up, if there is one. `on_failure`
@@ -29,8 +29,8 @@ class Keeper:
 
     def __init__(
         self,
-        open_session: Callable[[str, Address], Awaitable[Session]],
-        standing: Callable[[str], Session | None],
+        open_session: Callable[[str, Address], Awaitable[SocketSession]],
+        standing: Callable[[str], SocketSession | None],
         random: RandomSource,
         on_failure: Callable[[str, Address, str], None],
     ) -> None:
@@ -39,7 +39,7 @@ class Keeper:
         self._random = random
         self._on_failure = on_failure
         self._keepers: dict[str, asyncio.Task[None]] = {}
-        self._dials: dict[str, asyncio.Task[Session]] = {}
+        self._dials: dict[str, asyncio.Task[SocketSession]] = {}
         self._backoffs: dict[str, Backoff] = {}
         """By peer. They outlive a wish: who is refused at once is wanted again at once."""
 
@@ -90,7 +90,7 @@ class Keeper:
     def _backoff(self, peer: str) -> Backoff:
         return self._backoffs.setdefault(peer, Backoff(self._random, LAST_DELAY_SECONDS))
 
-    async def _dial(self, peer: str, address: Address) -> Session | None:
+    async def _dial(self, peer: str, address: Address) -> SocketSession | None:
         """A session that has settled, or None if there is no connection or another one was taken."""
         dial = asyncio.ensure_future(self._open_session(peer, address))
         self._dials[peer] = dial
@@ -112,7 +112,7 @@ class Keeper:
         return None
 
 
-def crosses(us: str, peer: str, standing: Session | None, now: float) -> bool:
+def crosses(us: str, peer: str, standing: SocketSession | None, now: float) -> bool:
     """Did the peer's Hello cross a dial of ours that has just led to the standing session?"""
     if standing is None or standing.dial is None or us > peer:
         return False

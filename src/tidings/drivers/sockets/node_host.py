@@ -16,15 +16,15 @@ from tidings.core.kernel import TimerName
 from tidings.core.messages import Hello, Welcome
 from tidings.drivers.address import Address
 from tidings.drivers.port import AsyncPort
+from tidings.drivers.sockets.black_holes import BlackHoles
 from tidings.drivers.sockets.complaints import Complaints, LinkLog
 from tidings.drivers.sockets.dialling import explain, open_stream
 from tidings.drivers.sockets.handshake import CROSSING
-from tidings.drivers.sockets.holes import Holes
-from tidings.drivers.sockets.keeper import Keeper
+from tidings.drivers.sockets.keeper import LinkKeeper
 from tidings.drivers.sockets.listening import Listener
 from tidings.drivers.sockets.outbox import Policy
 from tidings.drivers.sockets.security import Tls, client_context, server_context
-from tidings.drivers.sockets.session import Dial, End, Session
+from tidings.drivers.sockets.session import Dial, End, SocketSession
 from tidings.drivers.sockets.stream import StreamSession
 from tidings.drivers.sockets.turns import Turns
 from tidings.drivers.sockets.udp import DatagramEndpoint
@@ -35,16 +35,16 @@ EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - listened on only with TLS and a t
 log = logging.getLogger("tidings.net")
 
 
-class Owner(Protocol):
+class NodeOwner(Protocol):
     """As a host of sessions, but what is cut off is kept from it."""
 
-    def on_hello(self, session: Session, hello: Hello) -> None: ...
-    def on_welcome(self, session: Session, welcome: Welcome) -> None: ...
-    def on_ended(self, session: Session, end: End) -> None: ...
-    async def dial(self, peer: str, address: Address) -> Session:
+    def on_hello(self, session: SocketSession, hello: Hello) -> None: ...
+    def on_welcome(self, session: SocketSession, welcome: Welcome) -> None: ...
+    def on_ended(self, session: SocketSession, end: End) -> None: ...
+    async def dial(self, peer: str, address: Address) -> SocketSession:
         """OSError, ConnectionFailed: there is no session."""
 
-    def standing(self, peer: str) -> Session | None:
+    def standing(self, peer: str) -> SocketSession | None:
         """The session with that peer that is up."""
 
     def on_timer(self, name: TimerName) -> None: ...
@@ -57,17 +57,17 @@ class Owner(Protocol):
 
 class NodeHost:
     def __init__(
-        self, owner: Owner, name: str, listen: Address, *, tls: Tls | None, seed: int | None
+        self, owner: NodeOwner, name: str, listen: Address, *, tls: Tls | None, seed: int | None
     ) -> None:
         self.name = name
         self.address = listen
         self.tls = tls
         self.client_context: ssl.SSLContext | None = None
         self.port = AsyncPort(name, on_timer=self._on_timer, emit=owner.on_fact, seed=seed)
-        self.keeper = Keeper(owner.dial, owner.standing, self.port.random, self._on_link_failure)
+        self.keeper = LinkKeeper(owner.dial, owner.standing, self.port.random, self._on_link_failure)
         self.turns = Turns(self._on_failure)
-        self.sessions: dict[Session, None] = {}
-        self.holes = Holes()
+        self.sessions: dict[SocketSession, None] = {}
+        self.black_holes = BlackHoles()
         self.complain = Complaints(name)
         self.bad_frames = 0
         self.refusals = 0
@@ -98,9 +98,9 @@ class NodeHost:
         self.sessions[session] = None
         return session
 
-    async def open(self, address: Address, dial: Dial, policy: Policy) -> Session:
+    async def open(self, address: Address, dial: Dial, policy: Policy) -> SocketSession:
         """A session with another node that has settled, by datagrams if it listens to any. OSError: there is none."""
-        if dial.expected in self.holes.peers:
+        if dial.expected in self.black_holes.peers:
             raise TimeoutError
         endpoint = self.listener.endpoint
         if endpoint is not None:
@@ -124,7 +124,7 @@ class NodeHost:
         self.stopped = True
         await self.keeper.stop()
         self.listener.stop_serving()
-        sessions = list(self.sessions | self.holes.sessions)
+        sessions = list(self.sessions | self.black_holes.sessions)
         for session in sessions:
             session.silent = False
             session.end(End(f"{self.name} stops", refused=False))
@@ -137,20 +137,20 @@ class NodeHost:
 
     # --- Sessions: what they ask of their host
 
-    def on_hello(self, session: Session, hello: Hello) -> None:
-        if not self.holes.swallows(session, hello.node):
+    def on_hello(self, session: SocketSession, hello: Hello) -> None:
+        if not self.black_holes.swallows(session, hello.node):
             self._owner.on_hello(session, hello)
 
-    def on_welcome(self, session: Session, welcome: Welcome) -> None:
+    def on_welcome(self, session: SocketSession, welcome: Welcome) -> None:
         assert session.dial is not None
-        if not self.holes.swallows(session, session.dial.expected):
+        if not self.black_holes.swallows(session, session.dial.expected):
             self._owner.on_welcome(session, welcome)
 
-    def on_bad_frame(self, session: Session, error: WireError) -> None:
+    def on_bad_frame(self, session: SocketSession, error: WireError) -> None:
         self.bad_frames += 1
         log.warning("%s closed %s %s: %s", self.name, session.peer, session.address, error)
 
-    def on_ended(self, session: Session, end: End) -> None:
+    def on_ended(self, session: SocketSession, end: End) -> None:
         self.sessions.pop(session, None)
         self._owner.on_ended(session, end)
 
@@ -184,7 +184,7 @@ class NodeHost:
         without a word. Connections that they open are not answered, dials to them fail. Those whom an earlier call
         named and this one does not are healed: what is left of their connections is aborted.
         """
-        self.holes.cut(peers, self.sessions)
+        self.black_holes.cut(peers, self.sessions)
 
     def status(self) -> dict[str, object]:
         return {

@@ -40,7 +40,7 @@ from tidings.core.ordering.messages import (
 )
 from tidings.drivers.address import Address, parse_address
 from tidings.drivers.sockets.outbox import Policy
-from tidings.drivers.sockets.session import HANDSHAKE_SECONDS, Handler, Session, State
+from tidings.drivers.sockets.session import HANDSHAKE_SECONDS, Handler, SessionState, SocketSession
 
 SEQUENCER_MODE = "sequencer"
 """In the Welcome of a sequencer: it is no broker of any mode."""
@@ -71,7 +71,7 @@ class OrderingLink:
 
     __slots__ = ("left_out", "session")
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SocketSession) -> None:
         self.session = session
         self.left_out = 0
 
@@ -82,18 +82,18 @@ class OrderingLink:
             self.left_out += 1
 
 
-def expect_layout(session: Session) -> asyncio.TimerHandle:
+def expect_layout(session: SocketSession) -> asyncio.TimerHandle:
     """A peer that never says its layout is not waited for."""
 
     def give_up() -> None:
-        if session.state is not State.ENDED:
+        if session.state is not SessionState.ENDED:
             session.refuse(f"no layout of topics within {HANDSHAKE_SECONDS:g} seconds")
 
     return asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, give_up)
 
 
-def only(
-    kinds: Iterable[type], take: Handler, who: str, session: Session
+def accept_only(
+    kinds: Iterable[type], take: Handler, who: str, session: SocketSession
 ) -> tuple[dict[type, Handler], Handler]:
     """Handlers for these kinds of messages; a peer that sends others is refused."""
 
@@ -120,11 +120,11 @@ def check_layout_size(layout: Layout) -> None:
         raise OrderError(f"the layout of topics has {size_bytes} bytes; the limit is {MAX_LAYOUT_BYTES}")
 
 
-def told(addresses: Mapping[str, Address]) -> tuple[tuple[str, str], ...]:
+def format_addresses(addresses: Mapping[str, Address]) -> tuple[tuple[str, str], ...]:
     return tuple((node, str(address)) for node, address in sorted(addresses.items()))
 
 
-def heard(message: OrderLayout, known: Callable[[str], bool]) -> dict[str, Address]:
+def parse_addresses(message: OrderLayout, known: Callable[[str], bool]) -> dict[str, Address]:
     """The addresses of nodes that are known; what is no address is ignored."""
     found = {}
     for node, text in message.addresses:

@@ -17,7 +17,7 @@ from tidings.core.messages import PROTOCOL_VERSION, Hello, Message, Status, Stat
 from tidings.core.ordering.layout import Layout
 from tidings.core.ordering.messages import OrderLayout
 from tidings.core.ordering.replication.node import SequencerNode
-from tidings.core.ordering.replication.replica import Role, RoleChanged, Times
+from tidings.core.ordering.replication.replica import ReplicaRole, RoleChanged, Times
 from tidings.core.ordering.server.machine import PublishNoOps
 from tidings.drivers.address import Address
 from tidings.drivers.sockets.handshake import CLIENT, NAME_TAKEN, ORDERED, SEQUENCER, same_token
@@ -28,16 +28,16 @@ from tidings.drivers.sockets.ordering_links import (
     POLICY,
     SEQUENCER_MODE,
     OrderingLink,
+    accept_only,
     check_layout_size,
     expect_layout,
-    heard,
+    format_addresses,
     layout_refusal,
-    only,
-    told,
+    parse_addresses,
 )
 from tidings.drivers.sockets.outbox import Policy
 from tidings.drivers.sockets.security import Tls, check_dialling, check_listening
-from tidings.drivers.sockets.session import Dial, End, Handler, Session, State
+from tidings.drivers.sockets.session import Dial, End, Handler, SessionState, SocketSession
 from tidings.drivers.sockets.status_text import status_text
 from tidings.storage.sequencer_store import open_sequencer_store
 
@@ -137,11 +137,11 @@ class SequencerHost:
     def policy_for(self, hello: Hello | None) -> Policy:
         return POLICY
 
-    def standing(self, peer: str) -> Session | None:
+    def standing(self, peer: str) -> SocketSession | None:
         link = self._links.get(peer)
         return None if link is None else link.session
 
-    async def dial(self, peer: str, address: Address) -> Session:
+    async def dial(self, peer: str, address: Address) -> SocketSession:
         hello = Hello(PROTOCOL_VERSION, self.name, SEQUENCER, SEQUENCER_MODE, self._token)
         return await self.host.open(address, Dial(hello, peer), POLICY)
 
@@ -150,14 +150,14 @@ class SequencerHost:
 
     # --- Sessions: what they ask of their host
 
-    def on_hello(self, session: Session, hello: Hello) -> None:
+    def on_hello(self, session: SocketSession, hello: Hello) -> None:
         reason = self._hello_refusal(hello)
         if reason is not None:
             self._refuse(session, hello.node, reason)
             return
         answer = Welcome(PROTOCOL_VERSION, self.name, SEQUENCER_MODE)
         if hello.role == CLIENT:
-            status_only = only((StatusRequest,), partial(self._tell_status, session), _ASKER, session)
+            status_only = accept_only((StatusRequest,), partial(self._tell_status, session), _ASKER, session)
             session.welcome(hello.node, CLIENT, answer, *status_only)
         else:
             handlers = self._meeting_handlers(session, hello.node, hello.role)
@@ -178,7 +178,7 @@ class SequencerHost:
             return f"two sequencers are named {self.name}"
         return None if hello.node in self.layout.nodes else f"{hello.node} is no node of the layout here"
 
-    def on_welcome(self, session: Session, welcome: Welcome) -> None:
+    def on_welcome(self, session: SocketSession, welcome: Welcome) -> None:
         assert session.dial is not None
         expected = session.dial.expected
         if (welcome.version, welcome.node, welcome.mode) != (PROTOCOL_VERSION, expected, SEQUENCER_MODE):
@@ -191,7 +191,7 @@ class SequencerHost:
         session.send(self._own_layout())
 
     def _meeting_handlers(
-        self, session: Session, peer: str, role: str
+        self, session: SocketSession, peer: str, role: str
     ) -> tuple[dict[type, Handler], Handler]:
         """Nothing is said before the layouts have been compared."""
         timer = expect_layout(session)
@@ -201,9 +201,9 @@ class SequencerHost:
             timer.cancel()
             self._meet(session, peer, role, message)
 
-        return only((OrderLayout,), meet, "who has not named its layout of topics", session)
+        return accept_only((OrderLayout,), meet, "who has not named its layout of topics", session)
 
-    def _meet(self, session: Session, peer: str, role: str, message: OrderLayout) -> None:
+    def _meet(self, session: SocketSession, peer: str, role: str, message: OrderLayout) -> None:
         takes_ours = role == ORDERED and not message.json
         reason = None if takes_ours else layout_refusal(self.layout, message.json, self.name)
         if reason is None and role == SEQUENCER:
@@ -218,16 +218,16 @@ class SequencerHost:
             session.send(self._own_layout())
         take = partial(self._take, peer)
         if role == ORDERED:
-            handlers, other = only(FROM_CLIENTS, take, "a client of a sequencer", session)
+            handlers, other = accept_only(FROM_CLIENTS, take, "a client of a sequencer", session)
         else:
-            handlers, other = only(BETWEEN_SEQUENCERS, take, "a sequencer", session)
+            handlers, other = accept_only(BETWEEN_SEQUENCERS, take, "a sequencer", session)
             handlers[OrderLayout] = partial(self._hear, peer, session)
         session.set_up(peer, role, handlers, other)
         self._links[peer] = self._port.sessions[peer] = OrderingLink(session)
         if role == SEQUENCER:
             self._learn(peer, message)
 
-    def _hear(self, peer: str, session: Session, message: OrderLayout) -> None:
+    def _hear(self, peer: str, session: SocketSession, message: OrderLayout) -> None:
         """News from a node that was met before."""
         reason = self._lineage_refusal(message)
         if reason is None:
@@ -249,7 +249,7 @@ class SequencerHost:
         nodes = self.layout.nodes
         news = {
             node: address
-            for node, address in heard(message, nodes.__contains__).items()
+            for node, address in parse_addresses(message, nodes.__contains__).items()
             if node != self.name
             and self.addresses.get(node) != address
             and node not in self._configured
@@ -261,7 +261,7 @@ class SequencerHost:
 
     def _own_layout(self, *, again: bool = False) -> OrderLayout:
         text = "" if again else self.layout.text
-        return OrderLayout(text, told(self.addresses), self._own_lineages())
+        return OrderLayout(text, format_addresses(self.addresses), self._own_lineages())
 
     def _own_lineages(self) -> tuple[tuple[str, int], ...]:
         """Of the servers whose state is here."""
@@ -275,13 +275,13 @@ class SequencerHost:
             for link in list(self._links.values()):
                 link.session.send(self._own_layout(again=True))
 
-    def on_ended(self, session: Session, end: End) -> None:
+    def on_ended(self, session: SocketSession, end: End) -> None:
         link = self._links.get(session.peer)
         if link is not None and link.session is session:
             del self._links[session.peer]
             del self._port.sessions[session.peer]
 
-    def _refuse(self, session: Session, peer: str, reason: str) -> None:
+    def _refuse(self, session: SocketSession, peer: str, reason: str) -> None:
         self.host.refusals += 1
         self.host.complain(f"{peer} from {session.address.rpartition(':')[0]} is refused", reason)
         session.refuse(reason)
@@ -322,7 +322,7 @@ class SequencerHost:
 
     # --- Status
 
-    def _tell_status(self, session: Session, message: StatusRequest) -> None:
+    def _tell_status(self, session: SocketSession, message: StatusRequest) -> None:
         session.send(Status(status_text(self.status())))
 
     def status(self) -> dict[str, object]:
@@ -340,7 +340,9 @@ class SequencerHost:
             "subscriptions": self._subscriptions_status(),
             "witness_of": [place.name for place in self.layout.servers if place.witness == self.name],
             "nodes": {node: self._node_status(node) for node in self.layout.nodes},
-            "sessions": [session.status() for session in self.host.sessions if session.state is State.UP],
+            "sessions": [
+                session.status() for session in self.host.sessions if session.state is SessionState.UP
+            ],
         }
 
     def _subscriptions_status(self) -> list[dict[str, object]] | int:
@@ -349,7 +351,7 @@ class SequencerHost:
         found = [
             (identity, replica.machine.server.topics_of(identity))
             for replica in self._node.sequencer.replicas.values()
-            if replica.role is Role.ACTIVE and replica.machine is not None
+            if replica.role is ReplicaRole.ACTIVE and replica.machine is not None
             for identity in replica.machine.server.subscribers
         ]
         if len(found) > MAX_SUBSCRIPTIONS_TOLD:

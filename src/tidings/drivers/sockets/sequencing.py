@@ -34,14 +34,14 @@ from tidings.drivers.sockets.ordering_links import (
     SEQUENCER_MODE,
     TO_CLIENTS,
     OrderingLink,
+    accept_only,
     check_layout_size,
     expect_layout,
-    heard,
     layout_refusal,
-    only,
+    parse_addresses,
 )
 from tidings.drivers.sockets.security import Tls, check_dialling, client_context
-from tidings.drivers.sockets.session import Dial, End, Session, State
+from tidings.drivers.sockets.session import Dial, End, SessionState, SocketSession
 
 CLOSE_SECONDS = 2.0
 """How long `close` waits for the sequencers to take what is still to be sent."""
@@ -89,7 +89,7 @@ class SequencingConnection:
         self._dials = 0
         self._refusals: dict[str, str] = {}
         """Nodes that refused us the last time."""
-        self._met: dict[Session, asyncio.Future[None]] = {}
+        self._met: dict[SocketSession, asyncio.Future[None]] = {}
         """Done when the session's layout is known; until then."""
         self._links: dict[str, OrderingLink] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -134,7 +134,7 @@ class SequencingConnection:
         self._keep(session.peer, session)
         self._keep_all()
 
-    async def _open_any(self, each_seconds: float) -> Session:
+    async def _open_any(self, each_seconds: float) -> SocketSession:
         failures = []
         for address in self._entries:
             check_dialling(address, "tcp", self._tls)
@@ -150,19 +150,19 @@ class SequencingConnection:
             failures.append(f"cannot reach the sequencer at {where}: {failure}")
         raise ConnectionFailed("; ".join(failures))
 
-    async def _try(self, address: Address) -> tuple[Session | None, str]:
+    async def _try(self, address: Address) -> tuple[SocketSession | None, str]:
         """A session that stands, or why there is none."""
         check_dialling(address, "tcp", self._tls)
         try:
             session = await self._dial(address, "")
         except OSError as error:
             return None, explain(error)
-        if session.state is State.UP:
+        if session.state is SessionState.UP:
             return session, ""
         end = session.ended.result()
         return None, f"it refused us: {end.reason}" if end.refused else end.reason
 
-    async def _dial(self, address: Address, expected: str) -> Session:
+    async def _dial(self, address: Address, expected: str) -> SocketSession:
         """A session whose layout is ours, or that has ended."""
         session = await open_stream(self, address, Dial(self._hello, expected), POLICY, self._context)
         met = self._met.get(session)
@@ -179,14 +179,14 @@ class SequencingConnection:
             if node in self._addresses and node not in self._keepers:
                 self._keep(node, None)
 
-    def _keep(self, node: str, first: Session | None) -> None:
+    def _keep(self, node: str, first: SocketSession | None) -> None:
         self._keepers[node] = asyncio.create_task(self._keep_link(node, first))
 
-    async def _keep_link(self, node: str, first: Session | None) -> None:
+    async def _keep_link(self, node: str, first: SocketSession | None) -> None:
         """A node that refuses us may be set right: it is asked again, not often."""
         sessions = [] if first is None else [first]
 
-        async def next_session() -> Session:
+        async def next_session() -> SocketSession:
             return sessions.pop() if sessions else await self._dial(self._next_address(node), node)
 
         while True:
@@ -238,10 +238,10 @@ class SequencingConnection:
 
     # --- Sessions: what they ask of their host
 
-    def on_hello(self, session: Session, hello: Hello) -> None:
+    def on_hello(self, session: SocketSession, hello: Hello) -> None:
         session.refuse("a client is not called")
 
-    def on_welcome(self, session: Session, welcome: Welcome) -> None:
+    def on_welcome(self, session: SocketSession, welcome: Welcome) -> None:
         assert session.dial is not None
         expected = session.dial.expected or welcome.node
         if welcome.version != PROTOCOL_VERSION:
@@ -259,10 +259,12 @@ class SequencingConnection:
                 timer.cancel()
                 self._meet(session, expected, message)
 
-            session.set_up(expected, SEQUENCER, *only((OrderLayout,), meet, "a sequencer at first", session))
+            session.set_up(
+                expected, SEQUENCER, *accept_only((OrderLayout,), meet, "a sequencer at first", session)
+            )
             session.send(OrderLayout("" if self._layout is None else self._layout.text))
 
-    def _meet(self, session: Session, node: str, message: OrderLayout) -> None:
+    def _meet(self, session: SocketSession, node: str, message: OrderLayout) -> None:
         reason = self._layout_refusal(node, message)
         if reason is not None:
             session.refuse(reason)
@@ -270,7 +272,7 @@ class SequencingConnection:
         if self._client is None:
             self._client = OrderingClient(self._port, self.layout, incarnation=self._incarnation)
             self._client.start()
-        handlers, other = only(TO_CLIENTS, partial(self._client.receive, node), "a sequencer", session)
+        handlers, other = accept_only(TO_CLIENTS, partial(self._client.receive, node), "a sequencer", session)
         handlers[OrderLayout] = self._hear
         session.set_up(node, SEQUENCER, handlers, other)
         self._links[node] = self._port.sessions[node] = OrderingLink(session)
@@ -292,13 +294,13 @@ class SequencingConnection:
 
     def _hear(self, message: OrderLayout) -> None:
         """Where the nodes are, and which lineage their servers have."""
-        self._addresses |= heard(message, self.layout.nodes.__contains__)
+        self._addresses |= parse_addresses(message, self.layout.nodes.__contains__)
         for server, lineage in message.lineages:
             self.module.meet(server, lineage)
         if self._keepers and not self._closed:
             self._keep_all()
 
-    def _settle(self, session: Session) -> None:
+    def _settle(self, session: SocketSession) -> None:
         met = self._met.pop(session, None)
         if met is not None and not met.done():
             met.set_result(None)
@@ -306,10 +308,10 @@ class SequencingConnection:
     def persist(self) -> bool:
         return True  # nothing is kept here
 
-    def on_bad_frame(self, session: Session, error: WireError) -> None:
+    def on_bad_frame(self, session: SocketSession, error: WireError) -> None:
         """The session ends with that reason, and another is opened."""
 
-    def on_ended(self, session: Session, end: End) -> None:
+    def on_ended(self, session: SocketSession, end: End) -> None:
         self._settle(session)
         link = self._links.get(session.peer)
         if link is not None and link.session is session:

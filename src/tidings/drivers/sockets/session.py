@@ -48,7 +48,7 @@ EVENT_KINDS: frozenset[type] = frozenset((Publication, Run, Notify, Forward, Sta
 Handler = Callable[[Any], None]
 
 
-class State(StrEnum):
+class SessionState(StrEnum):
     OPENING = "opening"
     UP = "up"
     ENDED = "ended"
@@ -68,33 +68,33 @@ class Dial(NamedTuple):
     """The node that should answer; empty: whoever does."""
 
 
-class Host(Protocol):
+class SessionHost(Protocol):
     """Who owns sessions: it knows who may open one and what becomes of messages."""
 
-    def on_hello(self, session: Session, hello: Hello) -> None:
+    def on_hello(self, session: SocketSession, hello: Hello) -> None:
         """Call `session.welcome` or `session.refuse`."""
 
-    def on_welcome(self, session: Session, welcome: Welcome) -> None:
+    def on_welcome(self, session: SocketSession, welcome: Welcome) -> None:
         """Call `session.set_up` or `session.refuse`."""
 
     def persist(self) -> bool:
         """Before anything leaves: what it may depend on is on disk. False: nothing leaves."""
 
-    def on_bad_frame(self, session: Session, error: WireError) -> None: ...
+    def on_bad_frame(self, session: SocketSession, error: WireError) -> None: ...
 
-    def on_ended(self, session: Session, end: End) -> None:
+    def on_ended(self, session: SocketSession, end: End) -> None:
         """Called once per session, whether it ever stood or not."""
 
 
-class Session:
+class SocketSession:
     """What all transports share. A subclass writes the outbox's chunks and ends the connection."""
 
-    def __init__(self, host: Host, outbox: Outbox, dial: Dial | None = None) -> None:
+    def __init__(self, host: SessionHost, outbox: Outbox, dial: Dial | None = None) -> None:
         self.host = host
         self.outbox = outbox
         self.dial = dial
         """Set on the side that opened."""
-        self.state = State.OPENING
+        self.state = SessionState.OPENING
         self.peer = ""
         self.role = ""
         self.received_bytes = 0
@@ -130,7 +130,7 @@ class Session:
     def set_up(self, peer: str, role: str, handlers: Mapping[type, Handler], other: Handler) -> None:
         self.peer = peer
         self.role = role
-        self.state = State.UP
+        self.state = SessionState.UP
         self.up_at = self._loop.time()
         self._handlers = {
             Ping: self._on_ping,
@@ -176,7 +176,7 @@ class Session:
 
     def fail(self, error: WireError) -> None:
         """The peer sent what is no message: it is told, and this session ends, no other."""
-        if self.state is not State.ENDED:
+        if self.state is not SessionState.ENDED:
             self.host.on_bad_frame(self, error)
             self.refuse(str(error))
 
@@ -199,13 +199,13 @@ class Session:
 
     async def drained(self, below_bytes: int = BACKLOG_BYTES) -> None:
         """Wait until no more than that waits to leave, or the peer is gone."""
-        while self.state is State.UP and (self.paused or self.outbox.size_bytes > below_bytes):
+        while self.state is SessionState.UP and (self.paused or self.outbox.size_bytes > below_bytes):
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._waiters.append(waiter)
             await waiter
 
     def flush(self) -> None:
-        if self.state is State.ENDED or self.silent or not self.host.persist():
+        if self.state is SessionState.ENDED or self.silent or not self.host.persist():
             return
         outbox = self.outbox
         outbox.finish_turn()
@@ -228,7 +228,7 @@ class Session:
 
     def _check_stall(self, taken_bytes: int) -> None:
         self._stall_timer = None
-        if self.state is State.ENDED or not self.outbox.overfull:
+        if self.state is SessionState.ENDED or not self.outbox.overfull:
             return
         if self.outbox.taken_bytes == taken_bytes:
             self._end_unread()
@@ -249,7 +249,7 @@ class Session:
 
     def refuse(self, reason: str) -> None:
         """Tell the peer why, and end."""
-        if self.state is State.ENDED:
+        if self.state is SessionState.ENDED:
             return
         reason = reason[:MAX_REASON_CHARACTERS]
         self.send(Refused(reason))
@@ -265,9 +265,9 @@ class Session:
 
     def end(self, end: End) -> None:
         """The session is over; the connection closes in its own time."""
-        if self.state is State.ENDED:
+        if self.state is SessionState.ENDED:
             return
-        self.state = State.ENDED
+        self.state = SessionState.ENDED
         self._handlers = {}
         self._other = self.send = self._ignore
         if self._stall_timer is not None:

@@ -11,7 +11,7 @@ from tidings.core.errors import WireError
 from tidings.core.wire.frames import MAX_FRAME_BYTES, FrameReader
 from tidings.drivers.sockets.handshake import BROKER, SEQUENCER
 from tidings.drivers.sockets.outbox import Chunk, Policy, StreamOutbox
-from tidings.drivers.sockets.session import Dial, End, Handler, Host, Session, State
+from tidings.drivers.sockets.session import Dial, End, Handler, SessionHost, SessionState, SocketSession
 
 LINGER_SECONDS = 1.0
 MAX_FIRST_FRAME_BYTES = 32 * 1024
@@ -19,10 +19,10 @@ MAX_FIRST_FRAME_BYTES = 32 * 1024
 WRITE_BUFFER_HIGH_BYTES = 1024 * 1024
 
 
-class StreamSession(Session, asyncio.Protocol):
+class StreamSession(SocketSession, asyncio.Protocol):
     """A session over a TCP or TLS connection. With `dial` it is the side that opened."""
 
-    def __init__(self, host: Host, policy: Policy, dial: Dial | None = None) -> None:
+    def __init__(self, host: SessionHost, policy: Policy, dial: Dial | None = None) -> None:
         super().__init__(host, StreamOutbox(policy), dial)
         self._reader = FrameReader(MAX_FIRST_FRAME_BYTES)
         self._paused = False
@@ -49,7 +49,7 @@ class StreamSession(Session, asyncio.Protocol):
         super().set_up(peer, role, handlers, other)
 
     def data_received(self, data: bytes) -> None:
-        if self.state is State.ENDED:
+        if self.state is SessionState.ENDED:
             return
         self.received_bytes += len(data)
         try:

@@ -17,7 +17,7 @@ from tidings.core.wire.codec import decode, encode
 from tidings.drivers.address import Address
 from tidings.drivers.sockets.dialling import settled
 from tidings.drivers.sockets.outbox import Chunk, DatagramOutbox, Policy
-from tidings.drivers.sockets.session import Dial, End, Handler, Host, Session, State
+from tidings.drivers.sockets.session import Dial, End, Handler, SessionHost, SessionState, SocketSession
 
 HELLO_SECONDS = 0.2
 PING_SECONDS = 1.0
@@ -28,10 +28,10 @@ Peer = tuple[Any, ...]
 """A socket address."""
 
 
-class DatagramSession(Session):
+class DatagramSession(SocketSession):
     def __init__(
         self,
-        host: Host,
+        host: SessionHost,
         endpoint: DatagramEndpoint,
         peer_address: Peer,
         policy: Policy,
@@ -80,7 +80,7 @@ class DatagramSession(Session):
             self._endpoint.accept(self._peer_address, message)
 
     def _say_hello(self) -> None:
-        if self.state is State.OPENING and self.dial is not None:
+        if self.state is SessionState.OPENING and self.dial is not None:
             self.send(self.dial.hello)
             self._loop.call_later(HELLO_SECONDS, self._say_hello)
 
@@ -89,7 +89,7 @@ class DatagramSession(Session):
         self._timer = self._loop.call_at(self._due, self._tick)
 
     def _tick(self) -> None:
-        if self.state is State.ENDED:
+        if self.state is SessionState.ENDED:
             return
         now = self._loop.time()
         late_seconds = now - self._due
@@ -98,10 +98,10 @@ class DatagramSession(Session):
         ):  # this process stood still: what the peer said meanwhile waits, unread
             self._heard_at += late_seconds
         silent_seconds = now - self._heard_at
-        if self.state is State.UP and silent_seconds > SILENT_SECONDS:
+        if self.state is SessionState.UP and silent_seconds > SILENT_SECONDS:
             self.end(End(f"the peer is silent for {silent_seconds:.0f} seconds", refused=False))
             return
-        if self.state is State.UP and self.dial is not None:
+        if self.state is SessionState.UP and self.dial is not None:
             self._pings += 1
             self.send(Ping(self._pings))
         self._tick_soon()
@@ -124,7 +124,7 @@ class DatagramSession(Session):
 class DatagramEndpoint(asyncio.DatagramProtocol):
     """One socket and the sessions over it, by the peer's address. A connected socket has one peer only."""
 
-    def __init__(self, host: Host, policy_for: Callable[[Hello], Policy]) -> None:
+    def __init__(self, host: SessionHost, policy_for: Callable[[Hello], Policy]) -> None:
         self.paused = False
         self.strangers = 0
         """Datagrams from addresses without a session that were no Hello, and that nobody else took."""
@@ -236,7 +236,7 @@ class DatagramEndpoint(asyncio.DatagramProtocol):
             session.flush()
 
 
-def say_goodbye(session: Session, reason: str) -> None:
+def say_goodbye(session: SocketSession, reason: str) -> None:
     """A datagram session that its opener closes: the other side need not wait for the silence."""
     session.send(Refused(reason))
     session.flush()

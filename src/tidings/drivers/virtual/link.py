@@ -20,7 +20,7 @@ BITS_TIMES_NS_PER_MBPS = 8_000
 Handlers = dict[type, Callable[[str, Message], None]]
 
 
-class Traffic:
+class LinkTraffic:
     """Messages of one class over one link."""
 
     __slots__ = ("dropped", "messages", "size_bytes", "size_of")
@@ -32,7 +32,7 @@ class Traffic:
         self.dropped = 0
 
 
-class Link:
+class VirtualLink:
     """Messages from `source` to `target`. How they are transmitted changes with the faults on the way."""
 
     __slots__ = (
@@ -78,8 +78,8 @@ class Link:
         self.handlers = handlers
         """Whatever is there for a message when it is sent takes it when it arrives."""
         self.publications = self.publication_bytes = self.publications_dropped = 0
-        self.notifications = Traffic(Notify)
-        self.others: dict[type, Traffic] = {}
+        self.notifications = LinkTraffic(Notify)
+        self.others: dict[type, LinkTraffic] = {}
         self._random = random
         self._draw_delay_ns = delay_sampler(spec.delay_ms, random)
         self._draw_loss = loss_sampler(spec.loss, random)
@@ -107,11 +107,11 @@ class Link:
         else:
             self.others[kind].dropped += 1
 
-    def traffic(self) -> dict[type, Traffic]:
+    def traffic(self) -> dict[type, LinkTraffic]:
         """What went over the link so far, by class of message."""
         result = dict(self.others)
         if self.publications:
-            carried = result[Publication] = Traffic(Publication)
+            carried = result[Publication] = LinkTraffic(Publication)
             carried.messages = self.publications
             carried.size_bytes = self.publication_bytes
             carried.dropped = self.publications_dropped
@@ -153,7 +153,7 @@ class Link:
     def _count(self, kind: type, message: Message) -> int:
         traffic = self.others.get(kind)
         if traffic is None:
-            traffic = self.others[kind] = Traffic(kind)
+            traffic = self.others[kind] = LinkTraffic(kind)
         size_bytes = traffic.size_of(message)
         traffic.messages += 1
         traffic.size_bytes += size_bytes

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 from tidings.core.kernel import Node
-from tidings.drivers.virtual.link import Link
+from tidings.drivers.virtual.link import VirtualLink
 from tidings.drivers.virtual.node import Emit, SimulatedNode
 from tidings.drivers.virtual.schedule import Schedule
 from tidings.drivers.virtual.streams import Connections, StreamLink
@@ -31,7 +31,7 @@ class SimulatedNetwork:
         self.seed = seed
         self.schedule = Schedule()
         self.nodes: dict[str, SimulatedNode] = {}
-        self.links: dict[tuple[str, str], Link] = {}
+        self.links: dict[tuple[str, str], VirtualLink] = {}
         self._spec_between = spec_between
         self._attached: dict[str, list[str]] = {}
         self._broker_of: dict[str, str] = {}
@@ -89,13 +89,13 @@ class SimulatedNetwork:
     def run(self, until: int) -> None:
         self.schedule.run(until)
 
-    def link(self, source: str, target: str) -> Link:
+    def link(self, source: str, target: str) -> VirtualLink:
         """The link in that direction, made when it is first used."""
         link = self.links.get((source, target))
         if link is None:
             spec = self._spec_between(source, target)
             random = Random(f"{self.seed}:link:{source}>{target}")
-            make = StreamLink if self._is_stream(source, target) else Link
+            make = StreamLink if self._is_stream(source, target) else VirtualLink
             link = make(self.schedule, source, target, self.nodes[target].handlers, spec, random)
             self.links[source, target] = link
             self._refresh(link)
@@ -169,7 +169,7 @@ class SimulatedNetwork:
             if was_connected != self._connected(client, broker):
                 self._tell_connection(client, broker, up=not was_connected)
 
-    def _refresh(self, link: Link) -> None:
+    def _refresh(self, link: VirtualLink) -> None:
         link.cuts = sum(severed(link.source, link.target) for severed in self._severed)
         local = self._seat(link.source) == self._seat(link.target)
         link.extra_loss = () if local else tuple(self._loss_rates)

@@ -8,10 +8,10 @@ from random import Random
 from typing import Any
 
 from tidings.core.kernel import Handler, Node, RandomSource, Send, TimerName
-from tidings.core.messages import Bookmark, Message
+from tidings.core.messages import KeepBookmark, Message
 from tidings.core.store import MemoryStore
 from tidings.drivers.virtual.crash_points import CrashPoints, Point
-from tidings.drivers.virtual.link import Link
+from tidings.drivers.virtual.link import VirtualLink
 from tidings.drivers.virtual.schedule import Schedule
 
 Emit = Callable[[object], None]
@@ -38,7 +38,7 @@ class SimulatedNode:
         random: Random,
         make: Callable[[SimulatedNode], Node],
         emit: Emit,
-        find_link: Callable[[str, str], Link],
+        find_link: Callable[[str, str], VirtualLink],
         on_start: Callable[[str], None] | None = None,
     ) -> None:
         self.node = name
@@ -123,7 +123,7 @@ class SimulatedNode:
         self._turn = None
         outbox, self._outbox = self._outbox, []
         writes = self._store is not None and bool(self._store.pending)
-        tells = any(isinstance(message, Bookmark) for _, _, message in outbox)
+        tells = any(isinstance(message, KeepBookmark) for _, _, message in outbox)
         point = points.draw() if writes or tells else None
         if self._store is not None and writes and point is not Point.BEFORE_COMMIT:
             self._store.commit()

@@ -20,7 +20,7 @@ from random import Random
 
 from tidings.core.facts import SessionUnwanted, SessionWanted
 from tidings.core.messages import Message
-from tidings.drivers.virtual.link import Handlers, Link
+from tidings.drivers.virtual.link import Handlers, VirtualLink
 from tidings.drivers.virtual.node import Emit, SimulatedNode
 from tidings.drivers.virtual.schedule import Schedule
 from tidings.scenarios.file.channels import NS_PER_MS
@@ -48,7 +48,7 @@ class _Always(Handlers):
         return self._handler
 
 
-class StreamLink(Link):
+class StreamLink(VirtualLink):
     """One direction between two nodes: counts like a Link, and carries for the connection of the moment.
 
     Lost messages are sent again and come later, and what is behind them waits. Copies and messages that overtake
@@ -68,7 +68,7 @@ class StreamLink(Link):
     ) -> None:
         super().__init__(schedule, source, target, handlers, spec, random)
         self.target_handlers = handlers
-        self.stream: Stream | None = None
+        self.stream: VirtualStream | None = None
         """Where the source's messages go: its end of the connection, if it has one and knows of it."""
         self._due_at = 0
         """Nothing may arrive before; what is sent in haste (`_plain`) is not noted here."""
@@ -76,7 +76,7 @@ class StreamLink(Link):
         self._delays_only = lossless and self._constant_ns is not None
         self._plain = False
 
-    def begin(self, stream: Stream) -> None:
+    def begin(self, stream: VirtualStream) -> None:
         """The source knows of its end of a new connection, and sends on it."""
         self.stream = stream
         self.handlers = _Always(stream.arrive)
@@ -128,7 +128,7 @@ class StreamLink(Link):
         if self._delays_only:
             self.refresh()
 
-    def _retransmissions_ns(self, stream: Stream) -> int:
+    def _retransmissions_ns(self, stream: VirtualStream) -> int:
         """How much later the message comes because it was lost again and again."""
         late_ns = timeout_ns = 0
         for _ in range(MAX_LOSSES):
@@ -139,14 +139,16 @@ class StreamLink(Link):
         return late_ns
 
 
-class Stream:
+class VirtualStream:
     """One direction of one connection. What is on its way belongs to it, whatever happens to the connection."""
 
     __slots__ = ("_reset", "_target", "_target_handlers", "back", "is_open", "link", "whole")
 
-    def __init__(self, link: StreamLink, target: SimulatedNode, reset: Callable[[Stream], None]) -> None:
+    def __init__(
+        self, link: StreamLink, target: SimulatedNode, reset: Callable[[VirtualStream], None]
+    ) -> None:
         self.link = link
-        self.back: Stream
+        self.back: VirtualStream
         self.is_open = True
         """The source has its end."""
         self.whole = True
@@ -190,14 +192,14 @@ class Connections:
         seed: int,
         schedule: Schedule,
         nodes: Mapping[str, SimulatedNode],
-        find_link: Callable[[str, str], Link],
+        find_link: Callable[[str, str], VirtualLink],
     ) -> None:
         self._seed = seed
         self._schedule = schedule
         self._nodes = nodes
         self._find_link = find_link
         self._wishes: dict[str, dict[str, Wish]] = {}
-        self._ends: dict[str, dict[str, Stream]] = {}
+        self._ends: dict[str, dict[str, VirtualStream]] = {}
         """Node -> peer -> the stream on which the node sends to the peer."""
         self._jitter: dict[tuple[str, str], Random] = {}
         self._attached: set[tuple[str, str]] = set()
@@ -311,7 +313,7 @@ class Connections:
                 self._nodes[node].connection(peer, False)
             self._tell_open(stream, None)
 
-    def _tell_open(self, stream: Stream, _second: object) -> None:
+    def _tell_open(self, stream: VirtualStream, _second: object) -> None:
         """The source learns of its end; what it sent before it knew of it was not meant for it."""
         link = stream.link
         node = self._nodes[link.source]
@@ -321,12 +323,12 @@ class Connections:
             link.begin(stream)
         node.connection(link.target, True)
 
-    def _make_stream(self, source: str, target: str) -> Stream:
-        return Stream(self._link(source, target), self._nodes[target], self._reset)
+    def _make_stream(self, source: str, target: str) -> VirtualStream:
+        return VirtualStream(self._link(source, target), self._nodes[target], self._reset)
 
     # --- Closing
 
-    def _close(self, stream: Stream, _second: object) -> None:
+    def _close(self, stream: VirtualStream, _second: object) -> None:
         """The source closes: its peer hears of it after all that was sent before, unless a cut is in between."""
         self._nodes[stream.link.source].end_turn()
         if not stream.is_open:
@@ -336,21 +338,21 @@ class Connections:
             self._schedule.at(link.after_the_rest(), self._on_finished, stream)
         self._end_source(stream)
 
-    def _on_finished(self, stream: Stream, _second: object) -> None:
+    def _on_finished(self, stream: VirtualStream, _second: object) -> None:
         if stream.whole and not stream.link.cuts:
             self._end_source(stream.back)
 
-    def _reset(self, stream: Stream) -> None:
+    def _reset(self, stream: VirtualStream) -> None:
         """The target got something for a connection that it does not know, and says so."""
         link = stream.back.link
         if not link.cuts:
             self._schedule.at(link.after_the_rest(), self._on_reset, stream)
 
-    def _on_reset(self, stream: Stream, _second: object) -> None:
+    def _on_reset(self, stream: VirtualStream, _second: object) -> None:
         if stream.is_open and not stream.back.link.cuts:
             self._end_source(stream)
 
-    def _end_source(self, stream: Stream) -> None:
+    def _end_source(self, stream: VirtualStream) -> None:
         """The source's end is gone, and it learns so. If it wants another, attempts begin."""
         node, peer = stream.link.source, stream.link.target
         self._take_end(node, peer)
@@ -369,7 +371,7 @@ class Connections:
 
     # --- Ends
 
-    def _end(self, node: str, peer: str) -> Stream | None:
+    def _end(self, node: str, peer: str) -> VirtualStream | None:
         return self._ends.get(node, {}).get(peer)
 
     def _take_end(self, node: str, peer: str) -> bool:

@@ -19,13 +19,13 @@ from tidings.scenarios.file.schema import (
 NS_PER_S = 1_000_000_000
 
 
-class Arrival(NamedTuple):
+class DueEvent(NamedTuple):
     due_ns: int
     topic: str
     attributes: dict[str, Scalar]
 
 
-def arrivals(plan: Publisher, seed: int, end_ns: int) -> Iterator[Arrival]:
+def arrivals(plan: Publisher, seed: int, end_ns: int) -> Iterator[DueEvent]:
     """By the plan's clock, before that time."""
     random = Random(f"{seed}:publisher:{plan.name}")
     samplers = {name: _sampler(attribute, random) for name, attribute in sorted(plan.attributes.items())}
@@ -42,7 +42,7 @@ def arrivals(plan: Publisher, seed: int, end_ns: int) -> Iterator[Arrival]:
             return
         attributes = {name: sample() for name, sample in samplers.items()}
         topic = topics[0] if len(topics) == 1 else random.choice(topics)
-        yield Arrival(due_ns, topic, attributes)
+        yield DueEvent(due_ns, topic, attributes)
         number += 1
 
 

@@ -35,7 +35,7 @@ from tidings.scenarios.file.schema import (
     Overlay,
     Publisher,
     Scenario,
-    Subscriber,
+    SubscriberTable,
     TreeShape,
     UniformDelay,
     Workload,
@@ -165,7 +165,7 @@ def _check_attribute(name: str, attribute: Attribute, path: str) -> None:
         raise ScenarioError(f"{path}: the range from low to high is too wide for a float")
 
 
-def _check_subscriber(subscriber: Subscriber, path: str, checked_filters: set[str]) -> None:
+def _check_subscriber(subscriber: SubscriberTable, path: str, checked_filters: set[str]) -> None:
     _check_patterns(subscriber.topics or (), f"{path}.topics")
     for index, change in enumerate(subscriber.changes):
         _check_patterns(change.add, f"{path}.changes[{index}].add")
@@ -176,7 +176,7 @@ def _check_subscriber(subscriber: Subscriber, path: str, checked_filters: set[st
     subscription_timeline(subscriber, path)
 
 
-def _check_before_close(subscriber: Subscriber, scenario: Scenario, path: str) -> None:
+def _check_before_close(subscriber: SubscriberTable, scenario: Scenario, path: str) -> None:
     """While the network settles nothing is published, yet what is under way may still come."""
     end_s = scenario.duration_s + scenario.settle_s
     if subscriber.subscribe_at_s >= end_s:

@@ -17,7 +17,7 @@ from tidings.scenarios.file.schema import (
     PartitionFault,
     Publisher,
     Scenario,
-    Subscriber,
+    SubscriberTable,
 )
 from tidings.scenarios.file.topology import Topology, neighbours
 from tidings.scenarios.file.workload import publisher_names, subscriber_names
@@ -79,7 +79,7 @@ def _claim_clients(places: dict[str, str], scenario: Scenario, brokers: frozense
     seats: dict[str, str] = {}
     publishers = {publisher.name for publisher in scenario.publishers}
     for path, client in _clients(scenario):
-        if isinstance(client, Subscriber) and client.name in publishers:
+        if isinstance(client, SubscriberTable) and client.name in publishers:
             _check_shared(client, seats[client.name], places, path)
             publishers.discard(client.name)
         else:
@@ -90,7 +90,7 @@ def _claim_clients(places: dict[str, str], scenario: Scenario, brokers: frozense
             raise ScenarioError(f"{path}.at: there is no broker '{client.at}'; {known}")
 
 
-def _check_shared(client: Subscriber, seat: str, places: dict[str, str], path: str) -> None:
+def _check_shared(client: SubscriberTable, seat: str, places: dict[str, str], path: str) -> None:
     if client.at != seat:
         raise ScenarioError(
             f"{path}.at: '{client.name}' is {places[client.name]} as well, at '{seat}'; a client that publishes "
@@ -103,7 +103,7 @@ def _claim_participants(places: dict[str, str], scenario: Scenario) -> None:
     seats: dict[str, str] = {}
     publishers = {publisher.name for publisher in scenario.publishers}
     for path, client in _clients(scenario):
-        shared = isinstance(client, Subscriber) and client.name in publishers
+        shared = isinstance(client, SubscriberTable) and client.name in publishers
         if shared and seats.get(client.name) == client.at:
             publishers.discard(client.name)
         else:
@@ -113,7 +113,7 @@ def _claim_participants(places: dict[str, str], scenario: Scenario) -> None:
         places.setdefault(client.at, path)
 
 
-def _clients(scenario: Scenario) -> Iterable[tuple[str, Publisher | Subscriber]]:
+def _clients(scenario: Scenario) -> Iterable[tuple[str, Publisher | SubscriberTable]]:
     for index, publisher in enumerate(scenario.publishers):
         yield f"publisher[{index}]", publisher
     for index, subscriber in enumerate(scenario.subscribers):

@@ -19,7 +19,7 @@ from tidings.scenarios.file.schema import (
     PartitionFault,
     Publisher,
     Scenario,
-    Subscriber,
+    SubscriberTable,
 )
 from tidings.scenarios.file.timeline import Step, subscription_timeline
 from tidings.scenarios.file.topology import Topology, build_topology
@@ -56,7 +56,7 @@ class PlannedFault:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """All that a run needs; `sites` has the site of each node that has one (a client's is its broker's)."""
 
     scenario: Scenario
@@ -76,7 +76,7 @@ class Plan:
         return seats | {subscriber.name: subscriber.at for subscriber in self.subscribers}
 
 
-def expand(scenario: Scenario) -> Plan:
+def expand(scenario: Scenario) -> RunPlan:
     """The plan of a checked scenario; the same for the same scenario and seed, in any process."""
     topology = build_topology(scenario.overlay, scenario.seed)
     publishers, subscribers = _clients(scenario, topology)
@@ -84,7 +84,7 @@ def expand(scenario: Scenario) -> Plan:
     seats |= {subscriber.name: subscriber.at for subscriber in subscribers}
     sites = site_of_nodes(scenario.sites, seats)
     ordering = plan_ordering(scenario, topology.brokers)
-    return Plan(
+    return RunPlan(
         scenario=scenario,
         topology=topology,
         publishers=publishers,
@@ -98,13 +98,15 @@ def expand(scenario: Scenario) -> Plan:
     )
 
 
-def _clients(scenario: Scenario, topology: Topology) -> tuple[tuple[Publisher, ...], tuple[Subscriber, ...]]:
+def _clients(
+    scenario: Scenario, topology: Topology
+) -> tuple[tuple[Publisher, ...], tuple[SubscriberTable, ...]]:
     if scenario.workload is None:
         return scenario.publishers, scenario.subscribers
     return generate_clients(scenario.workload, topology.brokers, scenario.seed)
 
 
-def _planned_subscriber(subscriber: Subscriber, index: int) -> PlannedSubscriber:
+def _planned_subscriber(subscriber: SubscriberTable, index: int) -> PlannedSubscriber:
     return PlannedSubscriber(
         name=subscriber.name,
         at=subscriber.at,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidings.scenarios.file.order_nodes import host_of, is_order_node
-from tidings.scenarios.file.schema import ConstantDelay, Delay, Link, Loss, Network, NoLoss, Site
+from tidings.scenarios.file.schema import ConstantDelay, Delay, LinkTable, Loss, Network, NoLoss, SiteTable
 
 NodePair = tuple[str, str]
 
@@ -38,7 +38,7 @@ def link_spec(network: Network) -> LinkSpec:
     )
 
 
-def overridden(spec: LinkSpec, link: Link) -> LinkSpec:
+def overridden(spec: LinkSpec, link: LinkTable) -> LinkSpec:
     """`spec` with what the link says in its place."""
     keys = ("delay_ms", "loss", "duplicate", "reorder", "bandwidth_mbps")
     return replace(spec, **{key: value for key in keys if (value := getattr(link, key)) is not None})
@@ -48,7 +48,7 @@ def unordered(left: str, right: str) -> NodePair:
     return (left, right) if left <= right else (right, left)
 
 
-def site_of_nodes(sites: Sequence[Site], seats: Mapping[str, str]) -> dict[str, str]:
+def site_of_nodes(sites: Sequence[SiteTable], seats: Mapping[str, str]) -> dict[str, str]:
     """The site of each node that has one: where it is listed, otherwise (a client) its broker's."""
     listed = {node: site.name for site in sites for node in site.nodes}
     beside = {client: listed[broker] for client, broker in seats.items() if broker in listed}
@@ -61,7 +61,11 @@ class Links:
     __slots__ = ("_default", "_listed_sites", "_node_links", "_seats", "_site_links", "_site_specs", "_sites")
 
     def __init__(
-        self, network: Network, links: Sequence[Link], sites: Sequence[Site], seats: Mapping[str, str]
+        self,
+        network: Network,
+        links: Sequence[LinkTable],
+        sites: Sequence[SiteTable],
+        seats: Mapping[str, str],
     ) -> None:
         names = {site.name for site in sites}
         self._default = link_spec(network)

@@ -15,7 +15,7 @@ from tidings.core.errors import ScenarioError, TopicError
 from tidings.core.events.topics import EVERYTHING, TopicPattern
 from tidings.core.ordering.messages import MAX_TOPICS
 from tidings.scenarios.file.decode import shown
-from tidings.scenarios.file.schema import Ordering, Scenario, Server, Subscriber
+from tidings.scenarios.file.schema import Ordering, Scenario, Server, SubscriberTable
 
 ORDERS = ("causal", "total")
 DEFAULT_TTL_MS = 1000.0
@@ -189,7 +189,7 @@ def _ordered_interests(scenario: Scenario) -> Iterator[tuple[str, str, tuple[Top
             yield f"subscriber '{subscriber.name}'", subscriber.order, patterns
 
 
-def _patterns(subscriber: Subscriber) -> Iterable[str]:
+def _patterns(subscriber: SubscriberTable) -> Iterable[str]:
     """All that it ever subscribes to."""
     yield from subscriber.topics or (EVERYTHING.text,)
     for change in subscriber.changes:

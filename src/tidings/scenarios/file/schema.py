@@ -186,12 +186,12 @@ class Ordering(Table, frozen=True, kw_only=True):
     ttl_ms: Milliseconds = 0.0
 
 
-class Site(Table, frozen=True, kw_only=True):
+class SiteTable(Table, frozen=True, kw_only=True):
     name: Name
     nodes: Names
 
 
-class Link(Table, frozen=True, kw_only=True):
+class LinkTable(Table, frozen=True, kw_only=True):
     """Overrides of [network] between two nodes or two sites; what is None stays as it is."""
 
     between: Pair
@@ -246,7 +246,7 @@ class Change(Table, frozen=True, kw_only=True):
     remove: tuple[str, ...] = ()
 
 
-class Subscriber(Table, frozen=True, kw_only=True):
+class SubscriberTable(Table, frozen=True, kw_only=True):
     """One subscribing client; `topics` None means every topic, `filter` None every event of them."""
 
     name: Name
@@ -340,9 +340,9 @@ class Scenario(Table, frozen=True, kw_only=True):
     overlay: Overlay = Overlay()
     recovery: Recovery = Recovery()
     ordering: Ordering = Ordering()
-    sites: tuple[Site, ...] = field(name="site", default=())
-    links: tuple[Link, ...] = field(name="link", default=())
+    sites: tuple[SiteTable, ...] = field(name="site", default=())
+    links: tuple[LinkTable, ...] = field(name="link", default=())
     publishers: tuple[Publisher, ...] = field(name="publisher", default=())
-    subscribers: tuple[Subscriber, ...] = field(name="subscriber", default=())
+    subscribers: tuple[SubscriberTable, ...] = field(name="subscriber", default=())
     faults: tuple[Fault, ...] = field(name="fault", default=())
     workload: Workload | None = None

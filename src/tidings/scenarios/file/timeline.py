@@ -7,7 +7,7 @@ from typing import NamedTuple
 from tidings.core.errors import ScenarioError
 from tidings.core.events.topics import EVERYTHING
 from tidings.scenarios.file.decode import listed, number
-from tidings.scenarios.file.schema import Change, Subscriber
+from tidings.scenarios.file.schema import Change, SubscriberTable
 
 
 class Step(NamedTuple):
@@ -17,7 +17,7 @@ class Step(NamedTuple):
     topics: tuple[str, ...] | None
 
 
-def subscription_timeline(subscriber: Subscriber, path: str) -> tuple[Step, ...]:
+def subscription_timeline(subscriber: SubscriberTable, path: str) -> tuple[Step, ...]:
     """The steps by time, each different from the one before; ScenarioError names a key below `path`."""
     _check_times(subscriber, path)
     topics = list(dict.fromkeys(subscriber.topics or (EVERYTHING.text,)))
@@ -35,7 +35,7 @@ def subscription_timeline(subscriber: Subscriber, path: str) -> tuple[Step, ...]
     return tuple(steps)
 
 
-def _check_times(subscriber: Subscriber, path: str) -> None:
+def _check_times(subscriber: SubscriberTable, path: str) -> None:
     start, end = subscriber.subscribe_at_s, subscriber.unsubscribe_at_s
     if end is not None and end <= start:
         raise ScenarioError(

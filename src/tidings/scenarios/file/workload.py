@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from tidings.scenarios.file.schema import Popularity, PowerlawPopularity, Publisher, Subscriber, Workload
+from tidings.scenarios.file.schema import Popularity, PowerlawPopularity, Publisher, SubscriberTable, Workload
 
 DEFAULT_TOPICS_PER_SUBSCRIBER = 10
 
@@ -40,7 +40,7 @@ def topic_weights(popularity: Popularity, topics: int) -> list[float]:
 
 def generate_clients(
     workload: Workload, brokers: Sequence[str], seed: int
-) -> tuple[tuple[Publisher, ...], tuple[Subscriber, ...]]:
+) -> tuple[tuple[Publisher, ...], tuple[SubscriberTable, ...]]:
     """The publishers and subscribers; without brokers (mode peers) each is at its own name."""
     generator = random.Random(f"{seed}:workload")
     topics = tuple(f"/t{rank}" for rank in range(workload.topics))
@@ -51,7 +51,7 @@ def generate_clients(
     draw = _TopicDraw(topic_weights(workload.popularity, workload.topics), generator)
     count = topics_per_subscriber(workload)
     subscribers = tuple(
-        Subscriber(
+        SubscriberTable(
             name=name,
             at=next(seats, name),
             topics=tuple(topics[rank] for rank in sorted(draw.distinct(count))),

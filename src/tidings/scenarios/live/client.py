@@ -14,20 +14,20 @@ from tidings.core.client.application import ORDERED, Application
 from tidings.core.errors import OrderError
 from tidings.core.events.event import Publication, source_text
 from tidings.core.events.subscription import Order, Subscription
-from tidings.core.facts import EventsMissed, Misbehaviour, PublicationConfirmed, PublicationNumbered
+from tidings.core.facts import EventsGivenUp, Misbehaviour, PublicationConfirmed, PublicationNumbered
 from tidings.drivers.sockets.guaranteed import GUARANTEED
 from tidings.scenarios.actor import Actor, Window
-from tidings.scenarios.file.arrivals import NS_PER_S, Arrival, arrivals
+from tidings.scenarios.file.arrivals import NS_PER_S, DueEvent, arrivals
 from tidings.scenarios.live import facts as words
 from tidings.scenarios.live.facts import PublisherWork, SubscriberWork
-from tidings.scenarios.live.link import LiveLink, Role, report
+from tidings.scenarios.live.link import ClientRole, LiveLink, report
 from tidings.scenarios.resuming_actor import ResumingActor
 from tidings.scenarios.virtual.faults import nanoseconds
 
 log = logging.getLogger("tidings.cli")
 
 
-class LivePublisher(Role):
+class LivePublisher(ClientRole):
     def __init__(self, work: PublisherWork, link: LiveLink, seed: int, end_ns: int) -> None:
         super().__init__(work.plan.name, link)
         self._absent = work.absent
@@ -49,12 +49,12 @@ class LivePublisher(Role):
                 return
             self._publish(arrival)
 
-    def _publish(self, arrival: Arrival) -> None:
+    def _publish(self, arrival: DueEvent) -> None:
         """What has no order leaves at once, so it is reported before; what has one at the end of this turn of the loop,
         if there is room for it."""
         _, topic, attributes = arrival
         now, sequence = self.go.now, self.link.session.next_sequence
-        line = words.Published(self._source, sequence, topic, attributes, len(self._payload), now)
+        line = words.PublishedReport(self._source, sequence, topic, attributes, len(self._payload), now)
         ordered = self.link.numbers(topic)
         if not ordered:
             report(line)
@@ -70,7 +70,7 @@ class LivePublisher(Role):
         match fact:
             case PublicationNumbered(first=first, last=last, entries=entries):
                 for _ in range(first, last + 1):
-                    report(words.Stamped(entries))
+                    report(words.StampedReport(entries))
             case PublicationConfirmed(first=first, last=last):
                 self._confirmed = max(self._confirmed, last)
                 report(words.Confirmed(self._source, first, last, self.go.now))
@@ -82,7 +82,7 @@ class LivePublisher(Role):
                 self.link.application.fail_if_sent(sequence, "the connection was lost")
 
 
-class LiveSubscriber(Role):
+class LiveSubscriber(ClientRole):
     """Hosts the actor."""
 
     def __init__(self, work: SubscriberWork, link: LiveLink) -> None:
@@ -143,7 +143,7 @@ class LiveSubscriber(Role):
     def on_subscribing(self, name: str) -> None:
         """The network must not hear of what nobody would end after a crash."""
         if self._begins_anew:
-            report(words.Entries(self.name, (*self.link.application.beneath, name)))
+            report(words.EntriesReport(self.name, (*self.link.application.beneath, name)))
 
     # --- What the actor needs and says
 
@@ -187,14 +187,16 @@ class LiveSubscriber(Role):
             return
         published_ns = self._since_start(publication.published_at)
         times = (published_ns, self.go.now)
-        report(words.Delivered(self.name, subscription, source, sequence, *times, late, by, self.reached))
+        report(
+            words.DeliveredReport(self.name, subscription, source, sequence, *times, late, by, self.reached)
+        )
 
-    def missed(self, fact: EventsMissed) -> None:
+    def missed(self, fact: EventsGivenUp) -> None:
         source = source_text(fact.source, fact.incarnation)
-        report(words.Missed(self.name, fact.subscription, source, fact.first, fact.last))
+        report(words.MissedReport(self.name, fact.subscription, source, fact.first, fact.last))
 
     def failed(self, reason: str) -> None:
-        report(words.Failed(reason))
+        report(words.FailedReport(reason))
 
     def not_resumed(self) -> None:
         log.warning("%s has not resumed after its crash", self.name)

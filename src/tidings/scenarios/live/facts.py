@@ -1,6 +1,6 @@
 """What the conductor of a live scenario and its client processes say to each other, one JSON value per line.
 
-The conductor sends a `Work`, and a `Go` once all are ready; whoever gets them answers with facts, in the order
+The conductor sends a `ClientWork`, and a `Go` once all are ready; whoever gets them answers with facts, in the order
 in which its applications saw them. Times are nanoseconds since the common start.
 """
 
@@ -21,7 +21,7 @@ Interval = tuple[int, int]
 """From the first nanosecond to before the second."""
 
 
-class Held(msgspec.Struct, frozen=True):
+class KeptSubscription(msgspec.Struct, frozen=True):
     """A subscription that a subscriber had made when it crashed."""
 
     subscription: str
@@ -50,13 +50,13 @@ class SubscriberWork(msgspec.Struct, frozen=True):
     reached: Reached | None = None
     """With an order that goes on: how far it has come, and when it was killed."""
     crashed_ns: int | None = None
-    held: tuple[Held, ...] = ()
+    held: tuple[KeptSubscription, ...] = ()
     marks: Mapping[str, Mapping[str, int]] = {}
     """Subscription -> source -> the last sequence that it was shown; what its disk would hold."""
     topics: tuple[str, ...] | None = None
     """With an order that begins anew: what it is to be subscribed to."""
     entries: tuple[str, ...] = ()
-    """With an order that begins anew: what its broker may still know of the life before (`Entries`)."""
+    """With an order that begins anew: what its broker may still know of the life before (`EntriesReport`)."""
 
 
 class PublisherWork(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ class Go(msgspec.Struct, frozen=True):
         return monotonic_ns() - self.monotonic_ns
 
 
-class Work(msgspec.Struct, frozen=True):
+class ClientWork(msgspec.Struct, frozen=True):
     """What one client process is to do."""
 
     seed: int
@@ -104,15 +104,15 @@ class Work(msgspec.Struct, frozen=True):
     ordering: OrderingWork | None = None
 
 
-class Fact(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+class Report(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """Base of all that a client process reports."""
 
 
-class Ready(Fact, frozen=True, gc=False):
+class ReadyReport(Report, frozen=True, gc=False):
     """All its clients are connected."""
 
 
-class Published(Fact, frozen=True, gc=False):
+class PublishedReport(Report, frozen=True, gc=False):
     source: str
     sequence: int
     topic: str
@@ -121,14 +121,14 @@ class Published(Fact, frozen=True, gc=False):
     at_ns: int
 
 
-class Confirmed(Fact, frozen=True, gc=False):
+class Confirmed(Report, frozen=True, gc=False):
     source: str
     first: int
     last: int
     at_ns: int
 
 
-class Requested(Fact, frozen=True, gc=False):
+class Requested(Report, frozen=True, gc=False):
     """A subscription was asked for."""
 
     subscriber: str
@@ -137,13 +137,13 @@ class Requested(Fact, frozen=True, gc=False):
     at_ns: int
 
 
-class StepTaken(Fact, frozen=True, gc=False):
+class StepTaken(Report, frozen=True, gc=False):
     """The subscriber has done what its timeline asked for next."""
 
     subscriber: str
 
 
-class Accepted(Fact, frozen=True, gc=False):
+class Accepted(Report, frozen=True, gc=False):
     subscriber: str
     subscription: str
     at_ns: int
@@ -151,20 +151,20 @@ class Accepted(Fact, frozen=True, gc=False):
     """With an order that goes on after a crash: how far it has come."""
 
 
-class Cancelled(Fact, frozen=True, gc=False):
+class Cancelled(Report, frozen=True, gc=False):
     subscriber: str
     subscription: str
     at_ns: int
 
 
-class Ended(Fact, frozen=True, gc=False):
+class Ended(Report, frozen=True, gc=False):
     """Nothing more is shown for this subscription, which was cancelled a while ago."""
 
     subscriber: str
     subscription: str
 
 
-class Delivered(Fact, frozen=True, gc=False):
+class DeliveredReport(Report, frozen=True, gc=False):
     subscriber: str
     subscription: str
     source: str
@@ -177,7 +177,7 @@ class Delivered(Fact, frozen=True, gc=False):
     """With an order that goes on after a crash: how far it has come with this event."""
 
 
-class Missed(Fact, frozen=True, gc=False):
+class MissedReport(Report, frozen=True, gc=False):
     """A broker said that it gave up so much of a source."""
 
     subscriber: str
@@ -187,54 +187,54 @@ class Missed(Fact, frozen=True, gc=False):
     last: int
 
 
-class Stamped(Fact, frozen=True, gc=False):
+class StampedReport(Report, frozen=True, gc=False):
     """An event has its number, in a timestamp of so many entries."""
 
     entries: int
 
 
-class Entries(Fact, frozen=True, gc=False):
+class EntriesReport(Report, frozen=True, gc=False):
     """Of a subscriber with an order that begins anew after a crash: all its subscriptions in the service, by name."""
 
     subscriber: str
     entries: tuple[str, ...]
 
 
-class Broken(Fact, frozen=True, gc=False):
+class Broken(Report, frozen=True, gc=False):
     """The order of a subscriber was given up; it is subscribed to nothing until its topics change."""
 
     subscriber: str
     reason: str
 
 
-class Failed(Fact, frozen=True, gc=False):
+class FailedReport(Report, frozen=True, gc=False):
     """The scenario cannot go on."""
 
     reason: str
 
 
 AnyFact = (
-    Ready
-    | Published
+    ReadyReport
+    | PublishedReport
     | Confirmed
     | Requested
     | StepTaken
     | Accepted
     | Cancelled
     | Ended
-    | Delivered
-    | Missed
-    | Stamped
-    | Entries
+    | DeliveredReport
+    | MissedReport
+    | StampedReport
+    | EntriesReport
     | Broken
-    | Failed
+    | FailedReport
 )
 
 decode_fact = msgspec.json.Decoder(AnyFact).decode
-decode_work = msgspec.json.Decoder(Work).decode
+decode_work = msgspec.json.Decoder(ClientWork).decode
 decode_go = msgspec.json.Decoder(Go).decode
 
 
-def line_of(words: Work | Go | Fact) -> bytes:
+def line_of(words: ClientWork | Go | Report) -> bytes:
     """As it goes through a pipe."""
     return msgspec.json.encode(words) + b"\n"

@@ -19,7 +19,7 @@ from tidings.core.structures.recent_ids import RecentIds
 from tidings.scenarios.file.expand import PlannedSubscriber
 from tidings.scenarios.file.ordering import ORDERS
 from tidings.scenarios.live import facts as words
-from tidings.scenarios.live.facts import Held, SubscriberWork
+from tidings.scenarios.live.facts import KeptSubscription, SubscriberWork
 from tidings.scenarios.trace.writer import TraceWriter
 
 NEVER = 2**63 - 1
@@ -44,14 +44,14 @@ class Account:
         return self.accepted_ns != NEVER and not self.ended
 
     @property
-    def held(self) -> Held:
+    def held(self) -> KeptSubscription:
         cancelled_ns = None if self.cancelled_ns == NEVER else self.cancelled_ns
         request = self.request
         accepted = self.accepted_ns != NEVER
-        return Held(request.subscription, request.topics, request.at_ns, accepted, cancelled_ns)
+        return KeptSubscription(request.subscription, request.topics, request.at_ns, accepted, cancelled_ns)
 
 
-class Subscriber:
+class SubscriberProgress:
     """One subscriber of the plan, and how far it has come."""
 
     def __init__(self, plan: PlannedSubscriber, *, kept: bool) -> None:
@@ -118,7 +118,7 @@ class Subscriber:
         return self.plan.timeline[self.steps - 1].topics if self.steps > self.broken_after else None
 
 
-class Ledger:
+class RunLedger:
     """`keeps`: brokers keep the subscriptions of clients that are down. `resumes`: so do those who give the order."""
 
     def __init__(
@@ -130,7 +130,7 @@ class Ledger:
         resumes: bool = False,
     ) -> None:
         self.subscribers = {
-            plan.name: Subscriber(plan, kept=resumes if plan.order in ORDERS else keeps)
+            plan.name: SubscriberProgress(plan, kept=resumes if plan.order in ORDERS else keeps)
             for plan in subscribers
         }
         self.missed = 0
@@ -180,32 +180,32 @@ class Ledger:
 
     # --- What is reported
 
-    def take(self, fact: words.Fact) -> None:
+    def take(self, fact: words.Report) -> None:
         match fact:
-            case words.Delivered():
+            case words.DeliveredReport():
                 self._on_delivered(fact)
-            case words.Published():
+            case words.PublishedReport():
                 self._on_published(fact)
             case words.Confirmed(source, first, last, at_ns):
                 for sequence in range(first, last + 1):
                     self._writer.confirmed(f"{source}:{sequence}", at_ns)
                     self._unconfirmed.discard(f"{source}:{sequence}")
-            case words.Missed(first=first, last=last):
+            case words.MissedReport(first=first, last=last):
                 self.missed += last - first + 1
             case words.StepTaken(subscriber):
                 self.subscribers[subscriber].steps += 1
-            case words.Stamped(entries):
+            case words.StampedReport(entries):
                 self.stamped += 1
                 self.stamp_entries += entries
-            case words.Entries(subscriber, names):
+            case words.EntriesReport(subscriber, names):
                 self.subscribers[subscriber].entries = names
             case words.Broken(subscriber, reason):
                 self.broken.append(f"{subscriber}: {reason}")
                 known = self.subscribers[subscriber]
                 known.broken_after, known.forgotten, known.reached = known.steps, len(known.accounts), None
-            case words.Failed(reason):
+            case words.FailedReport(reason):
                 raise ScenarioError(reason)
-            case words.Ready():
+            case words.ReadyReport():
                 pass
             case _:
                 self._on_subscription(fact)
@@ -219,7 +219,7 @@ class Ledger:
                 self._on_subscription(words.Cancelled(name, subscription, at_ns))
             self._on_subscription(words.Ended(name, subscription))
 
-    def _on_published(self, fact: words.Published) -> None:
+    def _on_published(self, fact: words.PublishedReport) -> None:
         event_id = f"{fact.source}:{fact.sequence}"
         attributes: dict[str, Scalar] = {**fact.attributes}
         self._writer.published(
@@ -229,7 +229,7 @@ class Ledger:
         self._events.append((fact.topic, attributes, fact.at_ns))
         self._owed = None
 
-    def _on_subscription(self, fact: words.Fact) -> None:
+    def _on_subscription(self, fact: words.Report) -> None:
         self._owed = None
         match fact:
             case words.Requested():
@@ -261,7 +261,7 @@ class Ledger:
             plan.name, fact.subscription, fact.topics, plan.filter, plan.order, fact.at_ns
         )
 
-    def _on_delivered(self, fact: words.Delivered) -> None:
+    def _on_delivered(self, fact: words.DeliveredReport) -> None:
         subscriber = self.subscribers[fact.subscriber]
         event_id = f"{fact.source}:{fact.sequence}"
         self._note_reached(fact.subscriber, fact.reached)

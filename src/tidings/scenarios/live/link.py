@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 
 from tidings.core.client.application import Application
-from tidings.core.client.session import Session
+from tidings.core.client.session import ClientSession
 from tidings.core.errors import ConnectionFailed
 from tidings.core.events.subscription import Subscription
 from tidings.core.ordering.layout import Layout, parse_layout
@@ -32,13 +32,13 @@ ROUNDING_S = 0.002
 """Event loops count milliseconds, and may be early by one."""
 
 
-def report(fact: words.Fact) -> None:
+def report(fact: words.Report) -> None:
     """Tell the conductor, at once: a line that waits here would be lost with the process."""
     sys.stdout.buffer.write(words.line_of(fact))
     sys.stdout.buffer.flush()
 
 
-class Role:
+class ClientRole:
     """What a client does in the scenario, with the common clock once there is one."""
 
     go: Go
@@ -71,7 +71,7 @@ class Role:
         """The application asks the network for a subscription of that name."""
 
 
-class Sequencers:
+class SequencerLink:
     """The way to those who number events, and how long what they numbered is waited for."""
 
     def __init__(self, work: OrderingWork, *, all_are_there: bool) -> None:
@@ -138,10 +138,10 @@ class _Told:
 
 class LiveLink:
     def __init__(
-        self, name: str, address: Address, incarnation: int, sequencers: Sequencers | None = None
+        self, name: str, address: Address, incarnation: int, sequencers: SequencerLink | None = None
     ) -> None:
         self.name = name
-        self.roles: list[Role] = []
+        self.roles: list[ClientRole] = []
         self.sequencers = sequencers
         self._was_connected = False
         self._closing = False
@@ -157,7 +157,7 @@ class LiveLink:
         )
 
     @property
-    def session(self) -> Session:
+    def session(self) -> ClientSession:
         return self.connection.client.session
 
     def numbers(self, topic: str) -> bool:
@@ -194,7 +194,7 @@ class LiveLink:
 
     def on_fact(self, fact: object) -> None:
         if isinstance(fact, SequencersRefused) and not self._closing:
-            report(words.Failed(f"client {self.name!r}: {fact.reason}"))
+            report(words.FailedReport(f"client {self.name!r}: {fact.reason}"))
         for role in self.roles:
             role.on_fact(fact)
 
@@ -204,7 +204,7 @@ class LiveLink:
             self.session.takes_runs = self.sequencers is not None
             self.application = Application(_Told(self), self.on_fact, lingers=True)
         elif not up and self.connection.closed and not self._closing:
-            report(words.Failed(f"client {self.name!r}: {reason}"))
+            report(words.FailedReport(f"client {self.name!r}: {reason}"))
         elif not up:
             for role in self.roles:
                 role.on_connection_lost()

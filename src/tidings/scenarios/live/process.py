@@ -14,11 +14,11 @@ from tidings.drivers.processes.control import wake_when_orphaned
 from tidings.drivers.processes.stdin import stdin_lines
 from tidings.scenarios.live import facts as words
 from tidings.scenarios.live.client import LivePublisher, LiveSubscriber
-from tidings.scenarios.live.facts import Go, Work
-from tidings.scenarios.live.link import LiveLink, Role, Sequencers, report
+from tidings.scenarios.live.facts import ClientWork, Go
+from tidings.scenarios.live.link import ClientRole, LiveLink, SequencerLink, report
 
 
-def make_links(work: Work) -> list[LiveLink]:
+def make_links(work: ClientWork) -> list[LiveLink]:
     """One for each name. Subscribers first: of what is due in the same instant, asking comes before publishing."""
     places = {one.name: one.at for one in work.subscribers}
     places |= {one.plan.name: one.plan.at for one in work.publishers}
@@ -27,7 +27,7 @@ def make_links(work: Work) -> list[LiveLink]:
     for name, at in places.items():
         sequencers = None
         if work.ordering is not None:
-            sequencers = Sequencers(work.ordering, all_are_there=work.go is None)
+            sequencers = SequencerLink(work.ordering, all_are_there=work.go is None)
         links[name] = LiveLink(name, work.brokers[at], lives.get(name, 0), sequencers)
     for subscriber in work.subscribers:
         LiveSubscriber(subscriber, links[subscriber.name])
@@ -67,15 +67,15 @@ async def live(links: Sequence[LiveLink], started: asyncio.Future[Go]) -> None:
         if started.done():
             give_start(roles, started.result())
         await asyncio.gather(*(link.open() for link in links))
-        report(words.Ready())
+        report(words.ReadyReport())
         give_start(roles, await started)
         await asyncio.gather(*(role.run() for role in roles))
     except Exception as error:
-        report(words.Failed(f"a client process: {type(error).__name__}: {error}"))
+        report(words.FailedReport(f"a client process: {type(error).__name__}: {error}"))
         raise
 
 
-def give_start(roles: Sequence[Role], go: Go) -> None:
+def give_start(roles: Sequence[ClientRole], go: Go) -> None:
     for role in roles:
         role.go = go
 

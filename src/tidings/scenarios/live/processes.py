@@ -14,11 +14,11 @@ from tidings.drivers.processes.child import ChildProcess
 from tidings.drivers.processes.control import cut_line
 from tidings.drivers.processes.listening import ListeningProcess
 from tidings.drivers.processes.sequencers import SequencerProcess
-from tidings.scenarios.file.expand import Plan, PlannedFault
+from tidings.scenarios.file.expand import PlannedFault, RunPlan
 from tidings.scenarios.file.schema import CrashFault, PauseFault
 from tidings.scenarios.live import facts as words
 from tidings.scenarios.live import process as scenario_process
-from tidings.scenarios.live.facts import Work
+from tidings.scenarios.live.facts import ClientWork
 from tidings.scenarios.virtual.faults import Neighbours
 
 MAX_CLIENT_PROCESSES = 16
@@ -32,13 +32,13 @@ CreateTask = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 class ClientProcess(ChildProcess):
     """One process with some of the publishers and subscribers; what it reports goes to `take`."""
 
-    def __init__(self, name: str, take: Callable[[words.Fact], None]) -> None:
+    def __init__(self, name: str, take: Callable[[words.Report], None]) -> None:
         super().__init__(name)
         self.ready = asyncio.Event()
         self._take = take
         self._reading: asyncio.Task[None] | None = None
 
-    async def start(self, work: Work, create_task: CreateTask) -> None:
+    async def start(self, work: ClientWork, create_task: CreateTask) -> None:
         self.ready.clear()
         stdout = await self.spawn([sys.executable, "-P", "-m", scenario_process.__name__])
         self._reading = create_task(self._read(stdout))
@@ -50,7 +50,7 @@ class ClientProcess(ChildProcess):
             *lines, rest = (rest + chunk).split(b"\n")  # what kill -9 cut short stays in `rest`
             for line in lines:
                 fact = words.decode_fact(line)
-                if isinstance(fact, words.Ready):
+                if isinstance(fact, words.ReadyReport):
                     self.ready.set()
                 self._take(fact)
 
@@ -70,7 +70,7 @@ class ClientProcess(ChildProcess):
             await self.stop()
 
 
-class Member:
+class ScenarioProcess:
     """A process of the run: down while any crash lasts, standing still while any pause lasts."""
 
     def __init__(self, process: ChildProcess, create_task: CreateTask) -> None:
@@ -143,7 +143,7 @@ class Member:
             self.process.resume()
 
 
-class Stage:
+class ProcessFactory:
     """Where the processes run: all on this machine's loopback. Tests have others."""
 
     reachable = True
@@ -162,14 +162,14 @@ class Stage:
         server.tell(cut_line(peers))
 
 
-class ServerMember(Member):
+class ServerMember(ScenarioProcess):
     """A broker, or a sequencer beside one."""
 
     def __init__(
         self,
         process: BrokerProcess | SequencerProcess,
         create_task: CreateTask,
-        stage: Stage,
+        stage: ProcessFactory,
         lose_disk: Callable[[], None],
     ) -> None:
         super().__init__(process, create_task)
@@ -193,14 +193,14 @@ class ServerMember(Member):
             self._stage.cut(self.server, peers)
 
 
-class ClientMember(Member):
+class ClientMember(ScenarioProcess):
     """`work(keeps_state)` says what the process is to do from now on; `on_crash` is told when it was killed."""
 
     def __init__(
         self,
         process: ClientProcess,
         create_task: CreateTask,
-        work: Callable[[bool], Work],
+        work: Callable[[bool], ClientWork],
         clock: Callable[[], int],
         on_crash: Callable[[int], None],
     ) -> None:
@@ -226,7 +226,7 @@ class ClientMember(Member):
         self._on_crash(self._killed_ns)
 
 
-class Cast:
+class ProcessGroup:
     """All members by the nodes that they play, and the cuts between nodes.
 
     What hits a broker hits the sequencer beside it as well, and where there is an order its clients are cut off with
@@ -262,7 +262,7 @@ class Cast:
                 self._partitions.remove(planned)
                 self._cut()
 
-    def _members(self, nodes: tuple[str, ...]) -> list[Member]:
+    def _members(self, nodes: tuple[str, ...]) -> list[ScenarioProcess]:
         names = self._neighbours.with_order_nodes(nodes)
         return [self.servers[name] if name in self.servers else self.clients[name] for name in names]
 
@@ -300,7 +300,7 @@ class Cast:
         return list(dict.fromkeys(member.client for member in self.clients.values()))
 
 
-def client_groups(plan: Plan) -> list[tuple[str, ...]]:
+def client_groups(plan: RunPlan) -> list[tuple[str, ...]]:
     """Who shares a process: whoever a fault strikes has its own, the others share the rest."""
     both = [*(one.name for one in plan.subscribers), *(one.name for one in plan.publishers)]
     names = list(dict.fromkeys(both))

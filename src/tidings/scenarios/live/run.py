@@ -26,7 +26,7 @@ from tidings.drivers.address import Address
 from tidings.drivers.processes.brokers import BrokerNetwork, BrokerProcess, EpidemicNetwork, GuaranteedNetwork
 from tidings.drivers.processes.topology_file import check_size
 from tidings.drivers.sockets.guaranteed import store_path
-from tidings.scenarios.file.expand import Plan, PlannedFault, expand
+from tidings.scenarios.file.expand import PlannedFault, RunPlan, expand
 from tidings.scenarios.file.order_nodes import host_of, order_node
 from tidings.scenarios.file.schema import (
     LinkFault,
@@ -36,14 +36,14 @@ from tidings.scenarios.file.schema import (
     Scenario,
     SlowFault,
 )
-from tidings.scenarios.live.facts import Go, Interval, PublisherWork, Work
-from tidings.scenarios.live.ledger import Ledger
+from tidings.scenarios.live.facts import ClientWork, Go, Interval, PublisherWork
+from tidings.scenarios.live.ledger import RunLedger
 from tidings.scenarios.live.processes import (
-    Cast,
     ClientMember,
     ClientProcess,
+    ProcessFactory,
+    ProcessGroup,
     ServerMember,
-    Stage,
     client_groups,
     struck_nodes,
 )
@@ -70,7 +70,7 @@ Notice = Callable[[str], None]
 # --- What wall time cannot do
 
 
-def check_wall_time(plan: Plan, notice: Notice) -> None:
+def check_wall_time(plan: RunPlan, notice: Notice) -> None:
     """ScenarioError, naming the key, where the scenario asks for what only virtual time has."""
     check_available(plan)
     scenario = plan.scenario
@@ -113,14 +113,19 @@ class Conductor:
     """Starts everybody, keeps time, strikes with faults, and takes down what is reported."""
 
     def __init__(
-        self, plan: Plan, writer: TraceWriter, data: Path, progress: Progress, stage: Stage | None = None
+        self,
+        plan: RunPlan,
+        writer: TraceWriter,
+        data: Path,
+        progress: Progress,
+        stage: ProcessFactory | None = None,
     ) -> None:
         scenario = plan.scenario
         self.plan = plan
         self.writer = writer
         self.guaranteed = scenario.overlay.mode == "guaranteed"
         patient = plan.ordering is not None and not plan.ordering.buffer_events
-        self.ledger = Ledger(
+        self.ledger = RunLedger(
             writer, plan.subscribers, keeps=self.guaranteed, resumes=self.guaranteed and patient
         )
         self.duration_ns = nanoseconds(scenario.duration_s)
@@ -131,13 +136,13 @@ class Conductor:
         self._go: Go | None = None
         self._lives: dict[str, int] = {}
         self._data = data
-        self._stage = stage or Stage()
+        self._stage = stage or ProcessFactory()
         brokers = () if plan.ordering is None else plan.ordering.brokers
         addresses = self._stage.addresses([*plan.topology.brokers, *map(order_node, brokers)])
         self._network = self._make_network(addresses)
         self.ordering = self._make_ordering(addresses)
         self._tasks: asyncio.TaskGroup
-        self._cast: Cast
+        self._cast: ProcessGroup
 
     def _make_network(self, addresses: Mapping[str, Address]) -> BrokerNetwork:
         topology, overlay = self.plan.topology, self.plan.scenario.overlay
@@ -174,7 +179,7 @@ class Conductor:
             raise group.exceptions[0] from None  # the others are its consequences
         write_nodes(self.plan, self.writer)
 
-    def _make_cast(self, tasks: asyncio.TaskGroup) -> Cast:
+    def _make_cast(self, tasks: asyncio.TaskGroup) -> ProcessGroup:
         servers = {
             name: ServerMember(process, tasks.create_task, self._stage, partial(self._lose_disk, name))
             for name, process in self._network.brokers.items()
@@ -191,7 +196,7 @@ class Conductor:
             process = ClientProcess(label, self.ledger.take)
             process.prefix = self._stage.prefix(label)
             clients |= dict.fromkeys(names, self._make_member(process, names, tasks))
-        return Cast(servers, clients, Neighbours(self.plan))
+        return ProcessGroup(servers, clients, Neighbours(self.plan))
 
     def _make_member(
         self, process: ClientProcess, names: tuple[str, ...], tasks: asyncio.TaskGroup
@@ -208,7 +213,7 @@ class Conductor:
             if path.name.startswith(store):  # with its journals
                 path.unlink()
 
-    def _work_maker(self, names: tuple[str, ...]) -> Callable[[bool], Work]:
+    def _work_maker(self, names: tuple[str, ...]) -> Callable[[bool], ClientWork]:
         """What the clients of that process are to do, asked for whenever it starts."""
         chosen = frozenset(names)
         publishers = [plan for plan in self.plan.publishers if plan.name in chosen]
@@ -217,12 +222,12 @@ class Conductor:
         ]
         addresses = {name: broker.address for name, broker in self._network.brokers.items()}
 
-        def make(keeps_state: bool) -> Work:
+        def make(keeps_state: bool) -> ClientWork:
             works = tuple(
                 PublisherWork(plan, self._absences(plan.name), self._life_of(plan.name))
                 for plan in publishers
             )
-            return Work(
+            return ClientWork(
                 self.plan.scenario.seed,
                 self.duration_ns,
                 addresses,
@@ -359,7 +364,7 @@ async def status_of(broker: BrokerProcess) -> dict[str, Any]:
 
 
 async def run_live(
-    scenario: Scenario, out: Path, progress: Progress, notice: Notice, stage: Stage | None = None
+    scenario: Scenario, out: Path, progress: Progress, notice: Notice, stage: ProcessFactory | None = None
 ) -> dict[str, Any]:
     """Runs the scenario in wall time, writes `out/*.parquet` and `out/summary.json`, returns the summary."""
     plan = expand(scenario)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tidings.bus.connect import connect
 from tidings.core.errors import TidingsError
-from tidings.core.ordering.layout import Place
+from tidings.core.ordering.layout import ServerPlacement
 from tidings.drivers.address import Address
 from tidings.drivers.processes.layout_file import layout_text
 from tidings.drivers.processes.sequencers import LAYOUT_FILE, SequencerProcess
@@ -77,7 +77,7 @@ class LiveOrdering:
     def is_ready(self, statuses: Statuses) -> bool:
         return all(self._is_served(place, statuses) for place in self.layout.servers)
 
-    def _is_served(self, place: Place, statuses: Statuses) -> bool:
+    def _is_served(self, place: ServerPlacement, statuses: Statuses) -> bool:
         replicas = self._replicas(place, statuses).values()
         roles = [replica["role"] for replica in replicas]
         if not place.standby:
@@ -86,7 +86,7 @@ class LiveOrdering:
         return sorted(roles) == ["active", "standby"] and all(in_step)
 
     @staticmethod
-    def _replicas(place: Place, statuses: Statuses) -> dict[str, dict[str, Any]]:
+    def _replicas(place: ServerPlacement, statuses: Statuses) -> dict[str, dict[str, Any]]:
         return {
             name: status["servers"][place.name]
             for name, status in statuses.items()
@@ -109,7 +109,7 @@ class LiveOrdering:
             "servers": {place.name: self._server_summary(place) for place in self.layout.servers},
         }
 
-    def _server_summary(self, place: Place) -> dict[str, Any]:
+    def _server_summary(self, place: ServerPlacement) -> dict[str, Any]:
         replicas = self._replicas(place, self.statuses)
         roles = {name: str(replica["role"]) for name, replica in replicas.items()}
         return {"status": status_of(roles), "roles": roles, "numbers": None, "no_ops": None}

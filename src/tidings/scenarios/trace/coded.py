@@ -84,7 +84,7 @@ class Events:
         return few
 
 
-class Subscriptions:
+class CodedSubscriptions:
     """Rows of the table `subscribed`. Subscribers are numbered as they appear there, then as in `others`."""
 
     def __init__(
@@ -167,7 +167,7 @@ class Coded:
     def __init__(
         self,
         events: Events,
-        subscriptions: Subscriptions,
+        subscriptions: CodedSubscriptions,
         interests: Callable[[], Interests],
         deliveries: Deliveries,
         *,
@@ -193,7 +193,9 @@ class Coded:
     ) -> Self:
         """The whole trace; errors name the directory that it was read from."""
         events = Events(published)
-        subscriptions = Subscriptions(subscribed, pc.unique(delivered["subscriber"]).to_pylist(), directory)
+        subscriptions = CodedSubscriptions(
+            subscribed, pc.unique(delivered["subscriber"]).to_pylist(), directory
+        )
         return cls(
             events,
             subscriptions,
@@ -253,7 +255,7 @@ class Coded:
 
 
 def coded_deliveries(
-    events: Events, subscriptions: Subscriptions, delivered: Any, first: int = 0
+    events: Events, subscriptions: CodedSubscriptions, delivered: Any, first: int = 0
 ) -> Deliveries:
     """Rows of the table `delivered` from row `first` on."""
     subscriber = subscriptions.numbers_of(delivered["subscriber"])

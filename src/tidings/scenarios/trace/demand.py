@@ -25,7 +25,7 @@ PIECE = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class DeliveryDemand:
     """`missing` holds `subscription row * events + event`, ascending; `expected_of` is by row of `subscribed`."""
 
     expected_of: Array
@@ -40,7 +40,7 @@ class Demand:
         return self.expected - len(self.missing)
 
 
-def demand(coded: Coded, *, confirmed_only: bool = False, strict_end: bool = False) -> Demand:
+def demand(coded: Coded, *, confirmed_only: bool = False, strict_end: bool = False) -> DeliveryDemand:
     """What was owed. `confirmed_only` leaves out unconfirmed events, `strict_end` excuses nothing."""
     expected_of = np.zeros(len(coded.subscriptions), dtype=np.int64)
     parts = [np.empty(0, dtype=np.int64)]
@@ -50,7 +50,7 @@ def demand(coded: Coded, *, confirmed_only: bool = False, strict_end: bool = Fal
         _count(expected_of, piece // len(coded.events), 1)
         _count(expected_of, missing[excused] // len(coded.events), -1)
         parts.append(missing[~excused])
-    return Demand(expected_of, np.concatenate(parts))
+    return DeliveryDemand(expected_of, np.concatenate(parts))
 
 
 def _count(counts: Array, rows: Array, step: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 
-class Published(NamedTuple):
+class PublishedRow(NamedTuple):
     """One publication. `attributes` is text by name (see `model.text`), sorted by name."""
 
     event_id: str
@@ -26,7 +26,7 @@ class Published(NamedTuple):
     confirmed_ns: int | None = None
 
 
-class Subscribed(NamedTuple):
+class SubscribedRow(NamedTuple):
     """One subscription of one subscriber. The guarantees hold from `accepted_ns`, if it got there."""
 
     subscriber: str
@@ -39,7 +39,7 @@ class Subscribed(NamedTuple):
     cancelled_ns: int | None = None
 
 
-class Delivered(NamedTuple):
+class DeliveredRow(NamedTuple):
     """One notification. `position` counts those of the subscriber from 0, as its application saw them."""
 
     subscriber: str
@@ -51,7 +51,7 @@ class Delivered(NamedTuple):
     recovered_by: str | None = None
 
 
-class Traffic(NamedTuple):
+class TrafficRow(NamedTuple):
     """Messages of one kind over one directed link, summed over the run."""
 
     kind: str
@@ -71,7 +71,7 @@ class Fault(NamedTuple):
     until_ns: int | None = None
 
 
-class Node(NamedTuple):
+class NodeRow(NamedTuple):
     """One node of the network; `parent` is the broker that a client or a broker of a tree hangs on."""
 
     node: str

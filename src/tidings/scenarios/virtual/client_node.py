@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tidings.core.client.application import Application
 from tidings.core.client.reliable_session import ReliableClient
-from tidings.core.client.session import Client, Session
+from tidings.core.client.session import BestEffortClient, ClientSession
 from tidings.core.facts import (
     PublicationConfirmed,
     PublicationFailed,
@@ -24,10 +24,12 @@ IDENTITIES_PER_LIFE = 2**32
 """An ordering module takes one for each publisher and subscriber that it makes."""
 
 
-def make_client(node: SimulatedNode, at: str, incarnation: int, *, reliable: bool) -> Client | ReliableClient:
+def make_client(
+    node: SimulatedNode, at: str, incarnation: int, *, reliable: bool
+) -> BestEffortClient | ReliableClient:
     """Its application says what it is done with."""
     if not reliable:
-        return Client(node, at, incarnation=incarnation)
+        return BestEffortClient(node, at, incarnation=incarnation)
     marks = node.disk.setdefault("marks", {})
     return ReliableClient(node, at, incarnation=incarnation, acknowledges=False, marks=marks)
 
@@ -61,7 +63,7 @@ class SimulatedClient:
         patience: Patience | None = None,
     ) -> None:
         self.schedule = network.schedule
-        self.session: Session
+        self.session: ClientSession
         self.application: Application
         self.module: OrderingModule | None = None
         self.lives = 0

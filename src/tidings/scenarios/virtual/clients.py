@@ -16,7 +16,7 @@ from tidings.core.events.event import Publication, source_text
 from tidings.core.events.run import RunMaker
 from tidings.core.events.subscription import Order
 from tidings.core.facts import (
-    EventsMissed,
+    EventsGivenUp,
     Misbehaviour,
     PublicationConfirmed,
     PublicationNumbered,
@@ -24,7 +24,7 @@ from tidings.core.facts import (
 )
 from tidings.core.structures.recent_ids import RecentIds
 from tidings.scenarios.actor import NEVER, Actor, Window
-from tidings.scenarios.file.arrivals import Arrival
+from tidings.scenarios.file.arrivals import DueEvent
 from tidings.scenarios.file.expand import PlannedSubscriber
 from tidings.scenarios.file.schema import Publisher
 from tidings.scenarios.resuming_actor import ResumingActor
@@ -42,7 +42,7 @@ class SimulatedPublisher:
         self,
         client: SimulatedClient,
         plan: Publisher,
-        due: Iterator[Arrival],
+        due: Iterator[DueEvent],
         writer: TraceWriter,
         tally: Tally,
         ordering: RunOrdering | None,
@@ -60,9 +60,9 @@ class SimulatedPublisher:
         self._tally = tally
         self._ordering = ordering
         self._blocks = blocks
-        self._waiting: dict[int, Arrival] = {}
+        self._waiting: dict[int, DueEvent] = {}
         """By sequence: what the service does not have."""
-        self._calling: Arrival
+        self._calling: DueEvent
         """What is being published."""
         self._sent = 0
         """The last sequence of this life that the service has."""
@@ -78,7 +78,7 @@ class SimulatedPublisher:
         if arrival is not None:
             self._schedule.at(arrival.due_ns, self._publish, arrival)
 
-    def _publish(self, arrival: Arrival, _second: object) -> None:
+    def _publish(self, arrival: DueEvent, _second: object) -> None:
         if self._node.up and not self._node.paused:
             count = self.together()
             if count > 1 and self._ordering is None:
@@ -88,7 +88,7 @@ class SimulatedPublisher:
                     self._publish_event(arrival)
         self._schedule_next()
 
-    def _publish_run(self, arrival: Arrival, count: int) -> None:
+    def _publish_run(self, arrival: DueEvent, count: int) -> None:
         """As hosts do that gather what is published in a turn; an order gathers by itself."""
         now, topic, attributes = arrival
         session = self._client.session
@@ -101,7 +101,7 @@ class SimulatedPublisher:
         for stretch in maker.take_all():
             session.publish_stretch(stretch)
 
-    def _publish_event(self, arrival: Arrival) -> None:
+    def _publish_event(self, arrival: DueEvent) -> None:
         now, topic, attributes = arrival
         self._calling = arrival
         try:
@@ -136,7 +136,7 @@ class SimulatedPublisher:
     def _on_start(self) -> None:
         self._source = source_text(self._name, self._client.session.incarnation)
 
-    def _write(self, sequence: int, arrival: Arrival) -> None:
+    def _write(self, sequence: int, arrival: DueEvent) -> None:
         called_at, topic, attributes = arrival
         source, size_bytes = self._source, len(self._payload)
         self._writer.published(
@@ -295,7 +295,7 @@ class SimulatedSubscriber:
         elif publication.published_at >= window.accepted_at:
             tally.expected_delivered += 1
 
-    def missed(self, fact: EventsMissed) -> None:
+    def missed(self, fact: EventsGivenUp) -> None:
         """The checkers see it in the trace."""
 
     def failed(self, reason: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidings.drivers.virtual.network import SimulatedNetwork
-from tidings.scenarios.file.expand import Groups, Plan, PlannedFault
+from tidings.scenarios.file.expand import Groups, PlannedFault, RunPlan
 from tidings.scenarios.file.order_nodes import order_node
 from tidings.scenarios.file.schema import (
     CrashFault,
@@ -26,7 +26,7 @@ def nanoseconds(seconds: float) -> int:
 class Neighbours:
     """Who sits beside a broker, and is hit by what hits it, where an order makes nodes speak with others directly."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self._order_nodes: dict[str, str] = {}
         self._clients: dict[str, list[str]] = {}
         if plan.ordering is not None:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from tidings.core.client.session import Session
+from tidings.core.client.session import ClientSession
 from tidings.core.facts import Misbehaviour, PublicationConfirmed, PublicationFailed
 from tidings.core.kernel import Node
-from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.layout import Layout, ServerPlacement
 from tidings.core.ordering.no_ops import NoOpOutbox
 from tidings.core.ordering.replication.node import Sequencer, SequencerNode
-from tidings.core.ordering.replication.replica import Replica, Role, RoleChanged
+from tidings.core.ordering.replication.replica import Replica, ReplicaRole, RoleChanged
 from tidings.core.ordering.server.machine import PublishNoOps
 from tidings.core.ordering.server.server import SequencerServer
 from tidings.core.ordering.subscriber import OrderedSubscriber, Patience
@@ -30,7 +30,7 @@ MAX_NOTED = 100
 def make_layout(planned: PlannedOrdering) -> Layout:
     return Layout(
         [
-            Place(
+            ServerPlacement(
                 server.broker,
                 server.topics,
                 node=order_node(server.broker),
@@ -98,20 +98,20 @@ class RunOrdering:
                 topics = ", ".join(map(self.layout.entry, sorted(known)))
                 yield f"server {place.name} believes that {subscriber.identity[0]} has {topics}"
 
-    def _replicas(self, place: Place) -> dict[str, Replica]:
+    def _replicas(self, place: ServerPlacement) -> dict[str, Replica]:
         return {
             node.name: node.sequencer.replicas[place.name]
             for node in self.nodes
             if place.name in node.sequencer.replicas
         }
 
-    def _active_server(self, place: Place) -> SequencerServer | None:
+    def _active_server(self, place: ServerPlacement) -> SequencerServer | None:
         for replica in self._replicas(place).values():
-            if replica.role is Role.ACTIVE and replica.machine is not None:
+            if replica.role is ReplicaRole.ACTIVE and replica.machine is not None:
                 return replica.machine.server
         return None
 
-    def _server_summary(self, place: Place) -> dict[str, Any]:
+    def _server_summary(self, place: ServerPlacement) -> dict[str, Any]:
         roles = {name: str(replica.role) for name, replica in self._replicas(place).items()}
         server = self._active_server(place)
         numbers = None if server is None else sum(server.clock[rank] for rank in server.own)
@@ -126,10 +126,10 @@ class RunOrdering:
 
 def status_of(roles: dict[str, str]) -> str:
     """Of a server with replicas in these roles: active, lost for good, or waiting for somebody."""
-    for status in (Role.ACTIVE, Role.LOST):
+    for status in (ReplicaRole.ACTIVE, ReplicaRole.LOST):
         if status in roles.values():
             return str(status)
-    return str(Role.WAITING)
+    return str(ReplicaRole.WAITING)
 
 
 class SimulatedSequencer:
@@ -140,7 +140,7 @@ class SimulatedSequencer:
     ) -> None:
         self.name = order_node(broker)
         self.sequencer: Sequencer
-        self._session: Session
+        self._session: ClientSession
         self._broker = broker
         self._ordering = ordering
         self._reliable = reliable

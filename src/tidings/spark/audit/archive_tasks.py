@@ -17,7 +17,7 @@ import numpy as np
 from tidings.core.events.event import source_text
 from tidings.scenarios.trace.checkers.once import EXACTLY_ONCE
 from tidings.scenarios.trace.checkers.per_source import FIFO
-from tidings.scenarios.trace.checkers.total import TOTAL_ORDER, Shown, components, find_inversions
+from tidings.scenarios.trace.checkers.total import TOTAL_ORDER, ShownRows, components, find_inversions
 from tidings.scenarios.trace.coded import Array, Mask, highest_before, segment_starts
 from tidings.scenarios.trace.verdict import Case, Found, Witness, first_cases
 from tidings.spark.audit.stages import Piece
@@ -45,7 +45,7 @@ ROW = np.dtype(
 NUMBERED_ROW = np.dtype([("archive", "<i4"), ("offset", "<i8"), ("event", "<i4")])
 
 
-class Part(msgspec.Struct):
+class ArchivePart(msgspec.Struct):
     """Rows of one read: sources and topics are numbers in these lists."""
 
     sources: list[str]
@@ -97,7 +97,7 @@ def _by_source(job: ArchiveJob, index: int, batch: Any) -> Iterator[Piece]:
         rows[name] = batch.column(name).to_numpy(zero_copy_only=False)
     rows["ordered"] = batch.column("order").is_valid().to_numpy(zero_copy_only=False)
     for number in np.unique(desk).tolist():
-        part = Part(names, topic.dictionary.to_pylist(), rows[desk == number].tobytes())
+        part = ArchivePart(names, topic.dictionary.to_pylist(), rows[desk == number].tobytes())
         place = index * _PLACES + int(rows["offset"][0])
         yield Piece(number, place, "", msgspec.msgpack.encode(part))
 
@@ -109,7 +109,7 @@ class _Sources:
         names: dict[str, int] = {}
         topics: dict[str, int] = {}
         parts: list[Any] = [np.empty(0, ROW)]
-        for part in decoded(pieces, Part):
+        for part in decoded(pieces, ArchivePart):
             rows = np.frombuffer(part.rows, ROW).copy()
             rows["source"] = _renumbered(names, part.sources)[rows["source"]]
             rows["topic"] = _renumbered(topics, part.topics)[rows["topic"]]
@@ -203,7 +203,7 @@ def _key(rows: Any, place: int) -> tuple[int, ...]:
 class _EventNames:
     """Names of events by number, read from an archive: only witnesses need any."""
 
-    def __init__(self, job: ArchiveJob, shown: Shown) -> None:
+    def __init__(self, job: ArchiveJob, shown: ShownRows) -> None:
         self._job = job
         self._shown = shown
 
@@ -229,6 +229,6 @@ def check_order(job: ArchiveJob, desk: int, pieces: list[Piece]) -> Iterator[Pie
     same = archive[1:] == archive[:-1]
     component = components((event[:-1][same], event[1:][same]), size)[event]
     kept = component >= 0
-    shown = Shown(component[kept], archive[kept], event[kept], offset[kept])
+    shown = ShownRows(component[kept], archive[kept], event[kept], offset[kept])
     found = find_inversions(_EventNames(job, shown), job.directories, shown)
     yield Piece(job.checks.index(TOTAL_ORDER), desk, FOUND, msgspec.msgpack.encode(found))

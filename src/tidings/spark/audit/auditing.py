@@ -33,7 +33,7 @@ from tidings.spark.audit.tasks import (
     EDGES,
     FOUND,
     PUBLICATIONS,
-    Counted,
+    ChunkCounts,
     Publications,
     check_bucket,
     code,
@@ -41,7 +41,7 @@ from tidings.spark.audit.tasks import (
     decoded,
     look_at_publications,
 )
-from tidings.spark.audit.trace import Job
+from tidings.spark.audit.trace import AuditJob
 from tidings.spark.audit.traffic import TrafficSums, crashed_nodes, sum_traffic
 
 MAX_BUCKETS = 50_000
@@ -50,7 +50,7 @@ PUBLISHED_PER_ROW = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class AuditSizes:
     """Rows of `delivered` in a chunk, at least; in a bucket; and up to which quantiles of latency are exact."""
 
     chunk_rows: int = 2_000_000
@@ -59,7 +59,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AuditRequest:
     """What to check: the named guarantees, or what was asked for and `mode` promises."""
 
     guarantees: tuple[str, ...] = ()
@@ -85,8 +85,8 @@ class Audited(msgspec.Struct, frozen=True):
 def audit_trace(
     stages: Stages,
     directory: Path,
-    request: Request = Request(),  # noqa: B008 - it is frozen
-    sizes: Sizes = Sizes(),  # noqa: B008
+    request: AuditRequest = AuditRequest(),  # noqa: B008 - it is frozen
+    sizes: AuditSizes = AuditSizes(),  # noqa: B008
     progress: Progress = lambda share: None,
 ) -> Audited:
     """TraceError or PipelineError if there is no trace that can be audited."""
@@ -95,7 +95,7 @@ def audit_trace(
 
 class _Audit:
     def __init__(
-        self, stages: Stages, directory: Path, request: Request, sizes: Sizes, progress: Progress
+        self, stages: Stages, directory: Path, request: AuditRequest, sizes: AuditSizes, progress: Progress
     ) -> None:
         files = trace_files(directory)
         self._directory = str(directory)
@@ -105,7 +105,7 @@ class _Audit:
         self._progress = progress
         # For each chunk, ids are looked up in a table of all publications, which is made anew.
         chunk_rows = max(sizes.chunk_rows, files.published // PUBLISHED_PER_ROW)
-        self._job = Job(files, exact=files.rows <= sizes.exact_rows, batch_rows=chunk_rows)
+        self._job = AuditJob(files, exact=files.rows <= sizes.exact_rows, batch_rows=chunk_rows)
         self._chunks = chunks(files.delivered, chunk_rows)
 
     def run(self) -> Audited:
@@ -151,7 +151,7 @@ class _Audit:
         items = [_Item(None, crashed_nodes(self._job.files)), *(_Item(chunk) for chunk in self._chunks)]
         stage = self._stages.map(partial(_first_look, self._job), items)
         pieces = stage.collect(_share(self._progress, 0.0, 0.1))
-        counted: list[Counted] = decoded((piece for piece in pieces if piece.tag == COUNTED), Counted)
+        counted: list[ChunkCounts] = decoded((piece for piece in pieces if piece.tag == COUNTED), ChunkCounts)
         publications: Publications
         (publications,) = decoded((piece for piece in pieces if piece.tag == PUBLICATIONS), Publications)
         others = sorted(_first_rows(counted).items(), key=lambda item: item[1])
@@ -212,7 +212,7 @@ class _Item:
     crashed: frozenset[str] = frozenset()
 
 
-def _first_look(job: Job, item: _Item) -> Iterator[Piece]:
+def _first_look(job: AuditJob, item: _Item) -> Iterator[Piece]:
     if item.chunk is None:
         return look_at_publications(job, item.crashed)
     return count(job, item.chunk)
@@ -227,7 +227,7 @@ def _found_by(pieces: Sequence[Piece], index: int) -> list[Found]:
     return decoded((piece for piece in pieces if piece.tag == FOUND and piece.desk == index), Found)
 
 
-def _first_rows(counted: Sequence[Counted]) -> dict[str, int]:
+def _first_rows(counted: Sequence[ChunkCounts]) -> dict[str, int]:
     """The subscribers that subscribed nothing, with the first row of each."""
     first: dict[str, int] = {}
     for part in counted:
@@ -253,4 +253,4 @@ def _share(progress: Progress, low: float, high: float) -> Progress:
     return lambda share: progress(low + (high - low) * share)
 
 
-__all__ = ["Audited", "Check", "Request", "Sizes", "audit_trace", "buckets"]
+__all__ = ["AuditRequest", "AuditSizes", "Audited", "Check", "audit_trace", "buckets"]

@@ -23,7 +23,7 @@ PUBLISHED, DELIVERED = "published", "delivered"
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class RowGroups:
     """Row groups of one file, from row `first` of the whole table on."""
 
     path: str
@@ -32,7 +32,7 @@ class Groups:
     rows: int
 
 
-Chunk = tuple[Groups, ...]
+Chunk = tuple[RowGroups, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class TraceFiles:
     stamp: str
     published: int
     """Rows of that table."""
-    delivered: tuple[Groups, ...]
+    delivered: tuple[RowGroups, ...]
 
     @property
     def rows(self) -> int:
@@ -55,7 +55,7 @@ def trace_files(directory: Path) -> TraceFiles:
     if not directory.is_dir():
         raise TraceError(f"there is no trace directory {directory}")
     stamps = []
-    groups: dict[str, tuple[Groups, ...]] = {}
+    groups: dict[str, tuple[RowGroups, ...]] = {}
     for name in TABLES:
         dataset = _dataset(directory, name)
         stamps += [
@@ -85,19 +85,19 @@ def _dataset(directory: Path, name: str) -> Any:
     return dataset
 
 
-def _groups(files: Sequence[str]) -> Iterator[Groups]:
+def _groups(files: Sequence[str]) -> Iterator[RowGroups]:
     first = 0
     for path in files:
         metadata = pq.read_metadata(path)
         for group in range(metadata.num_row_groups):
             rows = metadata.row_group(group).num_rows
-            yield Groups(str(Path(path).resolve()), (group,), first, rows)
+            yield RowGroups(str(Path(path).resolve()), (group,), first, rows)
             first += rows
 
 
-def chunks(groups: Sequence[Groups], rows: int) -> list[Chunk]:
+def chunks(groups: Sequence[RowGroups], rows: int) -> list[Chunk]:
     """The groups in their order, in chunks of about this many rows; at least one chunk."""
-    found: list[list[Groups]] = [[]]
+    found: list[list[RowGroups]] = [[]]
     size = 0
     for group in groups:
         if size + group.rows > rows and found[-1]:
@@ -108,13 +108,15 @@ def chunks(groups: Sequence[Groups], rows: int) -> list[Chunk]:
     return [_joined(parts) for parts in found]
 
 
-def _joined(groups: Sequence[Groups]) -> Chunk:
+def _joined(groups: Sequence[RowGroups]) -> Chunk:
     """Neighbours in a file as one."""
-    joined: list[Groups] = []
+    joined: list[RowGroups] = []
     for group in groups:
         if joined and joined[-1].path == group.path:
             before = joined.pop()
-            group = Groups(group.path, before.groups + group.groups, before.first, before.rows + group.rows)
+            group = RowGroups(
+                group.path, before.groups + group.groups, before.first, before.rows + group.rows
+            )
         joined.append(group)
     return tuple(joined)
 

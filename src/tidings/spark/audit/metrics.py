@@ -18,7 +18,7 @@ from tidings.scenarios.trace.metrics import Latency, Metrics
 from tidings.spark.audit.stages import Piece
 
 if TYPE_CHECKING:
-    from tidings.spark.audit.trace import Job
+    from tidings.spark.audit.trace import AuditJob
 
 METRICS = "metrics"
 TIME_BINS = 200
@@ -81,7 +81,7 @@ class Quantities(msgspec.Struct, frozen=True):
         return np.frombuffer(self.subscriber_rows, SUBSCRIBER)
 
 
-def bucket_metrics(job: Job, bucket: int, coded: Coded) -> Iterator[Piece]:
+def bucket_metrics(job: AuditJob, bucket: int, coded: Coded) -> Iterator[Piece]:
     owed = demand(coded, strict_end=True)
     known = np.flatnonzero(coded.event >= 0)
     latency = coded.at[known] - coded.events.at[coded.event[known]]
@@ -119,7 +119,7 @@ def rounded(values: Array) -> Array:
 
 
 def _subscribers(
-    job: Job, bucket: int, coded: Coded, expected_of: Array, missing: Array, known: Array, latency: Array
+    job: AuditJob, bucket: int, coded: Coded, expected_of: Array, missing: Array, known: Array, latency: Array
 ) -> npt.NDArray[np.void]:
     first = job.bounds[bucket]
     end = len(coded.subscriptions.subscriber_names)

@@ -22,13 +22,13 @@ from tidings.scenarios.trace.checkers.gaps import (
     got_in_time,
     missing_of_equals,
 )
-from tidings.scenarios.trace.checkers.total import Shown, SmallEdges, components, find_inversions, shown
+from tidings.scenarios.trace.checkers.total import ShownRows, SmallEdges, components, find_inversions, shown
 from tidings.scenarios.trace.coded import Array, Coded, Deliveries, segment_starts
 from tidings.scenarios.trace.verdict import Found
 from tidings.spark.audit.checks import Check
 from tidings.spark.audit.stages import Piece
 from tidings.spark.audit.tasks import EDGE, FOUND
-from tidings.spark.audit.trace import Job, bucket_coded, packed, unpacked
+from tidings.spark.audit.trace import AuditJob, bucket_coded, packed, unpacked
 
 ON_CYCLES, SHOWN, SEEN, MISSING, GOT = "on cycles", "shown", "seen", "missing", "got"
 COMPONENT = np.dtype([("event", "<i8"), ("component", "<i8")])
@@ -39,7 +39,7 @@ SEEN_ROW = np.dtype(
 KEYED = np.dtype([("key", "<i8"), ("row", "<i4")])
 
 
-def find_cycles(job: Job, index: int, pieces: list[Piece]) -> Iterator[Piece]:
+def find_cycles(job: AuditJob, index: int, pieces: list[Piece]) -> Iterator[Piece]:
     """The events that are not alone in their component, of the edges of check `index`."""
     events = job.knowledge.events
     before, after = _all_edges(pieces)
@@ -82,7 +82,7 @@ class Second:
         return found
 
 
-def gather(job: Job, second: Second, bucket: int, pieces: list[Piece]) -> Iterator[Piece]:
+def gather(job: AuditJob, second: Second, bucket: int, pieces: list[Piece]) -> Iterator[Piece]:
     """What each desk needs of a bucket."""
     coded = bucket_coded(job, bucket, pieces)
     for index in dict.fromkeys(second.desks):
@@ -122,7 +122,7 @@ def _seen(coded: Coded, check: Check, component_of: Array) -> bytes:
     return packed(SEEN_ROW, *columns)
 
 
-def decide(job: Job, second: Second, desk: int, pieces: list[Piece]) -> Iterator[Piece]:
+def decide(job: AuditJob, second: Second, desk: int, pieces: list[Piece]) -> Iterator[Piece]:
     """What a desk finds in what it got from all buckets."""
     index = second.desks[desk]
     guarantee = job.checks[index].guarantee
@@ -137,11 +137,11 @@ def decide(job: Job, second: Second, desk: int, pieces: list[Piece]) -> Iterator
         found = _find_late(job, numbers, pieces)
     else:
         names = known.subscriptions.subscriber_names
-        found = find_inversions(known.events, names, Shown(*unpacked(SHOWN_ROW, pieces)))
+        found = find_inversions(known.events, names, ShownRows(*unpacked(SHOWN_ROW, pieces)))
     yield Piece(index, desk, FOUND, msgspec.msgpack.encode(found))
 
 
-def _find_late(job: Job, numbers: Array, pieces: list[Piece]) -> Found:
+def _find_late(job: AuditJob, numbers: Array, pieces: list[Piece]) -> Found:
     known = job.knowledge
     subscriber, event, position, at, ordered = unpacked(SEEN_ROW, pieces)
     count = len(subscriber)

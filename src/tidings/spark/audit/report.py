@@ -14,7 +14,7 @@ from tidings.scenarios.trace.verdict import Verdict
 from tidings.spark.audit.archive import ArchivesAudited
 from tidings.spark.audit.auditing import Audited
 from tidings.spark.audit.plots import draw
-from tidings.spark.audit.run import Report
+from tidings.spark.audit.run import AuditReport
 
 MAX_PLOTTED = 10
 """Traces that get plots; of the others there are the tables."""
@@ -52,7 +52,7 @@ LATENCY = pa.schema(
 )
 
 
-def write_report(report: Report, out: Path) -> None:
+def write_report(report: AuditReport, out: Path) -> None:
     """Tables, plots and `report.md` into `out`, which is made if need be."""
     out.mkdir(parents=True, exist_ok=True)
     verdicts = list(_verdicts(report))
@@ -77,7 +77,7 @@ def write_report(report: Report, out: Path) -> None:
     (out / "report.md").write_text(page(report, plots), encoding="utf-8")
 
 
-def _verdicts(report: Report) -> Iterator[tuple[str, Verdict]]:
+def _verdicts(report: AuditReport) -> Iterator[tuple[str, Verdict]]:
     for trace in report.traces:
         yield from ((trace.directory, verdict) for verdict in trace.verdicts)
     if report.archives is not None:
@@ -112,7 +112,7 @@ def latency_table(trace: Audited) -> Any:
     return pa.Table.from_arrays(columns, schema=LATENCY)
 
 
-def page(report: Report, plots: dict[int, list[str]]) -> str:
+def page(report: AuditReport, plots: dict[int, list[str]]) -> str:
     lines = ["# Audit", "", "Everything holds." if report.holds else "**Not everything holds.**", ""]
     for number, trace in enumerate(report.traces, 1):
         lines += [

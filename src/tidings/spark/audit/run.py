@@ -16,7 +16,7 @@ import msgspec
 from tidings.core.errors import PipelineError
 from tidings.scenarios.trace.tables import TABLES
 from tidings.spark.audit.archive import ArchivesAudited, audit_archives, check_named
-from tidings.spark.audit.auditing import Audited, Request, Sizes, audit_trace
+from tidings.spark.audit.auditing import Audited, AuditRequest, AuditSizes, audit_trace
 from tidings.spark.audit.checks import known_guarantee
 from tidings.spark.audit.files import trace_files
 from tidings.spark.audit.on_spark import spark_stages
@@ -28,7 +28,7 @@ SMALL_ROWS = 1_000_000
 """Deliveries of a trace that one task looks at as a whole."""
 
 
-class Report(msgspec.Struct, frozen=True):
+class AuditReport(msgspec.Struct, frozen=True):
     traces: list[Audited]
     archives: ArchivesAudited | None
 
@@ -39,12 +39,12 @@ class Report(msgspec.Struct, frozen=True):
 
 def audit(
     paths: Sequence[Path],
-    request: Request,
+    request: AuditRequest,
     *,
     master: str | None = None,
     here: bool = False,
     progress: Progress = lambda share: None,
-) -> Report:
+) -> AuditReport:
     """TraceError, ArchiveError or PipelineError, in one line, for what cannot be audited."""
     for name in request.guarantees:
         known_guarantee(name)
@@ -60,7 +60,7 @@ def audit(
         if archives:
             rest = _part(progress, 1 - share, 1.0)
             checked = audit_archives(stages, archives, request.guarantees, rest)
-    return Report([audited[path] for path in traces], checked)
+    return AuditReport([audited[path] for path in traces], checked)
 
 
 def _is_archive(path: Path) -> bool:
@@ -86,7 +86,7 @@ def _stages(master: str | None, *, here: bool) -> Iterator[Stages]:
 
 
 def _audit_traces(
-    stages: Stages, sizes: dict[Path, int], request: Request, progress: Progress
+    stages: Stages, sizes: dict[Path, int], request: AuditRequest, progress: Progress
 ) -> dict[Path, Audited]:
     small = [path for path, rows in sizes.items() if rows <= SMALL_ROWS]
     total = max(sum(sizes.values()), 1)
@@ -107,10 +107,10 @@ def _audit_traces(
     return audited
 
 
-def audit_small(request: Request, item: tuple[int, Path]) -> Iterator[Piece]:
+def audit_small(request: AuditRequest, item: tuple[int, Path]) -> Iterator[Piece]:
     """A whole trace in one task."""
     number, path = item
-    found = audit_trace(cast("Stages", HereStages()), path, request, Sizes())
+    found = audit_trace(cast("Stages", HereStages()), path, request, AuditSizes())
     yield Piece(0, number, "audited", msgspec.msgpack.encode(found))
 
 

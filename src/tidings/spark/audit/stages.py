@@ -41,18 +41,18 @@ Run = Callable[[Any], Iterable[Piece]]
 Reduce = Callable[[int, list[Piece]], Iterable[Piece]]
 
 
-class Stage(Protocol):
+class AuditStage(Protocol):
     """Pieces that are still to be made."""
 
-    def to_desks(self, desks: int, reduce: Reduce) -> Stage:
+    def to_desks(self, desks: int, reduce: Reduce) -> AuditStage:
         """All pieces go to their desks, each of which gets them in the order of `place`."""
         ...
 
-    def tagged(self, *tags: str) -> Stage:
+    def tagged(self, *tags: str) -> AuditStage:
         """Only these, and what went wrong."""
         ...
 
-    def kept(self) -> Stage:
+    def kept(self) -> AuditStage:
         """The same, made once however often it is used."""
         ...
 
@@ -62,7 +62,7 @@ class Stage(Protocol):
 
 
 class Stages(Protocol):
-    def map(self, run: Run, items: Sequence[Any]) -> Stage: ...
+    def map(self, run: Run, items: Sequence[Any]) -> AuditStage: ...
 
 
 def checked(run: Run) -> Run:

@@ -19,14 +19,14 @@ from tidings.spark.audit.checks import Check
 from tidings.spark.audit.files import Chunk, read_chunk
 from tidings.spark.audit.metrics import bucket_metrics
 from tidings.spark.audit.stages import Piece
-from tidings.spark.audit.trace import ROW, Job, bucket_coded, packed
+from tidings.spark.audit.trace import ROW, AuditJob, bucket_coded, packed
 
 COUNTED, PUBLICATIONS, FOUND, EDGES = "counted", "publications", "found", "edges"
 DELIVERED_COLUMNS = ("subscriber", "subscription", "position", "event_id", "at_ns", "out_of_order")
 EDGE = np.dtype([("before", "<i4"), ("after", "<i4")])
 
 
-class Counted(msgspec.Struct):
+class ChunkCounts(msgspec.Struct):
     """The subscribers of a chunk: those with subscriptions by number, others by name with their first row."""
 
     deliveries: dict[int, int]
@@ -42,10 +42,10 @@ class Publications(msgspec.Struct):
     killed: bool
 
 
-def count(job: Job, chunk: Chunk) -> Iterator[Piece]:
+def count(job: AuditJob, chunk: Chunk) -> Iterator[Piece]:
     """How many deliveries each subscriber has."""
     subscriptions = job.knowledge.subscriptions
-    counted = Counted({}, {}, None)
+    counted = ChunkCounts({}, {}, None)
     for first, table in read_chunk(chunk, ("subscriber", "at_ns"), job.batch_rows):
         encoded = table["subscriber"].combine_chunks().dictionary_encode()
         codes = encoded.indices.to_numpy()
@@ -67,14 +67,14 @@ def count(job: Job, chunk: Chunk) -> Iterator[Piece]:
     yield Piece(0, chunk[0].first if chunk else 0, COUNTED, msgspec.msgpack.encode(counted))
 
 
-def look_at_publications(job: Job, crashed: frozenset[str]) -> Iterator[Piece]:
+def look_at_publications(job: AuditJob, crashed: frozenset[str]) -> Iterator[Piece]:
     known = job.knowledge
     wrong = find_wrong_publications(known.published, known.events)
     killed = not crashed.isdisjoint(known.events.source_names)
     yield Piece(0, 0, PUBLICATIONS, msgspec.msgpack.encode(Publications(len(known.events), wrong, killed)))
 
 
-def code(job: Job, chunk: Chunk) -> Iterator[Piece]:
+def code(job: AuditJob, chunk: Chunk) -> Iterator[Piece]:
     """The deliveries of a chunk as numbers, each to the desk of its subscriber's bucket."""
     known = job.knowledge
     if not chunk or chunk[0].first == 0:  # a bucket without deliveries is to be checked as well
@@ -93,7 +93,7 @@ def code(job: Job, chunk: Chunk) -> Iterator[Piece]:
                 yield Piece(desk, first, "", rows[start:end].tobytes())
 
 
-def check_bucket(job: Job, bucket: int, pieces: list[Piece]) -> Iterator[Piece]:
+def check_bucket(job: AuditJob, bucket: int, pieces: list[Piece]) -> Iterator[Piece]:
     """What each check finds among the subscribers of a bucket; for an order across subscribers, its edges."""
     coded = bucket_coded(job, bucket, pieces)
     for index, check in enumerate(job.checks):

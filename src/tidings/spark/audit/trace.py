@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidings.core.errors import TraceError
-from tidings.scenarios.trace.coded import Array, Coded, Deliveries, Events, Mask, Subscriptions
+from tidings.scenarios.trace.coded import Array, Coded, CodedSubscriptions, Deliveries, Events, Mask
 from tidings.scenarios.trace.interests import Interests
 from tidings.spark.audit.checks import Check
 from tidings.spark.audit.files import TraceFiles, event_id_at, read_table
@@ -36,7 +36,7 @@ Structured = npt.NDArray[np.void]
 
 
 @dataclass(frozen=True)
-class Job:
+class AuditJob:
     """What all tasks of an audit are told. `bounds` is the first subscriber of each bucket."""
 
     files: TraceFiles
@@ -58,7 +58,7 @@ class Knowledge:
     def __init__(self, files: TraceFiles, others: Sequence[str]) -> None:
         self.files = files
         self.subscribed = read_table(files, "subscribed")
-        self.subscriptions = Subscriptions(self.subscribed, others, files.directory)
+        self.subscriptions = CodedSubscriptions(self.subscribed, others, files.directory)
 
     @cached_property
     def published(self) -> Any:
@@ -93,7 +93,7 @@ def bucket_rows(pieces: Sequence[Piece]) -> Deliveries:
     return Deliveries(**columns, out_of_order=rows["out_of_order"].copy())
 
 
-def bucket_coded(job: Job, bucket: int, pieces: Sequence[Piece]) -> Coded:
+def bucket_coded(job: AuditJob, bucket: int, pieces: Sequence[Piece]) -> Coded:
     """The part of the trace that is about the subscribers of a bucket."""
     known = job.knowledge
     bounds = (*job.bounds, MAX_NUMBER)

@@ -114,7 +114,7 @@ def _headers(borders: pa.Array, names: pa.Array, texts: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(borders, entries, type=HEADERS)
 
 
-class Selection:
+class RowSelection:
     """Which rows are wanted: by topic (None: all), and by a filter of ours over the typed attributes."""
 
     def __init__(self, topics: tuple[TopicPattern, ...] | None, where: str | None) -> None:

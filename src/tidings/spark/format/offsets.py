@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidings.core.errors import ConnectionFailed, PipelineError
 from tidings.spark.format.options import EARLIEST, LATEST, Location, Offsets, SourceOptions
-from tidings.spark.format.waiting import Patience
+from tidings.spark.format.waiting import RetryBudget
 
 log = logging.getLogger("tidings.spark")
 
@@ -26,19 +26,19 @@ Position = dict[str, int]
 """The next offset of each archive, by its id, sorted: Spark compares positions as texts."""
 
 
-class Bounds(Protocol):
+class OffsetBounds(Protocol):
     @property
     def first(self) -> int: ...
     @property
     def end(self) -> int: ...
 
 
-class Reader(Protocol):
+class OffsetReader(Protocol):
     """What is read here, of a directory or of a broker."""
 
     @property
     def id(self) -> str: ...
-    def bounds(self) -> Bounds: ...
+    def bounds(self) -> OffsetBounds: ...
     def read(
         self, start: int, stop: int, *, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]: ...
@@ -47,13 +47,13 @@ class Reader(Protocol):
 
 
 @contextmanager
-def opened(location: Location, timeout_s: float) -> Iterator[Reader]:
+def opened(location: Location, timeout_s: float) -> Iterator[OffsetReader]:
     """The archive there, until the end of the block."""
     with ExitStack() as stack:
         yield _enter(location, timeout_s, stack)
 
 
-def _enter(location: Location, timeout_s: float, stack: ExitStack) -> Reader:
+def _enter(location: Location, timeout_s: float, stack: ExitStack) -> OffsetReader:
     reader: Any
     if location.remote:
         from tidings.drivers.sockets.archive_client import RemoteArchive
@@ -76,7 +76,7 @@ class Archives:
     """All archives of a source, open."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self.readers: dict[str, Reader] = {}
+        self.readers: dict[str, OffsetReader] = {}
         self.locations: dict[str, Location] = {}
         with ExitStack() as stack:
             for location in options.locations:
@@ -93,7 +93,7 @@ class Archives:
     def close(self) -> None:
         self._stack.close()
 
-    def bounds(self) -> dict[str, Bounds]:
+    def bounds(self) -> dict[str, OffsetBounds]:
         return {archive: self.readers[archive].bounds() for archive in sorted(self.readers)}
 
     def named(self, archive: str) -> str:
@@ -111,7 +111,7 @@ class Archives:
             if archive not in offsets:
                 raise PipelineError(f"{what} has no offset for {self.named(archive)}; {advice}")
 
-    def at(self, offsets: Offsets, bounds: Mapping[str, Bounds], option: str) -> Position:
+    def at(self, offsets: Offsets, bounds: Mapping[str, OffsetBounds], option: str) -> Position:
         """What an option means now. An offset beyond the end is an error; one that is trimmed is not, here."""
         if not isinstance(offsets, int):
             self.check_known(offsets, f"option {option}", "write one offset for each archive's id")
@@ -122,14 +122,14 @@ class Archives:
         self.check_not_ahead(position, bounds, f"option {option}")
         return position
 
-    def at_instant(self, published_ns: int, bounds: Mapping[str, Bounds]) -> Position:
+    def at_instant(self, published_ns: int, bounds: Mapping[str, OffsetBounds]) -> Position:
         """The first offsets that were published then or later."""
         return {
             archive: min(max(self.readers[archive].offset_at(published_ns), has.first), has.end)
             for archive, has in bounds.items()
         }
 
-    def check_not_ahead(self, position: Position, bounds: Mapping[str, Bounds], what: str) -> None:
+    def check_not_ahead(self, position: Position, bounds: Mapping[str, OffsetBounds], what: str) -> None:
         for archive, offset in position.items():
             if offset > bounds[archive].end:
                 raise PipelineError(
@@ -148,7 +148,7 @@ class Archives:
         self,
         start: Position,
         end: Position,
-        bounds: Mapping[str, Bounds],
+        bounds: Mapping[str, OffsetBounds],
         options: SourceOptions,
         *,
         told: bool = True,
@@ -167,7 +167,7 @@ class Archives:
         return found
 
 
-class Connection:
+class ArchiveConnection:
     """To the archives, for the driver's questions: opened when something is asked, and again when a connection is lost.
 
     A broker that was there is waited for. One that is not known to have been is likelier a wrong address, and is
@@ -182,7 +182,7 @@ class Connection:
 
     def ask(self, question: Callable[[Archives], Answer], *, known: bool = False) -> Answer:
         """`known`: whoever asks has a position, which is from there."""
-        patience = Patience(self._options.timeout_s, self._advice)
+        patience = RetryBudget(self._options.timeout_s, self._advice)
         while True:
             try:
                 if self._opened is None:

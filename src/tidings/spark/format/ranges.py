@@ -11,11 +11,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from tidings.core.errors import ArchiveTrimmed, ConnectionFailed, PipelineError
-from tidings.spark.format.columns import Selection, spark_batch
-from tidings.spark.format.offsets import Archives, Position, Reader, log, lost, opened
+from tidings.spark.format.columns import RowSelection, spark_batch
+from tidings.spark.format.offsets import Archives, OffsetReader, Position, log, lost, opened
 from tidings.spark.format.options import SourceOptions
 from tidings.spark.format.telling import told_plainly
-from tidings.spark.format.waiting import Patience
+from tidings.spark.format.waiting import RetryBudget
 
 ROWS_PER_TASK = 500_000
 """Not many more: a task that fails is repeated as a whole."""
@@ -72,7 +72,7 @@ def _snapped(offset: int, reach: float, borders: Sequence[int]) -> int:
     return min(near, key=lambda border: abs(border - offset), default=offset)
 
 
-def _borders(reader: Reader) -> list[int]:
+def _borders(reader: OffsetReader) -> list[int]:
     """Where segments begin; a broker does not tell."""
     segments = getattr(reader, "segments", None)
     return sorted(segment.first for segment in segments()) if segments is not None else []
@@ -82,16 +82,16 @@ def read_range(options: SourceOptions, wanted: InputPartition, advice: str) -> I
     """The rows of one range, in a worker."""
     if not isinstance(wanted, ArchiveRange):
         return  # Spark's own, where a plan has no ranges at all
-    selection = Selection(options.topics, options.where)
+    selection = RowSelection(options.topics, options.where)
     with told_plainly():
-        for batch in _batches(options, wanted, selection.columns, Patience(options.timeout_s, advice)):
+        for batch in _batches(options, wanted, selection.columns, RetryBudget(options.timeout_s, advice)):
             selected = selection(batch)
             if selected.num_rows:
                 yield spark_batch(selected, wanted.index, headers=options.include_headers)
 
 
 def _batches(
-    options: SourceOptions, wanted: ArchiveRange, columns: Sequence[str], patience: Patience
+    options: SourceOptions, wanted: ArchiveRange, columns: Sequence[str], patience: RetryBudget
 ) -> Iterator[pa.RecordBatch]:
     """From a broker that went away, those that lack: a range is the same for ever."""
     left = wanted
@@ -109,7 +109,7 @@ def _batches(
 
 
 def _kept_batches(
-    reader: Reader, wanted: ArchiveRange, options: SourceOptions, columns: Sequence[str]
+    reader: OffsetReader, wanted: ArchiveRange, options: SourceOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     place = options.locations[wanted.index].text
     if reader.id != wanted.archive:

@@ -41,8 +41,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from tidings.core.errors import PipelineError, TidingsError
 from tidings.core.events.topics import check_topic
 from tidings.spark.format.options import parse_timeout
-from tidings.spark.format.sink_publishing import DIGEST_DIGITS, Spool, Target, publish
-from tidings.spark.format.sink_rows import Columns
+from tidings.spark.format.sink_publishing import DIGEST_DIGITS, SinkTarget, Spool, publish
+from tidings.spark.format.sink_rows import SinkColumns
 from tidings.spark.format.telling import told_plainly
 
 if TYPE_CHECKING:
@@ -60,13 +60,13 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class SinkOptions:
-    target: Target
+    target: SinkTarget
     topic: str | None
     name: str
 
 
 @dataclass(frozen=True)
-class Published(WriterCommitMessage):  # type: ignore[misc]
+class PublishedRows(WriterCommitMessage):  # type: ignore[misc]
     """What a task tells the driver."""
 
     rows: int
@@ -78,7 +78,7 @@ def sink_writer(options: Mapping[str, str], schema: StructType, overwrite: bool)
     if overwrite:
         raise PipelineError("events that are published stay published: write with mode('append')")
     parsed = parse_sink_options(options)
-    sink = BatchSink(parsed, Columns(schema, parsed.topic))
+    sink = BatchSink(parsed, SinkColumns(schema, parsed.topic))
     parsed.target.probe()
     return sink
 
@@ -90,17 +90,17 @@ def sink_stream_writer(options: Mapping[str, str], schema: StructType, overwrite
     Spark makes two of these for every batch: no broker is asked here.
     """
     parsed = parse_sink_options(options)
-    return StreamSink(parsed, Columns(schema, parsed.topic))
+    return StreamSink(parsed, SinkColumns(schema, parsed.topic))
 
 
 class BatchSink(DataSourceArrowWriter):  # type: ignore[misc]
-    def __init__(self, options: SinkOptions, columns: Columns) -> None:
+    def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self._options = options
         self._columns = columns
         self._job = secrets.token_hex(QUERY_CHARACTERS // 2)
 
     @told_plainly()
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishedRows:
         context = _task_context()
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         inside_a_query = query is not None and batch is not None
@@ -116,12 +116,12 @@ class BatchSink(DataSourceArrowWriter):  # type: ignore[misc]
 
 
 class StreamSink(DataSourceStreamArrowWriter):  # type: ignore[misc]
-    def __init__(self, options: SinkOptions, columns: Columns) -> None:
+    def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self._options = options
         self._columns = columns
 
     @told_plainly()
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishedRows:
         context = _task_context()
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
@@ -147,21 +147,21 @@ def _task_context() -> TaskContext:
 
 def _write(
     options: SinkOptions,
-    columns: Columns,
+    columns: SinkColumns,
     batches: Iterator[pa.RecordBatch],
     *,
     query: str,
     batch: int,
     partition: int,
     patience_s: float,
-) -> Published:
+) -> PublishedRows:
     with Spool() as spool:
         longest = source_name(options.name, query, partition, "0" * DIGEST_DIGITS)
         spool.fill(columns.events(batches, longest, partition))
         if spool.count:
             source = source_name(options.name, query, partition, spool.digest)
             publish(options.target, source, batch, spool, patience_s)
-        return Published(spool.count)
+        return PublishedRows(spool.count)
 
 
 def source_name(name: str, query: str, partition: int, digest: str) -> str:
@@ -176,7 +176,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     given = _known(options)
     if not given.get("url"):
         raise PipelineError("the option url is missing: which broker, as tidings://host:port")
-    target = Target(
+    target = SinkTarget(
         given["url"], given.get("token", ""), given.get("tlsCa") or None, parse_timeout(given.get("timeout"))
     )
     target.check()

@@ -50,7 +50,7 @@ _decode = msgspec.msgpack.Decoder(tuple[str, dict[str, Any], bytes]).decode
 
 
 @dataclass(frozen=True)
-class Target:
+class SinkTarget:
     """The broker, or service, that the rows go to."""
 
     url: str
@@ -169,13 +169,15 @@ class Spool(AbstractContextManager["Spool"]):
         return self
 
 
-def publish(target: Target, source: str, incarnation: int, spool: Spool, patience_s: float) -> None:
+def publish(target: SinkTarget, source: str, incarnation: int, spool: Spool, patience_s: float) -> None:
     """Returns when all events are confirmed. A broker that is not there is waited for, so long."""
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_publish(target, source, incarnation, spool, patience_s))
 
 
-async def _publish(target: Target, source: str, incarnation: int, spool: Spool, patience_s: float) -> None:
+async def _publish(
+    target: SinkTarget, source: str, incarnation: int, spool: Spool, patience_s: float
+) -> None:
     service = await _open(target, source, incarnation, patience_s)
     sending = _Sending(target, service, spool.count)
     try:
@@ -187,7 +189,7 @@ async def _publish(target: Target, source: str, incarnation: int, spool: Spool, 
         await service.close()
 
 
-async def _open(target: Target, source: str, incarnation: int, patience_s: float) -> EventService:
+async def _open(target: SinkTarget, source: str, incarnation: int, patience_s: float) -> EventService:
     ends_at = time.monotonic() + patience_s
     attempt = 0
     while True:
@@ -203,7 +205,7 @@ async def _open(target: Target, source: str, incarnation: int, patience_s: float
 class _Sending:
     """Few chunks are on their way at a time; each begins in its turn, and so the events keep their order."""
 
-    def __init__(self, target: Target, service: EventService, total: int) -> None:
+    def __init__(self, target: SinkTarget, service: EventService, total: int) -> None:
         self._target = target
         self._service = service
         self._total = total

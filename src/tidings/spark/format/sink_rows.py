@@ -42,7 +42,7 @@ Outgoing = tuple[str, dict[str, Scalar], bytes]
 """Topic, attributes, payload."""
 
 
-class Columns:
+class SinkColumns:
     """Where the columns of a DataFrame are; PipelineError if they are not what a sink takes."""
 
     def __init__(self, schema: StructType, topic: str | None) -> None:

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from tidings.core.errors import PipelineError
-from tidings.spark.format.offsets import Archives, Bounds, Connection, Position
+from tidings.spark.format.offsets import ArchiveConnection, Archives, OffsetBounds, Position
 from tidings.spark.format.options import EARLIEST, SourceOptions, parse_options
 from tidings.spark.format.ranges import plan_ranges, read_range
 from tidings.spark.format.telling import told_plainly
@@ -76,7 +76,7 @@ class ArchiveBatchReader(DataSourceReader):  # type: ignore[misc]
             self._options = parse_options(options, streaming=False)
 
     def partitions(self) -> list[InputPartition]:
-        with told_plainly(), closing(Connection(self._options, BEGINS_ANEW)) as connection:
+        with told_plainly(), closing(ArchiveConnection(self._options, BEGINS_ANEW)) as connection:
             return connection.ask(self._plan)
 
     def _plan(self, archives: Archives) -> list[InputPartition]:
@@ -89,7 +89,7 @@ class ArchiveBatchReader(DataSourceReader):  # type: ignore[misc]
 
 
 def batch_range(
-    archives: Archives, bounds: Mapping[str, Bounds], options: SourceOptions
+    archives: Archives, bounds: Mapping[str, OffsetBounds], options: SourceOptions
 ) -> tuple[Position, Position]:
     """From where to before where. An instant behind the other end reads nothing; an offset there is an error."""
     if options.start_ns is not None:

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from tidings.core.errors import BrokerAway, PipelineError, TidingsError
-from tidings.spark.format.offsets import Answer, Archives, Bounds, Connection, Position
+from tidings.spark.format.offsets import Answer, ArchiveConnection, Archives, OffsetBounds, Position
 from tidings.spark.format.options import LATEST, SourceOptions, parse_options
 from tidings.spark.format.ranges import plan_ranges, read_range
 from tidings.spark.format.source import check_schema
@@ -33,7 +33,7 @@ ANEW = "to begin anew use another checkpointLocation"
 
 class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._opened: Connection | None = None
+        self._opened: ArchiveConnection | None = None
         self._target: Position | None = None
         """Where a query that takes what is available now ends."""
         self._ends_now = False
@@ -127,9 +127,9 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
             self._opened.close()
 
     @property
-    def _connection(self) -> Connection:
+    def _connection(self) -> ArchiveConnection:
         if self._opened is None:
-            self._opened = Connection(self._options, GOES_ON)
+            self._opened = ArchiveConnection(self._options, GOES_ON)
         return self._opened
 
     def _asked(self, question: Callable[[Archives], Answer], *, known: bool = False) -> Answer:
@@ -141,7 +141,7 @@ def _latest(archives: Archives) -> Position:
     return _ends(archives.bounds())
 
 
-def _ends(bounds: Mapping[str, Bounds]) -> Position:
+def _ends(bounds: Mapping[str, OffsetBounds]) -> Position:
     return {archive: has.end for archive, has in bounds.items()}
 
 

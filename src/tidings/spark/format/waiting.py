@@ -12,7 +12,7 @@ GOES_ON = "a query that is started again goes on where it was"
 BEGINS_ANEW = "run it again when the broker is there"
 
 
-class Patience:
+class RetryBudget:
     """How long one more attempt is made: so many seconds from the first failure, and anew after a success."""
 
     def __init__(self, seconds: float, advice: str) -> None:

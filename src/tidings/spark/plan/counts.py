@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tidings.spark.plan.entries import Entries
+from tidings.spark.plan.entries import PlanEntries
 from tidings.spark.tasks import Progress
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -22,7 +22,7 @@ BLOCK_CLIENTS = 4096
 
 
 @dataclass(frozen=True)
-class Counts:
+class SubscriptionCounts:
     """What the planning needs of all subscriptions."""
 
     pairs: Ints
@@ -43,10 +43,10 @@ class Counts:
         return found
 
 
-class Tally:
+class SubscriptionTally:
     """Adds up the subscriptions of clients; each client comes whole, and once."""
 
-    def __init__(self, entries: Entries, sites: int) -> None:
+    def __init__(self, entries: PlanEntries, sites: int) -> None:
         self._entries = entries
         self._sites = sites
         width = len(entries) + sites
@@ -76,12 +76,12 @@ class Tally:
             overlaps = self._entries.overlaps.astype(np.float32)
             matrix[wild, :count] = matrix[wild, :count] @ overlaps > 0
 
-    def counts(self) -> Counts:
+    def counts(self) -> SubscriptionCounts:
         return counts_of(self.sums, len(self._entries))
 
 
-def counts_of(sums: Ints, entries: int) -> Counts:
-    return Counts(
+def counts_of(sums: Ints, entries: int) -> SubscriptionCounts:
+    return SubscriptionCounts(
         pairs=sums[:entries, :entries].copy(),
         interest=sums[:entries, entries:].copy(),
         clients=np.diagonal(sums)[entries:].copy(),

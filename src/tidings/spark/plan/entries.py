@@ -24,7 +24,7 @@ from tidings.scenarios.file.ordering import natural
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-class Entries:
+class PlanEntries:
     """The entries, sorted by identifier (/t2 before /t10); an entry is its position in `texts`."""
 
     def __init__(self, texts: Iterable[str], *, rest: bool = False) -> None:

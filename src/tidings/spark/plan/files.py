@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidings.core.errors import PipelineError
-from tidings.spark.plan.planning import Plan
+from tidings.spark.plan.planning import OrderPlan
 from tidings.spark.plan.sizes import histogram
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ SIZES = pa.schema(
 )
 
 
-def write_plan(plan: Plan, directory: Path) -> list[str]:
+def write_plan(plan: OrderPlan, directory: Path) -> list[str]:
     """The names of the files that were written."""
     try:
         import matplotlib as _  # noqa: F401 - before anything is written
@@ -58,7 +58,7 @@ def write_plan(plan: Plan, directory: Path) -> list[str]:
     return names
 
 
-def group_rows(plan: Plan) -> list[dict[str, Any]]:
+def group_rows(plan: OrderPlan) -> list[dict[str, Any]]:
     texts, planned = plan.entries.texts, plan.planned
     rank_of = {number: rank for rank, number in enumerate(planned.order)}
     subscribers, entries = plan.counted.counts.subscribers, plan.stamp_entries
@@ -80,12 +80,12 @@ def group_rows(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def size_rows(plan: Plan) -> list[dict[str, Any]]:
+def size_rows(plan: OrderPlan) -> list[dict[str, Any]]:
     rows = histogram(plan.stamp_entries, plan.weights)
     return [{"entries": entries, "topics": topics, "weight": weight} for entries, topics, weight in rows]
 
 
-def draw_sizes(plan: Plan, directory: Path) -> None:
+def draw_sizes(plan: OrderPlan, directory: Path) -> None:
     """The share of topics, and of publications, whose stamps have at most so many entries."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg

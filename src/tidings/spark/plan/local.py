@@ -10,32 +10,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidings.core.errors import PipelineError
-from tidings.spark.plan.counts import Counts, Ints, Tally
-from tidings.spark.plan.entries import Entries
-from tidings.spark.plan.sites import Sites, found_sites, no_site, unknown_site
+from tidings.spark.plan.counts import Ints, SubscriptionCounts, SubscriptionTally
+from tidings.spark.plan.entries import PlanEntries
+from tidings.spark.plan.sites import PlannedSites, found_sites, no_site, unknown_site
 from tidings.spark.plan.tables import check_topics
 from tidings.spark.tasks import Progress
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedSubscriptions:
     """What is known of all subscriptions; both ways of counting come to this."""
 
-    entries: Entries
-    sites: Sites
-    counts: Counts
+    entries: PlanEntries
+    sites: PlannedSites
+    counts: SubscriptionCounts
 
 
 def count_here(
     where: str,
     flat: pa.Table,
-    sites: Sites | None,
+    sites: PlannedSites | None,
     *,
     rest: bool = False,
     progress: Progress = lambda share: None,
-) -> Counted:
+) -> CountedSubscriptions:
     """The rows of `plan_tables.flat_rows`, counted. Without `sites`, those that the rows name."""
-    entries = Entries(check_topics(where, flat), rest=rest)
+    entries = PlanEntries(check_topics(where, flat), rest=rest)
     flat = flat.combine_chunks()
     known = sites or found_sites(pc.unique(flat.column("site")).drop_null().to_pylist())
     clients = pc.dictionary_encode(flat.column("client")).combine_chunks()
@@ -43,12 +43,12 @@ def count_here(
     at = _site_of_clients(where, flat, codes, known)
     topics = _ints(pc.index_in(flat.column("topic"), value_set=pa.array(entries.texts, pa.string())))
     order = np.argsort(codes, kind="stable")
-    tally = Tally(entries, len(known.listed))
+    tally = SubscriptionTally(entries, len(known.listed))
     tally.add(codes[order], topics[order], at, progress)
-    return Counted(entries, known, tally.counts())
+    return CountedSubscriptions(entries, known, tally.counts())
 
 
-def _site_of_clients(where: str, flat: pa.Table, clients: Ints, sites: Sites) -> Ints:
+def _site_of_clients(where: str, flat: pa.Table, clients: Ints, sites: PlannedSites) -> Ints:
     """By the code of the client; PipelineError names the row of an unknown site, of a second one, or of none."""
     names = flat.column("site")
     if sites.default is not None:

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from tidings.core.errors import PipelineError, TopicError
 from tidings.core.events.topics import TopicPattern
 from tidings.core.ordering.messages import MAX_TOPICS
-from tidings.spark.plan.counts import Ints, Tally, counts_of
-from tidings.spark.plan.entries import Entries
-from tidings.spark.plan.local import Counted
-from tidings.spark.plan.sites import Sites, found_sites, no_site, two_sites, unknown_site
+from tidings.spark.plan.counts import Ints, SubscriptionTally, counts_of
+from tidings.spark.plan.entries import PlanEntries
+from tidings.spark.plan.local import CountedSubscriptions
+from tidings.spark.plan.sites import PlannedSites, found_sites, no_site, two_sites, unknown_site
 from tidings.spark.plan.tables import LISTED, columns_of, kind_of, no_list
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ STRIPES = pa.schema([("start", pa.int64()), ("sums", pa.binary())])
 SHOWN_SITES = 257
 
 
-def read_frame(session: SparkSession, source: str, sites: Sites | None) -> DataFrame:
+def read_frame(session: SparkSession, source: str, sites: PlannedSites | None) -> DataFrame:
     """The table at any path that Spark reads, as (client, topic, site), a row for each topic."""
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
@@ -60,7 +60,7 @@ def read_frame(session: SparkSession, source: str, sites: Sites | None) -> DataF
     return with_sites(session, rows, sites)
 
 
-def with_sites(session: SparkSession, rows: DataFrame, sites: Sites | None) -> DataFrame:
+def with_sites(session: SparkSession, rows: DataFrame, sites: PlannedSites | None) -> DataFrame:
     """Clients without a site get what else is known of them; those with another one, a second row."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -76,13 +76,15 @@ def with_sites(session: SparkSession, rows: DataFrame, sites: Sites | None) -> D
     return rows.fillna(sites.default, "site") if sites.default is not None else rows
 
 
-def count_on_spark(where: str, rows: DataFrame, sites: Sites | None, *, rest: bool = False) -> Counted:
+def count_on_spark(
+    where: str, rows: DataFrame, sites: PlannedSites | None, *, rest: bool = False
+) -> CountedSubscriptions:
     """(client, topic, site) rows, counted where they are. Errors name the client: rows have no numbers here."""
     from pyspark.sql import functions as F  # noqa: N812
 
     rows = rows.persist()
     try:
-        entries = Entries(_topics(where, rows), rest=rest)
+        entries = PlanEntries(_topics(where, rows), rest=rest)
         known = sites or found_sites(_different(rows.where("site IS NOT NULL"), "site", SHOWN_SITES))
         settled = rows if known.default is None else rows.fillna(known.default, "site")
         clients = settled.groupBy("client").agg(
@@ -95,7 +97,7 @@ def count_on_spark(where: str, rows: DataFrame, sites: Sites | None, *, rest: bo
         sums = _summed(clients.select("topics", "site"), entries, known)
     finally:
         rows.unpersist()
-    return Counted(entries, known, counts_of(sums, len(entries)))
+    return CountedSubscriptions(entries, known, counts_of(sums, len(entries)))
 
 
 def _topics(where: str, rows: DataFrame) -> list[str]:
@@ -116,7 +118,7 @@ def _different(rows: DataFrame, column: str, limit: int) -> list[Any]:
     return [row[column] for row in rows.select(column).distinct().limit(limit).collect()]
 
 
-def _check_clients(where: str, clients: DataFrame, sites: Sites) -> None:
+def _check_clients(where: str, clients: DataFrame, sites: PlannedSites) -> None:
     """One job for all that can be wrong with a client and its site."""
     unknown = ~clients["site"].isin(*sites.names) | ~clients["other"].isin(*sites.names)
     several = clients["site"] != clients["other"]
@@ -138,13 +140,13 @@ def _check_clients(where: str, clients: DataFrame, sites: Sites) -> None:
     raise PipelineError(f"{where}: client {client!r} is at site {other!r}, and at {site!r}")
 
 
-def _summed(clients: DataFrame, entries: Entries, sites: Sites) -> Ints:
+def _summed(clients: DataFrame, entries: PlanEntries, sites: PlannedSites) -> Ints:
     texts, names = entries.texts, sites.names
     width = len(texts) + len(names)
     height = max(1, STRIPE_BYTES // (8 * width))
 
     def multiply(batches: Iterable[Any]) -> Iterator[Any]:
-        tally = Tally(Entries(texts), len(names))
+        tally = SubscriptionTally(PlanEntries(texts), len(names))
         for batch in batches:
             _add(tally, batch, texts, names)
         for start in range(0, width, height):
@@ -166,7 +168,7 @@ def _summed(clients: DataFrame, entries: Entries, sites: Sites) -> Ints:
     return result
 
 
-def _add(tally: Tally, batch: Any, texts: tuple[str, ...], names: tuple[str, ...]) -> None:
+def _add(tally: SubscriptionTally, batch: Any, texts: tuple[str, ...], names: tuple[str, ...]) -> None:
     topics = batch.column("topics")
     clients = pc.list_parent_indices(topics).to_numpy().astype(np.int64)
     codes = pc.index_in(pc.list_flatten(topics), value_set=pa.array(texts, pa.string()))

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from tidings.core.ordering import placement as placing
-from tidings.spark.plan.counts import Counts, Flags, Ints
-from tidings.spark.plan.entries import Entries
+from tidings.spark.plan.counts import Flags, Ints, SubscriptionCounts
+from tidings.spark.plan.entries import PlanEntries
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -52,8 +52,8 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class Demand:
-    counts: Counts
+class PlannedDemand:
+    counts: SubscriptionCounts
     groups: Flags
     weights: Floats
     """Of each entry, how much is published on it."""
@@ -76,7 +76,7 @@ class Demand:
         return np.asarray(1 - there)
 
 
-def planned(entries: Entries, demand: Demand) -> Placed:
+def planned(entries: PlanEntries, demand: PlannedDemand) -> Placed:
     """The placement's precedence. A pattern that has to stand behind others goes to the last site of the chain."""
     if not len(entries):
         return measured(demand, (), ())
@@ -89,10 +89,10 @@ def planned(entries: Entries, demand: Demand) -> Placed:
     return measured(demand, order, [last if number in moved else site_of[number] for number in order])
 
 
-def _place(demand: Demand) -> placing.Placement[int]:
+def _place(demand: PlannedDemand) -> placing.Placement[int]:
     """`placing.place` would count pairs client by client; here they are counted."""
     return placing.place_known(
-        placing.Demand(
+        placing.PlacementDemand(
             demand.counts.interest.tolist(),
             demand.weights.tolist(),
             [np.flatnonzero(members).tolist() for members in demand.groups],
@@ -102,18 +102,18 @@ def _place(demand: Demand) -> placing.Placement[int]:
     )
 
 
-def by_identifier(entries: Entries, demand: Demand) -> Placed:
+def by_identifier(entries: PlanEntries, demand: PlannedDemand) -> Placed:
     order = entries.with_patterns_behind(range(len(entries)))
     return measured(demand, order, [place * demand.sites // len(order) for place in range(len(order))])
 
 
-def by_popularity(entries: Entries, demand: Demand, *, straight: bool) -> Placed:
+def by_popularity(entries: PlanEntries, demand: PlannedDemand, *, straight: bool) -> Placed:
     order = entries.with_patterns_behind(range(len(entries)))
     homes = demand.homes()
     return measured(demand, order, [int(homes[number]) for number in order], straight=straight)
 
 
-def placements(entries: Entries, demand: Demand) -> Mapping[str, Placed]:
+def placements(entries: PlanEntries, demand: PlannedDemand) -> Mapping[str, Placed]:
     return {
         "planned": planned(entries, demand),
         "identifiers": by_identifier(entries, demand),
@@ -122,7 +122,9 @@ def placements(entries: Entries, demand: Demand) -> Mapping[str, Placed]:
     }
 
 
-def measured(demand: Demand, order: Sequence[int], sites: Sequence[int], *, straight: bool = False) -> Placed:
+def measured(
+    demand: PlannedDemand, order: Sequence[int], sites: Sequence[int], *, straight: bool = False
+) -> Placed:
     """What the stamps cost; `straight`: they go from topic to topic of the group, else through all servers between."""
     ranked = np.asarray(order, dtype=np.int64)
     at = np.asarray(sites, dtype=np.int64)

@@ -16,15 +16,15 @@ import numpy as np
 
 from tidings.core.errors import PipelineError, TopicError
 from tidings.core.events.topics import check_topic
-from tidings.core.ordering.layout import Layout, Place
+from tidings.core.ordering.layout import Layout, ServerPlacement
 from tidings.drivers.address import Address
 from tidings.drivers.sockets.ordering_links import check_layout_size
 from tidings.spark.plan.counts import Flags, Ints
-from tidings.spark.plan.entries import Entries
-from tidings.spark.plan.local import Counted, count_here
-from tidings.spark.plan.placement import Demand, Floats, Placed, placements
-from tidings.spark.plan.sites import Site, Sites, standby_of, witness_of
-from tidings.spark.plan.sizes import Sizes, sizes_of
+from tidings.spark.plan.entries import PlanEntries
+from tidings.spark.plan.local import CountedSubscriptions, count_here
+from tidings.spark.plan.placement import Floats, Placed, PlannedDemand, placements
+from tidings.spark.plan.sites import PlannedSite, PlannedSites, standby_of, witness_of
+from tidings.spark.plan.sizes import SizeQuantiles, sizes_of
 from tidings.spark.plan.tables import flat_rows, kind_of, read_table
 from tidings.spark.plan.trace import read_trace, trace_directory
 from tidings.spark.tasks import Progress
@@ -36,11 +36,11 @@ COUNTING = 0.7
 
 
 @dataclass(frozen=True)
-class Request:
+class PlanRequest:
     """What is asked for; `weights` None: as the source says, or by subscribers. `rest`: `/**` has an order, too."""
 
     threshold: int = 2
-    sites: Sites | None = None
+    sites: PlannedSites | None = None
     weights: Mapping[str, float] | None = None
     rest: bool = False
     master: str | None = None
@@ -48,10 +48,10 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Plan:
+class OrderPlan:
     source: str
     threshold: int
-    counted: Counted
+    counted: CountedSubscriptions
     groups: Flags
     weights: Floats
     weighted_by: str
@@ -59,11 +59,11 @@ class Plan:
     notes: tuple[str, ...]
 
     @property
-    def entries(self) -> Entries:
+    def entries(self) -> PlanEntries:
         return self.counted.entries
 
     @property
-    def sites(self) -> Sites:
+    def sites(self) -> PlannedSites:
         return self.counted.sites
 
     @property
@@ -76,7 +76,7 @@ class Plan:
         return np.asarray(self.groups.sum(axis=1, dtype=np.int64))
 
     @property
-    def sizes(self) -> dict[str, Sizes | None]:
+    def sizes(self) -> dict[str, SizeQuantiles | None]:
         """Every topic counts once, or by how much is published on it."""
         entries = self.stamp_entries
         return {
@@ -131,11 +131,11 @@ class Plan:
         }
 
 
-def _place(site: Site, topics: tuple[str, ...]) -> Place:
-    return Place(site.name, topics, standby=standby_of(site), witness=witness_of(site))
+def _place(site: PlannedSite, topics: tuple[str, ...]) -> ServerPlacement:
+    return ServerPlacement(site.name, topics, standby=standby_of(site), witness=witness_of(site))
 
 
-def make_plan(source: str, request: Request) -> Plan:
+def make_plan(source: str, request: PlanRequest) -> OrderPlan:
     """A plan for the table, or the trace, at a path; PipelineError says what is wrong with it, and where."""
     of_client = {} if request.sites is None else request.sites.of_client
     directory = trace_directory(Path(source))
@@ -150,8 +150,8 @@ def make_plan(source: str, request: Request) -> Plan:
 
 
 def plan_rows(
-    source: str, flat: Any, request: Request, *, weights: Mapping[str, float] | None = None
-) -> Plan:
+    source: str, flat: Any, request: PlanRequest, *, weights: Mapping[str, float] | None = None
+) -> OrderPlan:
     """For rows as of `plan_tables.flat_rows`; the source's weights count where none are asked for."""
     if request.master is not None:
         return _plan_on_spark(source, flat, request, weights)
@@ -166,8 +166,8 @@ def plan_rows(
 
 
 def _plan_on_spark(
-    source: str, flat: Any | None, request: Request, weights: Mapping[str, float] | None
-) -> Plan:
+    source: str, flat: Any | None, request: PlanRequest, weights: Mapping[str, float] | None
+) -> OrderPlan:
     from tidings.spark.plan.on_spark import count_on_spark, read_frame
     from tidings.spark.session import spark_session
 
@@ -181,8 +181,11 @@ def _plan_on_spark(
 
 
 def plan_counted(
-    source: str, counted: Counted, request: Request, weights: Mapping[str, float] | None = None
-) -> Plan:
+    source: str,
+    counted: CountedSubscriptions,
+    request: PlanRequest,
+    weights: Mapping[str, float] | None = None,
+) -> OrderPlan:
     if request.threshold not in (1, 2):
         raise PipelineError(f"threshold {request.threshold} is neither 1 (causal order) nor 2 (total order)")
     entries, counts = counted.entries, counted.counts
@@ -197,12 +200,12 @@ def plan_counted(
             notes.append(f"topics that are published on, have no subscriber, and are left out: {left_out:,}")
     request.progress(COUNTING)
     groups = counts.groups(request.threshold)
-    demand = Demand(counts, groups, of_entries)
+    demand = PlannedDemand(counts, groups, of_entries)
     if len(entries.behind()):
         notes.append(
             f"patterns that overlap with other entries, and so stand at the end: {len(entries.behind()):,}"
         )
-    return Plan(
+    return OrderPlan(
         source,
         request.threshold,
         counted,
@@ -214,7 +217,7 @@ def plan_counted(
     )
 
 
-def _weights(entries: Entries, published: Mapping[str, float]) -> tuple[Floats, int]:
+def _weights(entries: PlanEntries, published: Mapping[str, float]) -> tuple[Floats, int]:
     """By entry, and how many topics belong to none."""
     found = np.zeros(len(entries))
     left_out = 0
@@ -227,7 +230,7 @@ def _weights(entries: Entries, published: Mapping[str, float]) -> tuple[Floats, 
     return found, left_out
 
 
-def _entry_of(entries: Entries, topic: str) -> int | None:
+def _entry_of(entries: PlanEntries, topic: str) -> int | None:
     """A weight may be that of an entry, even of a pattern, or that of a topic."""
     if topic in entries.number_of:
         return entries.number_of[topic]

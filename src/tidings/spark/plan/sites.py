@@ -16,7 +16,7 @@ SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Site:
+class PlannedSite:
     """A site and the addresses of its sequencer, of the standby and of the witness, where these are known."""
 
     name: str
@@ -26,10 +26,10 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Sites:
+class PlannedSites:
     """`of_client` is for clients whose site is not in the table."""
 
-    listed: tuple[Site, ...]
+    listed: tuple[PlannedSite, ...]
     of_client: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -63,21 +63,21 @@ class Sites:
         return any(self.listed[number].node is None for number in used)
 
 
-def standby_of(site: Site) -> str:
+def standby_of(site: PlannedSite) -> str:
     return f"{site.name}-standby" if site.standby is not None and site.witness is not None else ""
 
 
-def witness_of(site: Site) -> str:
+def witness_of(site: PlannedSite) -> str:
     return f"{site.name}-witness" if site.standby is not None and site.witness is not None else ""
 
 
-def found_sites(names: Iterable[str]) -> Sites:
+def found_sites(names: Iterable[str]) -> PlannedSites:
     """Those that a table names; one for all where it names none."""
     named = sorted(set(names))
-    return Sites(tuple(map(Site, named or [ONLY])))
+    return PlannedSites(tuple(map(PlannedSite, named or [ONLY])))
 
 
-def unknown_site(where: str, site: str, sites: Sites) -> PipelineError:
+def unknown_site(where: str, site: str, sites: PlannedSites) -> PipelineError:
     shown = ", ".join(sites.names[:SHOWN]) + (", ..." if len(sites.names) > SHOWN else "")
     return PipelineError(f"{where}: site {site!r} is not listed; the sites are {shown}")
 

@@ -10,7 +10,7 @@ from msgspec import Meta, field
 from tidings.core.errors import ConnectionFailed, PipelineError
 from tidings.drivers.address import Address, parse_address
 from tidings.scenarios.file.schema import Name, Table
-from tidings.spark.plan.sites import FIRST_PORT, Site, Sites
+from tidings.spark.plan.sites import FIRST_PORT, PlannedSite, PlannedSites
 
 
 class SiteTable(Table, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class SitesFile(Table, frozen=True, kw_only=True):
     sites: Annotated[tuple[SiteTable, ...], Meta(min_length=1)] = field(name="site")
 
 
-def sites_of(path: Path, file: SitesFile) -> Sites:
+def sites_of(path: Path, file: SitesFile) -> PlannedSites:
     """PipelineError names the file, the site and what is wrong."""
     of_client: dict[str, str] = {}
     for table in file.sites:
@@ -37,15 +37,15 @@ def sites_of(path: Path, file: SitesFile) -> Sites:
                 raise PipelineError(f"{path}: client {client!r} is at {first!r} and at {table.name!r}")
             of_client[client] = table.name
     try:
-        return Sites(tuple(map(_site, file.sites)), of_client)
+        return PlannedSites(tuple(map(_site, file.sites)), of_client)
     except PipelineError as error:
         raise PipelineError(f"{path}: {error}") from None
 
 
-def _site(table: SiteTable) -> Site:
+def _site(table: SiteTable) -> PlannedSite:
     if (table.standby is None) != (table.witness is None):
         raise PipelineError(f"site {table.name!r}: a standby needs a witness, and the other way round")
-    return Site(
+    return PlannedSite(
         table.name,
         _address(table, "node", table.node),
         _address(table, "standby", table.standby),

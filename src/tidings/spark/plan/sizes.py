@@ -13,7 +13,7 @@ QUANTILES = (0.5, 0.9, 0.99)
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SizeQuantiles:
     """A quantile is the least size that so large a share has at most."""
 
     minimum: int
@@ -24,7 +24,7 @@ class Sizes:
     maximum: int
 
 
-def sizes_of(entries: Ints, weights: Floats) -> Sizes | None:
+def sizes_of(entries: Ints, weights: Floats) -> SizeQuantiles | None:
     """Of stamps with so many entries, as frequent as the weights say; None: there are none."""
     counted = weights > 0
     if not counted.any():
@@ -36,7 +36,7 @@ def sizes_of(entries: Ints, weights: Floats) -> Sizes | None:
     places = np.minimum(np.searchsorted(reached, np.array(QUANTILES) - 1e-12), len(order) - 1)
     p50, p90, p99 = sizes[order][places].tolist()
     mean = float(sizes @ shares / shares.sum())
-    return Sizes(int(sizes.min()), mean, p50, p90, p99, int(sizes.max()))
+    return SizeQuantiles(int(sizes.min()), mean, p50, p90, p99, int(sizes.max()))
 
 
 def histogram(entries: Ints, weights: Floats) -> list[tuple[int, int, float]]:

@@ -34,7 +34,7 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class Columns:
+class SubscriptionColumns:
     """What the columns that matter are called; `site` may be missing."""
 
     client: str
@@ -126,7 +126,7 @@ def _find_bad_text(path: Path, name: str, column: Any) -> None:
             raise PipelineError(f"{path}: row {row}: column {name!r} is not UTF-8") from None
 
 
-def columns_of(where: str, names: Sequence[str]) -> Columns:
+def columns_of(where: str, names: Sequence[str]) -> SubscriptionColumns:
     """PipelineError names the columns that are missing, and those of which only one can count."""
     client = _one_of(where, names, CLIENT_COLUMNS)
     topic = _one_of(where, names, TOPIC_COLUMNS)
@@ -134,7 +134,7 @@ def columns_of(where: str, names: Sequence[str]) -> Columns:
     if client is None or topic is None:
         has = ", ".join(names) or "none"
         raise PipelineError(f"{where}: there is no column {' and no column '.join(missing)}; it has {has}")
-    return Columns(client, topic, _one_of(where, names, ("site",)))
+    return SubscriptionColumns(client, topic, _one_of(where, names, ("site",)))
 
 
 def _one_of(where: str, names: Sequence[str], wanted: Sequence[str]) -> str | None:

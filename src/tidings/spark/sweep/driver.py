@@ -25,9 +25,9 @@ from tidings import __version__
 from tidings.core.errors import PipelineError, ScenarioError, TidingsError
 from tidings.spark.session import spark_session
 from tidings.spark.sweep.grid import Grid
-from tidings.spark.sweep.records import Records, opened_records
-from tidings.spark.sweep.results import Results, write_results
-from tidings.spark.sweep.run import RECORD, Job, RunItem, run_item
+from tidings.spark.sweep.records import SweepRecords, opened_records
+from tidings.spark.sweep.results import SweepResults, write_results
+from tidings.spark.sweep.run import RECORD, RunItem, SweepJob, run_item
 from tidings.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Sweep:
     out: Path
     ran: int
     kept: int
-    results: Results
+    results: SweepResults
 
 
 def run_sweep(grid: Grid, out: Path, options: SweepOptions, progress: Progress = lambda share: None) -> Sweep:
@@ -72,7 +72,7 @@ def run_sweep(grid: Grid, out: Path, options: SweepOptions, progress: Progress =
         finished = records.finished(ids, checked=options.check, with_trace=options.keep_traces)
         due = [index for index, run_id in enumerate(ids) if run_id not in finished]
         if due:
-            job = Job(
+            job = SweepJob(
                 dict(grid.document),
                 str(out),
                 records.mark,
@@ -128,7 +128,7 @@ class _Items:
         return RunItem(self._ids[index], self._grid.values(point), self._grid.seeds[place])
 
 
-def _run(job: Job, items: _Items, records: Records, master: str | None, progress: Progress) -> None:
+def _run(job: SweepJob, items: _Items, records: SweepRecords, master: str | None, progress: Progress) -> None:
     with spark_session(master, app=APP) as session:
         size = max(PART_RUNS, PART_RUNS_PER_CORE * session.sparkContext.defaultParallelism)
         before = 0
@@ -141,7 +141,7 @@ def _run(job: Job, items: _Items, records: Records, master: str | None, progress
             before += len(part)
 
 
-def _run_part(session: SparkSession, job: Job, part: list[RunItem], progress: Progress) -> pa.Table:
+def _run_part(session: SparkSession, job: SweepJob, part: list[RunItem], progress: Progress) -> pa.Table:
     """A failed run is a record like others; here only Spark itself can fail."""
     try:
         return run_tasks(session, partial(run_item, job), part, RECORD, progress)

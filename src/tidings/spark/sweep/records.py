@@ -26,7 +26,7 @@ PART = "part-"
 TAKE_ROWS = 10_000
 
 
-class Records:
+class SweepRecords:
     """The records in a sweep's directory, which only the holder of `opened_records` writes to."""
 
     def __init__(self, out: Path) -> None:
@@ -104,7 +104,7 @@ class Records:
 
 
 @contextmanager
-def opened_records(out: Path) -> Iterator[Records]:
+def opened_records(out: Path) -> Iterator[SweepRecords]:
     """The records in `out`, for one sweep at a time; PipelineError if another works there."""
     out.mkdir(parents=True, exist_ok=True)
     try:
@@ -112,7 +112,7 @@ def opened_records(out: Path) -> Iterator[Records]:
     except BlockingIOError:
         raise PipelineError(f"{out}: another sweep is writing there") from None
     with lock:
-        yield Records(out)
+        yield SweepRecords(out)
 
 
 def read_part(path: Path) -> pa.Table:

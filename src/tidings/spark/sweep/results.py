@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from scipy.special import stdtrit
 
 from tidings.spark.sweep.grid import Grid, canonical, document_at
-from tidings.spark.sweep.records import Records, write_table, write_text
+from tidings.spark.sweep.records import SweepRecords, write_table, write_text
 from tidings.spark.sweep.run import Record
 from tidings.spark.sweep.toml_text import toml_text
 
@@ -35,7 +35,7 @@ FAILURES = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class SweepResults:
     """The tables as they were written."""
 
     runs: pa.Table
@@ -48,10 +48,12 @@ class Results:
         return list(columns.filter(pc.less(columns["point"], points)).to_pylist())
 
 
-def write_results(grid: Grid, ids: Sequence[str], records: Records, out: Path, *, check: bool) -> Results:
+def write_results(
+    grid: Grid, ids: Sequence[str], records: SweepRecords, out: Path, *, check: bool
+) -> SweepResults:
     parameters = parameter_columns(grid)
     runs, failed = _runs(grid, ids, records, parameters)
-    found = Results(
+    found = SweepResults(
         runs,
         with_parameters(statistics(runs, parameters.column_names), parameters),
         with_parameters(_failures(grid, failed, out, check=check), parameters),
@@ -89,7 +91,7 @@ class _Failed:
 
 
 def _runs(
-    grid: Grid, ids: Sequence[str], records: Records, parameters: pa.Table
+    grid: Grid, ids: Sequence[str], records: SweepRecords, parameters: pa.Table
 ) -> tuple[pa.Table, list[_Failed]]:
     tables: list[pa.Table] = []
     failed: list[_Failed] = []

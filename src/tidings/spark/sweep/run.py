@@ -55,7 +55,7 @@ class RunItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SweepJob:
     """What all runs of a sweep have in common."""
 
     document: Mapping[str, Any]
@@ -66,7 +66,7 @@ class Job:
     timeout_s: float | None
 
 
-def run_item(job: Job, item: RunItem) -> Iterable[Record]:
+def run_item(job: SweepJob, item: RunItem) -> Iterable[Record]:
     """The record of the run, whatever becomes of it; the others go on."""
     out = Path(job.out)
     shared = sees_driver(out, job.mark)
@@ -79,7 +79,7 @@ def run_item(job: Job, item: RunItem) -> Iterable[Record]:
     return [record]
 
 
-def run_apart(job: Job, item: RunItem) -> Record:
+def run_apart(job: SweepJob, item: RunItem) -> Record:
     began_at = perf_counter()
     try:
         with tempfile.TemporaryDirectory(prefix=ROOM, dir=_room_at(job), ignore_cleanup_errors=True) as room:
@@ -88,7 +88,7 @@ def run_apart(job: Job, item: RunItem) -> Record:
         return failed(item.id, str(error), perf_counter() - began_at)
 
 
-def _room_at(job: Job) -> str | None:
+def _room_at(job: SweepJob) -> str | None:
     """Traces that stay are written where they only need another name in the end."""
     if not job.keep_traces:
         return None
@@ -97,7 +97,7 @@ def _room_at(job: Job) -> str | None:
     return str(traces)
 
 
-def simulate(job: Job, item: RunItem, room: Path) -> Record:
+def simulate(job: SweepJob, item: RunItem, room: Path) -> Record:
     """In a process of its own."""
     began_at = perf_counter()
     try:
@@ -108,7 +108,7 @@ def simulate(job: Job, item: RunItem, room: Path) -> Record:
         return failed(item.id, f"{type(error).__name__}: {error}", perf_counter() - began_at)
 
 
-def _simulate(job: Job, item: RunItem, trace: Path) -> Record:
+def _simulate(job: SweepJob, item: RunItem, trace: Path) -> Record:
     scenario = scenario_at(job.document, item.values, item.seed)
     trace.mkdir()
     summary = run_scenario(scenario, trace)

@@ -30,7 +30,6 @@ from tidings.storage.archive.files import (
     check_there,
     lock_writer,
 )
-from tidings.storage.archive.leftovers import check_and_clean
 from tidings.storage.archive.listing import (
     TailSize,
     read_bounds,
@@ -39,6 +38,7 @@ from tidings.storage.archive.listing import (
 )
 from tidings.storage.archive.notes import add_gap, read_marks, write_marks
 from tidings.storage.archive.opened import Opened
+from tidings.storage.archive.opening_checks import check_and_clean
 from tidings.storage.archive.packing import LeaveOut, Packed, pack, refuse, row_checksum
 from tidings.storage.archive.upkeep import Upkeep
 from tidings.storage.files import sync_directory

@@ -41,7 +41,7 @@ def fields_checksum(fields: Iterable[object]) -> int:
     return crc32(repr(tuple(fields)).encode())
 
 
-KIND = storage.Kind(
+KIND = storage.DatabaseKind(
     what="an archive",
     application_id=0x74696461,  # "tida"
     format=3,

@@ -2,7 +2,7 @@
 
 Sealing: the file is written under a name that nobody reads, synchronised, renamed, and its directory synchronised;
 then one transaction lists it and removes its rows from the tail. Before that transaction the tail is the truth,
-after it the file; a file that a crash leaves unlisted is removed at the next open (leftovers.py).
+after it the file; a file that a crash leaves unlisted is removed at the next open (opening_checks.py).
 
 Retention: one transaction takes segments off the list, then their files are removed. A reader that has such a file
 open reads it to its end; one that has not is told that it was trimmed.

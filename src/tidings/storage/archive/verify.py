@@ -11,7 +11,6 @@ from tidings.core.errors import ArchiveError
 from tidings.storage.archive.errors import told_as_archive_error
 from tidings.storage.archive.facts import Segment
 from tidings.storage.archive.files import first_in_name, segment_paths
-from tidings.storage.archive.leftovers import UNLISTED
 from tidings.storage.archive.listing import (
     check_contiguous,
     read_bounds,
@@ -20,6 +19,7 @@ from tidings.storage.archive.listing import (
     tail_problems,
 )
 from tidings.storage.archive.notes import note_problems
+from tidings.storage.archive.opening_checks import UNLISTED
 from tidings.storage.archive.segment_file import GROUP_ROWS, SegmentFile
 from tidings.storage.database import Database
 

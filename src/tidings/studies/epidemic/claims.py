@@ -17,7 +17,7 @@ from tidings.studies.epidemic.points import (
 from tidings.studies.estimates import (
     BySeed,
     Estimate,
-    Results,
+    StudyRows,
     above,
     below,
     both,
@@ -28,7 +28,7 @@ from tidings.studies.estimates import (
     pooled,
     sure,
 )
-from tidings.studies.study import Claim
+from tidings.studies.study import PaperClaim
 
 PULLS = ("subscriber pull", "publisher pull", "combined pull")
 LOW_COST = 2.0
@@ -39,14 +39,14 @@ CLOSE = 0.05
 """The same of shares."""
 
 
-def claims(results: Results, base: Base) -> list[Claim]:
+def claims(results: StudyRows, base: Base) -> list[PaperClaim]:
     return [claim(Runs(results, base)) for claim in CLAIMS]
 
 
 class Runs:
     """The runs of the study, by what they change of the base."""
 
-    def __init__(self, results: Results, base: Base) -> None:
+    def __init__(self, results: StudyRows, base: Base) -> None:
         self.results, self.base = results, base
 
     def by_seed(self, column: str, algorithm: str, **changes: Any) -> dict[int, float]:
@@ -75,7 +75,7 @@ def ratio(left: BySeed, right: BySeed) -> Estimate:
     return estimate([left[seed] / right[seed] for seed in sorted(left.keys() & right.keys()) if right[seed]])
 
 
-def delivery_rises(runs: Runs) -> Claim:
+def delivery_rises(runs: Runs) -> PaperClaim:
     gains = [
         pooled([runs.pair("delivered", name, "none", loss=x) for x in runs.losses()]) for name in RECOVERING
     ]
@@ -89,7 +89,7 @@ def delivery_rises(runs: Runs) -> Claim:
     )
 
 
-def overhead_is_limited(runs: Runs) -> Claim:
+def overhead_is_limited(runs: Runs) -> PaperClaim:
     quiet = runs.by_seed("overhead", "none", loss=0.0)
     costs = {name: ratio(runs.by_seed("overhead", name), quiet) for name in RECOVERING}
     told = ", ".join(f"{name} {cost.text()}" for name, cost in costs.items())
@@ -104,7 +104,7 @@ def overhead_is_limited(runs: Runs) -> Claim:
     )
 
 
-def pull_is_reactive(runs: Runs) -> Claim:
+def pull_is_reactive(runs: Runs) -> PaperClaim:
     sent = {name: runs.mean("gossip_per_broker_s", name, loss=0.0).mean for name in PULLS}
     push = runs.mean("gossip_per_broker_s", "push", loss=0.0)
     housekeeping = runs.mean("housekeeping_per_broker_s", "publisher pull", loss=0.0).mean
@@ -119,7 +119,7 @@ def pull_is_reactive(runs: Runs) -> Claim:
     )
 
 
-def reactive_is_cheaper_in_bursts(runs: Runs) -> Claim:
+def reactive_is_cheaper_in_bursts(runs: Runs) -> PaperClaim:
     burst = {"bursts": True, "loss": 0.0}
     pairs = [runs.pair("gossip_per_broker_s", "push", name, **burst) for name in PULLS]
     means = {name: runs.mean("gossip_per_broker_s", name, **burst) for name in ("push", *PULLS)}
@@ -133,7 +133,7 @@ def reactive_is_cheaper_in_bursts(runs: Runs) -> Claim:
     )
 
 
-def pull_converges_faster(runs: Runs) -> Claim:
+def pull_converges_faster(runs: Runs) -> PaperClaim:
     pairs = {
         name: pooled([runs.pair("recovery_ms", "push", name, loss=loss) for loss in runs.losses()])
         for name in PULLS
@@ -150,7 +150,7 @@ def pull_converges_faster(runs: Runs) -> Claim:
     )
 
 
-def few_subscribers_hurt_pull(runs: Runs) -> Claim:
+def few_subscribers_hurt_pull(runs: Runs) -> PaperClaim:
     def recovered(name: str, each: int) -> dict[int, float]:
         return runs.by_seed("recovered", name, patterns_per_broker=each)
 
@@ -172,7 +172,7 @@ def few_subscribers_hurt_pull(runs: Runs) -> Claim:
     )
 
 
-def combined_overcomes_it(runs: Runs) -> Claim:
+def combined_overcomes_it(runs: Runs) -> PaperClaim:
     pairs = [
         runs.pair("recovered", "combined pull", "subscriber pull", patterns_per_broker=n) for n in (1, 2)
     ]
@@ -189,7 +189,7 @@ def combined_overcomes_it(runs: Runs) -> Claim:
     )
 
 
-def patterns_slow_push(runs: Runs) -> Claim:
+def patterns_slow_push(runs: Runs) -> PaperClaim:
     usual = runs.by_seed("recovery_ms", "push")
     more = runs.by_seed("recovery_ms", **more_patterns(runs.base, MORE_PATTERNS * runs.base["patterns"]))
     slower = ratio(more, usual)
@@ -202,7 +202,7 @@ def patterns_slow_push(runs: Runs) -> Claim:
     )
 
 
-def idle_patterns_do_not(runs: Runs) -> Claim:
+def idle_patterns_do_not(runs: Runs) -> PaperClaim:
     usual = runs.by_seed("recovery_ms", "push")
     idle = runs.by_seed("recovery_ms", **more_patterns(runs.base, runs.base["patterns"]))
     slower = ratio(idle, usual)
@@ -217,7 +217,7 @@ def idle_patterns_do_not(runs: Runs) -> Claim:
     )
 
 
-def larger_buffers_help(runs: Runs) -> Claim:
+def larger_buffers_help(runs: Runs) -> PaperClaim:
     small = {"buffer_events": SMALL_BUFFER}
     gains = [
         difference(runs.by_seed("delivered", name), runs.by_seed("delivered", name, **small))
@@ -237,7 +237,7 @@ def larger_buffers_help(runs: Runs) -> Claim:
     )
 
 
-def buffers_for_rounds(runs: Runs) -> Claim:
+def buffers_for_rounds(runs: Runs) -> PaperClaim:
     quick_small = {"buffer_events": SMALL_BUFFER}
     slow_large = {"interval_ms": SLOW_MS}
     slow_small = {**quick_small, **slow_large}
@@ -273,7 +273,7 @@ def buffers_for_rounds(runs: Runs) -> Claim:
     )
 
 
-def cache_policies_help(runs: Runs) -> Claim:
+def cache_policies_help(runs: Runs) -> PaperClaim:
     def of(policy: str) -> dict[int, float]:
         return runs.by_seed("delivered", "combined pull", buffer_events=SMALL_BUFFER, cache_policy=policy)
 
@@ -291,7 +291,7 @@ def cache_policies_help(runs: Runs) -> Claim:
     )
 
 
-def adapting_saves(runs: Runs) -> Claim:
+def adapting_saves(runs: Runs) -> PaperClaim:
     slow = {"interval_ms": SLOW_MS}
     adaptive = {**slow, "adaptive": True}
     resting = ratio(
@@ -311,7 +311,7 @@ def adapting_saves(runs: Runs) -> Claim:
     )
 
 
-def load_stays(runs: Runs) -> Claim:
+def load_stays(runs: Runs) -> PaperClaim:
     free = ("brokers", "patterns", "used_patterns", "publishers")
     chosen = where(runs.base, *free, algorithm="push")
     sizes = runs.results.distinct("brokers", **chosen)
@@ -338,7 +338,7 @@ def scaled(runs: Runs, brokers: int) -> dict[int, float]:
     return runs.results.by_seed("gossip_per_broker_s", **chosen)
 
 
-def load_is_even(runs: Runs) -> Claim:
+def load_is_even(runs: Runs) -> PaperClaim:
     peaks = {name: runs.mean("peak_load", name) for name in RECOVERING}
     told = ", ".join(f"{name} {peak.text()}" for name, peak in peaks.items())
     return claimed(
@@ -352,7 +352,7 @@ def load_is_even(runs: Runs) -> Claim:
     )
 
 
-def publisher_is_spared(runs: Runs) -> Claim:
+def publisher_is_spared(runs: Runs) -> PaperClaim:
     share = runs.mean("origin_answers", "publisher pull")
     homes = runs.base["publishers"] / runs.base["brokers"]
     return claimed(
@@ -368,7 +368,7 @@ def publisher_is_spared(runs: Runs) -> Claim:
     )
 
 
-CLAIMS: tuple[Callable[[Runs], Claim], ...] = (
+CLAIMS: tuple[Callable[[Runs], PaperClaim], ...] = (
     pull_is_reactive,
     pull_converges_faster,
     load_stays,

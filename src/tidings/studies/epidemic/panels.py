@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidings.studies.epidemic.points import RECOVERING, Base, where
 from tidings.studies.epidemic.runs import ALGORITHMS
-from tidings.studies.estimates import Results
+from tidings.studies.estimates import StudyRows
 from tidings.studies.study import Panel, Place
 
 SECTION = "section 5"
@@ -12,7 +12,7 @@ SHARE = "delivered, share of what is expected"
 GOSSIP = "gossip messages per broker and second"
 
 
-def panels(results: Results, base: Base) -> list[Panel]:
+def panels(results: StudyRows, base: Base) -> list[Panel]:
     return [
         *over_loss(results, base),
         *over_buffer_and_interval(results, base),
@@ -21,7 +21,7 @@ def panels(results: Results, base: Base) -> list[Panel]:
     ]
 
 
-def over_loss(results: Results, base: Base) -> list[Panel]:
+def over_loss(results: StudyRows, base: Base) -> list[Panel]:
     x_label = "share of messages lost on a link"
 
     def lines(column: str) -> dict[str, list[Place]]:
@@ -60,7 +60,7 @@ def over_loss(results: Results, base: Base) -> list[Panel]:
     ]
 
 
-def over_buffer_and_interval(results: Results, base: Base) -> list[Panel]:
+def over_buffer_and_interval(results: StudyRows, base: Base) -> list[Panel]:
     def lines(x: str, y: str) -> dict[str, list[Place]]:
         return {name: [*results.series(x, y, **where(base, x, algorithm=name))] for name in RECOVERING}
 
@@ -97,7 +97,7 @@ def over_buffer_and_interval(results: Results, base: Base) -> list[Panel]:
     ]
 
 
-def over_subscribers(results: Results, base: Base) -> Panel:
+def over_subscribers(results: StudyRows, base: Base) -> Panel:
     per_pattern = base["brokers"] / base["patterns"]
     series: dict[str, list[Place]] = {}
     for name in RECOVERING:
@@ -116,7 +116,7 @@ def over_subscribers(results: Results, base: Base) -> Panel:
     )
 
 
-def over_brokers(results: Results, base: Base) -> Panel:
+def over_brokers(results: StudyRows, base: Base) -> Panel:
     free = ("brokers", "patterns", "used_patterns", "publishers")
     series: dict[str, list[Place]] = {}
     for name in ("push", "combined pull"):

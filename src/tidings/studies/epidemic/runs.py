@@ -20,7 +20,7 @@ from tidings.scenarios.file.schema import (
     RandomShape,
     Recovery,
     Scenario,
-    Subscriber,
+    SubscriberTable,
 )
 
 PATTERNS = 70
@@ -76,7 +76,7 @@ def epidemic_scenario(
             for at in random.sample(names, publishers)
         ),
         subscribers=tuple(
-            Subscriber(name=f"s{at}{topic}", at=at, topics=(topic,))
+            SubscriberTable(name=f"s{at}{topic}", at=at, topics=(topic,))
             for at in names
             for topic in random.sample(topics, patterns_per_broker)
         ),

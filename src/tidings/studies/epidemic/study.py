@@ -17,9 +17,9 @@ from tidings.studies.epidemic.claims import claims
 from tidings.studies.epidemic.panels import panels
 from tidings.studies.epidemic.points import PARAMETERS, base_of, points
 from tidings.studies.epidemic.runs import ALGORITHMS, epidemic_scenario
-from tidings.studies.estimates import Results
-from tidings.studies.recovery_runs import Counts, Played, play
-from tidings.studies.study import Claim, Panel, Point, Row, Study
+from tidings.studies.estimates import StudyRows
+from tidings.studies.recovery_runs import BrokerTraffic, Played, play
+from tidings.studies.study import Panel, PaperClaim, Point, Row, Study
 
 ROUNDS = (Offer, Ask, Solicit)
 HOUSEKEEPING = (HighWater, HighWaterTaken)
@@ -56,10 +56,10 @@ class Epidemic(Study):
         return [{**{name: point[name] for name in PARAMETERS.names}, **measured(point)}]
 
     def panels(self, table: pa.Table, quick: bool) -> list[Panel]:
-        return panels(Results(table), base_of(quick))
+        return panels(StudyRows(table), base_of(quick))
 
-    def claims(self, table: pa.Table, quick: bool) -> list[Claim]:
-        return claims(Results(table), base_of(quick))
+    def claims(self, table: pa.Table, quick: bool) -> list[PaperClaim]:
+        return claims(StudyRows(table), base_of(quick))
 
     def cost(self, point: Point) -> float:
         """By rounds of gossip; a round of push has the most messages."""
@@ -97,7 +97,7 @@ def measured(point: Point) -> Row:
     }
 
 
-def gossip(counts: Counts) -> int:
+def gossip(counts: BrokerTraffic) -> int:
     """Digests, requests, and the events that they brought."""
     return counts.messages_of(ROUNDS) + counts.brought
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidings.studies.estimates import Estimate, Results, difference
+from tidings.studies.estimates import Estimate, StudyRows, difference
 
 MAX_LATENCY_MS = 300.0
 PEAK_RATE = 5000
@@ -43,7 +43,7 @@ RELAYED = (
 )
 
 
-def gap(results: Results, column: str, more: float, less: float, **where: Any) -> Estimate:
+def gap(results: StudyRows, column: str, more: float, less: float, **where: Any) -> Estimate:
     return difference(
         results.by_seed(column, shape=more, **where), results.by_seed(column, shape=less, **where)
     )

@@ -7,7 +7,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from tidings.studies.estimates import Results, above, both, claimed, difference, sure, within
+from tidings.studies.estimates import StudyRows, above, both, claimed, difference, sure, within
 from tidings.studies.ordering.cases import PAPER_COUNT, READING, TOLERANCE
 from tidings.studies.ordering.load import GEOGRAPHIC, SHAPES, SPRAY, TOPICS
 from tidings.studies.ordering.panels import PAPER_SIZE, PATTERNS
@@ -17,11 +17,11 @@ from tidings.studies.ordering.site_claims import (
     outgoing,
     throughput_over_subscriptions,
 )
-from tidings.studies.study import Claim
+from tidings.studies.study import PaperClaim
 
 
-def claims_of(table: pa.Table) -> list[Claim]:
-    results = Results(table)
+def claims_of(table: pa.Table) -> list[PaperClaim]:
+    results = StudyRows(table)
     return [
         *sizes(results),
         *latency(results),
@@ -32,7 +32,7 @@ def claims_of(table: pa.Table) -> list[Claim]:
     ]
 
 
-def sizes(results: Results) -> Iterator[Claim]:
+def sizes(results: StudyRows) -> Iterator[PaperClaim]:
     said = partial(claimed, "fig 7")
     at = partial(results.mean, "size_mean", part="sizes")
     for shape in SHAPES:
@@ -58,7 +58,7 @@ def sizes(results: Results) -> Iterator[Claim]:
     yield flattening(results)
 
 
-def smaller_when_skewed(results: Results) -> Claim:
+def smaller_when_skewed(results: StudyRows) -> PaperClaim:
     counts = [
         count for count in results.distinct("topics_per_client", part="sizes") if 1 < count <= PAPER_COUNT
     ]
@@ -79,7 +79,7 @@ def smaller_when_skewed(results: Results) -> Claim:
     )
 
 
-def flattening(results: Results) -> Claim:
+def flattening(results: StudyRows) -> PaperClaim:
     verdicts, told = [], []
     counts = results.distinct("topics_per_client", part="sizes")[-4:]
     for shape in SHAPES:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from tidings.studies.estimates import Results
+from tidings.studies.estimates import StudyRows
 from tidings.studies.ordering.load import GEOGRAPHIC, SHAPES, SITES, SPRAY
 from tidings.studies.study import Panel, Place
 
@@ -26,7 +26,7 @@ SUBSCRIPTIONS = ("subscriptions", "subscribed topics in all")
 
 
 def panels_of(table: pa.Table) -> list[Panel]:
-    results = Results(table)
+    results = StudyRows(table)
     return [
         *size_panels(results),
         *over(results, "fig 9", "fig9_latency", RATE, LATENCY, topics_per_client=10),
@@ -38,7 +38,7 @@ def panels_of(table: pa.Table) -> list[Panel]:
     ]
 
 
-def size_panels(results: Results) -> Iterator[Panel]:
+def size_panels(results: StudyRows) -> Iterator[Panel]:
     for figure, name, column, label in (
         ("fig 7", "fig7_size", "size_mean", "mean entries of a timestamp"),
         ("fig 8", "fig8_deviation", "size_deviation", "standard deviation of the entries, over topics"),
@@ -65,7 +65,7 @@ def size_panels(results: Results) -> Iterator[Panel]:
 
 
 def over(
-    results: Results, figure: str, name: str, x: tuple[str, str], y: tuple[str, str], **where: object
+    results: StudyRows, figure: str, name: str, x: tuple[str, str], y: tuple[str, str], **where: object
 ) -> Iterator[Panel]:
     for speed, slow in SPEEDS.items():
         series = {}
@@ -89,7 +89,7 @@ def over(
         )
 
 
-def outgoing(results: Results, figure: str, name: str, shape: float) -> Panel:
+def outgoing(results: StudyRows, figure: str, name: str, shape: float) -> Panel:
     series: dict[str, list[Place]] = {}
     for variant in ("different topics", "drawn with repetition"):
         chosen = {

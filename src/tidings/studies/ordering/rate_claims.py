@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from tidings.studies.estimates import Estimate, Results, above, below, both, claimed, sure
+from tidings.studies.estimates import Estimate, StudyRows, above, below, both, claimed, sure
 from tidings.studies.ordering.cases import (
     FITTED,
     LITERAL,
@@ -26,10 +26,10 @@ from tidings.studies.ordering.cases import (
 )
 from tidings.studies.ordering.load import GEOGRAPHIC, SHAPES, SPRAY
 from tidings.studies.ordering.panels import PATTERNS
-from tidings.studies.study import Claim
+from tidings.studies.study import PaperClaim
 
 
-def latency(results: Results) -> Iterator[Claim]:
+def latency(results: StudyRows) -> Iterator[PaperClaim]:
     said = partial(claimed, "fig 9")
     rates = [rate for rate in results.distinct("rate_per_s", **LITERAL) if rate <= TOP_RATE]
     under = partial(worst_over, results, "latency_mean_ms", rates, shape=GEOGRAPHIC, **TEN)
@@ -66,14 +66,14 @@ def latency(results: Results) -> Iterator[Claim]:
     yield said("geographic: most requests take a short link", "most", near.text(0, " %"), above(near, 50.0))
 
 
-def worst_over(results: Results, column: str, rates: list[int], **where: Any) -> Estimate:
+def worst_over(results: StudyRows, column: str, rates: list[int], **where: Any) -> Estimate:
     """The estimate at the rate with the highest mean."""
     return max(
         (results.mean(column, rate_per_s=rate, **where) for rate in rates), key=lambda found: found.mean
     )
 
 
-def pattern_gap(results: Results, rates: list[int]) -> Claim:
+def pattern_gap(results: StudyRows, rates: list[int]) -> PaperClaim:
     gaps = [
         gap(results, "latency_mean_ms", SPRAY, GEOGRAPHIC, **LITERAL, **TEN, rate_per_s=rate)
         for rate in rates
@@ -90,7 +90,7 @@ def pattern_gap(results: Results, rates: list[int]) -> Claim:
     )
 
 
-def throughput(results: Results) -> Iterator[Claim]:
+def throughput(results: StudyRows) -> Iterator[PaperClaim]:
     said = partial(claimed, "fig 10")
     found = results.mean("throughput_per_s", shape=GEOGRAPHIC, **LITERAL, **USUAL)
     fastest = worst_over(
@@ -120,7 +120,7 @@ def throughput(results: Results) -> Iterator[Claim]:
     )
 
 
-def peak(results: Results, shape: float) -> Claim:
+def peak(results: StudyRows, shape: float) -> PaperClaim:
     rates = [rate for rate in results.distinct("rate_per_s", **PROTOTYPE) if rate <= TOP_RATE]
     means = {
         rate: results.mean("throughput_per_s", shape=shape, **PROTOTYPE, **TEN, rate_per_s=rate).mean

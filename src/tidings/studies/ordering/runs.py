@@ -12,7 +12,7 @@ import numpy as np
 from tidings.core.ordering.placement import place
 from tidings.core.ordering.stamps import Chain
 from tidings.studies.ordering.load import SITES, clients_at_sites, popularity_at
-from tidings.studies.ordering.sites import NS_PER_MS, NS_PER_S, SPEEDS, Request, Sites
+from tidings.studies.ordering.sites import NS_PER_MS, NS_PER_S, SPEEDS, SimulatedSites, StampRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def run_sites(setting: Setting) -> Measured:
     order, starts = precedence_of(setting, clients)
     rank_of = {topic: rank for rank, topic in enumerate(order)}
     chain = Chain([f"site {site}" for site in starts], list(starts.values()), setting.topics)
-    sites = Sites(chain, [site for site, _ in clients], SPEEDS[setting.speed], setting.seed)
+    sites = SimulatedSites(chain, [site for site, _ in clients], SPEEDS[setting.speed], setting.seed)
     for number, (_, topics) in enumerate(clients):
         sites.subscribe(number, sorted(rank_of[topic] for topic in topics))
     count = round(setting.rate_per_s * setting.duration_s)
@@ -83,7 +83,7 @@ def precedence_of(
     return placement.topics, placement.starts()
 
 
-def measured(sites: Sites, setting: Setting) -> Measured:
+def measured(sites: SimulatedSites, setting: Setting) -> Measured:
     begin, end = round(setting.warm_up_s * NS_PER_S), round(setting.duration_s * NS_PER_S)
     timed = [request for request in sites.requests if begin <= request.asked_at < end]
     latency_ms = np.array([request.answered_at - request.asked_at for request in timed]) / NS_PER_MS
@@ -103,12 +103,12 @@ def measured(sites: Sites, setting: Setting) -> Measured:
     )
 
 
-def is_local(request: Request, chain: Chain) -> bool:
+def is_local(request: StampRequest, chain: Chain) -> bool:
     """Nothing in the stamp ranks above the server that was asked."""
     assert request.stamp is not None
     return min(request.stamp.index, default=request.rank) >= chain.ranks(request.server).start
 
 
-def climbing_share(requests: Sequence[Request], server: str, chain: Chain) -> float:
+def climbing_share(requests: Sequence[StampRequest], server: str, chain: Chain) -> float:
     local = [is_local(request, chain) for request in requests if request.server == server]
     return 1 - fmean(local) if local else 0.0

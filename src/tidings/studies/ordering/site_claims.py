@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidings.studies.estimates import (
+    ClaimVerdict,
     Estimate,
-    Results,
-    Verdict,
+    StudyRows,
     above,
     below,
     both,
@@ -34,10 +34,10 @@ from tidings.studies.ordering.cases import (
     gap,
 )
 from tidings.studies.ordering.load import GEOGRAPHIC, SPRAY
-from tidings.studies.study import Claim
+from tidings.studies.study import PaperClaim
 
 
-def outgoing(results: Results) -> Iterator[Claim]:
+def outgoing(results: StudyRows) -> Iterator[PaperClaim]:
     literal = {"shape": GEOGRAPHIC, **LITERAL, **USUAL}
     sent, began = by_server(results, "outgoing", **literal), by_server(results, "climbing", **literal)
     repeated = by_server(results, "outgoing", shape=GEOGRAPHIC, **REPEATED, **USUAL)
@@ -68,7 +68,7 @@ def outgoing(results: Results) -> Iterator[Claim]:
     yield more_with_spray(results)
 
 
-def by_server(results: Results, column: str, **where: Any) -> list[Estimate]:
+def by_server(results: StudyRows, column: str, **where: Any) -> list[Estimate]:
     return [results.mean(f"{column}_{server}", **where) for server in range(1, 6)]
 
 
@@ -76,7 +76,7 @@ def shares(found: list[Estimate]) -> str:
     return ", ".join(f"{each.mean:.0f}" for each in found) + " %"
 
 
-def more_with_spray(results: Results) -> Claim:
+def more_with_spray(results: StudyRows) -> PaperClaim:
     gaps = [
         gap(results, f"outgoing_{server}", SPRAY, GEOGRAPHIC, **LITERAL, **USUAL) for server in range(1, 6)
     ]
@@ -94,7 +94,7 @@ def more_with_spray(results: Results) -> Claim:
     )
 
 
-def counts_of(results: Results) -> list[int]:
+def counts_of(results: StudyRows) -> list[int]:
     return [
         count
         for count in results.distinct("topics_per_client", **LITERAL, rate_per_s=PEAK_RATE)
@@ -103,7 +103,7 @@ def counts_of(results: Results) -> list[int]:
 
 
 def growth(
-    results: Results, column: str, shape: float, chosen: dict[str, Any]
+    results: StudyRows, column: str, shape: float, chosen: dict[str, Any]
 ) -> tuple[Estimate, Estimate, Estimate]:
     """With 10 topics per client, with the most, and how much more that is."""
     last = counts_of(results)[-1]
@@ -114,13 +114,13 @@ def growth(
     return means[0], means[1], difference(most, least)
 
 
-def steady(least: Estimate, more: Estimate) -> Verdict:
+def steady(least: Estimate, more: Estimate) -> ClaimVerdict:
     """Changed by no more than a tenth."""
     margin = TOLERANCE * least.mean
     return both(above(more, -margin), below(more, margin))
 
 
-def latency_over_subscriptions(results: Results) -> Iterator[Claim]:
+def latency_over_subscriptions(results: StudyRows) -> Iterator[PaperClaim]:
     last = counts_of(results)[-1]
     told = {}
     for name, chosen in (("different", LITERAL), ("repeated", REPEATED), ("placed", PLACED)):
@@ -149,7 +149,7 @@ def latency_over_subscriptions(results: Results) -> Iterator[Claim]:
     )
 
 
-def throughput_over_subscriptions(results: Results) -> Iterator[Claim]:
+def throughput_over_subscriptions(results: StudyRows) -> Iterator[PaperClaim]:
     last = counts_of(results)[-1]
     for shape, text, paper in (
         (GEOGRAPHIC, "geographic: the number of subscriptions does not matter for throughput", "no impact"),

@@ -64,7 +64,7 @@ SPEEDS = {
 
 
 @dataclass(slots=True)
-class Request:
+class StampRequest:
     rank: int
     server: str
     near: bool
@@ -78,13 +78,13 @@ class Request:
         return 0 if self.stamp is None else 1 + len(self.stamp.index)
 
 
-class Sites:
+class SimulatedSites:
     """A server at each site, the publishers, and the network between them."""
 
     def __init__(self, chain: Chain, site_of_client: Sequence[int], speed: Speed, seed: int) -> None:
         self.chain = chain
         self.schedule = Schedule()
-        self.requests: list[Request] = []
+        self.requests: list[StampRequest] = []
         self.relays = 0
         self.sent_on_bytes = dict.fromkeys(chain.servers, 0)
         self.answered_bytes = dict.fromkeys(chain.servers, 0)
@@ -100,7 +100,8 @@ class Sites:
         }
         self._nodes = {name: Node([server]) for name, server in self.servers.items()}
         self.clients = [
-            Client(f"client {number}", f"site {site}", self) for number, site in enumerate(site_of_client)
+            StudyPublisher(f"client {number}", f"site {site}", self)
+            for number, site in enumerate(site_of_client)
         ]
         self._by_name = {client.port.node: client for client in self.clients}
         self._walks: deque[tuple[str, str, Message]] | None = deque()
@@ -184,20 +185,20 @@ def stamp_bytes(message: CreateRelay | EventStamps) -> int:
     )
 
 
-class Client:
+class StudyPublisher:
     """A publisher. Its requests are in `requests` of the sites, in the order in which they were made."""
 
-    def __init__(self, name: str, site: str, sites: Sites) -> None:
+    def __init__(self, name: str, site: str, sites: SimulatedSites) -> None:
         self.port = SitePort(name, sites, self._on_fact)
         self._publisher = OrderedPublisher(self.port, sites.chain, repeat_ns=NEVER_NS)
         self._sites = sites
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[StampRequest] = deque()
         self._asked = 0
         self._site = site
 
     def want(self, rank: int) -> None:
         server = self._sites.chain.server_of(rank)
-        self._waiting.append(Request(rank, server, near=server == self._site))
+        self._waiting.append(StampRequest(rank, server, near=server == self._site))
         self._ask()
 
     def receive(self, sender: str, message: Message) -> None:
@@ -214,7 +215,7 @@ class Client:
                 raise PipelineError("a publisher has no room: the load is far above what the servers can do")
 
     def _on_fact(self, fact: object) -> None:
-        assert isinstance(fact, EventStamped) and isinstance(fact.event, Request)
+        assert isinstance(fact, EventStamped) and isinstance(fact.event, StampRequest)
         request = fact.event
         request.answered_at, request.stamp = self._sites.schedule.now, fact.stamp
         self._asked -= 1
@@ -225,7 +226,7 @@ class Client:
 class SitePort:
     """Of a server or a client; no timer ever ends."""
 
-    def __init__(self, node: str, sites: Sites, on_fact: Any = None) -> None:
+    def __init__(self, node: str, sites: SimulatedSites, on_fact: Any = None) -> None:
         self.node = node
         self.random: RandomSource = Random(0)
         self._sites = sites

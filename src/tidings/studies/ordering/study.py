@@ -18,7 +18,7 @@ from tidings.studies.ordering.claims import claims_of
 from tidings.studies.ordering.load import SHAPES, TOPICS, draw_in_order, entries_by_topic, pareto
 from tidings.studies.ordering.panels import panels_of
 from tidings.studies.ordering.runs import Setting, run_sites
-from tidings.studies.study import Claim, Panel, Point, Row, Study
+from tidings.studies.study import Panel, PaperClaim, Point, Row, Study
 
 SIZE_CLIENTS = 10_000
 SIZE_COUNTS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
@@ -108,7 +108,7 @@ class OrderingStudy(Study):
     def panels(self, table: pa.Table, quick: bool) -> list[Panel]:
         return panels_of(table)
 
-    def claims(self, table: pa.Table, quick: bool) -> list[Claim]:
+    def claims(self, table: pa.Table, quick: bool) -> list[PaperClaim]:
         return claims_of(table)
 
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 from statistics import fmean
 
 from tidings.studies.estimates import (
-    Results,
-    Verdict,
+    ClaimVerdict,
+    StudyRows,
     above,
     both,
     claimed,
@@ -30,7 +30,7 @@ from tidings.studies.partitions.expected import (
     SESSIONS_DELTA,
 )
 from tidings.studies.partitions.runs import FAILED_SHARE
-from tidings.studies.study import Claim
+from tidings.studies.study import PaperClaim
 
 PAPER_DELIVERY = 97.0
 MARGIN = 1.0
@@ -39,28 +39,28 @@ FAILURES = 100
 """Where figure 9 is quoted."""
 
 
-def claims(results: Results) -> list[Claim]:
+def claims(results: StudyRows) -> list[PaperClaim]:
     return [claim(results) for claim in CLAIMS]
 
 
-def exact(results: Results, brokers: int, fanout: int, failures: int) -> list[float]:
+def exact(results: StudyRows, brokers: int, fanout: int, failures: int) -> list[float]:
     """By delta, % of live pairs that reach each other: the mean over all sets of failures."""
     where = {"kind": "exact", "brokers": brokers, "fanout": fanout, "failures": failures}
     rows = results.rows(quantity="connected", **where)
     return [row["value"] for row in sorted(rows, key=lambda row: row["delta"])]
 
 
-def swept(results: Results, fanout: int) -> Iterator[tuple[int, list[float]]]:
+def swept(results: StudyRows, fanout: int) -> Iterator[tuple[int, list[float]]]:
     for failures in results.distinct("failures", kind="exact", brokers=BROKERS, fanout=fanout):
         yield failures, exact(results, BROKERS, fanout, failures)
 
 
-def unreachable(results: Results, fanout: int) -> str:
+def unreachable(results: StudyRows, fanout: int) -> str:
     told = " / ".join(f"{100 - value:.3g}" for value in exact(results, BROKERS, fanout, FAILURES))
     return f"fanout {fanout}: {told} %"
 
 
-def larger_delta_connects(results: Results) -> Claim:
+def larger_delta_connects(results: StudyRows) -> PaperClaim:
     better = all(
         more > less
         for fanout in FANOUTS
@@ -77,7 +77,7 @@ def larger_delta_connects(results: Results) -> Claim:
     )
 
 
-def small_fanout_disconnects(results: Results) -> Claim:
+def small_fanout_disconnects(results: StudyRows) -> PaperClaim:
     narrow, wide = (dict(swept(results, fanout)) for fanout in FANOUTS)
     worse = [
         less < more
@@ -96,7 +96,7 @@ def small_fanout_disconnects(results: Results) -> Claim:
     )
 
 
-def simulation_agrees_with_counting(results: Results) -> Claim:
+def simulation_agrees_with_counting(results: StudyRows) -> PaperClaim:
     """The paper's way, random sets of failures, against the exact means."""
     verdicts = []
     for fanout in FANOUTS:
@@ -116,7 +116,7 @@ def simulation_agrees_with_counting(results: Results) -> Claim:
     )
 
 
-def figure_9_as_expected(results: Results) -> Claim:
+def figure_9_as_expected(results: StudyRows) -> PaperClaim:
     pairs = [
         (wanted, 100 - found)
         for (fanout, failures), expected in DISCONNECTED.items()
@@ -136,11 +136,11 @@ def close(wanted: float, found: float) -> bool:
     return abs(wanted - found) <= max(0.25 * found, 0.3)
 
 
-def at_paper_size(results: Results, fanout: int) -> list[float]:
+def at_paper_size(results: StudyRows, fanout: int) -> list[float]:
     return exact(results, DELIVERY_BROKERS, fanout, DELIVERY_FAILURES)
 
 
-def delta_3_delivers(results: Results) -> Claim:
+def delta_3_delivers(results: StudyRows) -> PaperClaim:
     bounds = {fanout: at_paper_size(results, fanout)[3] for fanout in FANOUTS}
     told = ", ".join(f"{value:.1f} % with fanout {fanout}" for fanout, value in bounds.items())
     brokers = results.distinct("brokers", kind="simulation")[-1]
@@ -160,7 +160,7 @@ def delta_3_delivers(results: Results) -> Claim:
     )
 
 
-def everything_reachable_is_delivered(results: Results) -> Claim:
+def everything_reachable_is_delivered(results: StudyRows) -> PaperClaim:
     lacking = [
         difference(
             results.by_seed("value", quantity="delivered", **where),
@@ -178,7 +178,7 @@ def everything_reachable_is_delivered(results: Results) -> Claim:
     )
 
 
-def steps_of_4(results: Results) -> Claim:
+def steps_of_4(results: StudyRows) -> PaperClaim:
     steps = {
         fanout: [values[delta + 1] - values[delta] for delta in (2, 1)]
         for fanout in FANOUTS
@@ -198,7 +198,7 @@ def steps_of_4(results: Results) -> Claim:
     )
 
 
-def delta_0_loses_most(results: Results) -> Claim:
+def delta_0_loses_most(results: StudyRows) -> PaperClaim:
     reached = {fanout: at_paper_size(results, fanout)[0] for fanout in FANOUTS}
     told = ", ".join(f"{value:.0f} % with fanout {fanout}" for fanout, value in reached.items())
     return claimed(
@@ -210,7 +210,7 @@ def delta_0_loses_most(results: Results) -> Claim:
     )
 
 
-def nothing_is_lost_for_ever(results: Results) -> Claim:
+def nothing_is_lost_for_ever(results: StudyRows) -> PaperClaim:
     certified = simulated(results, "certified")
     holds = simulated(results, "guarantees_hold")
     down = results.distinct("failures", kind="simulation")
@@ -224,7 +224,7 @@ def nothing_is_lost_for_ever(results: Results) -> Claim:
     )
 
 
-def figure_10_as_expected(results: Results) -> Claim:
+def figure_10_as_expected(results: StudyRows) -> PaperClaim:
     pairs = [
         (wanted, found)
         for (fanout, _), expected in CONNECTED.items()
@@ -240,23 +240,23 @@ def figure_10_as_expected(results: Results) -> Claim:
     )
 
 
-def simulations(results: Results) -> Iterator[dict[str, object]]:
+def simulations(results: StudyRows) -> Iterator[dict[str, object]]:
     for fanout in results.distinct("fanout", kind="simulation"):
         for failures in results.distinct("failures", kind="simulation", fanout=fanout):
             for delta in results.distinct("delta", kind="simulation", fanout=fanout):
                 yield {"kind": "simulation", "fanout": fanout, "failures": failures, "delta": delta}
 
 
-def simulated(results: Results, quantity: str, **where: object) -> list[float]:
+def simulated(results: StudyRows, quantity: str, **where: object) -> list[float]:
     return [row["value"] for row in results.rows(kind="simulation", quantity=quantity, **where)]
 
 
-def neighbours(results: Results, quantity: str, fanout: int, delta: int) -> float:
+def neighbours(results: StudyRows, quantity: str, fanout: int, delta: int) -> float:
     (row,) = results.rows(kind="neighbours", fanout=fanout, delta=delta, quantity=quantity)
     return float(row["value"])
 
 
-def neighbourhoods_below_100(results: Results) -> Claim:
+def neighbourhoods_below_100(results: StudyRows) -> PaperClaim:
     largest = max(neighbours(results, "max", 3, delta) for delta in DELTAS[:4])
     return claimed(
         "fig 11",
@@ -267,7 +267,7 @@ def neighbourhoods_below_100(results: Results) -> Claim:
     )
 
 
-def neighbourhoods_of_1000(results: Results) -> Claim:
+def neighbourhoods_of_1000(results: StudyRows) -> PaperClaim:
     largest = neighbours(results, "max", 7, 3)
     return claimed(
         "fig 11",
@@ -278,7 +278,7 @@ def neighbourhoods_of_1000(results: Results) -> Claim:
     )
 
 
-def larger_delta_costs_state(results: Results) -> Claim:
+def larger_delta_costs_state(results: StudyRows) -> PaperClaim:
     means = {
         fanout: [neighbours(results, "mean", fanout, delta) for delta in DELTAS[:4]] for fanout in FANOUTS
     }
@@ -292,7 +292,7 @@ def larger_delta_costs_state(results: Results) -> Claim:
     )
 
 
-def figure_11_as_expected(results: Results) -> Claim:
+def figure_11_as_expected(results: StudyRows) -> PaperClaim:
     wrong = [
         (fanout, delta)
         for (fanout, delta), (median, mean, largest) in NEIGHBOURS.items()
@@ -309,8 +309,8 @@ def figure_11_as_expected(results: Results) -> Claim:
     )
 
 
-def few_sessions(results: Results) -> Claim:
-    verdicts: list[Verdict] = []
+def few_sessions(results: StudyRows) -> PaperClaim:
+    verdicts: list[ClaimVerdict] = []
     told = []
     for fanout, failures in SESSIONS:
         where = {"kind": "sessions", "fanout": fanout, "failures": failures}
@@ -332,7 +332,7 @@ def few_sessions(results: Results) -> Claim:
     )
 
 
-def failures_add_sessions(results: Results) -> Claim:
+def failures_add_sessions(results: StudyRows) -> PaperClaim:
     verdicts, told = [], []
     for fanout in FANOUTS:
         few, many = results.distinct("failures", kind="sessions", fanout=fanout)
@@ -351,7 +351,7 @@ def failures_add_sessions(results: Results) -> Claim:
     )
 
 
-def figure_12_as_expected(results: Results) -> Claim:
+def figure_12_as_expected(results: StudyRows) -> PaperClaim:
     wrong = []
     for (fanout, failures), (mean, high, _) in SESSIONS.items():
         where = {"kind": "sessions", "fanout": fanout, "failures": failures, "delta": SESSIONS_DELTA}
@@ -367,7 +367,7 @@ def figure_12_as_expected(results: Results) -> Claim:
     )
 
 
-CLAIMS: tuple[Callable[[Results], Claim], ...] = (
+CLAIMS: tuple[Callable[[StudyRows], PaperClaim], ...] = (
     larger_delta_connects,
     small_fanout_disconnects,
     simulation_agrees_with_counting,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tidings.studies.estimates import Results
+from tidings.studies.estimates import StudyRows
 from tidings.studies.partitions.expected import (
     BROKERS,
     DELIVERY_BROKERS,
@@ -16,7 +16,7 @@ from tidings.studies.partitions.expected import (
 from tidings.studies.study import Panel, Place
 
 
-def panels(results: Results) -> list[Panel]:
+def panels(results: StudyRows) -> list[Panel]:
     return [
         *figure_9(results),
         *figure_10(results),
@@ -25,7 +25,7 @@ def panels(results: Results) -> list[Panel]:
     ]
 
 
-def over_failures(results: Results, delta: int, **where: Any) -> list[Place]:
+def over_failures(results: StudyRows, delta: int, **where: Any) -> list[Place]:
     found: list[Place] = []
     for failures in results.distinct("failures", **where):
         mean = results.mean("value", failures=failures, delta=delta, **where)
@@ -39,7 +39,7 @@ def complement(places: list[Place]) -> list[Place]:
     return [(place[0], 100 - place[1], *place[2:]) for place in places]
 
 
-def figure_9(results: Results) -> Iterator[Panel]:
+def figure_9(results: StudyRows) -> Iterator[Panel]:
     for fanout in FANOUTS:
         where = {"kind": "graph", "brokers": BROKERS, "fanout": fanout, "quantity": "connected"}
         series = {f"delta {delta}": complement(over_failures(results, delta, **where)) for delta in DELTAS}
@@ -61,7 +61,7 @@ def figure_9(results: Results) -> Iterator[Panel]:
         )
 
 
-def figure_10(results: Results) -> Iterator[Panel]:
+def figure_10(results: StudyRows) -> Iterator[Panel]:
     y_label = "% of live pairs"
     for fanout in FANOUTS:
         bound = {"kind": "graph", "brokers": DELIVERY_BROKERS, "fanout": fanout, "quantity": "connected"}
@@ -89,7 +89,7 @@ def figure_10(results: Results) -> Iterator[Panel]:
             )
 
 
-def figure_11(results: Results) -> Iterator[Panel]:
+def figure_11(results: StudyRows) -> Iterator[Panel]:
     for fanout in FANOUTS:
         series = {
             f"delta {delta}": distribution(results, kind="neighbours", fanout=fanout, delta=delta)
@@ -106,7 +106,7 @@ def figure_11(results: Results) -> Iterator[Panel]:
         )
 
 
-def figure_12(results: Results) -> Iterator[Panel]:
+def figure_12(results: StudyRows) -> Iterator[Panel]:
     for fanout in FANOUTS:
         series = {
             f"{failures} failures": distribution(results, kind="sessions", fanout=fanout, failures=failures)
@@ -122,7 +122,7 @@ def figure_12(results: Results) -> Iterator[Panel]:
         )
 
 
-def distribution(results: Results, **where: Any) -> list[Place]:
+def distribution(results: StudyRows, **where: Any) -> list[Place]:
     """The mean over runs; where a run has no broker with just so many, its share is that of the next lower number."""
     rows = results.rows(quantity="cdf", **where)
     by_seed: dict[int, dict[float, float]] = {}

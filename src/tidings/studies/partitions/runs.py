@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tidings.core.overlay.labels import Label, parse_label, path
-from tidings.scenarios.file.schema import CrashFault, Overlay, Publisher, Scenario, Subscriber, TreeShape
+from tidings.scenarios.file.schema import CrashFault, Overlay, Publisher, Scenario, SubscriberTable, TreeShape
 from tidings.scenarios.trace.checkers.gaps import gap_free
 from tidings.scenarios.trace.checkers.once import exactly_once
 from tidings.scenarios.trace.checkers.per_source import fifo
@@ -77,7 +77,7 @@ def figure_10_scenario(
         publishers=tuple(
             Publisher(name=f"p{number}", at=at, rate_hz=0.25, start_s=5.0) for number, at in enumerate(homes)
         ),
-        subscribers=tuple(Subscriber(name=f"s{at}", at=at) for at in names),
+        subscribers=tuple(SubscriberTable(name=f"s{at}", at=at) for at in names),
         faults=tuple(
             CrashFault(at_s=at_s, until_s=at_s + DOWN_S, nodes=tuple(random.sample(others, failures)))
             for at_s in begins

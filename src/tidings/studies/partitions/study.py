@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from tidings.studies.estimates import Results
+from tidings.studies.estimates import StudyRows
 from tidings.studies.partitions.claims import claims
 from tidings.studies.partitions.connectivity import (
     Counts,
@@ -34,7 +34,7 @@ from tidings.studies.partitions.expected import (
 )
 from tidings.studies.partitions.panels import panels
 from tidings.studies.partitions.runs import play_figure_10
-from tidings.studies.study import Claim, Panel, Point, Row, Study
+from tidings.studies.study import Panel, PaperClaim, Point, Row, Study
 
 EXACT = "exact"
 QUICK_SEEDS, QUICK_RUNS = 5, 40
@@ -74,10 +74,10 @@ class Partitions(Study):
         return [{**known, "x": None, **row} for row in KINDS[point["kind"]](point)]
 
     def panels(self, table: pa.Table, quick: bool) -> list[Panel]:
-        return panels(Results(table))
+        return panels(StudyRows(table))
 
-    def claims(self, table: pa.Table, quick: bool) -> list[Claim]:
-        return claims(Results(table))
+    def claims(self, table: pa.Table, quick: bool) -> list[PaperClaim]:
+        return claims(StudyRows(table))
 
     def cost(self, point: Point) -> float:
         if point["kind"] == "simulation":

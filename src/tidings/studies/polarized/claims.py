@@ -20,14 +20,14 @@ from tidings.studies.polarized.measures import (
     success_gain,
     successes,
 )
-from tidings.studies.study import Claim
+from tidings.studies.study import PaperClaim
 
 
-def claims(curves: Curves) -> list[Claim]:
+def claims(curves: Curves) -> list[PaperClaim]:
     return [claim(curves) for claim in CLAIMS]
 
 
-def utility_is_low(curves: Curves) -> Claim:
+def utility_is_low(curves: Curves) -> PaperClaim:
     push = estimate(list(curves.by_seed("push_utility", RANDOM_PUSH, 2).values()))
     pull = estimate(list(curves.by_seed("pull_utility", RANDOM_PULL, 2).values()))
     return claimed(
@@ -40,7 +40,7 @@ def utility_is_low(curves: Curves) -> Claim:
     )
 
 
-def utility_falls(curves: Curves) -> Claim:
+def utility_falls(curves: Curves) -> PaperClaim:
     falls = {}
     for scheme, column in ((RANDOM_PUSH, "push_utility"), (RANDOM_PULL, "pull_utility")):
         least, most = curves.fanouts(scheme)[0], curves.fanouts(scheme)[-1]
@@ -57,7 +57,7 @@ def utility_falls(curves: Curves) -> Claim:
     )
 
 
-def topology_beats_loss(curves: Curves) -> Claim:
+def topology_beats_loss(curves: Curves) -> PaperClaim:
     by_loss = [scheme for scheme in curves.schemes() if scheme.weights == "loss"]
     gains = {found: success_gain(curves, found._replace(weights="topology"), found) for found in by_loss}
     told = ", ".join(f"{found.name} {gain.text(4)}" for found, gain in gains.items())
@@ -72,7 +72,7 @@ def topology_beats_loss(curves: Curves) -> Claim:
     )
 
 
-def wdpg_below_random(curves: Curves) -> Claim:
+def wdpg_below_random(curves: Curves) -> PaperClaim:
     gain = success_gain(curves, WDPG, RANDOM_PUSH)
     return claimed(
         "fig 2(a)",
@@ -83,7 +83,7 @@ def wdpg_below_random(curves: Curves) -> Claim:
     )
 
 
-def wrpg_below_random(curves: Curves) -> Claim:
+def wrpg_below_random(curves: Curves) -> PaperClaim:
     gain = success_gain(curves, WRPG, RANDOM_PUSH)
     return claimed(
         "fig 2(a)",
@@ -95,7 +95,7 @@ def wrpg_below_random(curves: Curves) -> Claim:
     )
 
 
-def pgw_beats_wdpg(curves: Curves) -> Claim:
+def pgw_beats_wdpg(curves: Curves) -> PaperClaim:
     gain = success_gain(curves, PGW, WDPG)
     return claimed(
         "fig 2(b)",
@@ -106,7 +106,7 @@ def pgw_beats_wdpg(curves: Curves) -> Claim:
     )
 
 
-def pgw_not_better_than_random(curves: Curves) -> Claim:
+def pgw_not_better_than_random(curves: Curves) -> PaperClaim:
     return claimed(
         "fig 2(b)",
         "PGW is no considerable improvement over random selection",
@@ -117,7 +117,7 @@ def pgw_not_better_than_random(curves: Curves) -> Claim:
     )
 
 
-def three_pg_needs_least(curves: Curves) -> Claim:
+def three_pg_needs_least(curves: Curves) -> PaperClaim:
     ratios = [
         curves.fanout_ratio(scheme, other)
         for scheme in (NARROW, WIDE)
@@ -133,7 +133,7 @@ def three_pg_needs_least(curves: Curves) -> Claim:
     )
 
 
-def narrow_window_costs_success(curves: Curves) -> Claim:
+def narrow_window_costs_success(curves: Curves) -> PaperClaim:
     gain = success_gain(curves, WIDE, NARROW)
     return claimed(
         "fig 2(c)",
@@ -144,7 +144,7 @@ def narrow_window_costs_success(curves: Curves) -> Claim:
     )
 
 
-def push_tolerates_more(curves: Curves) -> Claim:
+def push_tolerates_more(curves: Curves) -> PaperClaim:
     return claimed(
         "fig 3",
         "random push needs less fanout than random pull",
@@ -155,7 +155,7 @@ def push_tolerates_more(curves: Curves) -> Claim:
     )
 
 
-def push_costs_and_hurries(curves: Curves) -> Claim:
+def push_costs_and_hurries(curves: Curves) -> PaperClaim:
     overhead = curves.goal_ratio("overhead", RANDOM_PUSH, RANDOM_PULL)
     latency = curves.goal_ratio("mean_ms", RANDOM_PUSH, RANDOM_PULL)
     return claimed(
@@ -168,7 +168,7 @@ def push_costs_and_hurries(curves: Curves) -> Claim:
     )
 
 
-def three_pg_is_between(curves: Curves) -> Claim:
+def three_pg_is_between(curves: Curves) -> PaperClaim:
     against_push, against_pull = (
         {column: curves.goal_ratio(column, NARROW, other) for column in ("overhead", "mean_ms")}
         for other in (RANDOM_PUSH, RANDOM_PULL)
@@ -184,7 +184,7 @@ def three_pg_is_between(curves: Curves) -> Claim:
     )
 
 
-CLAIMS: tuple[Callable[[Curves], Claim], ...] = (
+CLAIMS: tuple[Callable[[Curves], PaperClaim], ...] = (
     utility_is_low,
     utility_falls,
     topology_beats_loss,

@@ -21,13 +21,13 @@ from tidings.studies.polarized.measures import (
     reduction,
     reliability,
 )
-from tidings.studies.study import Claim
+from tidings.studies.study import PaperClaim
 
 CODING_MS = 15.0
 """The paper takes 5 ms for coding and 10 ms for decoding; the simulator takes no time for either."""
 
 
-def overhead_grows(curves: Curves) -> Claim:
+def overhead_grows(curves: Curves) -> PaperClaim:
     grown = {}
     for scheme in curves.schemes():
         few, many = curves.fanouts(scheme)[0], curves.fanouts(scheme)[-1]
@@ -44,7 +44,7 @@ def overhead_grows(curves: Curves) -> Claim:
     )
 
 
-def others_cost_no_less(curves: Curves) -> Claim:
+def others_cost_no_less(curves: Curves) -> PaperClaim:
     others = (WDPG, WRPG, PGW)
     ratios = {scheme: curves.goal_ratio("overhead", scheme, RANDOM_PUSH) for scheme in others}
     told = ", ".join(f"{scheme.name} {ratio.text(2)}" for scheme, ratio in ratios.items())
@@ -59,7 +59,7 @@ def others_cost_no_less(curves: Curves) -> Claim:
     )
 
 
-def three_pg_costs_half_of_push(curves: Curves) -> Claim:
+def three_pg_costs_half_of_push(curves: Curves) -> PaperClaim:
     ratio = curves.goal_ratio("overhead", NARROW, RANDOM_PUSH)
     return claimed(
         "fig 2(d)",
@@ -71,7 +71,7 @@ def three_pg_costs_half_of_push(curves: Curves) -> Claim:
     )
 
 
-def three_pg_costs_twice_pull(curves: Curves) -> Claim:
+def three_pg_costs_twice_pull(curves: Curves) -> PaperClaim:
     ratio = curves.goal_ratio("overhead", NARROW, RANDOM_PULL)
     return claimed(
         "fig 2(d)",
@@ -83,7 +83,7 @@ def three_pg_costs_twice_pull(curves: Curves) -> Claim:
     )
 
 
-def narrow_window_saves(curves: Curves) -> Claim:
+def narrow_window_saves(curves: Curves) -> PaperClaim:
     ratio = curves.goal_ratio("overhead", NARROW, WIDE)
     return claimed(
         "fig 2(d)",
@@ -95,7 +95,7 @@ def narrow_window_saves(curves: Curves) -> Claim:
     )
 
 
-def reliable_is_faster(curves: Curves) -> Claim:
+def reliable_is_faster(curves: Curves) -> PaperClaim:
     schemes = (RANDOM_PUSH, RANDOM_PULL, WRPG, PGW, NARROW, WIDE)
     ratios = {
         scheme: curves.goal_over("mean_ms", 2, scheme) for scheme in schemes if curves.reaches_goal(scheme)
@@ -112,7 +112,7 @@ def reliable_is_faster(curves: Curves) -> Claim:
     )
 
 
-def weights_are_faster(curves: Curves) -> Claim:
+def weights_are_faster(curves: Curves) -> PaperClaim:
     ratios = {scheme: curves.ratio_at("mean_ms", 2, scheme, RANDOM_PUSH) for scheme in (WDPG, WRPG, PGW)}
     told = ", ".join(f"{scheme.name} {ratio.text(3)}" for scheme, ratio in ratios.items())
     return claimed(
@@ -125,7 +125,7 @@ def weights_are_faster(curves: Curves) -> Claim:
     )
 
 
-def wide_window_as_fast_as_push(curves: Curves) -> Claim:
+def wide_window_as_fast_as_push(curves: Curves) -> PaperClaim:
     ratio = curves.ratio_at("mean_ms", 2, WIDE, RANDOM_PUSH)
     reliable = curves.goal_ratio("mean_ms", WIDE, RANDOM_PUSH)
     return claimed(
@@ -139,7 +139,7 @@ def wide_window_as_fast_as_push(curves: Curves) -> Claim:
     )
 
 
-def wide_window_is_faster(curves: Curves) -> Claim:
+def wide_window_is_faster(curves: Curves) -> PaperClaim:
     columns = {"mean": "mean_ms", "deviation": "std_ms"}
     ratios = {name: curves.ratio_at(column, 2, WIDE, NARROW) for name, column in columns.items()}
     told = ", ".join(f"{name} {ratio.text(2)}" for name, ratio in ratios.items())
@@ -152,7 +152,7 @@ def wide_window_is_faster(curves: Curves) -> Claim:
     )
 
 
-def coding_saves_a_quarter(curves: Curves) -> Claim:
+def coding_saves_a_quarter(curves: Curves) -> PaperClaim:
     saved = reduction(curves, RANDOM_PUSH)
     return claimed(
         "fig 2(g)",
@@ -167,7 +167,7 @@ def coding_saves_a_quarter(curves: Curves) -> Claim:
     )
 
 
-def coding_saves_more(curves: Curves) -> Claim:
+def coding_saves_more(curves: Curves) -> PaperClaim:
     saved = {scheme: reduction(curves, scheme) for scheme in (WRPG, PGW)}
     told = ", ".join(f"{scheme.name} {percent(found)}" for scheme, found in saved.items())
     return claimed(
@@ -185,7 +185,7 @@ def coding_saves_more(curves: Curves) -> Claim:
     )
 
 
-def coding_saves_all(curves: Curves) -> Claim:
+def coding_saves_all(curves: Curves) -> PaperClaim:
     schemes = [
         scheme for scheme in (RANDOM_PUSH, RANDOM_PULL, WRPG, PGW, NARROW) if curves.fanouts(coded(scheme))
     ]
@@ -201,7 +201,7 @@ def coding_saves_all(curves: Curves) -> Claim:
     )
 
 
-def coding_is_faster(curves: Curves) -> Claim:
+def coding_is_faster(curves: Curves) -> PaperClaim:
     pairs = []
     for scheme in (RANDOM_PUSH, RANDOM_PULL, WRPG, NARROW):
         left = curves.by_seed("mean_ms", coded(scheme), 2)
@@ -223,7 +223,7 @@ def coding_is_faster(curves: Curves) -> Claim:
     )
 
 
-def coding_costs_what_it_saves(curves: Curves) -> Claim:
+def coding_costs_what_it_saves(curves: Curves) -> PaperClaim:
     ratio = curves.goal_ratio("overhead", coded(RANDOM_PUSH), RANDOM_PUSH)
     return claimed(
         "fig 2(i)",
@@ -236,7 +236,7 @@ def coding_costs_what_it_saves(curves: Curves) -> Claim:
     )
 
 
-COST_CLAIMS: tuple[Callable[[Curves], Claim], ...] = (
+COST_CLAIMS: tuple[Callable[[Curves], PaperClaim], ...] = (
     overhead_grows,
     others_cost_no_less,
     three_pg_costs_half_of_push,

@@ -9,7 +9,7 @@ from math import inf, isfinite, log
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from tidings.studies.estimates import Estimate, Results, resampled
+from tidings.studies.estimates import Estimate, StudyRows, resampled
 from tidings.studies.polarized.runs import SUBSCRIBERS
 
 TREE = "tree alone"
@@ -27,7 +27,7 @@ class Scheme(NamedTuple):
 
 
 class Curves:
-    def __init__(self, results: Results, goal: float) -> None:
+    def __init__(self, results: StudyRows, goal: float) -> None:
         self.goal = goal
         self._runs: dict[Scheme, dict[int, dict[int, dict[str, Any]]]] = defaultdict(
             lambda: defaultdict(dict)

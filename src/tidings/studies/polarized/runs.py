@@ -18,7 +18,7 @@ from tidings.scenarios.file.schema import (
     Publisher,
     Recovery,
     Scenario,
-    Subscriber,
+    SubscriberTable,
     TreeShape,
 )
 from tidings.scenarios.file.topology import labels
@@ -67,7 +67,9 @@ def polarized_scenario(
                 size_bytes=BLOCKS * recovery.block_bytes,
             ),
         ),
-        subscribers=tuple(Subscriber(name=f"s{number}", at=f"b{number}") for number in range(1, BROKERS)),
+        subscribers=tuple(
+            SubscriberTable(name=f"s{number}", at=f"b{number}") for number in range(1, BROKERS)
+        ),
     )
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidings.core.errors import PipelineError
 from tidings.scenarios.file.schema import Recovery
-from tidings.studies.estimates import Results
+from tidings.studies.estimates import StudyRows
 from tidings.studies.polarized.claims import claims
 from tidings.studies.polarized.curves import TREE, Curves
 from tidings.studies.polarized.panels import panels
@@ -25,7 +25,7 @@ from tidings.studies.polarized.runs import (
     polarized_scenario,
 )
 from tidings.studies.recovery_runs import play
-from tidings.studies.study import Claim, Panel, Point, Row, Study
+from tidings.studies.study import Panel, PaperClaim, Point, Row, Study
 
 KEYS = {**SCHEMES, TREE: {"algorithm": "none"}}
 QUICK_SEEDS, QUICK_EVENTS = 4, 10
@@ -94,7 +94,7 @@ class Polarized(Study):
     def panels(self, table: pa.Table, quick: bool) -> list[Panel]:
         return panels(curves_of(table, quick))
 
-    def claims(self, table: pa.Table, quick: bool) -> list[Claim]:
+    def claims(self, table: pa.Table, quick: bool) -> list[PaperClaim]:
         return claims(curves_of(table, quick))
 
     def cost(self, point: Point) -> float:
@@ -108,7 +108,7 @@ STUDY = Polarized()
 
 
 def curves_of(table: pa.Table, quick: bool) -> Curves:
-    return Curves(Results(table), QUICK_GOAL if quick else FULL_GOAL)
+    return Curves(StudyRows(table), QUICK_GOAL if quick else FULL_GOAL)
 
 
 def combinations(quick: bool) -> Iterator[dict[str, Any]]:

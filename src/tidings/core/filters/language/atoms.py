@@ -10,21 +10,27 @@ from decimal import Decimal
 from typing import Any
 
 from tidings.core.errors import FilterError
-from tidings.core.filters.language.conjuncts import Work, comparison_with, literal_class, meet, unite
+from tidings.core.filters.language.conjuncts import (
+    NormalisationSteps,
+    comparison_with,
+    literal_class,
+    meet,
+    unite,
+)
 from tidings.core.filters.language.constraints import simplify, sorted_literals
 from tidings.core.filters.language.expression import (
     Column,
     Comparison,
     Expression,
+    InList,
     LikeTest,
-    Membership,
     NullTest,
     TruthTest,
     Value,
 )
 from tidings.core.filters.language.implication import EQUAL, GREATER, LESS
 from tidings.core.filters.language.number import as_double, canonical_number, compare_literals
-from tidings.core.filters.language.predicates import Conjunct, Constraint, Kind, Literal, kind_of
+from tidings.core.filters.language.predicates import Conjunct, Constraint, Literal, ValueKind, kind_of
 
 Disjunction = tuple[Conjunct, ...]
 
@@ -43,7 +49,7 @@ _SIGNS = {
 }
 
 
-def atom(node: Expression, negated: bool, work: Work) -> Disjunction:
+def atom(node: Expression, negated: bool, work: NormalisationSteps) -> Disjunction:
     """Where the leaf is true or, negated, false."""
     reader = _READERS.get(type(node))
     if reader is None:
@@ -64,32 +70,32 @@ def _null(name: str, null: bool) -> Disjunction:
     return _one(Constraint(name, null=null))
 
 
-def _value(node: Value, negated: bool, _: Work) -> Disjunction:
+def _value(node: Value, negated: bool, _: NormalisationSteps) -> Disjunction:
     if node.value is not None and not isinstance(node.value, bool):
         raise FilterError(f"the literal {node.value!r} stands where a condition is expected")
     return _constant(node.value, negated)
 
 
-def _column(node: Column, negated: bool, _: Work) -> Disjunction:
-    return _one(Constraint(node.name, Kind.BOOLEAN, values=(not negated,)))
+def _column(node: Column, negated: bool, _: NormalisationSteps) -> Disjunction:
+    return _one(Constraint(node.name, ValueKind.BOOLEAN, values=(not negated,)))
 
 
-def _null_test(node: NullTest, negated: bool, _: Work) -> Disjunction:
+def _null_test(node: NullTest, negated: bool, _: NormalisationSteps) -> Disjunction:
     if isinstance(node.operand, Value):
         return _constant(node.operand.value is None, negated)
     return _null(node.operand.name, null=not negated)
 
 
-def _truth_test(node: TruthTest, negated: bool, _: Work) -> Disjunction:
+def _truth_test(node: TruthTest, negated: bool, _: NormalisationSteps) -> Disjunction:
     """Never NULL: where the attribute is none or no boolean, it is neither TRUE nor FALSE."""
     if isinstance(node.operand, Value):
         return _constant(node.operand.value is node.truth, negated)
     if negated:
         return _one(Constraint(node.operand.name, null=None, excluded=(node.truth,)))
-    return _one(Constraint(node.operand.name, Kind.BOOLEAN, values=(node.truth,)))
+    return _one(Constraint(node.operand.name, ValueKind.BOOLEAN, values=(node.truth,)))
 
 
-def _like(node: LikeTest, negated: bool, work: Work) -> Disjunction:
+def _like(node: LikeTest, negated: bool, work: NormalisationSteps) -> Disjunction:
     operand, pattern = node.operand, node.pattern
     if pattern is None:
         return FALSE
@@ -99,10 +105,10 @@ def _like(node: LikeTest, negated: bool, work: Work) -> Disjunction:
         return _with_literal(operand.name, "!=" if negated else "=", pattern.literal, work)
     patterns = (pattern,)
     likes, not_likes = ((), patterns) if negated else (patterns, ())
-    return _one(simplify(Constraint(operand.name, Kind.STRING, likes=likes, not_likes=not_likes), work))
+    return _one(simplify(Constraint(operand.name, ValueKind.STRING, likes=likes, not_likes=not_likes), work))
 
 
-def _membership(node: Membership, negated: bool, work: Work) -> Disjunction:
+def _membership(node: InList, negated: bool, work: NormalisationSteps) -> Disjunction:
     values = _widened(node.values)
     if isinstance(node.operand, Value):
         subject = _widened((node.operand.value, *values))[0]
@@ -122,7 +128,7 @@ def _membership(node: Membership, negated: bool, work: Work) -> Disjunction:
     return _all_of(different, work)
 
 
-def _all_of(constraints: list[Constraint | None], work: Work) -> Disjunction:
+def _all_of(constraints: list[Constraint | None], work: NormalisationSteps) -> Disjunction:
     conjuncts = [Conjunct((constraint,)) for constraint in constraints if constraint is not None]
     met = meet(conjuncts, work) if len(conjuncts) == len(constraints) else None
     return FALSE if met is None else (met,)
@@ -132,10 +138,10 @@ def _widened(values: tuple[Literal | None, ...]) -> tuple[Literal | None, ...]:
     """Spark compares a list as the widest type in it: one double makes doubles of all its numbers."""
     if not any(isinstance(value, float) for value in values):
         return values
-    return tuple(as_double(value) if kind_of(value) is Kind.NUMBER else value for value in values)  # type: ignore[arg-type]
+    return tuple(as_double(value) if kind_of(value) is ValueKind.NUMBER else value for value in values)  # type: ignore[arg-type]
 
 
-def _comparison(node: Comparison, negated: bool, work: Work) -> Disjunction:
+def _comparison(node: Comparison, negated: bool, work: NormalisationSteps) -> Disjunction:
     left, right, operator = node.left, node.right, node.operator
     if isinstance(left, Value) and isinstance(right, Value):
         return _constant(compare_constants(left.value, operator, right.value), negated)
@@ -151,7 +157,7 @@ def _comparison(node: Comparison, negated: bool, work: Work) -> Disjunction:
     return _with_literal(left.name, _OPPOSITE[operator] if negated else operator, right.value, work)
 
 
-def _null_safe(name: str, literal: Literal | None, negated: bool, work: Work) -> Disjunction:
+def _null_safe(name: str, literal: Literal | None, negated: bool, work: NormalisationSteps) -> Disjunction:
     if literal is None:
         return _null(name, null=not negated)
     if not negated:
@@ -159,7 +165,7 @@ def _null_safe(name: str, literal: Literal | None, negated: bool, work: Work) ->
     return unite(_null(name, null=True) + _with_literal(name, "!=", literal, work), work)
 
 
-def _columns(left: str, operator: str, right: str, negated: bool, work: Work) -> Disjunction:
+def _columns(left: str, operator: str, right: str, negated: bool, work: NormalisationSteps) -> Disjunction:
     if operator == "<=>":
         return _null_safe_columns(left, right, negated, work)
     if negated:
@@ -171,7 +177,7 @@ def _columns(left: str, operator: str, right: str, negated: bool, work: Work) ->
     return (Conjunct(comparisons=(comparison_with(left, right, _SIGNS[operator]),)),)
 
 
-def _null_safe_columns(left: str, right: str, negated: bool, work: Work) -> Disjunction:
+def _null_safe_columns(left: str, right: str, negated: bool, work: NormalisationSteps) -> Disjunction:
     if left == right:
         return _constant(True, negated)
     comparable = _columns(left, "=", right, negated, work)
@@ -185,7 +191,7 @@ def _nulls(left: str, left_null: bool, right: str, right_null: bool) -> Disjunct
     return (Conjunct(tuple(Constraint(name, null=null) for name, null in pair)),)
 
 
-def _with_literal(name: str, operator: str, value: Literal, work: Work) -> Disjunction:
+def _with_literal(name: str, operator: str, value: Literal, work: NormalisationSteps) -> Disjunction:
     literal = canonical(value)
     if operator == "=":
         return _one(_equals(name, (literal,)))
@@ -203,7 +209,7 @@ def _equals(name: str, literals: Iterable[Literal]) -> Constraint:
     return Constraint(name, kind_of(values[0]), values=values)
 
 
-def _differs(name: str, literals: Iterable[Literal], work: Work) -> Constraint | None:
+def _differs(name: str, literals: Iterable[Literal], work: NormalisationSteps) -> Constraint | None:
     excluded = sorted_literals(literals)
     return simplify(Constraint(name, kind_of(excluded[0]), excluded=excluded), work)
 
@@ -220,18 +226,18 @@ def compare_constants(left: Literal | None, operator: str, right: Literal | None
         return (left is right) if operator == "<=>" else None
     if kind_of(left) is not kind_of(right):
         return None
-    if kind_of(left) is Kind.NUMBER:
+    if kind_of(left) is ValueKind.NUMBER:
         sign = compare_literals(left, right)  # type: ignore[arg-type]
     else:
         sign = (left > right) - (left < right)  # type: ignore[operator]
     return bool((LESS, EQUAL, GREATER)[sign + 1] & _SIGNS["=" if operator == "<=>" else operator])
 
 
-_READERS: dict[type[Expression], Callable[[Any, bool, Work], Disjunction]] = {
+_READERS: dict[type[Expression], Callable[[Any, bool, NormalisationSteps], Disjunction]] = {
     Value: _value,
     Column: _column,
     Comparison: _comparison,
-    Membership: _membership,
+    InList: _membership,
     LikeTest: _like,
     NullTest: _null_test,
     TruthTest: _truth_test,

@@ -15,8 +15,8 @@ from tidings.core.filters.language.expression import (
     Column,
     Comparison,
     Expression,
+    InList,
     LikeTest,
-    Membership,
     NullTest,
     Operand,
     TruthTest,
@@ -72,7 +72,7 @@ class ColumnBuilder(Expression):
             values = tuple(values[0])
         if not values:
             raise FilterError(f"the list of values for {self._column.name!r} is empty")
-        return Membership(self._column, check_list(tuple(_literal(value) for value in values)))
+        return InList(self._column, check_list(tuple(_literal(value) for value in values)))
 
     def like(self, pattern: str, escape: str = ESCAPE) -> Expression:
         if not isinstance(pattern, str) or not isinstance(escape, str):

@@ -24,8 +24,8 @@ from tidings.core.filters.language.predicates import (
     ColumnComparison,
     Conjunct,
     Constraint,
-    Kind,
     Literal,
+    ValueKind,
     is_plain,
     kind_of,
 )
@@ -43,7 +43,7 @@ _COMPARISONS = {
 """For each set of signs that can be left over: the operator, and whether the names are swapped."""
 
 
-class Work(Steps):
+class NormalisationSteps(Steps):
     """The steps of normalising one filter, and what has been found out with them.
 
     A product's conjuncts share most of their constraints: equal ones become one object, which is spelt once and
@@ -73,7 +73,7 @@ class Work(Steps):
         return self._by_text.setdefault(self.spell(constraint), constraint)
 
 
-def text_of(conjunct: Conjunct, work: Work) -> str:
+def text_of(conjunct: Conjunct, work: NormalisationSteps) -> str:
     """The conjunct's canonical SQL, as `render_conjunct` has it."""
     work.spend(1 + (len(conjunct.constraints) >> 2) + 3 * len(conjunct.comparisons))
     parts = [work.spell(constraint) for constraint in conjunct.constraints]
@@ -83,7 +83,7 @@ def text_of(conjunct: Conjunct, work: Work) -> str:
     return text
 
 
-def meet(conjuncts: Sequence[Conjunct], work: Work) -> Conjunct | None:
+def meet(conjuncts: Sequence[Conjunct], work: NormalisationSteps) -> Conjunct | None:
     """The conjunct that holds exactly where all of them hold, or None if that is nowhere."""
     work.spend(10 + 2 * sum(len(one.constraints) + len(one.comparisons) for one in conjuncts))
     comparisons = _meet_comparisons(tuple(c for conjunct in conjuncts for c in conjunct.comparisons))
@@ -105,7 +105,7 @@ def meet(conjuncts: Sequence[Conjunct], work: Work) -> Conjunct | None:
     return Conjunct(tuple(map(work.shared, ordered)), comparisons)
 
 
-def _ordered(constraints: tuple[Constraint, ...], work: Work) -> Iterable[Constraint]:
+def _ordered(constraints: tuple[Constraint, ...], work: NormalisationSteps) -> Iterable[Constraint]:
     if len(constraints) == 1:
         return constraints
     work.spend(2 * len(constraints))
@@ -133,7 +133,7 @@ def comparison_with(first: str, second: str, signs: int) -> ColumnComparison:
 def _consistent(merged: dict[str, tuple[Constraint, ...]], comparisons: tuple[ColumnComparison, ...]) -> bool:
     """False if a compared attribute must be NULL or of another kind than the other; drops IS NOT NULL."""
     for comparison in comparisons:
-        kinds: list[Kind] = []
+        kinds: list[ValueKind] = []
         for name in (comparison.left, comparison.right):
             constraint = merged.get(name, (None,))[0]
             if constraint is None:
@@ -151,7 +151,7 @@ def _consistent(merged: dict[str, tuple[Constraint, ...]], comparisons: tuple[Co
     return True
 
 
-def absorb(conjuncts: Iterable[Conjunct], work: Work) -> tuple[Conjunct, ...]:
+def absorb(conjuncts: Iterable[Conjunct], work: NormalisationSteps) -> tuple[Conjunct, ...]:
     """Without the conjuncts that imply another one; of equivalent ones the first by its text stays."""
     by_text = {text_of(conjunct, work): conjunct for conjunct in conjuncts}  # so `work` keeps all constraints
     premises = [Premise(conjunct, work) for _, conjunct in sorted(by_text.items())]
@@ -184,7 +184,7 @@ def _name_bits(premises: list[Premise]) -> list[int]:
     return found
 
 
-def merge_equalities(conjuncts: Sequence[Conjunct], work: Work) -> tuple[Conjunct, ...]:
+def merge_equalities(conjuncts: Sequence[Conjunct], work: NormalisationSteps) -> tuple[Conjunct, ...]:
     """With `x = 1 OR x = 2` as one. This comes before absorption, which is quadratic."""
     if len(conjuncts) < 2:
         return tuple(conjuncts)
@@ -203,12 +203,14 @@ def merge_equalities(conjuncts: Sequence[Conjunct], work: Work) -> tuple[Conjunc
     return tuple(merged.values())
 
 
-def unite(conjuncts: Sequence[Conjunct], work: Work) -> tuple[Conjunct, ...]:
+def unite(conjuncts: Sequence[Conjunct], work: NormalisationSteps) -> tuple[Conjunct, ...]:
     """The canonical set with the same meaning: absorbed, value sets merged, sorted by text."""
     return settle(merge_equalities(conjuncts, work), work)
 
 
-def settle(conjuncts: Sequence[Conjunct], work: Work, absorbed: bool = False) -> tuple[Conjunct, ...]:
+def settle(
+    conjuncts: Sequence[Conjunct], work: NormalisationSteps, absorbed: bool = False
+) -> tuple[Conjunct, ...]:
     """The same for conjuncts whose equalities have been merged, and of which perhaps none implies another."""
     if len(conjuncts) < 2:
         return tuple(conjuncts)
@@ -221,7 +223,7 @@ def settle(conjuncts: Sequence[Conjunct], work: Work, absorbed: bool = False) ->
         absorbed = False
 
 
-def _merge_values(conjuncts: tuple[Conjunct, ...], work: Work) -> tuple[Conjunct, ...]:
+def _merge_values(conjuncts: tuple[Conjunct, ...], work: NormalisationSteps) -> tuple[Conjunct, ...]:
     """Conjuncts that differ in one value set only become one, attribute after attribute."""
     left = dict(enumerate(conjuncts))
     for name, places in _differing_values(conjuncts, work):
@@ -234,7 +236,9 @@ def _merge_values(conjuncts: tuple[Conjunct, ...], work: Work) -> tuple[Conjunct
     return tuple(left.values())
 
 
-def _differing_values(conjuncts: tuple[Conjunct, ...], work: Work) -> list[tuple[str, list[int]]]:
+def _differing_values(
+    conjuncts: tuple[Conjunct, ...], work: NormalisationSteps
+) -> list[tuple[str, list[int]]]:
     """By attribute, the places of conjuncts that have a value set for it and nothing else, if these differ."""
     found: dict[str, dict[str, list[int]]] = {}
     for place, conjunct in enumerate(conjuncts):
@@ -251,7 +255,7 @@ def _differing_values(conjuncts: tuple[Conjunct, ...], work: Work) -> list[tuple
     ]
 
 
-def _merge_key(conjunct: Conjunct, name: str, work: Work) -> tuple[str, str]:
+def _merge_key(conjunct: Conjunct, name: str, work: NormalisationSteps) -> tuple[str, str]:
     """What two conjuncts must share to be merged on the attribute, for which they have value sets."""
     work.spend(2 + (len(conjunct.constraints) >> 1))
     (mine,) = (constraint for constraint in conjunct.constraints if constraint.attribute == name)
@@ -270,7 +274,7 @@ def literal_class(literal: Literal) -> str:
     return kind if is_plain(literal) else f"{kind} {type(literal).__name__}"
 
 
-def _with_values(group: list[Conjunct], name: str, work: Work) -> Conjunct:
+def _with_values(group: list[Conjunct], name: str, work: NormalisationSteps) -> Conjunct:
     if len(group) == 1:
         return group[0]
     sets = [c.values or () for conjunct in group for c in conjunct.constraints if c.attribute == name]

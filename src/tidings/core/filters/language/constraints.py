@@ -22,16 +22,16 @@ from tidings.core.filters.language.implication import (
 )
 from tidings.core.filters.language.like import Like
 from tidings.core.filters.language.number import sort_key
-from tidings.core.filters.language.predicates import Constraint, Kind, Literal, is_plain
+from tidings.core.filters.language.predicates import Constraint, Literal, ValueKind, is_plain
 from tidings.core.filters.language.steps import Steps
 
 ANYTHING = Like("%")
-_LOWEST: dict[Kind | None, Literal] = {Kind.STRING: "", Kind.BYTES: b""}
+_LOWEST: dict[ValueKind | None, Literal] = {ValueKind.STRING: "", ValueKind.BYTES: b""}
 
 
 def is_loose(constraint: Constraint) -> bool:
     """True if the constraint compares with a number that is not plain."""
-    if constraint.kind is not Kind.NUMBER:
+    if constraint.kind is not ValueKind.NUMBER:
         return False
     bounds = [bound for bound in (constraint.low, constraint.high) if bound is not None]
     return not all(map(is_plain, (*(constraint.values or ()), *bounds, *constraint.excluded)))
@@ -60,8 +60,8 @@ def intersect(constraints: Sequence[Constraint], steps: Steps) -> tuple[Constrai
     if untyped is not None:
         if not typed:
             return (untyped,)
-        if untyped.excluded and typed[0].kind is Kind.BOOLEAN:
-            typed.append(replace(untyped, kind=Kind.BOOLEAN, null=False))
+        if untyped.excluded and typed[0].kind is ValueKind.BOOLEAN:
+            typed.append(replace(untyped, kind=ValueKind.BOOLEAN, null=False))
     if any(constraint.kind is not typed[0].kind for constraint in typed):
         return None
     tight = [constraint for constraint in typed if not is_loose(constraint)]
@@ -139,7 +139,7 @@ def _distinct(likes: Iterable[Like]) -> tuple[Like, ...]:
 def simplify(constraint: Constraint, steps: Steps) -> Constraint | None:
     """The canonical form of one plain constraint, or None if nothing satisfies it."""
     steps.spend(6)
-    if constraint.kind is Kind.BOOLEAN and constraint.values is None:
+    if constraint.kind is ValueKind.BOOLEAN and constraint.values is None:
         constraint = replace(constraint, values=(False, True))
     if constraint.values is None:
         return _simplify_range(constraint, steps)
@@ -234,9 +234,9 @@ def _settle(constraint: Constraint) -> Constraint:
         constraint = replace(constraint, likes=())
     bare = constraint.low is None and constraint.high is None
     if bare and not (constraint.excluded or constraint.likes or constraint.not_likes):
-        if constraint.kind is Kind.STRING:
+        if constraint.kind is ValueKind.STRING:
             return replace(constraint, likes=(ANYTHING,))
-        if constraint.kind is Kind.BYTES:
+        if constraint.kind is ValueKind.BYTES:
             return replace(constraint, low=b"")
     return constraint
 

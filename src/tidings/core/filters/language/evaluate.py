@@ -15,7 +15,7 @@ from tidings.core.filters.language.predicates import (
     ColumnComparison,
     Conjunct,
     Constraint,
-    Kind,
+    ValueKind,
     is_plain,
     value_kind,
 )
@@ -23,16 +23,16 @@ from tidings.core.filters.language.predicates import (
 Check = Callable[[Any], bool]
 Matcher = Callable[[Mapping[str, Any]], bool]
 
-_KIND_BY_TYPE: dict[type, Kind] = {
-    int: Kind.NUMBER,
-    float: Kind.NUMBER,
-    str: Kind.STRING,
-    bool: Kind.BOOLEAN,
-    bytes: Kind.BYTES,
+_KIND_BY_TYPE: dict[type, ValueKind] = {
+    int: ValueKind.NUMBER,
+    float: ValueKind.NUMBER,
+    str: ValueKind.STRING,
+    bool: ValueKind.BOOLEAN,
+    bytes: ValueKind.BYTES,
 }
 
 
-def kind_of_attribute(value: object) -> Kind | None:
+def kind_of_attribute(value: object) -> ValueKind | None:
     """`value_kind`, quick for the usual types."""
     kind = _KIND_BY_TYPE.get(type(value))
     return value_kind(value) if kind is None and value is not None else kind
@@ -70,7 +70,7 @@ def compile_constraint(constraint: Constraint) -> Check:
     """A function that tells whether a value satisfies the constraint."""
     if constraint.kind is None:
         return _compile_untyped(constraint)
-    if constraint.kind is Kind.NUMBER:
+    if constraint.kind is ValueKind.NUMBER:
         return _compile_number(constraint)
     return _compile_other(constraint, constraint.kind)
 
@@ -90,7 +90,7 @@ def _compile_untyped(constraint: Constraint) -> Check:
     return check
 
 
-def _compile_other(constraint: Constraint, kind: Kind) -> Check:
+def _compile_other(constraint: Constraint, kind: ValueKind) -> Check:
     """Strings, booleans and bytes: Python compares them as Spark does."""
     if constraint.values is not None:
         values = frozenset(constraint.values)
@@ -110,7 +110,9 @@ def _compile_number(constraint: Constraint) -> Check:
         return _compile_number_set(constraint.values)
     bounds = [bound for bound in (constraint.low, constraint.high) if bound is not None]
     if not all(map(is_plain, (*bounds, *constraint.excluded))):
-        return lambda value: kind_of_attribute(value) is Kind.NUMBER and number_satisfies(value, constraint)
+        return lambda value: (
+            kind_of_attribute(value) is ValueKind.NUMBER and number_satisfies(value, constraint)
+        )
     return _compile_plain_range(constraint)
 
 
@@ -121,7 +123,7 @@ def _compile_number_set(values: tuple[Any, ...]) -> Check:
     nearest = frozenset(as_double(value) for value in values)
 
     def check(value: Any) -> bool:
-        if kind_of_attribute(value) is not Kind.NUMBER:
+        if kind_of_attribute(value) is not ValueKind.NUMBER:
             return False
         if isinstance(value, float):
             return value in nearest
@@ -138,7 +140,7 @@ def _compile_plain_range(constraint: Constraint) -> Check:
     excluded = frozenset(constraint.excluded)
 
     def check(value: Any) -> bool:
-        if kind_of_attribute(value) is not Kind.NUMBER:
+        if kind_of_attribute(value) is not ValueKind.NUMBER:
             return False
         if low is not None and (value <= low if low_open else value < low):
             return False
@@ -159,7 +161,7 @@ def _compile_comparison(comparison: ColumnComparison) -> Matcher:
         kind = kind_of_attribute(left)
         if kind is None or kind is not kind_of_attribute(right):
             return False
-        sign = compare_values(left, right) if kind is Kind.NUMBER else _compare(left, right)
+        sign = compare_values(left, right) if kind is ValueKind.NUMBER else _compare(left, right)
         return bool((LESS, EQUAL, GREATER)[sign + 1] & allowed)
 
     return matches

@@ -61,7 +61,7 @@ class Comparison(Expression):
 
 
 @dataclass(frozen=True, slots=True)
-class Membership(Expression):
+class InList(Expression):
     """`operand IN (values)`."""
 
     operand: Operand

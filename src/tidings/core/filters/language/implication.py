@@ -21,8 +21,8 @@ from tidings.core.filters.language.predicates import (
     ColumnComparison,
     Conjunct,
     Constraint,
-    Kind,
     Literal,
+    ValueKind,
     is_plain,
 )
 from tidings.core.filters.language.steps import Steps
@@ -78,13 +78,13 @@ def _bars(mine: Constraint, booleans: tuple[Literal, ...]) -> bool:
     """True if no value that satisfies mine is one of the booleans."""
     if mine.kind is None:
         return set(booleans) <= set(mine.excluded)
-    return mine.kind is not Kind.BOOLEAN or not set(booleans) & set(mine.values or (False, True))
+    return mine.kind is not ValueKind.BOOLEAN or not set(booleans) & set(mine.values or (False, True))
 
 
 def _values_imply(values: tuple[Literal, ...], theirs: Constraint, steps: Steps) -> bool:
     listed = theirs.values or ()
     # the numbers of a value set are all plain or none is (see `value_class`)
-    if listed and (theirs.kind is not Kind.NUMBER or (is_plain(values[0]) and is_plain(listed[0]))):
+    if listed and (theirs.kind is not ValueKind.NUMBER or (is_plain(values[0]) and is_plain(listed[0]))):
         steps.spend(len(listed) >> 3)
         return values[0] in listed and frozenset(listed).issuperset(values)
     steps.spend(1 + (len(values) + len(listed) >> 2))
@@ -129,7 +129,7 @@ def _low_implied(mine: Constraint, low: Any, is_open: bool) -> bool:
         return not is_open and low in ("", b"")
     if type(bound) is type(low) and bound != low and (bound < low or mine.low_open or not is_open):
         return bool(bound > low)
-    if mine.kind is Kind.NUMBER:
+    if mine.kind is ValueKind.NUMBER:
         return low_implies(bound, mine.low_open, low, is_open)
     return bool(bound > low) or (bound == low and (mine.low_open or not is_open))
 
@@ -142,7 +142,7 @@ def _high_implied(mine: Constraint, high: Any, is_open: bool) -> bool:
         return False
     if type(bound) is type(high) and bound != high and (bound > high or mine.high_open or not is_open):
         return bool(bound < high)
-    if mine.kind is Kind.NUMBER:
+    if mine.kind is ValueKind.NUMBER:
         return high_implies(bound, mine.high_open, high, is_open)
     return bool(bound < high) or (bound == high and (mine.high_open or not is_open))
 
@@ -173,7 +173,7 @@ def _likes_implied(mine: Constraint, theirs: Constraint, steps: Steps) -> bool:
 
 def _value_implies(literal: Literal, theirs: Constraint, steps: Steps) -> bool:
     """True if all that equals the literal, which is not among their values, satisfies theirs."""
-    if theirs.kind is Kind.NUMBER:
+    if theirs.kind is ValueKind.NUMBER:
         return _number_implies(literal, theirs, steps)
     if theirs.values is not None:
         return False

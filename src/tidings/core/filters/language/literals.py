@@ -1,7 +1,7 @@
 """Literals as Spark reads them: strings, numbers and binary values in a filter's text, and what they may be.
 
 The rules of escapes and of decimals were taken from the behaviour of Spark 4.3, and
-tests/model/test_filter_spark.py holds them against it.
+tests/core/filters/test_filter_spark.py holds them against it.
 """
 
 from __future__ import annotations

@@ -12,8 +12,15 @@ from dataclasses import dataclass
 
 from tidings.core.errors import FilterError
 from tidings.core.filters.language.atoms import FALSE, Disjunction, atom
-from tidings.core.filters.language.conjuncts import Work, absorb, meet, merge_equalities, settle, text_of
-from tidings.core.filters.language.expression import And, Expression, Membership, Not, Or, depth_of
+from tidings.core.filters.language.conjuncts import (
+    NormalisationSteps,
+    absorb,
+    meet,
+    merge_equalities,
+    settle,
+    text_of,
+)
+from tidings.core.filters.language.expression import And, Expression, InList, Not, Or, depth_of
 from tidings.core.filters.language.predicates import Conjunct
 from tidings.core.filters.language.steps import OutOfSteps
 
@@ -36,7 +43,7 @@ class FilterLimits:
 
 def normalise(expression: Expression, limits: FilterLimits) -> tuple[Disjunction, str]:
     """The canonical conjuncts of which one must hold, and their text; equal filters usually have equal ones."""
-    work = Work(limits.max_steps)
+    work = NormalisationSteps(limits.max_steps)
     try:
         return normalise_with(expression, limits, work)
     except OutOfSteps:
@@ -46,7 +53,9 @@ def normalise(expression: Expression, limits: FilterLimits) -> tuple[Disjunction
         ) from None
 
 
-def normalise_with(expression: Expression, limits: FilterLimits, work: Work) -> tuple[Disjunction, str]:
+def normalise_with(
+    expression: Expression, limits: FilterLimits, work: NormalisationSteps
+) -> tuple[Disjunction, str]:
     """The same; OutOfSteps if it takes more steps than the work has."""
     conjuncts = _Normaliser(limits, work).read(expression.node(), negated=False)
     return conjuncts, " OR ".join(text_of(conjunct, work) for conjunct in conjuncts) or "FALSE"
@@ -60,7 +69,7 @@ def check_depth(expression: Expression, limits: FilterLimits) -> None:
 
 
 class _Normaliser:
-    def __init__(self, limits: FilterLimits, work: Work) -> None:
+    def __init__(self, limits: FilterLimits, work: NormalisationSteps) -> None:
         self._limits = limits
         self._work = work
 
@@ -72,7 +81,7 @@ class _Normaliser:
             parts = [self.read(*part) for part in _flatten(node, negated)]
             return self._either(parts) if isinstance(node, Or) is not negated else self._all(parts)
         self._work.spend(_STEPS_PER_ATOM)
-        if isinstance(node, Membership):
+        if isinstance(node, InList):
             self._check_values(len(node.values))
             self._work.spend(2 * len(node.values))
         return atom(node, negated, self._work)

@@ -21,8 +21,8 @@ from tidings.core.filters.language.expression import (
     Column,
     Comparison,
     Expression,
+    InList,
     LikeTest,
-    Membership,
     Not,
     NullTest,
     Operand,
@@ -213,7 +213,7 @@ class _Parser:
             if not self._take(","):
                 break
         self._expect(")", "after the values of IN")
-        return Membership(operand, self._checked(check_list, tuple(values), opening))
+        return InList(operand, self._checked(check_list, tuple(values), opening))
 
     def _like(self, operand: Operand) -> Expression:
         start = self._token

@@ -27,27 +27,27 @@ Literal = bool | int | float | Decimal | str | bytes
 """What a filter compares with. A Decimal appears only where no int or float is equivalent (see `plain`)."""
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     NUMBER = "number"
     STRING = "string"
     BOOLEAN = "boolean"
     BYTES = "bytes"
 
 
-def kind_of(value: Scalar | Decimal) -> Kind | None:
+def kind_of(value: Scalar | Decimal) -> ValueKind | None:
     """The kind of a value; None for NULL."""
     if value is None:
         return None
     if isinstance(value, bool):
-        return Kind.BOOLEAN
+        return ValueKind.BOOLEAN
     if isinstance(value, int | float | Decimal):
-        return Kind.NUMBER
+        return ValueKind.NUMBER
     if isinstance(value, str):
-        return Kind.STRING
-    return Kind.BYTES if isinstance(value, bytes) else None
+        return ValueKind.STRING
+    return ValueKind.BYTES if isinstance(value, bytes) else None
 
 
-def value_kind(value: object) -> Kind | None:
+def value_kind(value: object) -> ValueKind | None:
     """The kind of an event's attribute; None for NULL and for every type that an attribute cannot have."""
     if isinstance(value, Decimal):
         return None
@@ -92,7 +92,7 @@ class Constraint:
     """
 
     attribute: str
-    kind: Kind | None = None
+    kind: ValueKind | None = None
     null: bool | None = False
     """Whether the attribute is NULL; None if it may be or not."""
     values: tuple[Literal, ...] | None = None

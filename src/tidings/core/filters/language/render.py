@@ -12,8 +12,8 @@ from tidings.core.filters.language.predicates import (
     ColumnComparison,
     Conjunct,
     Constraint,
-    Kind,
     Literal,
+    ValueKind,
     is_plain,
 )
 
@@ -128,8 +128,8 @@ def _beyond_long(bound: Literal | None) -> bool:
     return isinstance(bound, int | Decimal) and not LONG_MIN <= bound <= LONG_MAX
 
 
-def _equality(name: str, kind: Kind, values: tuple[Literal, ...]) -> str:
-    if kind is Kind.BOOLEAN and len(values) == 1:
+def _equality(name: str, kind: ValueKind, values: tuple[Literal, ...]) -> str:
+    if kind is ValueKind.BOOLEAN and len(values) == 1:
         return name if values[0] else f"NOT {name}"
     if len(values) == 1:
         return f"{name} = {render_literal(values[0])}"

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from tidings.core.filters.language.predicates import Kind
+from tidings.core.filters.language.predicates import ValueKind
 from tidings.core.filters.matching.bit_rows import BitRows, decode, set_bits
 from tidings.core.filters.matching.shapes import Shape
 from tidings.core.filters.matching.shelf import TYPES_OF_KIND
 from tidings.core.filters.matching.value_domain import Domain
 
-MAX_CUTS = {Kind.NUMBER: 64, Kind.STRING: 128, Kind.BYTES: 128, Kind.BOOLEAN: 2}
+MAX_CUTS = {ValueKind.NUMBER: 64, ValueKind.STRING: 128, ValueKind.BYTES: 128, ValueKind.BOOLEAN: 2}
 """Doubts about numbers are resolved in bulk with their bounds; about texts, one by one, so these get more cuts."""
 
 MIN_DOUBTS = 24
@@ -42,7 +42,7 @@ class AttributeTable:
         self._shape_at = shape_at
         self._cut_above: dict[int, int] = {}
 
-    def add(self, slot: int, kind: Kind, shape: Shape) -> None:
+    def add(self, slot: int, kind: ValueKind, shape: Shape) -> None:
         domain = self.domain(kind)
         regions, doubts = domain.judge(shape)
         possible = domain.rows_of(regions)
@@ -58,7 +58,7 @@ class AttributeTable:
         """A slot that wants no value at all."""
         self.rows.set_column(slot, [], [])
 
-    def domain(self, kind: Kind) -> Domain:
+    def domain(self, kind: ValueKind) -> Domain:
         types = TYPES_OF_KIND[kind]
         domain = self.domains.get(types[0])
         if domain is None:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidings.core.filters.language.number import as_double
-from tidings.core.filters.language.predicates import Conjunct, Constraint, Kind, Scalar
+from tidings.core.filters.language.predicates import Conjunct, Constraint, Scalar, ValueKind
 from tidings.core.filters.matching.box_cells import (
     CODED,
     HIGHEST,
@@ -36,7 +36,7 @@ from tidings.core.filters.matching.box_cells import (
     Slots,
 )
 from tidings.core.filters.matching.shapes import Shape, shape_of
-from tidings.core.filters.matching.shelf import Member, Shelf
+from tidings.core.filters.matching.shelf import IndexedConjunct, Shelf
 
 REGIONS = 16
 """Regions of numbers per attribute: with more, boxes are in more cells; with fewer, cells have more boxes."""
@@ -93,7 +93,7 @@ class _Attribute:
         return [column for column in (self.number_column, self.string_column) if column >= 0]
 
 
-class Box(Member):
+class Box(IndexedConjunct):
     """A member that has cells, and a slot in a `BoxIndex`, while it is in one."""
 
     __slots__ = ("cells", "share")
@@ -112,7 +112,7 @@ class BoxIndex:
         references: dict[str, list[float]] = {}
         for conjunct in conjuncts:
             for constraint in conjunct.constraints:
-                if constraint.kind is Kind.NUMBER:
+                if constraint.kind is ValueKind.NUMBER:
                     found = references.setdefault(constraint.attribute, [])
                     found += map(float, shape_of(constraint).references())
         self._attributes: dict[str, _Attribute] = {}
@@ -279,7 +279,7 @@ class BoxIndex:
 
     def _set_bounds(self, slot: int, codes: bytearray, constraint: Constraint) -> None:
         attribute = self._attributes[constraint.attribute]
-        if constraint.kind is Kind.NUMBER:
+        if constraint.kind is ValueKind.NUMBER:
             if attribute.number_column < 0:
                 attribute.number_column = self._new_column()
             column = attribute.number_column
@@ -303,7 +303,7 @@ class BoxIndex:
         """The strings and prefixes that a box asks for, with the keys among which theirs is."""
         for constraint in conjunct.constraints:
             attribute = self._attributes.get(constraint.attribute)
-            if attribute is None or constraint.kind is not Kind.STRING:
+            if attribute is None or constraint.kind is not ValueKind.STRING:
                 continue
             if constraint.values is not None:
                 yield attribute.strings, constraint.values[0]  # type: ignore[misc]
@@ -337,7 +337,7 @@ class BoxIndex:
             return None
         sides = []
         for constraint in conjunct.constraints:
-            shape = shape_of(constraint) if constraint.kind in (Kind.NUMBER, Kind.STRING) else None
+            shape = shape_of(constraint) if constraint.kind in (ValueKind.NUMBER, ValueKind.STRING) else None
             if shape is None or not shape.exact:
                 return None
             attribute = self._attribute(constraint.attribute, NO_RULER)
@@ -350,7 +350,7 @@ class BoxIndex:
         return [side[1:] for side in sorted(sides)]
 
     def _side(self, attribute: _Attribute, constraint: Constraint, shape: Shape) -> Side | None:
-        if constraint.kind is Kind.NUMBER:
+        if constraint.kind is ValueKind.NUMBER:
             low, high = shape.number_bounds()
             if not shape.is_interval or low > high or (low == -inf and high == inf):
                 return None  # between two neighbouring doubles there is no number, and no region

@@ -43,10 +43,10 @@ class Indexed(Box):
 
     def __init__(self, conjunct: Conjunct, label: int) -> None:
         super().__init__(conjunct, label, NOWHERE)
-        self.store: Store | None = None
+        self.store: ConjunctStore | None = None
 
 
-class Store:
+class ConjunctStore:
     """Boxes, if there are any yet, and shelves for the others."""
 
     __slots__ = ("boxes", "shelves")
@@ -101,8 +101,8 @@ class Store:
 
 class ConjunctIndex:
     def __init__(self) -> None:
-        self.store = Store()
-        self.old_store: Store | None = None
+        self.store = ConjunctStore()
+        self.old_store: ConjunctStore | None = None
         self._to_move: list[Indexed] = []
         self._anew_from = BOXES_FROM
         """More conjuncts than this are a reason to choose rulers anew."""
@@ -129,7 +129,10 @@ class ConjunctIndex:
         member.store.remove(member)
         self._maybe_end_moving()
         if self.store.boxes is not None and not len(self):
-            self.store, self._anew_from = Store(), BOXES_FROM  # whoever comes next may need other rulers
+            self.store, self._anew_from = (
+                ConjunctStore(),
+                BOXES_FROM,
+            )  # whoever comes next may need other rulers
 
     def relabel(self, member: Indexed, label: int) -> None:
         assert member.store is not None
@@ -149,7 +152,7 @@ class ConjunctIndex:
         self._anew_from = ANEW_AT * len(self._to_move)
         sample = self._to_move[:: max(1, len(self._to_move) // SAMPLE)]
         self.old_store = self.store
-        self.store = Store(BoxIndex([member.conjunct for member in sample]))
+        self.store = ConjunctStore(BoxIndex([member.conjunct for member in sample]))
 
     def _move(self, member: Indexed) -> None:
         if member.store is not self.old_store or self.old_store is None:  # removed meanwhile

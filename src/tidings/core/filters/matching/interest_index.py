@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tidings.core.events.topics import TopicPattern
 from tidings.core.filters.language.like import Like
-from tidings.core.filters.language.predicates import Conjunct, Constraint, Kind, Scalar
+from tidings.core.filters.language.predicates import Conjunct, Constraint, Scalar, ValueKind
 from tidings.core.filters.matching.topic_trie import TopicTrie
 
 if TYPE_CHECKING:
@@ -203,9 +203,9 @@ def _in_order(members: dict[int, K]) -> tuple[K, ...]:
 def _routed(topic: TopicPattern, pattern: Pattern) -> Pattern:
     """The pattern, and the event's topic selected by the topic pattern or at least starting as that asks."""
     if topic.exact:
-        route = Constraint(ROUTE, Kind.STRING, values=(topic.text,))
+        route = Constraint(ROUTE, ValueKind.STRING, values=(topic.text,))
     elif topic.prefix:
-        route = Constraint(ROUTE, Kind.STRING, likes=(Like(_escaped(topic.prefix) + "%"),))
+        route = Constraint(ROUTE, ValueKind.STRING, likes=(Like(_escaped(topic.prefix) + "%"),))
     else:
         return pattern
     conjuncts = (Conjunct((route, *part.constraints), part.comparisons) for part in pattern.conjuncts)

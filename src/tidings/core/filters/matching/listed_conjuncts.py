@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from tidings.core.filters.language.predicates import Conjunct, Scalar
 from tidings.core.filters.matching.event_values import exact_attributes
-from tidings.core.filters.matching.shelf import Member
+from tidings.core.filters.matching.shelf import IndexedConjunct
 from tidings.core.filters.matching.shelf_index import NOWHERE, ShelfIndex
 
 K = TypeVar("K", bound=Hashable)
@@ -29,15 +29,15 @@ class ListedConjuncts:
     def size_bytes(self) -> int:
         return self._shelves.size_bytes
 
-    def add(self, conjunct: Conjunct, label: int) -> Member:
-        member = Member(conjunct, label, NOWHERE)
+    def add(self, conjunct: Conjunct, label: int) -> IndexedConjunct:
+        member = IndexedConjunct(conjunct, label, NOWHERE)
         self._shelves.add(member)
         return member
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: IndexedConjunct) -> None:
         self._shelves.remove(member)
 
-    def relabel(self, member: Member, label: int) -> None:
+    def relabel(self, member: IndexedConjunct, label: int) -> None:
         member.label = label
 
     def match(self, attributes: Mapping[str, Scalar]) -> list[int]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tidings.core.filters.language.predicates import Scalar
 from tidings.core.filters.matching.bit_rows import Slots
-from tidings.core.filters.matching.shelf import Check, Member, Shelf
+from tidings.core.filters.matching.shelf import Check, IndexedConjunct, Shelf
 from tidings.core.filters.matching.shelf_index import ShelfIndex
 from tidings.core.filters.matching.slot_store import SlotStore
 
@@ -42,17 +42,17 @@ class PagedIndex(ShelfIndex):
     def __init__(self) -> None:
         super().__init__()
         self._store = SlotStore()
-        self._compiled: dict[Member, None] = {}
+        self._compiled: dict[IndexedConjunct, None] = {}
 
     @property
     def size_bytes(self) -> int:
         return self._store.size_bytes
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[IndexedConjunct]:
         yield from super().__iter__()
         yield from filter(None, self._store.members)
 
-    def relabel(self, member: Member) -> None:
+    def relabel(self, member: IndexedConjunct) -> None:
         if member.slot is not None:
             self._store.labels[member.slot] = member.label
 
@@ -65,7 +65,7 @@ class PagedIndex(ShelfIndex):
             members = [self._store.members[slot] for slot in doubtful.tolist()]
             found += [member.label for member in members if self._holds(member, attributes)]
 
-    def _compile(self, member: Member) -> Check:
+    def _compile(self, member: IndexedConjunct) -> Check:
         if len(self._compiled) >= COMPILED_LIMIT:  # compiled conjuncts are larger than their bits
             for other in self._compiled:
                 other.check = None
@@ -79,7 +79,7 @@ class PagedIndex(ShelfIndex):
             return True
         return shelf_size >= SHELF_LIST_LIMIT and POPULAR_SHARE * shelf_size > self._size
 
-    def _put(self, member: Member) -> None:
+    def _put(self, member: IndexedConjunct) -> None:
         shelf = member.shelf
         if shelf.members is None:
             self._fill_slot(member)
@@ -88,7 +88,7 @@ class PagedIndex(ShelfIndex):
         if shelf.size > SHELF_LIST_LIMIT:
             self._move_to_pages(shelf, shelf.members)
 
-    def _take(self, member: Member) -> None:
+    def _take(self, member: IndexedConjunct) -> None:
         shelf = member.shelf
         self._compiled.pop(member, None)
         if shelf.members is not None:
@@ -98,7 +98,7 @@ class PagedIndex(ShelfIndex):
         if _is_wasteful(shelf):
             self._repack(shelf)
 
-    def _move_to_pages(self, shelf: Shelf, members: list[Member]) -> None:
+    def _move_to_pages(self, shelf: Shelf, members: list[IndexedConjunct]) -> None:
         shelf.members, shelf.pages = None, NO_PAGES
         for member in members:
             self._fill_slot(member)
@@ -120,7 +120,7 @@ class PagedIndex(ShelfIndex):
             for member in members:
                 self._fill_slot(member)
 
-    def _fill_slot(self, member: Member) -> None:
+    def _fill_slot(self, member: IndexedConjunct) -> None:
         shelf = member.shelf
         if not shelf.free_slots:
             page = self._new_page(shelf)
@@ -136,7 +136,7 @@ class PagedIndex(ShelfIndex):
             shelf.spare_pages = self._store.new_pages(min(len(shelf.pages) + 1, PAGE_RUN))
         return shelf.spare_pages.pop()
 
-    def _clear_slot(self, shelf: Shelf, member: Member) -> None:
+    def _clear_slot(self, shelf: Shelf, member: IndexedConjunct) -> None:
         shelf.free_slots.append(self._store.vacate(member))
 
 

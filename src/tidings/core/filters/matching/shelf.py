@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tidings.core.filters.language.predicates import Conjunct, Constraint, Kind, Scalar
+from tidings.core.filters.language.predicates import Conjunct, Constraint, Scalar, ValueKind
 from tidings.core.filters.matching.shapes import Shape, shape_of
 
 if TYPE_CHECKING:
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 Check = Callable[[Mapping[str, Scalar]], bool]
 ShelfKey = tuple[str, type, Any]
 
-TYPES_OF_KIND: dict[Kind, tuple[type, ...]] = {
-    Kind.NUMBER: (int, float),
-    Kind.STRING: (str,),
-    Kind.BOOLEAN: (bool,),
-    Kind.BYTES: (bytes,),
+TYPES_OF_KIND: dict[ValueKind, tuple[type, ...]] = {
+    ValueKind.NUMBER: (int, float),
+    ValueKind.STRING: (str,),
+    ValueKind.BOOLEAN: (bool,),
+    ValueKind.BYTES: (bytes,),
 }
 
 
@@ -30,7 +30,7 @@ class Shelf:
     def __init__(self, key: ShelfKey | None) -> None:
         self.key = key
         self.size = 0
-        self.members: list[Member] | None = None if key is None else []
+        self.members: list[IndexedConjunct] | None = None if key is None else []
         self.pages: Slots
         """Set where there is no list."""
         self.spare_pages: list[int] = []
@@ -38,7 +38,7 @@ class Shelf:
         self.free_slots: list[int] = []
 
 
-class Member:
+class IndexedConjunct:
     """One conjunct of an index, with the number that matching reports for it; no `slot` outside a store."""
 
     __slots__ = ("check", "conjunct", "label", "shelf", "slot")

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tidings.core.filters.language.evaluate import compile_conjunct
-from tidings.core.filters.language.predicates import Conjunct, Constraint, Kind, Scalar, is_plain
-from tidings.core.filters.matching.shelf import TYPES_OF_KIND, Check, Member, Shelf, ShelfKey
+from tidings.core.filters.language.predicates import Conjunct, Constraint, Scalar, ValueKind, is_plain
+from tidings.core.filters.matching.shelf import TYPES_OF_KIND, Check, IndexedConjunct, Shelf, ShelfKey
 
 NOWHERE = Shelf(None)
 """The shelf of members that are in no index."""
@@ -35,7 +35,7 @@ class ShelfIndex:
         """Memory that bitmaps reserve."""
         return 0
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[IndexedConjunct]:
         yield from self._common.members or ()
         for by_type in self._shelves.values():
             for value_type, by_value in by_type.items():
@@ -43,13 +43,13 @@ class ShelfIndex:
                     for shelf in by_value.values():
                         yield from shelf.members or ()
 
-    def add(self, member: Member) -> None:
+    def add(self, member: IndexedConjunct) -> None:
         member.shelf = self._shelf_for(member.conjunct)
         member.shelf.size += 1
         self._size += 1
         self._put(member)
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: IndexedConjunct) -> None:
         self._size -= 1
         shelf = member.shelf
         shelf.size -= 1
@@ -58,11 +58,11 @@ class ShelfIndex:
             self._drop_shelf(shelf.key)
         member.shelf, member.check = NOWHERE, None
 
-    def _put(self, member: Member) -> None:
+    def _put(self, member: IndexedConjunct) -> None:
         assert member.shelf.members is not None
         member.shelf.members.append(member)
 
-    def _take(self, member: Member) -> None:
+    def _take(self, member: IndexedConjunct) -> None:
         assert member.shelf.members is not None
         member.shelf.members.remove(member)
 
@@ -86,11 +86,11 @@ class ShelfIndex:
     def _scan(self, paged: list[Shelf], attributes: Mapping[str, Scalar], found: list[int]) -> None:
         """Adds to `found` what holds of conjuncts that are in no list: there are none here."""
 
-    def _holds(self, member: Member, attributes: Mapping[str, Scalar]) -> bool:
+    def _holds(self, member: IndexedConjunct, attributes: Mapping[str, Scalar]) -> bool:
         check = member.check or self._compile(member)
         return check(attributes)
 
-    def _compile(self, member: Member) -> Check:
+    def _compile(self, member: IndexedConjunct) -> Check:
         check = member.check = compile_conjunct(member.conjunct)
         return check
 
@@ -134,6 +134,12 @@ class ShelfIndex:
 def _access_key(constraint: Constraint) -> ShelfKey | None:
     """What a conjunct with this constraint can hang on: one value, and not just true or false."""
     values, kind = constraint.values, constraint.kind
-    if values is None or len(values) != 1 or kind is None or kind is Kind.BOOLEAN or not is_plain(values[0]):
+    if (
+        values is None
+        or len(values) != 1
+        or kind is None
+        or kind is ValueKind.BOOLEAN
+        or not is_plain(values[0])
+    ):
         return None
     return (constraint.attribute, TYPES_OF_KIND[kind][0], values[0])

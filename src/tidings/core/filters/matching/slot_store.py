@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from tidings.core.filters.language.number import as_double
-from tidings.core.filters.language.predicates import Kind, Scalar
+from tidings.core.filters.language.predicates import Scalar, ValueKind
 from tidings.core.filters.matching.attribute_table import UNASKED_ROW, AttributeTable
 from tidings.core.filters.matching.bit_rows import (
     ALL_ONES,
@@ -34,7 +34,7 @@ from tidings.core.filters.matching.bit_rows import (
 )
 from tidings.core.filters.matching.number_bounds import NumberBounds
 from tidings.core.filters.matching.shapes import Shape
-from tidings.core.filters.matching.shelf import Member, main_shape
+from tidings.core.filters.matching.shelf import IndexedConjunct, main_shape
 
 ABSENCE_ROWS = 64
 """Attributes share these rows, which say who needs a value; up to 64 attributes each has its own."""
@@ -81,7 +81,7 @@ class SlotStore:
     """Members by slot. A slot is free, or has one member."""
 
     def __init__(self) -> None:
-        self.members: list[Member | None] = []
+        self.members: list[IndexedConjunct | None] = []
         self.occupied = 0
         self._capacity = 0
         self._common_pages = 0
@@ -156,7 +156,7 @@ class SlotStore:
         self._page_numbers = np.arange(words)
         self._capacity = words
 
-    def occupy(self, slot: int, member: Member) -> None:
+    def occupy(self, slot: int, member: IndexedConjunct) -> None:
         member.slot = slot
         self.members[slot] = member
         self.labels[slot] = member.label
@@ -177,7 +177,7 @@ class SlotStore:
                 shape = main_shape(parts)
                 exact = exact and shape.exact and len(parts) == 1
                 attribute.table.add(slot, parts[0].kind, shape)
-                if parts[0].kind is Kind.NUMBER:
+                if parts[0].kind is ValueKind.NUMBER:
                     self._set_bounds(attribute, slot, shape)
         if not exact:
             self._residual[word] |= bit
@@ -192,7 +192,7 @@ class SlotStore:
             self._scattered[slot >> 6] |= bit_of(slot)
             self._unclear_slots += 1
 
-    def vacate(self, member: Member) -> int:
+    def vacate(self, member: IndexedConjunct) -> int:
         """Remove a member; returns the slot that is free now."""
         slot, member.slot = member.slot, None
         assert slot is not None

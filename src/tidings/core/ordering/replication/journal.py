@@ -27,7 +27,7 @@ REMOVED_WITH_EACH = 4
 """Batches that are of no use any more, for each that is written: so they are gone long before the next compaction."""
 
 
-class Standing(Struct, array_like=True, frozen=True):
+class ReplicaRecord(Struct, array_like=True, frozen=True):
     """Who was active when it was written, and whether there is a state beside it."""
 
     term: int = 0
@@ -58,7 +58,9 @@ class Journal:
         self._log_bytes = 0
         self._state_bytes = 0
         value = store.get("identity", self._standing_key)
-        self.standing = Standing() if value is None else msgspec.msgpack.decode(value, type=Standing)
+        self.standing = (
+            ReplicaRecord() if value is None else msgspec.msgpack.decode(value, type=ReplicaRecord)
+        )
         if self.standing.stated and self.standing.layout != layout.fingerprint:
             raise OrderError(
                 f"the state of sequencer server {server!r} is for other topics or another order; "
@@ -137,7 +139,7 @@ class Journal:
 
     def replace(self, state: bytes, number: int, term: int, active: str, *, alone: bool) -> None:
         """The state after batch `number`, instead of all that was there."""
-        standing = Standing(term, active, alone, True, number, self._layout.fingerprint)
+        standing = ReplicaRecord(term, active, alone, True, number, self._layout.fingerprint)
         # A batch after this number would be taken for one of what follows: such cannot wait.
         on_disk = [*self._outdated, *self._logged]
         changes: list[Change] = [
@@ -160,7 +162,7 @@ class Journal:
 
     def forget(self, term: int, active: str, *, alone: bool) -> None:
         """The state is of no use any more: another goes on without us."""
-        standing = Standing(term, active, alone)
+        standing = ReplicaRecord(term, active, alone)
         changes: list[Change] = [
             ("identity", self._standing_key, msgspec.msgpack.encode(standing)),
             ("identity", self._state_key, None),

@@ -27,8 +27,8 @@ from tidings.core.ordering.messages import (
     StateWanted,
     SubscriberAlive,
 )
-from tidings.core.ordering.replication.replica import Replica, Role, Times
-from tidings.core.ordering.replication.witness import Witness
+from tidings.core.ordering.replication.replica import Replica, ReplicaRole, Times
+from tidings.core.ordering.replication.witness import WitnessPart
 from tidings.core.ordering.routes import Routes
 from tidings.core.store import Store
 
@@ -189,7 +189,9 @@ class Sequencer(Part):
     @property
     def ready(self) -> bool:
         """Every server of this node has somebody who speaks for it, as far as is known here."""
-        return all(replica.role in (Role.ACTIVE, Role.STANDBY) for replica in self.replicas.values())
+        return all(
+            replica.role in (ReplicaRole.ACTIVE, ReplicaRole.STANDBY) for replica in self.replicas.values()
+        )
 
     def status(self) -> dict[str, object]:
         return {server: replica.status() for server, replica in self.replicas.items()}
@@ -202,5 +204,5 @@ class SequencerNode(Node):
         self, port: Port, layout: Layout, store: Store, *, times: Times | None = None, first: bool
     ) -> None:
         self.sequencer = Sequencer(port, layout, store, times=times or Times(), first=first)
-        self.witness = Witness(port, layout, store)
+        self.witness = WitnessPart(port, layout, store)
         super().__init__((self.sequencer, self.witness))

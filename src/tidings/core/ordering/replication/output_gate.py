@@ -22,7 +22,7 @@ SUSPECT_TICKS = 4
 """Of silence, until the other replica above is tried."""
 
 
-class Speaker:
+class OutputGate:
     def __init__(self, port: Port, server: str, layout: Layout, routes: Routes) -> None:
         self._port = port
         self._layout = layout

@@ -46,9 +46,9 @@ from tidings.core.ordering.messages import (
     SubscriberAlive,
     SubscriberExpired,
 )
-from tidings.core.ordering.replication.early import Early, EarlyRequests
+from tidings.core.ordering.replication.early_items import EarlyItems, EarlyRequests
 from tidings.core.ordering.replication.journal import Journal
-from tidings.core.ordering.replication.output_gate import Speaker
+from tidings.core.ordering.replication.output_gate import OutputGate
 from tidings.core.ordering.replication.standby_link import StandbyLink
 from tidings.core.ordering.replication.transfer import StateReceiver
 from tidings.core.ordering.routes import Routes
@@ -78,7 +78,7 @@ class Times(Struct, frozen=True):
     subscriber_ns: int = 24 * 3_600_000_000_000
 
 
-class Role(StrEnum):
+class ReplicaRole(StrEnum):
     WAITING = "waiting"
     STANDBY = "standby"
     ACTIVE = "active"
@@ -108,7 +108,7 @@ class Replica:
     ) -> None:
         self.port = port
         self.server = server
-        self.role = Role.WAITING
+        self.role = ReplicaRole.WAITING
         self.term = 0
         self.alone = True
         self.trouble = ""
@@ -131,7 +131,7 @@ class Replica:
         self._batch: list[Raw] = []
         self._batch_bytes = 0
         self._committing = False
-        self._speaker = Speaker(port, server, layout, routes)
+        self._speaker = OutputGate(port, server, layout, routes)
         self._leases = Leases()
         self._ticked_at = port.now
         self._ticks = 0
@@ -149,8 +149,8 @@ class Replica:
         self._peer_has_none = False
         """The other never had a state."""
         self._early_requests = EarlyRequests()
-        self._early_items: Early[tuple[str, ChainItem]] = Early()
-        self._early_batches: Early[bytes] = Early()
+        self._early_items: EarlyItems[tuple[str, ChainItem]] = EarlyItems()
+        self._early_batches: EarlyItems[bytes] = EarlyItems()
 
     # --- Life
 
@@ -165,12 +165,12 @@ class Replica:
             elif standing.active == self.port.node:
                 self._claiming = True
             else:
-                self._become(Role.STANDBY)
+                self._become(ReplicaRole.STANDBY)
         elif not self._peer:
             if self._first:
                 self._begin()
             else:
-                self._become(Role.LOST)
+                self._become(ReplicaRole.LOST)
         self._set_timer("tick", self._times.sign_ns)
         self._ask_around()
 
@@ -187,7 +187,7 @@ class Replica:
         self.trouble = ""
         self._become_active()
 
-    def _become(self, role: Role) -> None:
+    def _become(self, role: ReplicaRole) -> None:
         self.role = role
         self.port.emit(RoleChanged(self.server, role, self.term, self.alone))
 
@@ -196,7 +196,7 @@ class Replica:
         self._routes.speaks(self.server, self.port.node)
         self._leases.clear()
         self._forget_early()
-        self._become(Role.ACTIVE)
+        self._become(ReplicaRole.ACTIVE)
         self._speaker.begin(self.machine)
         if self._peer:  # if it believes to be in step, it is not any more, and should ask for the state soon
             self.port.send(self._peer, Ruling(self.server, self.term, self.port.node, self.alone, 0))
@@ -226,7 +226,7 @@ class Replica:
         self._standby.leave_behind()
         self._claiming = None
         self._routes.speaks(self.server, active)
-        self._become(Role.WAITING)
+        self._become(ReplicaRole.WAITING)
         self._ask_around()
 
     def _forget_early(self) -> None:
@@ -258,14 +258,14 @@ class Replica:
             self._peer_heard_at = now
         self._ticked_at = now
         self._ticks += 1
-        if self.role is Role.ACTIVE:
+        if self.role is ReplicaRole.ACTIVE:
             assert self.machine is not None
             self._commit()
             if self._ticks % EXPIRE_TICKS == 0:
                 self._expire()
             self._speaker.repeat_chain(self.machine)
             self._tend_standby()
-        elif self.role is Role.STANDBY:
+        elif self.role is ReplicaRole.STANDBY:
             self._commit_received()
             if now - self._peer_heard_at > self._times.lease_ns:
                 self._claim(alone=True)
@@ -278,7 +278,7 @@ class Replica:
             if self.machine is not None and not self.alone:
                 self.port.send(self._peer, Replicate(self.server, self.term, self._number))
         elif self._peer:
-            if self.role is Role.WAITING:
+            if self.role is ReplicaRole.WAITING:
                 self.port.send(self._peer, StateWanted(self.server))
             self._claim_first()  # or hear who speaks; a late word may have made us think that all is lost
 
@@ -301,7 +301,7 @@ class Replica:
     # --- Inputs
 
     def on_client(self, sender: str, message: ClientMessage) -> None:
-        if self.role is not Role.ACTIVE:
+        if self.role is not ReplicaRole.ACTIVE:
             self._send_elsewhere(sender)
             return
         machine = self.machine
@@ -336,7 +336,7 @@ class Replica:
             self._input(following.publisher[0], following)
 
     def _send_elsewhere(self, sender: str) -> None:
-        lost = self.role is Role.LOST
+        lost = self.role is ReplicaRole.LOST
         self.port.send(sender, NotActive(self.server, "" if lost else self._peer, lost))
 
     def on_chain_item(self, sender: str, message: ChainItem) -> None:
@@ -364,18 +364,18 @@ class Replica:
                 self._input(sender, message)
 
     def on_between(self, sender: str, message: Between) -> None:
-        if self.role is Role.ACTIVE and sender in self._layout.nodes and not self._is_full():
+        if self.role is ReplicaRole.ACTIVE and sender in self._layout.nodes and not self._is_full():
             self._input(sender, message)
 
     def no_ops_published(self, number: int) -> None:
-        if self.role is Role.ACTIVE and self.machine is not None and number in self.machine.no_ops:
+        if self.role is ReplicaRole.ACTIVE and self.machine is not None and number in self.machine.no_ops:
             self._input(self.port.node, NoOpsPublished(number))
 
     def _is_mine(self, sender: str, server: str | None) -> bool:
         if self._routes.is_replica(server, sender):
-            if self.role is not Role.ACTIVE:
+            if self.role is not ReplicaRole.ACTIVE:
                 self._send_elsewhere(sender)
-            return self.role is Role.ACTIVE
+            return self.role is ReplicaRole.ACTIVE
         self.port.emit(
             Misbehaviour(sender, f"it is not next to {self.server} in the chain and speaks as if it were")
         )
@@ -412,7 +412,7 @@ class Replica:
 
     def _commit(self) -> None:
         """What came since the last time becomes one batch; nothing of it was said yet."""
-        if self.role is not Role.ACTIVE:
+        if self.role is not ReplicaRole.ACTIVE:
             return
         if not self._batch:
             self.trouble = ""  # what comes next shows whether it lasts
@@ -482,9 +482,9 @@ class Replica:
             return
         if self.machine is None and not self.term:
             self.port.send(self._peer, NoState(self.server))
-        if self.role is Role.STANDBY:  # the active one has lost its state
+        if self.role is ReplicaRole.STANDBY:  # the active one has lost its state
             self._claim(alone=True)
-        elif self.role is Role.ACTIVE and not self._standby.gets_the_state:
+        elif self.role is ReplicaRole.ACTIVE and not self._standby.gets_the_state:
             if self._standby.is_gated or self._state_term == self.term:
                 self._claiming = True
                 self._claim(alone=True)
@@ -520,9 +520,14 @@ class Replica:
     def on_replicated(self, sender: str, message: Replicated) -> None:
         if sender != self._peer or message.term != self.term:
             return
-        if self.role is Role.WAITING and self.machine is not None and self._claiming and not self.alone:
+        if (
+            self.role is ReplicaRole.WAITING
+            and self.machine is not None
+            and self._claiming
+            and not self.alone
+        ):
             self._resume(message)
-        if self.role is not Role.ACTIVE:
+        if self.role is not ReplicaRole.ACTIVE:
             return
         self._peer_heard_at = self.port.now
         if self._standby.has(message.number, self.term, self._number):
@@ -544,10 +549,10 @@ class Replica:
     # --- Standby
 
     def on_state_part(self, sender: str, message: StatePart) -> None:
-        if sender != self._peer or self.role is Role.ACTIVE or message.term < self.term:
+        if sender != self._peer or self.role is ReplicaRole.ACTIVE or message.term < self.term:
             return
         if message.term <= self._floor:
-            if self.role is Role.STANDBY and message.term == self.term:
+            if self.role is ReplicaRole.STANDBY and message.term == self.term:
                 self._acknowledge()
             return
         state = self._receiver.take(message)
@@ -569,20 +574,20 @@ class Replica:
             self._forget_early()
             self._peer_heard_at = self.port.now
             self._routes.speaks(self.server, self._peer)
-            self._become(Role.STANDBY)
+            self._become(ReplicaRole.STANDBY)
             self._acknowledge()
 
     def on_replicate(self, sender: str, message: Replicate) -> None:
         if sender != self._peer:
             return
-        if message.term < self.term or (self.role is Role.ACTIVE and message.term == self.term):
-            if self.role is Role.ACTIVE:
+        if message.term < self.term or (self.role is ReplicaRole.ACTIVE and message.term == self.term):
+            if self.role is ReplicaRole.ACTIVE:
                 ruling = Ruling(self.server, self.term, self.port.node, self.alone, 0)
                 self.port.send(self._peer, ruling)
             return
-        if self.role is Role.ACTIVE:
+        if self.role is ReplicaRole.ACTIVE:
             self._step_down(message.term, sender, alone=True)
-        elif self.role is Role.STANDBY:
+        elif self.role is ReplicaRole.STANDBY:
             if message.term != self.term:
                 self._early_batches.clear()
             self.term = self._floor = message.term
@@ -612,7 +617,7 @@ class Replica:
 
     def _commit_received(self) -> None:
         machine = self.machine
-        if not self._received or machine is None or self.role is Role.ACTIVE:
+        if not self._received or machine is None or self.role is ReplicaRole.ACTIVE:
             return
         batches, self._received = self._received, []
         try:
@@ -656,8 +661,8 @@ class Replica:
                 self._begin()
             else:
                 self.term = message.term
-                if message.alone and self.role is not Role.LOST:
-                    self._become(Role.LOST)
+                if message.alone and self.role is not ReplicaRole.LOST:
+                    self._become(ReplicaRole.LOST)
             return
         if message.mark != self._mark:
             self.term = message.term  # of an earlier life; claim from there
@@ -672,7 +677,7 @@ class Replica:
         self.term, self.alone = message.term, message.alone
         if self.alone or self._claiming is False:
             self._claiming = None
-        if self.role is not Role.ACTIVE:
+        if self.role is not ReplicaRole.ACTIVE:
             self._commit_received()
             self._standby.leave_behind()
             self._become_active()
@@ -686,10 +691,10 @@ class Replica:
 
     def _on_other_ruling(self, message: Ruling) -> None:
         """The other speaks for the server."""
-        if self.role is Role.ACTIVE or self._claiming:
-            if message.term > self.term or self.role is not Role.ACTIVE:
+        if self.role is ReplicaRole.ACTIVE or self._claiming:
+            if message.term > self.term or self.role is not ReplicaRole.ACTIVE:
                 self._step_down(message.term, message.active, alone=message.alone)
-        elif self.role is Role.STANDBY:
+        elif self.role is ReplicaRole.STANDBY:
             if message.alone:
                 silent = self.port.now - self._peer_heard_at > self._times.lease_ns
                 if message.term > self.term or silent:  # else the state that we have is of this very term
@@ -699,8 +704,8 @@ class Replica:
         else:
             self.term = message.term
             self._routes.speaks(self.server, message.active)
-            if self.role is Role.LOST:
-                self._become(Role.WAITING)
+            if self.role is ReplicaRole.LOST:
+                self._become(ReplicaRole.WAITING)
 
     # --- What it says of itself
 
@@ -710,7 +715,7 @@ class Replica:
             found["standby"] = "none" if self.alone else "in step"
         if self.trouble:
             found["trouble"] = self.trouble
-        if self.role is Role.LOST:
+        if self.role is ReplicaRole.LOST:
             found["trouble"] = "its state is lost; its topics cannot be numbered any more: start a new layout"
         if self.machine is not None:
             server = self.machine.server

@@ -29,7 +29,7 @@ class _Record(Struct, array_like=True, frozen=True):
 NOBODY = _Record()
 
 
-class Witness(Part):
+class WitnessPart(Part):
     """For all servers of the layout whose witness this node is."""
 
     name = "witness"

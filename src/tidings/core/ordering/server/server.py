@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 from tidings.core.events.timestamp import Timestamp
 from tidings.core.facts import Fact, Misbehaviour
 from tidings.core.kernel import Part, Port
-from tidings.core.ordering.groups import Groups
+from tidings.core.ordering.groups import SequencingGroups
 from tidings.core.ordering.messages import (
     MAX_TOPICS,
     AnswersTaken,
@@ -133,7 +133,7 @@ class SequencerServer(Part):
         super().__init__(port)
         self.clock = [0] * chain.topics
         self.own = chain.ranks(port.node)
-        self.groups = Groups(self.own, threshold)
+        self.groups = SequencingGroups(self.own, threshold)
         self._chain = chain
         self._above = chain.above(port.node)
         self._below = chain.below(port.node)

@@ -15,8 +15,8 @@ from tidings.core.kernel import Port
 from tidings.core.overlay.epidemic.blocks import Assembly, in_blocks
 from tidings.core.overlay.epidemic.budget import Budget, data_bytes
 from tidings.core.overlay.epidemic.cache import Cached
-from tidings.core.overlay.epidemic.holdings import Holdings
 from tidings.core.overlay.epidemic.messages import Carried, Fragment, IdRanges, Lack, Lost, Want
+from tidings.core.overlay.epidemic.recovery_state import RecoveryState
 from tidings.core.overlay.epidemic.settings import RecoverySettings
 from tidings.core.structures.range_set import RangeSet
 
@@ -29,10 +29,12 @@ Identity = tuple[str, int, int]
 
 
 class Answers:
-    def __init__(self, port: Port, settings: RecoverySettings, holdings: Holdings, budget: Budget) -> None:
+    def __init__(
+        self, port: Port, settings: RecoverySettings, recovery_state: RecoveryState, budget: Budget
+    ) -> None:
         self._port = port
         self._settings = settings
-        self._holdings = holdings
+        self._recovery_state = recovery_state
         self._budget = budget
         self.begin_round()
         self._answered: dict[tuple[str, Identity], int] = {}
@@ -49,14 +51,14 @@ class Answers:
         sent = 0
         for source, incarnation, ranges in events:
             for start, stop in RangeSet((first, last + 1) for first, last in ranges):
-                for entry in self._holdings.cache.id_range(source, incarnation, start, stop - 1):
+                for entry in self._recovery_state.cache.id_range(source, incarnation, start, stop - 1):
                     if not self._may_look():
                         return sent
                     sent += self._send_events(to, entry, by)
                 for sequence in range(start, stop):  # what is incomplete was advertised, too
                     if not self._may_look():
                         return sent
-                    assembly = self._holdings.assemblies.get(source, incarnation, sequence)
+                    assembly = self._recovery_state.assemblies.get(source, incarnation, sequence)
                     if assembly is not None:
                         sent += self._send_blocks(to, assembly, by, None)
         return sent
@@ -83,11 +85,11 @@ class Answers:
             if not self._may_look():
                 rest.append(want)
                 continue
-            entry = self._holdings.cache.get(source, incarnation, sequence)
+            entry = self._recovery_state.cache.get(source, incarnation, sequence)
             if entry is not None:
                 sent += self._send_events(to, entry, by, lacks)
                 continue
-            assembly = self._holdings.assemblies.get(source, incarnation, sequence)
+            assembly = self._recovery_state.assemblies.get(source, incarnation, sequence)
             if assembly is not None:
                 sent += self._send_blocks(to, assembly, by, lacks)
             rest.append(want)
@@ -105,7 +107,7 @@ class Answers:
         self, origin: str, pattern: bytes, epoch: int, ranges: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[Cached, int]]:
         for start, stop in ranges:
-            for entry in self._holdings.cache.find_range(origin, pattern, epoch, start, stop - 1):
+            for entry in self._recovery_state.cache.find_range(origin, pattern, epoch, start, stop - 1):
                 for listed, _, number in entry.numbers:
                     if listed == pattern:
                         yield entry, number

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 
 from tidings.core.kernel import Node, Port
 from tidings.core.overlay.edge import Edge
-from tidings.core.overlay.epidemic.circle import Circle
-from tidings.core.overlay.epidemic.counted import Counted
 from tidings.core.overlay.epidemic.directory import Directory
 from tidings.core.overlay.epidemic.gossip import Gossip
+from tidings.core.overlay.epidemic.gossip_partners import GossipPartners
 from tidings.core.overlay.epidemic.high_water import HighWaters
-from tidings.core.overlay.epidemic.holdings import Holdings
 from tidings.core.overlay.epidemic.link_loss import LinkLoss
-from tidings.core.overlay.epidemic.numbering import Numbering
+from tidings.core.overlay.epidemic.numbering import PatternNumbering
 from tidings.core.overlay.epidemic.owed import Owed
+from tidings.core.overlay.epidemic.pattern_counter import PatternCounter
 from tidings.core.overlay.epidemic.patterns import Patterns
+from tidings.core.overlay.epidemic.recovery_state import RecoveryState
 from tidings.core.overlay.epidemic.settings import RecoverySettings
 from tidings.core.overlay.epidemic.tree import EpidemicTree
 from tidings.core.overlay.forwarding import Forwarding
@@ -53,17 +53,19 @@ class EpidemicBroker(Node):
         self.settings = settings
         self.table = RoutingTable(matcher, port)
         self.directory = Directory(port, neighbours, incarnation=incarnation, label=label, address=address)
-        self.counted = Counted()
-        self.patterns = Patterns(port, self.table, Numbering(), self.counted, self.directory)
-        self.holdings = Holdings(port, settings)
-        self.circle = Circle(port, self.directory, settings)
-        self.gossip = Gossip(port, neighbours, settings, self.patterns, self.holdings, self.circle)
+        self.counted = PatternCounter()
+        self.patterns = Patterns(port, self.table, PatternNumbering(), self.counted, self.directory)
+        self.recovery_state = RecoveryState(port, settings)
+        self.gossip_partners = GossipPartners(port, self.directory, settings)
+        self.gossip = Gossip(
+            port, neighbours, settings, self.patterns, self.recovery_state, self.gossip_partners
+        )
         self.high_waters = HighWaters(
             port,
             neighbours,
             self.patterns,
             self.counted,
-            self.holdings.losses,
+            self.recovery_state.losses,
             self.gossip,
             interval_ns=settings.interval_ns,
             enabled=settings.solicits,
@@ -80,7 +82,7 @@ class EpidemicBroker(Node):
         )
         # Before the edge: what is owed is watched when the clients hear that they are accepted.
         self.owed = Owed(
-            port, self.forwarding, self.patterns, self.holdings.losses, enabled=settings.solicits
+            port, self.forwarding, self.patterns, self.recovery_state.losses, enabled=settings.solicits
         )
         self.edge = Edge(port, neighbours, self.table, self.forwarding, self.status)
         self.link_loss = LinkLoss(
@@ -97,10 +99,10 @@ class EpidemicBroker(Node):
             matcher,
             settings,
             self.patterns,
-            self.holdings,
+            self.recovery_state,
             self.link_loss,
             self.high_waters,
-            self.circle,
+            self.gossip_partners,
             self.gossip,
         )
         super().__init__(
@@ -120,7 +122,7 @@ class EpidemicBroker(Node):
 
     def status(self) -> dict[str, object]:
         """What `tidings status` shows."""
-        holdings, gossip = self.holdings, self.gossip
+        recovery_state, gossip = self.recovery_state, self.gossip
         label = self.directory.label
         return {
             "broker": self.name,
@@ -135,10 +137,10 @@ class EpidemicBroker(Node):
             "recovery": {
                 "algorithm": self.settings.algorithm,
                 "brokers_known": len(self.directory.others),
-                "cached_events": len(holdings.cache),
-                "cached_bytes": holdings.cache.size_bytes,
-                "lost_now": holdings.losses.lost,
-                "given_up": holdings.losses.given_up,
+                "cached_events": len(recovery_state.cache),
+                "cached_bytes": recovery_state.cache.size_bytes,
+                "lost_now": recovery_state.losses.lost,
+                "given_up": recovery_state.losses.given_up,
                 "answered": gossip.answers.answered,
                 "answers_refused": gossip.answers.refused,
                 "throttled": gossip.budget.throttled,

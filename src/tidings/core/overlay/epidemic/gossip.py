@@ -21,9 +21,8 @@ from tidings.core.overlay.epidemic.answers import Answers
 from tidings.core.overlay.epidemic.blocks import Assembly
 from tidings.core.overlay.epidemic.budget import Budget, data_bytes
 from tidings.core.overlay.epidemic.cache import Cached
-from tidings.core.overlay.epidemic.circle import Circle
 from tidings.core.overlay.epidemic.digest_cutter import DigestCutter
-from tidings.core.overlay.epidemic.holdings import RECEIVED_WINDOW, Holdings
+from tidings.core.overlay.epidemic.gossip_partners import GossipPartners
 from tidings.core.overlay.epidemic.messages import (
     Ask,
     Carried,
@@ -36,6 +35,7 @@ from tidings.core.overlay.epidemic.messages import (
 )
 from tidings.core.overlay.epidemic.patterns import Patterns
 from tidings.core.overlay.epidemic.pulls import DIGEST_BYTES, SUBSCRIBER_PULL, Pulls, closed, fit, want
+from tidings.core.overlay.epidemic.recovery_state import RECEIVED_WINDOW, RecoveryState
 from tidings.core.overlay.epidemic.settings import RecoverySettings
 from tidings.core.structures.range_set import RangeSet
 from tidings.core.structures.recent_ids import RecentIds
@@ -65,19 +65,21 @@ class Gossip(Part):
         neighbours: Sequence[str],
         settings: RecoverySettings,
         patterns: Patterns,
-        holdings: Holdings,
-        circle: Circle,
+        recovery_state: RecoveryState,
+        gossip_partners: GossipPartners,
     ) -> None:
         super().__init__(port)
         self.pushes = self.useful_pushes = self.pulls = self.useful_pulls = self.pushed = 0
         self._neighbours = frozenset(neighbours)
         self._settings = settings
         self._patterns = patterns
-        self._holdings = holdings
-        self._circle = circle
+        self._recovery_state = recovery_state
+        self._gossip_partners = gossip_partners
         self.budget = Budget(port, settings.gossip_bytes_per_s)
-        self.answers = Answers(port, settings, holdings, self.budget)
-        self.asking = Pulls(port, settings, patterns, holdings, circle, self._send, self._send_towards)
+        self.answers = Answers(port, settings, recovery_state, self.budget)
+        self.asking = Pulls(
+            port, settings, patterns, recovery_state, gossip_partners, self._send, self._send_towards
+        )
         self._interval_ns = settings.interval_ns
         self._round_at = 0
         self._busy = False
@@ -111,7 +113,7 @@ class Gossip(Part):
 
     def on_timer(self, name: TimerName) -> None:
         self.answers.begin_round()
-        self._holdings.expire()
+        self._recovery_state.expire()
         self._asked = {event: until for event, until in self._asked.items() if until > self.port.now}
         settings = self._settings
         if settings.pushes_digests:
@@ -138,7 +140,7 @@ class Gossip(Part):
             self._busy = True
         elif entry.route:
             self.asking.learn_route(entry)
-        if self._holdings.losses.lost:
+        if self._recovery_state.losses.lost:
             self.hasten()
         identity = entry.identity
         self._list(identity, entry.numbers, entry.stretch.count)
@@ -167,11 +169,13 @@ class Gossip(Part):
         """In 3PG the window; and the origin, which is the root of the paper's tree, wherever it is in ours."""
         if not self._settings.pushes_events:
             return False
-        return self._settings.algorithm == "push" or origin == self.port.node or self._circle.may_push()
+        return (
+            self._settings.algorithm == "push" or origin == self.port.node or self._gossip_partners.may_push()
+        )
 
     def _draw(self, numbers: PatternNumbers, without: Sequence[str], by: str) -> Sequence[str]:
         patterns = tuple(pattern for pattern, _, _ in numbers)
-        return self._circle.choose(patterns, self._settings.fanout, without=without, by_tree=not by)
+        return self._gossip_partners.choose(patterns, self._settings.fanout, without=without, by_tree=not by)
 
     def _keep_partners(self, identity: Identity, partners: Sequence[str]) -> None:
         """All blocks of an event go to the same ones."""
@@ -196,15 +200,17 @@ class Gossip(Part):
         self.useful_pushes += useful
 
     def _push_digest(self) -> None:
-        patterns = list(self._holdings.cache.patterns())  # only those with something to offer (epidemic 2)
+        patterns = list(
+            self._recovery_state.cache.patterns()
+        )  # only those with something to offer (epidemic 2)
         if not patterns:
             return
         pattern = self.port.random.choice(patterns)
-        events = self._cut(self._holdings.cache.ids(pattern))
+        events = self._cut(self._recovery_state.cache.ids(pattern))
         if self._settings.routing == "tree":
             self._send_towards(pattern, Offer(self.port.node, pattern, events, PUSH))
             return
-        for partner in self._circle.choose((pattern,), self._settings.fanout):
+        for partner in self._gossip_partners.choose((pattern,), self._settings.fanout):
             self._send(partner, Offer(self.port.node, b"", events, PUSH))
 
     # --- Advertising
@@ -227,17 +233,17 @@ class Gossip(Part):
         if not listed:
             return
         patterns = tuple(dict.fromkeys(pattern for numbers in listed.values() for pattern, _, _ in numbers))
-        for partner in self._circle.choose(patterns, self._settings.fanout, pulling=True):
+        for partner in self._gossip_partners.choose(patterns, self._settings.fanout, pulling=True):
             ids: dict[tuple[str, int], RangeSet] = {}
             for (source, incarnation, sequence), numbers in listed.items():
-                if self._circle.wants(partner, numbers):
+                if self._gossip_partners.wants(partner, numbers):
                     ids.setdefault((source, incarnation), RangeSet()).add(sequence)
             self._send(partner, Offer(self.port.node, b"", self._cut(ids), SUBSCRIBER_PULL))
 
     # --- What comes
 
     def on_offer(self, sender: str, message: Offer) -> None:
-        if not self._circle.known(message.initiator):
+        if not self._gossip_partners.known(message.initiator):
             self.port.emit(Misbehaviour(sender, "it passed on an offer of nobody we know"))
             return
         self.pulls += 1
@@ -261,7 +267,7 @@ class Gossip(Part):
                 for sequence in range(first, stop):
                     if not self._may_ask((source, incarnation, sequence)):
                         continue
-                    assembly = self._holdings.assemblies.get(source, incarnation, sequence)
+                    assembly = self._recovery_state.assemblies.get(source, incarnation, sequence)
                     if assembly is None:
                         absent.add(sequence)
                     else:
@@ -274,14 +280,14 @@ class Gossip(Part):
 
     def _may_ask(self, event: Identity) -> bool:
         """Not for what we have, nor while an answer may be on its way: several offer the same."""
-        if self._holdings.has(*event) or self._asked.get(event, 0) > self.port.now:
+        if self._recovery_state.has(*event) or self._asked.get(event, 0) > self.port.now:
             return False
         if len(self._asked) < MAX_ASKED:
             self._asked[event] = self.port.now + self._settings.grace_ns
         return True
 
     def on_ask(self, sender: str, message: Ask) -> None:
-        if not self._circle.known(sender):
+        if not self._gossip_partners.known(sender):
             self.port.emit(Misbehaviour(sender, "it is unknown and asked for events"))
             return
         self._busy = True
@@ -290,7 +296,7 @@ class Gossip(Part):
 
     def on_solicit(self, sender: str, message: Solicit) -> None:
         to = message.initiator
-        if to == self.port.node or not self._circle.known(to):
+        if to == self.port.node or not self._gossip_partners.known(to):
             self.port.emit(Misbehaviour(sender, "it passed on a request of nobody we know"))
             return
         self._busy = True
@@ -309,7 +315,7 @@ class Gossip(Part):
 
     def _walk_on(self, sender: str, onward: Solicit, hop: str) -> None:
         """Along a route; a forged one leads to brokers we know, or nowhere, and gets shorter at every step."""
-        if hop not in (self.port.node, sender) and self._circle.known(hop):
+        if hop not in (self.port.node, sender) and self._gossip_partners.known(hop):
             self._send(hop, onward)
 
     # --- Along the tree

@@ -14,10 +14,10 @@ from tidings.core.events.subscription import Interest
 from tidings.core.facts import Misbehaviour
 from tidings.core.kernel import Part, Port, TimerName
 from tidings.core.messages import PatternCount
-from tidings.core.overlay.epidemic.counted import Counted
 from tidings.core.overlay.epidemic.gossip import Gossip
 from tidings.core.overlay.epidemic.losses import LossDetector
 from tidings.core.overlay.epidemic.messages import MAX_NUMBERS, HighWater, HighWaterTaken, PatternNumbers
+from tidings.core.overlay.epidemic.pattern_counter import PatternCounter
 from tidings.core.overlay.epidemic.patterns import Patterns
 from tidings.core.overlay.forwarding import SettledNumbers
 from tidings.core.overlay.links import Numbers
@@ -58,7 +58,7 @@ class HighWaters(Part, SettledNumbers):
         port: Port,
         neighbours: Iterable[str],
         patterns: Patterns,
-        counted: Counted,
+        counted: PatternCounter,
         losses: LossDetector,
         gossip: Gossip,
         *,

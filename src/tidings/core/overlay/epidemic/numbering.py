@@ -38,7 +38,7 @@ class _Count:
         """Its place in the order in which patterns were listed for the first time."""
 
 
-class Numbering:
+class PatternNumbering:
     """Counts what is published at this broker, for each interest of its routing table."""
 
     def __init__(self) -> None:

@@ -14,10 +14,10 @@ from itertools import groupby
 from tidings.core.events.run import Stretch, cut, look
 from tidings.core.events.subscription import Interest
 from tidings.core.kernel import Port
-from tidings.core.overlay.epidemic.counted import Count, Counted
 from tidings.core.overlay.epidemic.directory import Directory
 from tidings.core.overlay.epidemic.messages import PatternNumbers
-from tidings.core.overlay.epidemic.numbering import Numbering, Renamed
+from tidings.core.overlay.epidemic.numbering import PatternNumbering, Renamed
+from tidings.core.overlay.epidemic.pattern_counter import Count, PatternCounter
 from tidings.core.overlay.matching import Selection
 from tidings.core.overlay.routing import RoutingListener, RoutingTable
 
@@ -45,7 +45,12 @@ class Patterns(RoutingListener):
     """Follows the routing table: which patterns are in it, towards whom, and which are our own clients'."""
 
     def __init__(
-        self, port: Port, table: RoutingTable, numbering: Numbering, counted: Counted, directory: Directory
+        self,
+        port: Port,
+        table: RoutingTable,
+        numbering: PatternNumbering,
+        counted: PatternCounter,
+        directory: Directory,
     ) -> None:
         """`counted` keeps account of all patterns, `directory` tells the others of our clients'."""
         self._port = port

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from tidings.core.kernel import Port
 from tidings.core.overlay.epidemic.blocks import Assembly
 from tidings.core.overlay.epidemic.cache import Cached
-from tidings.core.overlay.epidemic.circle import Circle
 from tidings.core.overlay.epidemic.digest_cutter import DigestCutter
-from tidings.core.overlay.epidemic.holdings import Holdings, LostKey
+from tidings.core.overlay.epidemic.gossip_partners import GossipPartners
 from tidings.core.overlay.epidemic.messages import Lost, Range, Solicit, Want
 from tidings.core.overlay.epidemic.patterns import Patterns
+from tidings.core.overlay.epidemic.recovery_state import LostKey, RecoveryState
 from tidings.core.overlay.epidemic.settings import RecoverySettings
 from tidings.core.structures.range_set import RangeSet
 
@@ -39,16 +39,16 @@ class Pulls:
         port: Port,
         settings: RecoverySettings,
         patterns: Patterns,
-        holdings: Holdings,
-        circle: Circle,
+        recovery_state: RecoveryState,
+        gossip_partners: GossipPartners,
         send: Send,
         send_towards: SendTowards,
     ) -> None:
         self._port = port
         self._settings = settings
         self._patterns = patterns
-        self._holdings = holdings
-        self._circle = circle
+        self._recovery_state = recovery_state
+        self._gossip_partners = gossip_partners
         self._send = send
         self._send_towards = send_towards
         self._cutter: DigestCutter[LostKey] = DigestCutter()
@@ -66,10 +66,10 @@ class Pulls:
         """One round; False if nothing is missing, and nobody was asked."""
         wanted = [
             assembly
-            for assembly in self._holdings.incomplete()  # some are here only to be combined and passed on
+            for assembly in self._recovery_state.incomplete()  # some are here only to be combined and passed on
             if any(map(self._patterns.subscribed, _patterns(assembly)))
         ]
-        missing = self._holdings.lost(), wanted
+        missing = self._recovery_state.lost(), wanted
         if not any(missing):
             return False
         algorithm: str = self._settings.algorithm
@@ -129,10 +129,10 @@ class Pulls:
         Then by a coin the origin is asked, as in the combined pull: what was lost near it few others have.
         """
         if not self._settings.adaptive:
-            return self._circle.choose(patterns, self._settings.fanout, pulling=True, also=origin)
-        if self._circle.known(origin) and self._port.random.random() < 0.5:
+            return self._gossip_partners.choose(patterns, self._settings.fanout, pulling=True, also=origin)
+        if self._gossip_partners.known(origin) and self._port.random.random() < 0.5:
             return [origin]
-        return self._circle.choose(patterns, 1, pulling=True, also=origin)
+        return self._gossip_partners.choose(patterns, 1, pulling=True, also=origin)
 
     def _digest(
         self, lost: Mapping[LostKey, RangeSet], incomplete: Sequence[Assembly]
@@ -140,7 +140,7 @@ class Pulls:
         """As much as a datagram takes; the rest is asked for in another round."""
         fitting = fit(incomplete, DIGEST_BYTES)
         cut = self._cutter.cut(lost, DIGEST_BYTES, lambda key: len(key[0]) + len(key[1]) + 16)
-        self._holdings.asked(cut, fitting)
+        self._recovery_state.asked(cut, fitting)
         return tuple((*key, ranges) for key, ranges in cut), tuple(map(want, fitting))
 
 

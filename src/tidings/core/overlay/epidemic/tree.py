@@ -31,13 +31,13 @@ from tidings.core.overlay.epidemic.blocks import (
     in_blocks,
     in_datagrams,
 )
-from tidings.core.overlay.epidemic.circle import Circle
 from tidings.core.overlay.epidemic.gossip import Gossip
+from tidings.core.overlay.epidemic.gossip_partners import GossipPartners
 from tidings.core.overlay.epidemic.high_water import HighWaters
-from tidings.core.overlay.epidemic.holdings import Holdings
 from tidings.core.overlay.epidemic.link_loss import LinkLoss
 from tidings.core.overlay.epidemic.messages import MAX_ROUTE, Carried, Fragment
 from tidings.core.overlay.epidemic.patterns import Patterns
+from tidings.core.overlay.epidemic.recovery_state import RecoveryState
 from tidings.core.overlay.epidemic.settings import RecoverySettings
 from tidings.core.overlay.matching import Matcher
 from tidings.core.overlay.routing import Route, RoutingTable
@@ -93,10 +93,10 @@ class EpidemicTree(Part):
         matcher: Matcher,
         settings: RecoverySettings,
         patterns: Patterns,
-        holdings: Holdings,
+        recovery_state: RecoveryState,
         link_loss: LinkLoss,
         high_waters: HighWaters,
-        circle: Circle,
+        gossip_partners: GossipPartners,
         gossip: Gossip,
     ) -> None:
         super().__init__(port)
@@ -108,10 +108,10 @@ class EpidemicTree(Part):
         self._matcher = matcher
         self._settings = settings
         self._patterns = patterns
-        self._holdings = holdings
+        self._recovery_state = recovery_state
         self._link_loss = link_loss
         self._high_waters = high_waters
-        self._circle = circle
+        self._gossip_partners = gossip_partners
         self._gossip = gossip
         self._published = RecentIds()
         self._forwarded = RecentIds()
@@ -154,7 +154,7 @@ class EpidemicTree(Part):
             whole = Carried(origin, numbers, way, "", stretch)
             self._high_waters.passed(origin, whole.last_numbers, client)
             for carried in in_datagrams(whole, settings.block_bytes, settings.datagram_bytes):
-                _unseen(self._holdings.received, carried.stretch)
+                _unseen(self._recovery_state.received, carried.stretch)
                 if route.hops:
                     self._send_whole(carried, route, "")
                 self._gain(carried, route, client, "")
@@ -196,18 +196,20 @@ class EpidemicTree(Part):
         if by and not route.notices:
             self.unwanted += stretch.count
             return
-        fresh = _unseen(self._holdings.received, stretch)
+        fresh = _unseen(self._recovery_state.received, stretch)
         if by == "push":
             self._gossip.on_pushed(bool(fresh))
         if not fresh or fresh[0] is not stretch:
             self.duplicates += stretch.count - sum([new.count for new in fresh])
-            self._holdings.again(message.origin, message.numbers, stretch.count)
+            self._recovery_state.again(message.origin, message.numbers, stretch.count)
         for new in fresh:
             self._gain(message.part(new), route, sender, by)
 
     def _gain(self, carried: Carried, route: Route, sender: str, by: str) -> None:
         wanted = bool(route.notices) or carried.origin == self.port.node
-        entry = self._holdings.take(carried, wanted=wanted, cached=wanted or self._settings.records_routes)
+        entry = self._recovery_state.take(
+            carried, wanted=wanted, cached=wanted or self._settings.records_routes
+        )
         for send, subscriptions in route.notices:
             send(Notify(subscriptions, carried.stretch, by))
         if wanted:
@@ -237,9 +239,9 @@ class EpidemicTree(Part):
         if not by:
             self._link_loss.received(sender)
             self._high_waters.passed(message.origin, message.numbers, sender)
-        had = self._holdings.has(message.source, message.incarnation, message.sequence)
+        had = self._recovery_state.has(message.source, message.incarnation, message.sequence)
         if had and by:
-            self._holdings.again(message.origin, message.numbers)
+            self._recovery_state.again(message.origin, message.numbers)
         wanted = bool(route.notices) and not had
         recoding = not by and not had and passing.recodes(message, self._settings.redundancy)
         try:
@@ -257,13 +259,13 @@ class EpidemicTree(Part):
 
     def _assemble(self, sender: str, message: Fragment) -> Assembly | None:
         """Puts the block to the others of its event; None if it was of no use."""
-        return self._holdings.assemblies.add(sender, message, self.port.now)
+        return self._recovery_state.assemblies.add(sender, message, self.port.now)
 
     def _gain_block(self, sender: str, message: Fragment, route: Route, assembly: Assembly) -> None:
         self._gossip.on_block(assembly, message, sender)
         if assembly.complete:
             carried = assembly.carried(message.by, message.route)
-            self._holdings.received.first_time(*assembly.id)
+            self._recovery_state.received.first_time(*assembly.id)
             self._gain(carried, route, sender, message.by)
 
     def _forward_block(
@@ -319,7 +321,7 @@ class EpidemicTree(Part):
     # --- Shared
 
     def _may_send(self, sender: str, by: str) -> bool:
-        if sender in self._neighbours or (by and self._circle.known(sender)):
+        if sender in self._neighbours or (by and self._gossip_partners.known(sender)):
             return True
         self.port.emit(Misbehaviour(sender, "it is no neighbour and sent an event by the tree"))
         return False

@@ -43,10 +43,14 @@ from tidings.core.messages import (
 from tidings.core.overlay.edge import MAX_SUBSCRIPTIONS_PER_CLIENT, check_subscription
 from tidings.core.overlay.guaranteed.bookmarks import KeptBookmarks
 from tidings.core.overlay.guaranteed.delivery import Delivery
-from tidings.core.overlay.guaranteed.local_subscriptions import UNKNOWN_CLIENT, Held, LocalSubscriptions
+from tidings.core.overlay.guaranteed.local_subscriptions import (
+    UNKNOWN_CLIENT,
+    ClientSubscription,
+    LocalSubscriptions,
+)
 from tidings.core.overlay.guaranteed.queued import LocalClient
 from tidings.core.overlay.guaranteed.sessions import Sessions
-from tidings.core.overlay.guaranteed.subscription_log import Entry
+from tidings.core.overlay.guaranteed.subscription_log import LogEntry
 from tidings.core.overlay.guaranteed.subscriptions import PublisherStamps, SubscriptionListener, Subscriptions
 from tidings.core.store import Change, Store
 
@@ -87,7 +91,7 @@ class Attachment:
         self.lasting = True
         self.publishes = False
         self.stamp_sent = self.stamp_taken = 0
-        self.subscriptions: dict[str, Held] = {}
+        self.subscriptions: dict[str, ClientSubscription] = {}
         self.draining: dict[str, int] = {}
         """Subscriptions that have ended and for which something waits, with the serial of the last of it."""
         self.unnoted: Ranges = ()
@@ -160,13 +164,13 @@ class Attachments(Part, SubscriptionListener):
                 interest = make_interest(stored.topics, stored.filter)
             except (msgspec.MsgspecError, FilterError, TopicError) as error:
                 raise StoreCorrupt(f"the subscription {key!r} does not decode: {error}") from None
-            held = Held(interest, stored.record, headers=stored.headers)
+            held = ClientSubscription(interest, stored.record, headers=stored.headers)
             self._hold(stored.client, stored.subscription, held)
         for client in self._bookmarks.clients:  # what it once saw counts, though it wanted nothing at last
             self._client(client)
         self._find_orphans()
 
-    def _hold(self, client: str, subscription: str, held: Held) -> None:
+    def _hold(self, client: str, subscription: str, held: ClientSubscription) -> None:
         self._client(client).subscriptions[subscription] = held
         self._local.add(client, subscription, held)
 
@@ -297,7 +301,7 @@ class Attachments(Part, SubscriptionListener):
 
     # --- Stamps
 
-    def records_changed(self, entries: Sequence[Entry]) -> None:
+    def records_changed(self, entries: Sequence[LogEntry]) -> None:
         if self._subscriptions.recovering:  # who gave us these may forward what they select already
             self._find_orphans()
         for name, client in self.clients.items():
@@ -381,16 +385,18 @@ class Attachments(Part, SubscriptionListener):
         held.shown = None
         self._show(sender, message.subscription, held)
 
-    def _take_over(self, client: str, message: Subscribe, held: Held) -> Held | None:
+    def _take_over(
+        self, client: str, message: Subscribe, held: ClientSubscription
+    ) -> ClientSubscription | None:
         """A client of that name has started anew: it goes on with an equal subscription, and replaces another."""
         if held.interest == check_subscription(message, None) and held.headers == message.headers:
             return held
         self._remove(client, message.subscription, held, drain=False)
         return None
 
-    def _add(self, client: str, message: Subscribe, interest: Interest) -> Held:
+    def _add(self, client: str, message: Subscribe, interest: Interest) -> ClientSubscription:
         record_id = self._record_for(interest)
-        held = Held(interest, record_id, headers=message.headers)
+        held = ClientSubscription(interest, record_id, headers=message.headers)
         held.joined = record_id in self._local.users
         topics = tuple(topic.text for topic in interest.topics)
         stored = StoredSubscription(
@@ -467,7 +473,7 @@ class Attachments(Part, SubscriptionListener):
                 del client.draining[subscription]
                 self.port.send(name, Unsubscribed(subscription))
 
-    def _remove(self, client: str, subscription: str, held: Held, *, drain: bool) -> None:
+    def _remove(self, client: str, subscription: str, held: ClientSubscription, *, drain: bool) -> None:
         """`drain`: what waits for it is still wanted."""
         changes: list[Change] = [("clients", _key(client, subscription), None)]
         self._store.write(changes)
@@ -490,7 +496,7 @@ class Attachments(Part, SubscriptionListener):
 
     # --- Who knows a subscription
 
-    def progressed(self, entry: Entry) -> None:
+    def progressed(self, entry: LogEntry) -> None:
         """One of our records is known to more brokers."""
         if entry.cover.is_everything and entry.interest not in self._covering:
             self._covering[entry.interest] = None
@@ -498,7 +504,7 @@ class Attachments(Part, SubscriptionListener):
         for (client, subscription), held in list(self._local.users.get(entry.id, {}).items()):
             self._show(client, subscription, held)
 
-    def _show(self, client: str, subscription: str, held: Held) -> None:
+    def _show(self, client: str, subscription: str, held: ClientSubscription) -> None:
         """Tell the client who is uncovered, if that is news; nobody: its subscription is complete."""
         entry = self._log.get(held.record)
         if entry is None or not self.clients[client].attached:

@@ -22,11 +22,11 @@ import msgspec
 from tidings.core.errors import StoreCorrupt, StoreError
 from tidings.core.facts import BookmarkIsKept, BookmarksKnown
 from tidings.core.kernel import Part, Port
-from tidings.core.messages import Bookmark, BookmarkKept
+from tidings.core.messages import BookmarkKept, KeepBookmark
 from tidings.core.store import Store
 
 TABLE = "bookmarks"
-Send = Callable[[Bookmark], None]
+Send = Callable[[KeepBookmark], None]
 Emit = Callable[[object], None]
 
 
@@ -42,14 +42,14 @@ class KeptBookmarks(Part):
     """The broker's half."""
 
     name = "bookmarks"
-    handles = {Bookmark: "on_bookmark"}
+    handles = {KeepBookmark: "on_bookmark"}
 
     def __init__(self, port: Port, store: Store) -> None:
         super().__init__(port)
         self._store = store
         self._kept: dict[str, dict[str, bytes]] = {}
         """Client -> subscription -> state."""
-        self._unwritten: dict[str, dict[str, Bookmark]] = {}
+        self._unwritten: dict[str, dict[str, KeepBookmark]] = {}
         """What there was no room for."""
         for key, state in store.read(TABLE):
             try:
@@ -65,11 +65,11 @@ class KeptBookmarks(Part):
     def has(self, client: str) -> bool:
         return client in self._kept
 
-    def of(self, client: str) -> Iterator[Bookmark]:
+    def of(self, client: str) -> Iterator[KeepBookmark]:
         for subscription, state in self._kept.get(client, {}).items():
-            yield Bookmark(subscription, state)
+            yield KeepBookmark(subscription, state)
 
-    def on_bookmark(self, sender: str, message: Bookmark) -> None:
+    def on_bookmark(self, sender: str, message: KeepBookmark) -> None:
         self._unwritten.setdefault(sender, {})[message.subscription] = message
         self.write(sender)
 
@@ -133,7 +133,7 @@ class LeftBookmarks:
 
     # --- Of the earlier life
 
-    def on_bookmark(self, message: Bookmark) -> None:
+    def on_bookmark(self, message: KeepBookmark) -> None:
         if not self.known:
             self._found[message.subscription] = message.state
 
@@ -165,7 +165,7 @@ class LeftBookmarks:
             state = make()
             if state != self._told.get(subscription):
                 self._told[subscription] = state
-                self._send(Bookmark(subscription, state))
+                self._send(KeepBookmark(subscription, state))
 
     def ask(self, subscription: str) -> int:
         """Tell it now; `BookmarkIsKept` with the number that is returned says that it outlives us."""
@@ -175,7 +175,7 @@ class LeftBookmarks:
 
     def _send_asked(self, subscription: str) -> None:
         state = self._told[subscription] = self._makers[subscription]()
-        self._send(Bookmark(subscription, state, self._asked[subscription]))
+        self._send(KeepBookmark(subscription, state, self._asked[subscription]))
 
     def on_kept(self, message: BookmarkKept) -> None:
         self._emit(BookmarkIsKept(message.subscription, message.number))
@@ -184,7 +184,7 @@ class LeftBookmarks:
         """There is nothing that a next life could resume."""
         self._makers.pop(subscription, None)
         self._told.pop(subscription, None)
-        self._send(Bookmark(subscription, b""))
+        self._send(KeepBookmark(subscription, b""))
 
     def link_up(self) -> None:
         """Another connection, or another broker: it may know nothing of what the one before was told."""

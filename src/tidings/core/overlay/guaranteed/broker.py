@@ -29,7 +29,7 @@ DEFAULT_WINDOW = 64
 MAX_STATUS_ROWS = 100
 
 
-class Identity(msgspec.Struct, array_like=True, frozen=True):
+class BrokerRecord(msgspec.Struct, array_like=True, frozen=True):
     """Who a broker is, on its disk."""
 
     name: str
@@ -42,10 +42,10 @@ class Identity(msgspec.Struct, array_like=True, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_identity = msgspec.msgpack.Decoder(Identity).decode
+_decode_identity = msgspec.msgpack.Decoder(BrokerRecord).decode
 
 
-def read_identity(store: Store) -> Identity | None:
+def read_identity(store: Store) -> BrokerRecord | None:
     """Whose store it is; None if it is nobody's yet."""
     row = store.get("identity", b"broker")
     if row is None:
@@ -142,14 +142,14 @@ class GuaranteedBroker(Node, SubscriptionListener):
 
     def _identify(
         self, label: Label | None, neighbours: Mapping[str, tuple[Label, str]], incarnation: int, new: bool
-    ) -> tuple[Identity, bool]:
+    ) -> tuple[BrokerRecord, bool]:
         """Who this is, and whether its disk was lost."""
         identity = read_identity(self.store)
         if identity is None:
             if label is None:
                 raise ValueError(f"the data of broker {self.name} have no label, and none was given")
             around = tuple((peer, at, address) for peer, (at, address) in neighbours.items())
-            identity = Identity(self.name, label, self.delta, incarnation, around)
+            identity = BrokerRecord(self.name, label, self.delta, incarnation, around)
             changes: list[Change] = [("identity", b"broker", _encode(identity))]
             if not new:
                 changes.append(("identity", b"recovering", b""))
@@ -168,7 +168,7 @@ class GuaranteedBroker(Node, SubscriptionListener):
 
     def _make_neighbourhood(
         self,
-        identity: Identity,
+        identity: BrokerRecord,
         neighbours: Mapping[str, tuple[Label, str]],
         news: Mapping[str, Neighbour],
     ) -> Neighbourhood:

@@ -45,7 +45,7 @@ from tidings.core.overlay.guaranteed.parking import Parking
 from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queue, Queued, Row
 from tidings.core.overlay.guaranteed.sessions import SessionListener, Sessions
 from tidings.core.overlay.guaranteed.spill import Spill, Spilled, SpillLimits
-from tidings.core.overlay.guaranteed.subscription_log import Destination, Entry, Route
+from tidings.core.overlay.guaranteed.subscription_log import Destination, LogEntry, Route
 from tidings.core.overlay.guaranteed.subscriptions import SubscriptionListener, Subscriptions
 from tidings.core.overlay.labels import Label, on_path
 from tidings.core.overlay.matching import selected
@@ -63,7 +63,7 @@ class _Verdict(Struct, frozen=True, gc=False):
     mark: int
     excluded: tuple[str, ...]
 
-    def here(self, route: Route, name: str) -> tuple[Entry, ...]:
+    def here(self, route: Route, name: str) -> tuple[LogEntry, ...]:
         """The records of that broker that get them."""
         for to in route:
             if to.broker == name:
@@ -503,7 +503,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
 
     # --- Records that end
 
-    def records_changed(self, entries: Sequence[Entry]) -> None:
+    def records_changed(self, entries: Sequence[LogEntry]) -> None:
         """What ends need not be delivered any more. (What is new is not owed what was taken before.)"""
         ended = {entry.record.broker for entry in entries if entry.dead}
         if ended:
@@ -647,7 +647,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
                     self.queue.add(queued)
 
 
-def _admitted(to: Destination, mark: int, excluded: tuple[str, ...]) -> tuple[Entry, ...]:
+def _admitted(to: Destination, mark: int, excluded: tuple[str, ...]) -> tuple[LogEntry, ...]:
     """The records of the destination that get publications with that mark."""
     if not excluded and to.newest <= mark:
         return to.entries

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from tidings.core.events.run import Run, Stretch, look
 from tidings.core.events.subscription import Interest
-from tidings.core.overlay.guaranteed.subscription_log import Entry
+from tidings.core.overlay.guaranteed.subscription_log import LogEntry
 
 UNKNOWN_CLIENT = "?"
 """In front of a record's id where it stands for clients that have not asked again."""
@@ -19,7 +19,7 @@ Targets = Mapping[str, tuple[str, ...]]
 MAX_CACHED_TARGETS = 4_096
 
 
-class Held:
+class ClientSubscription:
     """One subscription of a client."""
 
     __slots__ = ("headers", "incarnation", "interest", "joined", "record", "shown")
@@ -36,7 +36,7 @@ class Held:
         """Whom the client was last told to be uncovered."""
 
 
-Users = dict[tuple[str, str], Held]
+Users = dict[tuple[str, str], ClientSubscription]
 """(client, subscription) -> what it asked for."""
 
 
@@ -47,16 +47,16 @@ class LocalSubscriptions:
         self.orphans: Mapping[str, None] = {}
         """Records on which nothing hangs since the broker lost its disk: their clients may ask again."""
         self._headers: set[tuple[str, str]] = set()
-        self._targets: dict[tuple[Entry, ...], Targets] = {}
+        self._targets: dict[tuple[LogEntry, ...], Targets] = {}
         """By the records that say so: who gets all that they select. Emptied whenever that may change."""
 
-    def add(self, client: str, subscription: str, held: Held) -> None:
+    def add(self, client: str, subscription: str, held: ClientSubscription) -> None:
         self._targets.clear()
         self.users.setdefault(held.record, {})[client, subscription] = held
         if held.headers:
             self._headers.add((client, subscription))
 
-    def remove(self, client: str, subscription: str, held: Held) -> bool:
+    def remove(self, client: str, subscription: str, held: ClientSubscription) -> bool:
         """True if nothing hangs on its record any more."""
         self._targets.clear()
         users = self.users[held.record]
@@ -72,7 +72,7 @@ class LocalSubscriptions:
         """Does none of them need more than headers? What waits here is whole."""
         return bool(self._headers) and all((client, name) in self._headers for name in subscriptions)
 
-    def targets(self, stretch: Stretch, entries: tuple[Entry, ...]) -> list[tuple[Stretch, Targets]]:
+    def targets(self, stretch: Stretch, entries: tuple[LogEntry, ...]) -> list[tuple[Stretch, Targets]]:
         """Who gets it, given the records of ours that do, cut where that changes."""
         targets = self._targets.get(entries)
         if targets is not None:

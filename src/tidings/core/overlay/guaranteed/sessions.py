@@ -29,7 +29,7 @@ PATIENCE_NS = 1_000_000_000
 MAX_CACHED_FRONTIERS = 4_096
 
 
-class Session:
+class PeerState:
     """What is known of one peer, connected or not."""
 
     __slots__ = (
@@ -112,7 +112,7 @@ class Sessions(Part):
         self._news = news
         self._window = window
         self.address = address
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, PeerState] = {}
         self._strangers: dict[str, None] = {}
         """Connected, and not known as brokers: clients, or brokers that will greet us."""
         self._wanted: dict[str, None] = {}
@@ -225,7 +225,7 @@ class Sessions(Part):
             self._gone(peer, session)
         self._greet(peer, session)
 
-    def _greet(self, peer: str, session: Session) -> None:
+    def _greet(self, peer: str, session: PeerState) -> None:
         session.connected = True
         session.heard_at = self.port.now
         session.probed = False
@@ -295,7 +295,7 @@ class Sessions(Part):
             else:
                 del self._wanted[peer]
 
-    def _gone(self, peer: str, session: Session) -> None:
+    def _gone(self, peer: str, session: PeerState) -> None:
         session.connected = session.needed_there = False
         session.wanted_at = self.port.now
         if not session.established:
@@ -311,10 +311,10 @@ class Sessions(Part):
         for listener in self.listeners:
             listener.lost(peer)
 
-    def _session(self, peer: str) -> Session:
+    def _session(self, peer: str) -> PeerState:
         session = self._sessions.get(peer)
         if session is None:
-            session = self._sessions[peer] = Session()
+            session = self._sessions[peer] = PeerState()
         return session
 
     # --- Wanted and active
@@ -428,7 +428,7 @@ class Sessions(Part):
         for listener in self.listeners:
             listener.beat()
 
-    def _beat(self, peer: str, session: Session, now: int) -> None:
+    def _beat(self, peer: str, session: PeerState, now: int) -> None:
         silent_ns = now - session.heard_at
         if silent_ns >= UNREACHABLE_NS:
             self._end(peer)

@@ -36,7 +36,7 @@ POSITION = COLLECTED
 stamp with it."""
 
 
-class Entry:
+class LogEntry:
     """One record, and what is known of who has it."""
 
     __slots__ = ("closed", "cover", "heard", "interest", "position", "record", "reported", "senders")
@@ -73,7 +73,7 @@ class Destination:
 
     __slots__ = ("broker", "entries", "label", "newest")
 
-    def __init__(self, broker: str, label: Label, entries: tuple[Entry, ...]) -> None:
+    def __init__(self, broker: str, label: Label, entries: tuple[LogEntry, ...]) -> None:
         self.broker = broker
         self.label = label
         self.entries = entries
@@ -104,8 +104,8 @@ class SubscriptionLog:
         self._label = label
         self._store = store
         self._matcher = matcher
-        self._entries: dict[str, Entry] = {}
-        self._table: dict[Interest, dict[str, dict[str, Entry]]] = {}
+        self._entries: dict[str, LogEntry] = {}
+        self._table: dict[Interest, dict[str, dict[str, LogEntry]]] = {}
         self._routes: dict[tuple[Selection, Label], Route] = {}
         self._collected: dict[str, RangeSet] = {}
         for key, value in store.read("log"):
@@ -130,19 +130,19 @@ class SubscriptionLog:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[LogEntry]:
         return iter(self._entries.values())
 
     def __contains__(self, record_id: str) -> bool:
         return record_id in self._entries
 
-    def get(self, record_id: str) -> Entry | None:
+    def get(self, record_id: str) -> LogEntry | None:
         return self._entries.get(record_id)
 
     def ids(self, *, dead: bool) -> list[str]:
         return [entry.id for entry in self._entries.values() if entry.dead is dead]
 
-    def take(self, records: Sequence[Record]) -> list[Entry]:
+    def take(self, records: Sequence[Record]) -> list[LogEntry]:
         """Add the records that are news: unknown ones, and the ends of live ones. On disk when it returns."""
         news: dict[str, Record] = {}
         for record in records:
@@ -196,10 +196,10 @@ class SubscriptionLog:
                 self._remove_from_table(entry)
         return news
 
-    def _insert(self, record: Record, position: int) -> Entry:
+    def _insert(self, record: Record, position: int) -> LogEntry:
         entry = self._entries.get(record.id)
         if entry is None:
-            entry = self._entries[record.id] = Entry(record, readable_interest(record)[0], position)
+            entry = self._entries[record.id] = LogEntry(record, readable_interest(record)[0], position)
             self.labels[record.broker] = record.label
             if not record.dead:
                 self._add_to_table(entry)
@@ -209,13 +209,13 @@ class SubscriptionLog:
             entry.uncover()
         return entry
 
-    def _add_to_table(self, entry: Entry) -> None:
+    def _add_to_table(self, entry: LogEntry) -> None:
         by_broker = self._table.get(entry.interest)
         if by_broker is None:
             by_broker = self._table[self._matcher.hold(entry.interest)] = {}
         by_broker.setdefault(entry.record.broker, {})[entry.id] = entry
 
-    def _remove_from_table(self, entry: Entry) -> None:
+    def _remove_from_table(self, entry: LogEntry) -> None:
         by_broker = self._table[entry.interest]
         entries = by_broker[entry.record.broker]
         del entries[entry.id]
@@ -256,7 +256,7 @@ class SubscriptionLog:
         return route
 
     def _compute(self, interests: Sequence[Interest], origin: Label) -> Route:
-        wanted: dict[str, list[Entry]] = {}
+        wanted: dict[str, list[LogEntry]] = {}
         for interest in interests:
             for broker, entries in self._table.get(interest, {}).items():
                 if on_path(self._label, origin, next(iter(entries.values())).record.label):

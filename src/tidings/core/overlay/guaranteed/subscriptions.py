@@ -21,7 +21,7 @@ from tidings.core.kernel import Part, Port, TimerName
 from tidings.core.messages import Activate, Collect, Covered, Record, Records, RecordsTaken, Sync
 from tidings.core.overlay.guaranteed.regions import Region, RegionWire
 from tidings.core.overlay.guaranteed.sessions import SessionListener, Sessions
-from tidings.core.overlay.guaranteed.subscription_log import Entry, SubscriptionLog, readable_interest
+from tidings.core.overlay.guaranteed.subscription_log import LogEntry, SubscriptionLog, readable_interest
 from tidings.core.overlay.labels import Label, label_text, on_path, step
 
 IDS_PER_MESSAGE = 1_024
@@ -57,10 +57,10 @@ class SubscriptionListener:
     def ready(self, peer: str) -> None:
         """The session is synchronised."""
 
-    def progressed(self, entry: Entry) -> None:
+    def progressed(self, entry: LogEntry) -> None:
         """One of our own records is known to more brokers, and nobody alive is waited for."""
 
-    def records_changed(self, entries: Sequence[Entry]) -> None: ...
+    def records_changed(self, entries: Sequence[LogEntry]) -> None: ...
 
     def recovered(self) -> None:
         """The log is complete again."""
@@ -115,8 +115,8 @@ class Subscriptions(Part, SessionListener):
         self._incarnation = incarnation
         self._own_number = 0
         self._exchanges: dict[str, Exchange] = {}
-        self._unclaimed: deque[Entry] = deque()
-        self._open: dict[str, Entry] = {}
+        self._unclaimed: deque[LogEntry] = deque()
+        self._open: dict[str, LogEntry] = {}
         for entry in log:
             self._unclaimed.append(entry)
             self._open[entry.id] = entry
@@ -125,7 +125,7 @@ class Subscriptions(Part, SessionListener):
         for listener in self.listeners:
             listener.ready(peer)
 
-    def _tell_progress(self, entry: Entry) -> None:
+    def _tell_progress(self, entry: LogEntry) -> None:
         for listener in self.listeners:
             listener.progressed(entry)
 
@@ -150,7 +150,7 @@ class Subscriptions(Part, SessionListener):
         self._own_number += 1
         return f"{self.port.node}/{self._incarnation}/{self._own_number}"
 
-    def add_own(self, record_id: str, interest: Interest) -> Entry:
+    def add_own(self, record_id: str, interest: Interest) -> LogEntry:
         """A new record of this broker, on disk and on its way."""
         own = self._sessions.neighbourhood
         topics = tuple(topic.text for topic in interest.topics)
@@ -159,18 +159,18 @@ class Subscriptions(Part, SessionListener):
         self._spread([entry], None)
         return entry
 
-    def end_own(self, entry: Entry) -> None:
+    def end_own(self, entry: LogEntry) -> None:
         """Nobody here wants it any more."""
         record = entry.record
         tombstone = Record(record.id, record.broker, record.label, (), None, True)
         news = self.log.take([tombstone])
         self._spread(news, None)
 
-    def is_settled(self, entry: Entry) -> bool:
+    def is_settled(self, entry: LogEntry) -> bool:
         """Nobody alive is waited for: who does not know it yet cannot be reached."""
         return bool(entry.cover) and not self._waits_for_peers(entry, None)
 
-    def uncovered(self, entry: Entry, limit: int) -> list[str]:
+    def uncovered(self, entry: LogEntry, limit: int) -> list[str]:
         """Who does not know it yet, for people: names where we know them."""
         names = {
             label_text(self._sessions.neighbourhood.label_of(peer)): peer
@@ -329,7 +329,7 @@ class Subscriptions(Part, SessionListener):
             if entry is None or not entry.dead:
                 exchange.lacking.pop(known, None)
 
-    def _spread(self, news: Sequence[Entry], source: str | None) -> None:
+    def _spread(self, news: Sequence[LogEntry], source: str | None) -> None:
         """New records: on to everybody else, and into the accounts of who has what."""
         if not news:
             return
@@ -346,7 +346,7 @@ class Subscriptions(Part, SessionListener):
             self._open[entry.id] = entry
         self.claim()
 
-    def _send_records(self, peer: str, entries: Iterable[Entry]) -> None:
+    def _send_records(self, peer: str, entries: Iterable[LogEntry]) -> None:
         batch: list[Record] = []
         size_bytes = 0
         for entry in entries:
@@ -394,7 +394,7 @@ class Subscriptions(Part, SessionListener):
             if entry is not None and entry.dead == message.dead:
                 self._hear(sender, entry, region)
 
-    def _hear(self, sender: str, entry: Entry, region: Region) -> None:
+    def _hear(self, sender: str, entry: LogEntry, region: Region) -> None:
         first = sender not in entry.heard
         if first and not entry.closed:
             entry.heard[sender] = None
@@ -403,13 +403,13 @@ class Subscriptions(Part, SessionListener):
             entry.cover = cover
             self._report(entry)
 
-    def _add_cover(self, entry: Entry, region: Region) -> None:
+    def _add_cover(self, entry: LogEntry, region: Region) -> None:
         cover = _union(entry.cover, region)
         if cover != entry.cover:
             entry.cover = cover
             self._report(entry)
 
-    def _report(self, entry: Entry) -> None:
+    def _report(self, entry: LogEntry) -> None:
         own = self._sessions.neighbourhood
         if entry.record.broker == own.name:
             self._report_own(entry)
@@ -421,7 +421,7 @@ class Subscriptions(Part, SessionListener):
             entry.heard = {}
             self._open.pop(entry.id, None)
 
-    def _report_own(self, entry: Entry) -> None:
+    def _report_own(self, entry: LogEntry) -> None:
         if not entry.cover.is_everything:
             if entry.cover and not self._waits_for_peers(entry, None):
                 self._tell_progress(entry)
@@ -434,7 +434,7 @@ class Subscriptions(Part, SessionListener):
             else:
                 self._tell_progress(entry)
 
-    def _targets(self, entry: Entry) -> Iterator[str]:
+    def _targets(self, entry: LogEntry) -> Iterator[str]:
         nearest = self._sessions.frontier(entry.record.label)
         if nearest is not None:
             yield nearest
@@ -442,12 +442,12 @@ class Subscriptions(Part, SessionListener):
             if peer != nearest:
                 yield peer
 
-    def _report_to(self, peer: str, entry: Entry) -> None:
+    def _report_to(self, peer: str, entry: LogEntry) -> None:
         if self._worth_reporting(peer, entry):
             entry.reported[peer] = entry.cover
             self.port.send(peer, Covered((entry.id,), entry.dead, entry.cover.to_wire()))
 
-    def _worth_reporting(self, peer: str, entry: Entry) -> bool:
+    def _worth_reporting(self, peer: str, entry: LogEntry) -> bool:
         exchange = self._exchanges.get(peer)
         return (
             exchange is not None
@@ -457,7 +457,7 @@ class Subscriptions(Part, SessionListener):
             and not self._waits_for_peers(entry, peer)
         )
 
-    def _waits_for_peers(self, entry: Entry, target: str | None) -> bool:
+    def _waits_for_peers(self, entry: LogEntry, target: str | None) -> bool:
         """Is there a live session away from the source that has not reported, and whose branch nobody has whole?"""
         own = self._sessions.neighbourhood
         source = entry.record.label

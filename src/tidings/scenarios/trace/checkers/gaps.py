@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidings.scenarios.trace.coded import Array, Coded, Events, Subscriptions, index_in_sorted
+from tidings.scenarios.trace.coded import Array, Coded, CodedSubscriptions, Events, index_in_sorted
 from tidings.scenarios.trace.demand import demand, windows
 from tidings.scenarios.trace.reader import Trace
 from tidings.scenarios.trace.verdict import Case, Found, Verdict, Witness, first_cases, verdict_of
@@ -69,7 +69,7 @@ def got_in_time(coded: Coded) -> Keyed:
     return keys, row[places]
 
 
-def find_unequal(events: Events, subscriptions: Subscriptions, missing: Keyed, got: Keyed) -> Found:
+def find_unequal(events: Events, subscriptions: CodedSubscriptions, missing: Keyed, got: Keyed) -> Found:
     """Which of the missing somebody got."""
     place = index_in_sorted(got[0], missing[0])
 
@@ -82,7 +82,7 @@ def find_unequal(events: Events, subscriptions: Subscriptions, missing: Keyed, g
     return Found(len(broken), first_cases(broken.tolist(), describe))
 
 
-def _missing(events: Events, subscriptions: Subscriptions, row: int, event: int, what: str) -> Case:
+def _missing(events: Events, subscriptions: CodedSubscriptions, row: int, event: int, what: str) -> Case:
     event_id = events.name(event)
     text = f"event {event_id}, selected by subscription {subscriptions.describe(row)}, {what}"
     name = subscriptions.subscriber_names[subscriptions.subscriber[row]]

@@ -26,7 +26,7 @@ Edges = tuple[Array, Array]
 SmallEdges = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
 
 
-class Shown(NamedTuple):
+class ShownRows(NamedTuple):
     """What was shown, subscriber by subscriber in the order of positions; `component` is that of the event."""
 
     component: Array
@@ -42,7 +42,7 @@ class Named(Protocol):
 
 
 class _Inversion(NamedTuple):
-    """Places in `Shown`: `first` sees its pair as (a, b), `second` as (b, a)."""
+    """Places in `ShownRows`: `first` sees its pair as (a, b), `second` as (b, a)."""
 
     first: tuple[int, int]
     second: tuple[int, int]
@@ -84,14 +84,14 @@ def components(edges: Edges | SmallEdges, size: int) -> Array:
     return component
 
 
-def shown(coded: Coded, rows: Array, component_of: Array) -> Shown:
+def shown(coded: Coded, rows: Array, component_of: Array) -> ShownRows:
     """What the given deliveries show of events that are not alone in their components."""
     rows = rows[component_of[coded.event[rows]] >= 0]
     event = coded.event[rows]
-    return Shown(component_of[event], coded.subscriber[rows], event, coded.position[rows])
+    return ShownRows(component_of[event], coded.subscriber[rows], event, coded.position[rows])
 
 
-def find_inversions(events: Named, names: Sequence[str], rows: Shown) -> Found:
+def find_inversions(events: Named, names: Sequence[str], rows: ShownRows) -> Found:
     """The pairs of subscribers that disagree, each with its first inversion in the first component that has any."""
     disagreeing: dict[tuple[int, int], _Inversion] = {}
     order = np.argsort(rows.component, kind="stable")
@@ -107,7 +107,7 @@ def find_inversions(events: Named, names: Sequence[str], rows: Shown) -> Found:
     return Found(len(disagreeing), first_cases(sorted(disagreeing), describe))
 
 
-def _inversions(shown: Shown, rows: Array) -> Iterator[_Inversion]:
+def _inversions(shown: ShownRows, rows: Array) -> Iterator[_Inversion]:
     """One inversion for each two subscribers that have any, both having rows in this component."""
     _, event = np.unique(shown.event[rows], return_inverse=True)
     subscriber = shown.subscriber[rows]
@@ -128,7 +128,7 @@ def _inversions(shown: Shown, rows: Array) -> Iterator[_Inversion]:
             )
 
 
-def _witness(events: Named, names: Sequence[str], rows: Shown, inversion: _Inversion) -> Witness:
+def _witness(events: Named, names: Sequence[str], rows: ShownRows, inversion: _Inversion) -> Witness:
     (first_a, first_b), (second_b, second_a) = inversion
     a, b = events.name(rows.event[first_a]), events.name(rows.event[first_b])
     who = (names[rows.subscriber[first_a]], names[rows.subscriber[second_a]])
