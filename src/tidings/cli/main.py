@@ -8,7 +8,8 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from itertools import takewhile
 from typing import Annotated, Any
 
@@ -70,8 +71,32 @@ app = typer.Typer(
 )
 NETWORK = (broker, sequencer, up, pub, sub, record, get, replay, status, top)
 STUDY = (sim, sweep, audit, plan, reproduce, bench, demo)
+NEEDS = {
+    **dict.fromkeys(("record", "get", "replay"), "archive"),
+    **dict.fromkeys(("sim", "audit", "plan", "demo"), "sim"),
+    "sweep": "spark",
+    "reproduce": "lab",
+}
+"""The extra without which a verb does nothing. What only some of its flags need is told where they lead."""
+
+
+def with_extra(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb; it says so if its extra is not installed."""
+    if verb.__name__ not in NEEDS:
+        return verb
+
+    @wraps(verb)
+    def checked(*arguments: Any, **options: Any) -> None:
+        from tidings.extras import need
+
+        need(verb.__name__, NEEDS[verb.__name__])
+        verb(*arguments, **options)
+
+    return checked
+
+
 for verb in (*NETWORK, *STUDY):
-    app.command()(verb)
+    app.command()(with_extra(verb))
 
 
 def show_version(wanted: bool) -> None:

@@ -170,7 +170,7 @@ def recovery_of(file: TopologyFile, options: UpOptions) -> RecoverySettings:
 
     settings = RecoverySettings()
     if file.recovery is not None:
-        from tidings.scenarios.simulate import recovery_settings
+        from tidings.scenarios.file.recovery import recovery_settings
 
         settings = recovery_settings(file.recovery)
     return settings if options.recovery is None else replace(settings, algorithm=options.recovery)

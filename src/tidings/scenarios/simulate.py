@@ -34,7 +34,8 @@ from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.drivers.virtual.node import SimulatedNode
 from tidings.scenarios.file.expand import RunPlan, expand
 from tidings.scenarios.file.order_nodes import order_node
-from tidings.scenarios.file.schema import Recovery, Scenario
+from tidings.scenarios.file.recovery import recovery_settings
+from tidings.scenarios.file.schema import Scenario
 from tidings.scenarios.file.topology import labels, neighbourhoods, neighbours, parents
 from tidings.scenarios.trace.traffic_kinds import traffic_kind
 from tidings.scenarios.trace.writer import TROUBLES, TraceWriter
@@ -249,12 +250,6 @@ class Simulation:
                     data += traffic.messages if kind in DATA else 0
                     gossip += traffic.messages if kind in GOSSIP else 0
         return messages, size_bytes, data, gossip
-
-
-def recovery_settings(table: Recovery) -> RecoverySettings:
-    """What the scenario says about recovery, as the protocol takes it."""
-    keys = {name: getattr(table, name) for name in table.__struct_fields__ if name != "interval_ms"}
-    return RecoverySettings(interval_ns=round(table.interval_ms * 1_000_000), **keys)
 
 
 def write_nodes(plan: RunPlan, writer: TraceWriter) -> None:

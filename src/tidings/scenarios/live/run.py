@@ -28,6 +28,7 @@ from tidings.drivers.processes.topology_file import check_size
 from tidings.drivers.sockets.guaranteed import store_path
 from tidings.scenarios.file.expand import PlannedFault, RunPlan, expand
 from tidings.scenarios.file.order_nodes import host_of, order_node
+from tidings.scenarios.file.recovery import recovery_settings
 from tidings.scenarios.file.schema import (
     LinkFault,
     LossFault,
@@ -48,7 +49,7 @@ from tidings.scenarios.live.processes import (
     struck_nodes,
 )
 from tidings.scenarios.live.sequencers import LiveOrdering
-from tidings.scenarios.simulate import check_available, recovery_settings, write_nodes
+from tidings.scenarios.simulate import check_available, write_nodes
 from tidings.scenarios.trace.metrics import Latency, metrics
 from tidings.scenarios.trace.reader import Trace
 from tidings.scenarios.trace.writer import TROUBLES, TraceWriter

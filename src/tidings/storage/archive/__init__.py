@@ -4,6 +4,10 @@
 file in WAL mode; older ones in Parquet files, the segments, which Spark reads as they are.
 """
 
+from tidings.extras import need
+
+need("an archive", "archive")
+
 from tidings.storage.archive.archive import Archive
 from tidings.storage.archive.events import events_of
 from tidings.storage.archive.facts import ArchiveSettings, Bounds, Gap, Segment
