@@ -20,6 +20,7 @@ from tidings.cli.audit import audit
 from tidings.cli.bench import bench
 from tidings.cli.broker import broker
 from tidings.cli.demo import demo
+from tidings.cli.examples import examples
 from tidings.cli.get import get
 from tidings.cli.plan import plan
 from tidings.cli.pub import pub
@@ -70,7 +71,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"], "auto_envvar_prefix": "TIDINGS"},
 )
 NETWORK = (broker, sequencer, up, pub, sub, record, get, replay, status, top)
-STUDY = (sim, sweep, audit, plan, reproduce, bench, demo)
+STUDY = (sim, sweep, audit, plan, reproduce, bench, demo, examples)
 NEEDS = {
     **dict.fromkeys(("record", "get", "replay"), "archive"),
     **dict.fromkeys(("sim", "audit", "plan", "demo"), "sim"),
