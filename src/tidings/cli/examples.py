@@ -21,7 +21,7 @@ LINE = 90
 
 Names = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME]", help="Copy these. Without a name: list them.", show_default=False),
+    typer.Argument(metavar="NAME", help="Copy these. Without a name: list them.", show_default=False),
 ]
 Everything = Annotated[bool, option("--all", help="Copy all of them.")]
 Out = Annotated[Path, option("--out", "-o", metavar="DIR", help="Where the copies go.")]
