@@ -103,3 +103,10 @@ def test_an_option_of_spark_names_the_extra(url: str, module: str, monkeypatch: 
         SinkTarget(url).check()
     with pytest.raises(ConnectionFailed):
         tidings.connect(url)
+
+
+def test_the_manual_says_which_verb_needs_which_extra() -> None:
+    rows = (ROOT / "docs" / "install.md").read_text(encoding="utf-8").splitlines()
+    row_of = {extra: next(row for row in rows if f"`tidings[{extra}]`" in row) for extra in EXTRAS}
+    for verb, extra in NEEDS.items():
+        assert f"`{verb}" in row_of[extra] or f"`tidings {verb}`" in row_of[extra], verb

@@ -45,7 +45,7 @@ class MatchIndex(Generic[K]):
     """Keys with a filter each; `match` gives, in order of insertion, the keys whose filter an event satisfies.
 
     Adding and removing cost tens of microseconds, amortised, and matching hardly more than its answer. Without numpy
-    it costs a microsecond or two for each filter that the event's values do not rule out by an `=`.
+    it costs half a microsecond for each filter that the event's values do not rule out by an `=`.
     """
 
     def __init__(self) -> None:
