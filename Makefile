@@ -15,7 +15,7 @@ $(STAMP): requirements/dev.lock pyproject.toml scripts/setup
 
 setup: $(STAMP) ## create .venv, install the pinned set and what the system lacks
 
-demo: setup     ## run a network, break it, see what arrived
+demo: setup     ## run a network on three sites, break it, see that nothing is lost
 	@$(BIN)/tidings demo
 
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: compiled, each starts in half a second less

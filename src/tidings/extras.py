@@ -6,6 +6,7 @@ pyproject.toml gives to sets of them: extras. Packages that need one ask here be
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 from tidings.core.errors import MissingExtra, TidingsError
@@ -35,9 +36,13 @@ def need(what: str, extra: str, *modules: str, error: type[TidingsError] = Missi
         PACKAGES.get(module, module) for module in modules or EXTRAS[extra] if not is_installed(module)
     ]
     if missing:
-        *first, last = missing
-        packages = f"{', '.join(first)} and {last}" if first else last
-        raise error(f"{what} needs {packages}: pip install 'tidings[{extra}]'")
+        raise error(sentence(what, extra, missing))
+
+
+def sentence(what: str, extra: str, packages: Sequence[str]) -> str:
+    *first, last = packages
+    listed = f"{', '.join(first)} and {last}" if first else last
+    return f"{what} needs {listed}: pip install 'tidings[{extra}]'"
 
 
 def is_installed(module: str) -> bool:

@@ -87,7 +87,6 @@ def test_a_scenario_that_cannot_be_used(tmp_path: Path, text: str, parts: list[s
         (["bench", NOWHERE, "--brokers", "2"], 2, "--brokers"),
         (["bench", "--mode", "epidemic", "--transport", "udp"], 2, "mode epidemic needs tcp"),
         (["bench", "--order", "causal"], 2, "--order"),
-        (["demo", "--brokers", "2"], 2, "--brokers"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
 )

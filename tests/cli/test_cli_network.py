@@ -1,4 +1,4 @@
-"""Networks of broker processes: `up`, `demo`, and that none of them leaves a process behind."""
+"""Networks of broker processes: `up`, and that none of them leaves a process behind."""
 
 from __future__ import annotations
 
@@ -177,34 +177,3 @@ def test_a_child_does_not_read_its_parents_environment(monkeypatch: pytest.Monke
         assert broker.ending == "exit code 0"
 
     asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
-
-
-def test_the_demo_shows_what_it_claims() -> None:
-    done = process_of_tidings("demo", "--seconds", 1.5, "--no-spark", "--json")
-    assert done.returncode == 0, (done.stdout, done.stderr)
-    found = json.loads(done.stdout)
-    assert found["as_claimed"] is True
-    live = found["live"]
-    local, cut_off = live["subscribers"][2], live["subscribers"][3]
-    assert local["arrived"] == local["expected"]
-    assert cut_off["arrived"]["outage"] < cut_off["expected"]["outage"]
-    for subscriber in live["subscribers"]:
-        for phase in ("before", "after"):
-            assert subscriber["arrived"][phase] == subscriber["expected"][phase] > 0
-    *ratios, repaired = [run["delivery_ratio"] for run in found["simulated"]]
-    assert ratios[0] == repaired == 1.0
-    assert ratios == sorted(ratios, reverse=True)
-    assert ratios[-1] < 0.9
-    assert [run["duplicates"] for run in found["simulated"]] == [0, 0, 0, 0]
-
-
-def test_the_demo_stopped_half_way_leaves_no_process(start: Start) -> None:
-    demo = start("demo", "--seconds", 60)
-    assert demo.stdout is not None
-    assert demo.stdout.readline().startswith("5 brokers run as processes")
-    children = [int(pid) for pid in Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()]
-    assert len(children) == 5
-    demo.send_signal(signal.SIGTERM)
-    _, err = demo.communicate(timeout=PATIENCE_S)
-    assert demo.returncode == 128 + signal.SIGTERM, err
-    assert not any(alive(pid) for pid in children)

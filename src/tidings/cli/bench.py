@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.shared.broker_options import Mode, Transport
+from tidings.cli.shared.broker_options import Transport
 from tidings.cli.shared.exits import ExitCode
 from tidings.cli.shared.options import (
     Json,
@@ -23,6 +23,7 @@ from tidings.cli.shared.options import (
     read_token,
 )
 from tidings.cli.shared.output import Progress, print_json, print_table, progress_bar
+from tidings.core.overlay.modes import BrokerMode
 
 if TYPE_CHECKING:
     from tidings.cli.shared.bench_run import Load
@@ -42,8 +43,8 @@ Events = Annotated[int, option("--events", min=1, max=100_000_000, help="How man
 Size = Annotated[int, option("--size", min=0, max=1_000_000, help="Bytes of payload.")]
 Subscribers = Annotated[int, option("--subscribers", min=1, max=1000, help="Each gets every event.")]
 Order = Annotated[BenchOrder, option("--order", help="Of the subscriptions.")]
-ModeFlag = Annotated[
-    Mode | None, option("--mode", help="Of the network that is started. Default: best-effort.")
+BrokerModeFlag = Annotated[
+    BrokerMode | None, option("--mode", help="Of the network that is started. Default: best-effort.")
 ]
 Brokers = Annotated[
     int | None,
@@ -60,7 +61,7 @@ def bench(
     size: Size = 128,
     subscribers: Subscribers = 1,
     order: Order = BenchOrder.NONE,
-    mode: ModeFlag = None,
+    mode: BrokerModeFlag = None,
     brokers: Brokers = None,
     transport: TransportFlag = None,
     token_file: TokenFile = None,
@@ -96,7 +97,7 @@ def bench(
 
 
 async def measure_own(
-    brokers: int, mode: Mode, transport: Transport, load: Load, progress: Progress
+    brokers: int, mode: BrokerMode, transport: Transport, load: Load, progress: Progress
 ) -> dict[str, Any]:
     """With a network that lives as long as this; the publisher is at its first broker, subscribers at its last."""
     from tidings.cli.shared.bench_network import running_row

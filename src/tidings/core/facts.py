@@ -1,4 +1,5 @@
-"""Facts that leave the protocols through `Port.emit`: for the application, the trace, or an operator."""
+"""What leaves the protocols through `Port.emit`: facts for the application, the trace or an operator, and commands to
+the driver."""
 
 from __future__ import annotations
 
@@ -11,8 +12,12 @@ from tidings.core.events.run import Stretch
 from tidings.core.events.timestamp import Timestamp
 
 
-class Fact(Struct, frozen=True, gc=False):
-    """Base of all facts."""
+class Output(Struct, frozen=True, gc=False):
+    """Base of all that leaves a protocol. A direct subclass is a command to the driver."""
+
+
+class Fact(Output, frozen=True, gc=False):
+    """Something that has happened."""
 
 
 class Delivered(Fact, frozen=True, gc=False):
@@ -111,7 +116,7 @@ class StatusReceived(Fact, frozen=True, gc=False):
     status: dict[str, Any]
 
 
-class SessionWanted(Fact, frozen=True, gc=False):
+class SessionWanted(Output, frozen=True, gc=False):
     """To the driver: keep a connection to that peer open, from now on, dialling again whenever there is none.
 
     The driver answers with `link_up` and `link_down`. Between the two, what either side sends arrives in order
@@ -122,7 +127,7 @@ class SessionWanted(Fact, frozen=True, gc=False):
     address: str = ""
 
 
-class SessionUnwanted(Fact, frozen=True, gc=False):
+class SessionUnwanted(Output, frozen=True, gc=False):
     """To the driver: close the connection to that peer, if there is one, and stop dialling it.
 
     `link_down` follows if there was one. The peer may dial us.

@@ -28,12 +28,12 @@ from tidings.lab.seeds import CampaignResult, problems_of, run_command, seeds_pa
 from tidings.scenarios.file.expand import expand
 from tidings.scenarios.file.load import parse_scenario
 from tidings.scenarios.file.schema import CrashFault, NoLoss
+from tidings.scenarios.file.times import NS_PER_S
 from tidings.scenarios.simulate import Simulation
 from tidings.scenarios.trace.checkers import exactly_once
 from tidings.scenarios.trace.demand import demand
 from tidings.scenarios.trace.memory import MemoryWriter
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.virtual.faults import NS_PER_S, nanoseconds
 
 CHECK_NS = NS_PER_S
 """How often the monitor looks at everything."""
@@ -156,8 +156,8 @@ def _steady_ns(simulation: Simulation) -> dict[str, int]:
     steady_ns = dict.fromkeys(simulation.network.nodes, 0)
     for planned in simulation.plan.faults:
         if isinstance(planned.fault, CrashFault):
-            for name in planned.fault.nodes:
-                up_ns = nanoseconds(planned.until_s) + ABSENT_AFTER_NS
+            for name in planned.nodes:
+                up_ns = planned.until_ns + ABSENT_AFTER_NS
                 steady_ns[name] = max(steady_ns[name], up_ns)
     return steady_ns
 

@@ -21,13 +21,13 @@ from tidings.drivers.virtual.crash_points import CrashPoints
 from tidings.lab.order_scenarios import order_scenario
 from tidings.lab.seeds import CampaignResult, problems_of, run_command, seeds_parser
 from tidings.scenarios.file.expand import expand
+from tidings.scenarios.file.faults import forgetful_nodes
 from tidings.scenarios.file.load import parse_scenario
-from tidings.scenarios.file.schema import CrashFault
+from tidings.scenarios.file.times import NS_PER_S
 from tidings.scenarios.simulate import Simulation
 from tidings.scenarios.trace.checkers import causal_order, exactly_once, fifo, gap_free, total_order
 from tidings.scenarios.trace.memory import MemoryWriter
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.virtual.faults import NS_PER_S
 
 CHECK_NS = NS_PER_S
 FIRST_LOOK_NS = 15 * NS_PER_S
@@ -116,26 +116,16 @@ def loses_nothing(simulation: Simulation) -> bool:
     )
 
 
-def forgetful(simulation: Simulation) -> set[str]:
-    """The brokers that lose their disks, and what is beside them."""
-    return {
-        name
-        for planned in simulation.plan.faults
-        if isinstance(planned.fault, CrashFault) and planned.fault.state == "lost"
-        for name in planned.fault.nodes
-    }
-
-
 def may_count_anew(simulation: Simulation) -> bool:
     """A server and its witness may both have lost their disks, and with them that it ever counted."""
-    ordering, lost = simulation.plan.ordering, forgetful(simulation)
+    ordering, lost = simulation.plan.ordering, forgetful_nodes(simulation.plan.faults)
     servers = () if ordering is None else ordering.servers
     return any(len({server.broker, server.standby, server.witness} & lost) > 1 for server in servers)
 
 
 def may_be_lost(simulation: Simulation) -> bool:
     """A server may have lost its disk at a time when nobody else had its state."""
-    ordering, lost = simulation.plan.ordering, forgetful(simulation)
+    ordering, lost = simulation.plan.ordering, forgetful_nodes(simulation.plan.faults)
     servers = () if ordering is None else ordering.servers
     alone = any(server.standby is None and server.broker in lost for server in servers)
     return alone or (bool(lost) and len(simulation.plan.faults) > 1)
@@ -160,7 +150,7 @@ def unfinished(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
         yield unanswered
     if simulation.ordering is not None:
         yield from simulation.ordering.broken
-        yield from () if forgetful(simulation) else simulation.ordering.not_resumed
+        yield from () if forgetful_nodes(simulation.plan.faults) else simulation.ordering.not_resumed
         for subscriber in ordered_subscribers(simulation):
             yield from simulation.ordering.mistaken(subscriber)
     waiting = [publisher.waiting for publisher in simulation.publishers]

@@ -1,1 +1,1 @@
-"""What several verbs share: options, settings, output, exit codes, and the inner parts of `bench` and `demo`."""
+"""What several verbs share: options, settings, output, exit codes, and the inner parts of `bench`."""

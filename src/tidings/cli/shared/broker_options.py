@@ -9,12 +9,12 @@ import typer
 from msgspec import Meta
 
 from tidings.cli.shared.option_table import Flag, Options
+from tidings.core.overlay.modes import BrokerMode
 
 MAX_DELTA = 32
 MAX_PORT = 65_535
 MAX_WINDOW = 1_000_000
 
-Mode = Literal["best-effort", "guaranteed", "epidemic"]
 Algorithm = Literal["auto", "none", "push", "subscriber-pull", "publisher-pull", "combined", "push+pull"]
 Transport = Literal["tcp", "udp"]
 LayoutOrder = Literal["total", "causal"]
@@ -61,7 +61,9 @@ class BrokerOptions(NodeOptions, frozen=True, kw_only=True):
             help="A broker beside this one; may be repeated. Guaranteed: every broker within delta + 1 links.",
         ),
     ] = None
-    mode: Annotated[Mode | None, Flag(help="The same in the whole network. Default: best-effort.")] = None
+    mode: Annotated[BrokerMode | None, Flag(help="The same in the whole network. Default: best-effort.")] = (
+        None
+    )
     delta: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_DELTA)] | None,
         Flag(help="Guaranteed: how many failed brokers in a row are bypassed. Default: 2."),
@@ -142,7 +144,7 @@ class UpOptions(Options, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1, le=MAX_PORT)] | None,
         Flag(help="The first port; before the file's. Default: 7400."),
     ] = None
-    mode: Annotated[Mode | None, Flag(help="Before the file's. Default: best-effort.")] = None
+    mode: Annotated[BrokerMode | None, Flag(help="Before the file's. Default: best-effort.")] = None
     delta: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_DELTA)] | None,
         Flag(help="Guaranteed: failed brokers in a row that are bypassed. Default: 2."),

@@ -14,7 +14,7 @@ NETWORK_ERRORS = (ConnectionFailed, NotConfirmed, SubscriptionRefused, WireError
 class ExitCode(IntEnum):
     OK = 0
     CHECK_FAILED = 1
-    """A guarantee is violated, or a demonstration did not show what it claims."""
+    """A guarantee is violated."""
     BAD_INPUT = 2
     """A flag, a file, a filter, a topic, a scenario that cannot be used."""
     TIMEOUT = 3

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import typer
 
-from tidings.cli.shared.broker_options import BrokerOptions, Mode, NodeOptions
+from tidings.cli.shared.broker_options import BrokerOptions, NodeOptions
 from tidings.cli.shared.loss import parse_loss
 from tidings.cli.shared.option_table import over
 from tidings.cli.shared.options import read_token
@@ -17,6 +17,7 @@ from tidings.core.events.subscription import make_interest
 from tidings.core.overlay.epidemic.settings import RecoverySettings
 from tidings.core.overlay.guaranteed.neighbourhood import Neighbourhood
 from tidings.core.overlay.labels import Label, label_text, parse_label, path
+from tidings.core.overlay.modes import BrokerMode
 from tidings.drivers.address import DEFAULT_PORT, SEQUENCER_PORT, Address, Transport, parse_address
 from tidings.drivers.sockets.epidemic import EpidemicSettings
 from tidings.drivers.sockets.guaranteed import DEFAULT_DELTA, DEFAULT_WINDOW, GuaranteedSettings, store_path
@@ -27,7 +28,7 @@ DEFAULT_LISTEN = "127.0.0.1:7400"
 DEFAULT_NAME = "b0"
 MAX_SEQUENCERS = 64
 
-OPTIONS_OF_MODES: Mapping[str, tuple[Mode, ...]] = {
+OPTIONS_OF_MODES: Mapping[str, tuple[BrokerMode, ...]] = {
     **dict.fromkeys(("delta", "window", "data", "new", "recover", "join"), ("guaranteed",)),
     "label": ("guaranteed", "epidemic"),
     **dict.fromkeys(("recovery", "recovery_settings", "loss"), ("epidemic",)),
@@ -67,7 +68,7 @@ def broker_settings(
         options = over(options, read_toml(config, BrokerOptions), config.parent)
     name = checked_name(DEFAULT_NAME if options.name is None else options.name)
     pairs = options.neighbours or {}
-    mode: Mode = options.mode or "best-effort"
+    mode: BrokerMode = options.mode or "best-effort"
     transport: Transport = options.transport or "tcp"
     _check_mode(mode, transport, options, recovery_settings)
     guaranteed = None
@@ -115,7 +116,7 @@ def checked_name(name: str) -> str:
 
 
 def _check_mode(
-    mode: Mode, transport: Transport, options: BrokerOptions, recovery_settings: str | None
+    mode: BrokerMode, transport: Transport, options: BrokerOptions, recovery_settings: str | None
 ) -> None:
     """Nothing is given that means nothing in that mode."""
     for key, modes in OPTIONS_OF_MODES.items():

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 from tidings.core.events.timestamp import Timestamp
-from tidings.core.facts import Fact, Misbehaviour
+from tidings.core.facts import Fact, Misbehaviour, Output
 from tidings.core.kernel import Node, Part, Port, RandomSource, Send, TimerName
 from tidings.core.messages import Message
 from tidings.core.ordering.layout import Layout
@@ -54,7 +55,7 @@ LOST_NS = 5_000_000_000
 AWAY = "the sequencers gave this subscriber up: it was away for too long"
 
 
-class PublishNow(Fact, frozen=True, gc=False):
+class PublishNow(Output, frozen=True, gc=False):
     """Publish the `count` events of `event` with the numbers from this stamp on in the service; then say
     `published(handle)` or `failed(handle)` for each of them."""
 
@@ -478,7 +479,7 @@ class OrderingModule(Part):
         incarnation = self._next_incarnation()
         identity = earlier.incarnation if earlier is not None and earlier.topics else incarnation
         subscriber = OrderedSubscriber(
-            _InnerPort(self, key, lambda fact: self._on_subscriber_fact(key, fact)),
+            _InnerPort(self, key, partial(self._on_subscriber_fact, key)),
             self.layout.chain,
             threshold=self.layout.threshold,
             incarnation=identity,

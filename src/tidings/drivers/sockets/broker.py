@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,9 +35,9 @@ from tidings.core.messages import (
     Message,
     Welcome,
 )
-from tidings.core.overlay.best_effort.broker import Broker
-from tidings.core.overlay.epidemic.broker import EpidemicBroker
+from tidings.core.overlay.brokers import AnyBroker, BrokerSpec, make_broker
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.overlay.modes import BEST_EFFORT, EPIDEMIC, GUARANTEED
 from tidings.drivers.address import Address, Transport, parse_address
 from tidings.drivers.lossy import LossyLinks
 from tidings.drivers.sockets.client_handlers import (
@@ -48,18 +48,11 @@ from tidings.drivers.sockets.client_handlers import (
     stamped_handlers,
 )
 from tidings.drivers.sockets.dialling import settled
-from tidings.drivers.sockets.epidemic import (
-    EPIDEMIC,
-    DatagramRouter,
-    EpidemicSettings,
-    unpinned,
-    within_datagrams,
-)
+from tidings.drivers.sockets.epidemic import DatagramRouter, EpidemicSettings, unpinned, within_datagrams
 from tidings.drivers.sockets.guaranteed import (
-    GUARANTEED,
     GuaranteedSettings,
     check_settings,
-    make_broker,
+    make_stored_broker,
     settled_settings,
 )
 from tidings.drivers.sockets.handshake import (
@@ -85,20 +78,7 @@ if TYPE_CHECKING:
         ArchiveReadService,  # it needs pyarrow, which most brokers do not
     )
 
-BEST_EFFORT = "best-effort"
-
 log = logging.getLogger("tidings.net")
-
-
-class BrokerNode(Protocol):
-    """What the driver needs of a protocol's broker."""
-
-    def start(self) -> None: ...
-    def receive(self, sender: str, message: Message) -> None: ...
-    def timer(self, name: TimerName) -> None: ...
-    def link_up(self, peer: str) -> None: ...
-    def link_down(self, peer: str) -> None: ...
-    def status(self) -> dict[str, object]: ...
 
 
 class BrokerServer:
@@ -146,12 +126,14 @@ class BrokerServer:
         self._epidemic = epidemic
         self._post: DatagramRouter | None = None
         self._lossy: LossyLinks | None = None
-        self._node: BrokerNode
+        self._node: AnyBroker
         lossy = guaranteed is None
         if guaranteed is not None:
             check_settings(name, guaranteed, self.neighbours)
         elif epidemic is None:  # one in mode epidemic tells the others where it listens
-            self._node = Broker(self._port, self._neighbour_names, incarnation=self._incarnation)
+            self._node = make_broker(
+                BrokerSpec(BEST_EFFORT, self._around), self._port, incarnation=self._incarnation
+            )
         self._client_policy = Policy(
             buffer_limit_bytes, drops_publications=lossy, drops_notifications=lossy, reports_drops=lossy
         )
@@ -193,8 +175,8 @@ class BrokerServer:
         return self.host.address
 
     @property
-    def _neighbour_names(self) -> tuple[str, ...]:
-        return tuple(sorted(self.neighbours))
+    def _around(self) -> dict[str, str]:
+        return {peer: str(address) for peer, address in sorted(self.neighbours.items())}
 
     def _check(self) -> None:
         mode = self.identity.mode
@@ -222,7 +204,7 @@ class BrokerServer:
             self._node.start()
             return
         make = partial(
-            make_broker,
+            make_stored_broker,
             self._port,
             settings,
             self.neighbours,
@@ -242,12 +224,11 @@ class BrokerServer:
 
     def _start_epidemic(self, settings: EpidemicSettings) -> None:
         assert self._endpoint is not None
-        node = self._node = EpidemicBroker(
+        recovery = within_datagrams(settings.recovery)
+        node = self._node = make_broker(
+            BrokerSpec(EPIDEMIC, self._around, settings.label, recovery=recovery),
             self._port,
-            self._neighbour_names,
-            within_datagrams(settings.recovery),
             incarnation=self._incarnation,
-            label=settings.label,
             address=str(self._endpoint.address),
         )
         self._post = DatagramRouter(self._endpoint, self.neighbours.keys(), node.receive)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidings.scenarios.file.order_nodes import host_of, is_order_node
-from tidings.scenarios.file.schema import ConstantDelay, Delay, LinkTable, Loss, Network, NoLoss, SiteTable
+from tidings.scenarios.file.schema import ConstantDelay, Delay, LinkTable, Loss, Network, NoLoss, ScenarioSite
 
 NodePair = tuple[str, str]
 
@@ -48,7 +48,7 @@ def unordered(left: str, right: str) -> NodePair:
     return (left, right) if left <= right else (right, left)
 
 
-def site_of_nodes(sites: Sequence[SiteTable], seats: Mapping[str, str]) -> dict[str, str]:
+def site_of_nodes(sites: Sequence[ScenarioSite], seats: Mapping[str, str]) -> dict[str, str]:
     """The site of each node that has one: where it is listed, otherwise (a client) its broker's."""
     listed = {node: site.name for site in sites for node in site.nodes}
     beside = {client: listed[broker] for client, broker in seats.items() if broker in listed}
@@ -64,7 +64,7 @@ class Links:
         self,
         network: Network,
         links: Sequence[LinkTable],
-        sites: Sequence[SiteTable],
+        sites: Sequence[ScenarioSite],
         seats: Mapping[str, str],
     ) -> None:
         names = {site.name for site in sites}

@@ -6,6 +6,7 @@ with what its disk would hold. The numbers of the summary come from the trace, n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 from msgspec import structs
@@ -144,8 +145,11 @@ class RunLedger:
         self._unconfirmed: set[str] = set()
         self._unaccepted: set[tuple[str, str]] = set()
         self._events: list[tuple[str, dict[str, Scalar], int]] = []
-        self._owed: dict[tuple[str, str], int] | None = None
-        """By subscription; None: to be counted again."""
+        self._owed: dict[tuple[str, str], int] = {}
+        """By subscription, of the first `_counted` events."""
+        self._counted = 0
+        self._index: InterestIndex[tuple[str, str]] | None = None
+        """Of the subscriptions that something is owed to; None: to be made, and all to be counted again."""
 
     @property
     def under_way(self) -> bool:
@@ -155,25 +159,39 @@ class RunLedger:
         """
         if self._unconfirmed or self._unaccepted:
             return True
-        if self._owed is None:
-            self._owed = self._count_owed()
-        return any(self._account(*key).arrived < owed for key, owed in self._owed.items())
+        return any(self._account(*key).arrived < owed for key, owed in self._count_owed().items())
+
+    @property
+    def published(self) -> int:
+        return len(self._events)
+
+    def progress(self) -> dict[str, tuple[int, int]]:
+        """How many events each subscriber is owed so far, and how many of these it has."""
+        found = dict.fromkeys(self.subscribers, (0, 0))
+        for (name, subscription), more in self._count_owed().items():
+            owed, arrived = found[name]
+            found[name] = owed + more, arrived + self._account(name, subscription).arrived
+        return found
 
     def _count_owed(self) -> dict[tuple[str, str], int]:
-        accounts = {
-            (name, account.request.subscription): account
-            for name, subscriber in self.subscribers.items()
-            for account in subscriber.accounts.values()
-            if account.open
-        }
-        index: InterestIndex[tuple[str, str]] = InterestIndex()
-        for key, account in accounts.items():
-            index.add(key, account.interest.topics, account.interest.pattern)
-        owed = dict.fromkeys(accounts, 0)
-        for topic, attributes, at_ns in self._events:
-            for key in index.match(topic, partial(dict, attributes)):
-                owed[key] += accounts[key].accepted_ns <= at_ns < accounts[key].cancelled_ns
-        return owed
+        if self._index is None:
+            self._index = InterestIndex()
+            self._owed, self._counted = {}, 0
+            for key, account in self._open_accounts():
+                self._index.add(key, account.interest.topics, account.interest.pattern)
+                self._owed[key] = 0
+        for topic, attributes, at_ns in self._events[self._counted :]:
+            for key in self._index.match(topic, partial(dict, attributes)):
+                account = self._account(*key)
+                self._owed[key] += account.accepted_ns <= at_ns < account.cancelled_ns
+        self._counted = len(self._events)
+        return self._owed
+
+    def _open_accounts(self) -> Iterator[tuple[tuple[str, str], Account]]:
+        for name, subscriber in self.subscribers.items():
+            for account in subscriber.accounts.values():
+                if account.open:
+                    yield (name, account.request.subscription), account
 
     def _account(self, subscriber: str, subscription: str) -> Account:
         return self.subscribers[subscriber].accounts[subscription]
@@ -227,10 +245,9 @@ class RunLedger:
         )
         self._unconfirmed.add(event_id)
         self._events.append((fact.topic, attributes, fact.at_ns))
-        self._owed = None
 
     def _on_subscription(self, fact: words.Report) -> None:
-        self._owed = None
+        self._index = None
         match fact:
             case words.Requested():
                 self._on_requested(fact)

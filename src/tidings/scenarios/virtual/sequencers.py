@@ -9,48 +9,30 @@ from typing import Any
 from tidings.core.client.session import ClientSession
 from tidings.core.facts import Misbehaviour, PublicationConfirmed, PublicationFailed
 from tidings.core.kernel import Node
-from tidings.core.ordering.layout import Layout, ServerPlacement
+from tidings.core.ordering.layout import ServerPlacement
 from tidings.core.ordering.no_ops import NoOpOutbox
 from tidings.core.ordering.replication.node import Sequencer, SequencerNode
 from tidings.core.ordering.replication.replica import Replica, ReplicaRole, RoleChanged
 from tidings.core.ordering.server.machine import PublishNoOps
 from tidings.core.ordering.server.server import SequencerServer
-from tidings.core.ordering.subscriber import OrderedSubscriber, Patience
+from tidings.core.ordering.subscriber import OrderedSubscriber
 from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.drivers.virtual.node import SimulatedNode
 from tidings.scenarios.file.order_nodes import order_node
 from tidings.scenarios.file.ordering import PlannedOrdering
+from tidings.scenarios.summary import ordering_summary, status_of
 from tidings.scenarios.virtual.client_node import make_client
 
-NS_PER_MS = 1_000_000
 MAX_NOTED = 100
 """Complaints about others that are kept."""
-
-
-def make_layout(planned: PlannedOrdering) -> Layout:
-    return Layout(
-        [
-            ServerPlacement(
-                server.broker,
-                server.topics,
-                node=order_node(server.broker),
-                standby="" if server.standby is None else order_node(server.standby),
-                witness="" if server.witness is None else order_node(server.witness),
-            )
-            for server in planned.servers
-        ],
-        causal=planned.causal,
-    )
 
 
 class RunOrdering:
     """The ordering of one run: its layout, its nodes, and what is counted of it."""
 
     def __init__(self, network: SimulatedNetwork, planned: PlannedOrdering, *, reliable: bool) -> None:
-        self.layout = make_layout(planned)
-        self.patience: Patience | None = None
-        if planned.buffer_events:
-            self.patience = Patience(planned.buffer_events, round(planned.ttl_ms * NS_PER_MS))
+        self.layout = planned.layout()
+        self.patience = planned.patience
         self.broken: list[str] = []
         """Subscriptions whose order was given up, and why."""
         self.not_resumed: list[str] = []
@@ -79,15 +61,10 @@ class RunOrdering:
             self.misbehaviour.append(f"{node}: {fact.peer}: {fact.what}")
 
     def summary(self) -> dict[str, Any]:
-        return {
-            "causal": self.layout.causal,
-            "topics": len(self.layout.topics),
-            "stamped": self._stamped,
-            "mean_timestamp_entries": self._entries / self._stamped if self._stamped else 0.0,
-            "changes_of_role": self._changes_of_role,
-            "broken": self.broken,
-            "servers": {place.name: self._server_summary(place) for place in self.layout.servers},
-        }
+        servers = {place.name: self._server_summary(place) for place in self.layout.servers}
+        return ordering_summary(
+            self.layout, self._stamped, self._entries, self._changes_of_role, self.broken, servers
+        )
 
     def mistaken(self, subscriber: OrderedSubscriber) -> Iterator[str]:
         """Servers that count on it for other topics than it has."""
@@ -122,14 +99,6 @@ class RunOrdering:
             "numbers": numbers,
             "no_ops": sum(no_ops.values()),
         }
-
-
-def status_of(roles: dict[str, str]) -> str:
-    """Of a server with replicas in these roles: active, lost for good, or waiting for somebody."""
-    for status in (ReplicaRole.ACTIVE, ReplicaRole.LOST):
-        if status in roles.values():
-            return str(status)
-    return str(ReplicaRole.WAITING)
 
 
 class SimulatedSequencer:

@@ -10,8 +10,9 @@ import numpy as np
 
 from tidings.core.errors import PipelineError
 from tidings.extras import need
+from tidings.scenarios.trace.metrics import NS_PER_MS
 from tidings.spark.audit.auditing import Audited
-from tidings.spark.audit.metrics import NS_PER_MS, TIME_BINS
+from tidings.spark.audit.metrics import TIME_BINS
 
 LATENCY_BINS = 100
 NS_PER_S = 1e9

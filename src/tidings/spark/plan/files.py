@@ -57,7 +57,7 @@ def write_plan(plan: OrderPlan, directory: Path) -> list[str]:
 
 def group_rows(plan: OrderPlan) -> list[dict[str, Any]]:
     texts, planned = plan.entries.texts, plan.planned
-    rank_of = {number: rank for rank, number in enumerate(planned.order)}
+    rank_of = {number: rank for rank, number in enumerate(planned.topics)}
     subscribers, entries = plan.counted.counts.subscribers, plan.stamp_entries
     return [
         {
@@ -73,7 +73,7 @@ def group_rows(plan: OrderPlan) -> list[dict[str, Any]]:
                 for other in sorted(np.flatnonzero(plan.groups[number]).tolist(), key=rank_of.__getitem__)
             ],
         }
-        for rank, number in enumerate(planned.order)
+        for rank, number in enumerate(planned.topics)
     ]
 
 

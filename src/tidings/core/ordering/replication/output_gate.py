@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 
-from tidings.core.facts import Fact
+from tidings.core.facts import Output
 from tidings.core.kernel import Port
 from tidings.core.messages import Message
 from tidings.core.ordering.layout import Layout
 from tidings.core.ordering.messages import Between, ChainItem, ChainTaken
 from tidings.core.ordering.routes import Routes
-from tidings.core.ordering.server.machine import Output, SequencerMachine
+from tidings.core.ordering.server.machine import MachineOutput, SequencerMachine
 
 MAX_HELD = 65_536
 """What waits for the disk or the standby; beyond, nothing new is taken, and repeated by whoever asked."""
@@ -28,7 +28,7 @@ class OutputGate:
         self._layout = layout
         self._routes = routes
         self._above = layout.chain.above(server)
-        self._held: deque[tuple[int, Output]] = deque()
+        self._held: deque[tuple[int, MachineOutput]] = deque()
         """With the number of the batch that must be safe before."""
         self._said = 0
         """The last item of the chain that left."""
@@ -50,9 +50,9 @@ class OutputGate:
 
     def hold(self, number: int, machine: SequencerMachine) -> None:
         """What comes of batch `number`."""
-        for output in machine.outputs:
-            self._held.append((number, output))
-        machine.outputs.clear()
+        if machine.outputs:
+            self._held.extend([(number, output) for output in machine.outputs])
+            machine.outputs.clear()
 
     def forget(self) -> None:
         self._held.clear()
@@ -63,8 +63,8 @@ class OutputGate:
         while held and held[0][0] <= safe:
             self._say(held.popleft()[1])
 
-    def _say(self, output: Output) -> None:
-        if isinstance(output, Fact):
+    def _say(self, output: MachineOutput) -> None:
+        if isinstance(output, Output):
             self._port.emit(output)
             return
         to, message = output

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from tidings.core.errors import OrderError
 from tidings.core.events.timestamp import Timestamp
-from tidings.core.facts import Fact
+from tidings.core.facts import Output
 from tidings.core.kernel import RandomSource, Send, TimerName
 from tidings.core.messages import Message
 from tidings.core.ordering.layout import Layout
@@ -59,10 +59,11 @@ Input = (
 Inputs = list[tuple[str, Input]]
 """(sender, message)"""
 
-Output = tuple[str, Message] | Fact
+MachineOutput = tuple[str, Message] | Output
 """A message to a client's node or, for `CHAIN` and `Between`, to a server; or something for the driver."""
 
 _CHAIN = (CreateRelay, AnswersTaken, SubscribeWalk)
+_BETWEEN = (StampsAgain, WalkAgain)
 _encode = msgspec.msgpack.Encoder().encode
 _decode_inputs = msgspec.msgpack.Decoder(Inputs).decode
 
@@ -80,7 +81,7 @@ class MachineState(Struct, array_like=True):
 _decode_state = msgspec.msgpack.Decoder(MachineState).decode
 
 
-class PublishNoOps(Fact, frozen=True, gc=False):
+class PublishNoOps(Output, frozen=True, gc=False):
     """To the driver: publish these in the event service, then say `no_ops_published(number)`."""
 
     server: str
@@ -117,7 +118,7 @@ class _CapturingPort:
 
 class SequencerMachine:
     def __init__(self, server: str, layout: Layout) -> None:
-        self.outputs: list[Output] = []
+        self.outputs: list[MachineOutput] = []
         self.untaken: dict[int, ChainMessage] = {}
         """What went up the chain, by number, until the server above has taken it."""
         self.no_ops: dict[int, PublishNoOps] = {}
@@ -193,7 +194,7 @@ class SequencerMachine:
             self._sent += 1
             self.untaken[self._sent] = message
             self.outputs.append((to, ChainItem(to, self._sent, message)))
-        elif isinstance(message, StampsAgain | WalkAgain):
+        elif isinstance(message, _BETWEEN):
             self.outputs.append((to, Between(to, message)))
         else:
             self.outputs.append((to, message))
@@ -205,7 +206,7 @@ class SequencerMachine:
             self._no_ops_made += 1
             fact = PublishNoOps(self._name, self._no_ops_made, fact.stamp, fact.count)
             self.no_ops[self._no_ops_made] = fact
-        assert isinstance(fact, Fact)
+        assert isinstance(fact, Output)
         self.outputs.append(fact)
 
     def _on_no_ops_published(self, sender: str, message: NoOpsPublished) -> None:

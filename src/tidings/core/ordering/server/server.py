@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct, structs
 
 from tidings.core.events.timestamp import Timestamp
-from tidings.core.facts import Fact, Misbehaviour
+from tidings.core.facts import Misbehaviour, Output
 from tidings.core.kernel import Part, Port
 from tidings.core.ordering.groups import SequencingGroups
 from tidings.core.ordering.messages import (
@@ -57,7 +57,7 @@ the incarnations from which the later lives of a subscriber count."""
 Known = TypeVar("Known")
 
 
-class NoOps(Fact, frozen=True, gc=False):
+class NoOps(Output, frozen=True, gc=False):
     """To the driver: publish no-ops with the stamp's number and the `count` - 1 numbers after it."""
 
     stamp: Timestamp

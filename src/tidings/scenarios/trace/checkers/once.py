@@ -55,7 +55,7 @@ def find_wrong_deliveries(coded: Coded) -> Found:
     describe = _delivery(coded)
     broken = [
         *_broken_deliveries(coded),
-        _Broken("is delivered again", _repeated(coded), describe, of_stream),
+        _Broken("is delivered again", repeated_rows(coded), describe, of_stream),
         _Broken("is not at the position after the one before", _misplaced(coded), describe, of_subscriber),
     ]
     return _found(broken, first_rule=_PUBLICATION_RULES)
@@ -97,7 +97,7 @@ def _found(broken: list[_Broken], first_rule: int) -> Found:
 
 def duplicates(coded: Coded) -> int:
     """How many deliveries repeat an event to the same subscription."""
-    return len(_repeated(coded))
+    return len(repeated_rows(coded))
 
 
 def _broken_deliveries(coded: Coded) -> list[_Broken]:
@@ -130,7 +130,7 @@ def _unselected(coded: Coded, known: Mask) -> Mask:
     return unselected
 
 
-def _repeated(coded: Coded) -> Array:
+def repeated_rows(coded: Coded) -> Array:
     """Rows of known subscriptions and events, all but the first of each pair by position."""
     rows = coded.by_position
     rows = rows[(coded.subscription[rows] >= 0) & (coded.event[rows] >= 0)]
