@@ -240,7 +240,7 @@ def test_for_another_name_or_selection_nothing_was_kept(tmp_path: Path, changed:
 
     play(main)
     (gap,) = gaps(archive)
-    assert (gap.offset, gap.reason) == (5, "earlier recorder had another name or recorded other events")
+    assert (gap.offset, gap.reason) == (5, "the earlier recorder had another name or recorded other events")
 
 
 def test_one_that_is_stopped_while_the_broker_is_away_goes_on_later(tmp_path: Path) -> None:
