@@ -55,7 +55,7 @@ class PendingGaps:
         """Return the position of the next gap; events up to there may be written at once."""
         return min((gap.after for gap in self._gaps if gap.after > written), default=NOWHERE)
 
-    def hurry(self) -> None:
+    def make_all_due(self) -> None:
         """Make all gaps due now, because no more events will be written."""
         self._gaps = [replace(gap, after=0) for gap in self._gaps]
 

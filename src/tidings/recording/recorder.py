@@ -115,7 +115,7 @@ class Recorder:
         return self.subscription.order in ORDERED
 
     @property
-    def _came(self) -> int:
+    def _received(self) -> int:
         """The number of events received since the start, on disk or not."""
         return self.recorded + _count(self._batch) + (0 if self._intake is None else len(self._intake))
 
@@ -179,7 +179,7 @@ class Recorder:
 
     def _note_absence(self, refusal: str, *, began_before: bool, end: int) -> None:
         """Note a gap if events published while no recorder was running may be missing."""
-        broker, who = _broker_number(self._service), self._who()
+        broker, who = _broker_number(self._service), self._identity()
         if began_before:
             away_ns = time.time_ns() - self._marks[ALIVE]
             if refusal:
@@ -205,7 +205,7 @@ class Recorder:
         before, now = self._marks.reached, self._service.reached(SUBSCRIPTION, 0)
         return before is not None and now is not None and before.incarnation == now.incarnation
 
-    def _who(self) -> int:
+    def _identity(self) -> int:
         """Return a hash of name and selection: for others than these the broker has kept nothing."""
         key = self.subscription.interest().key
         return zlib.crc32(f"{self.name} {self.subscription.order} {key.hex()}".encode())
@@ -241,11 +241,11 @@ class Recorder:
 
     async def _write_rest(self) -> None:
         """Write what is here now; what keeps coming might never end."""
-        last = self._came
+        last = self._received
         while self.recorded < last:
             self._take(last - self.recorded)
             await self._append()
-        self._gaps.hurry()
+        self._gaps.make_all_due()
         if self._gaps:
             await self._append()
 
@@ -348,7 +348,7 @@ class Recorder:
 
     def _note_losses(self) -> None:
         """Note losses that are not reported by a callback: check for them at every write."""
-        came = self._came
+        came = self._received
         service = self._service
         assert service is not None
         dropped = service.dropped + (0 if self._intake is None else self._intake.dropped)
@@ -389,7 +389,7 @@ class Recorder:
     def _add_gap(
         self, reason: str, missing: int | None = None, noted: Callable[[], None] = lambda: None
     ) -> None:
-        self._gaps.add(reason, missing, after=self._came, noted=noted)
+        self._gaps.add(reason, missing, after=self._received, noted=noted)
         if self._intake is not None:
             self._intake.nudge()
 

@@ -64,7 +64,7 @@ class Archive(Opened):
         create: bool = True,
         clock: Callable[[], int] = time.time_ns,
     ) -> Self:
-        """Open the archive in `directory`; if there is none, `create` it. ArchiveError."""
+        """Open the archive in `directory`, created if missing unless `create` is False; ArchiveError."""
         directory = Path(directory)
         if create:
             with raised_as_archive_error(directory):

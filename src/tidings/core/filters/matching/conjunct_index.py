@@ -26,7 +26,7 @@ K = TypeVar("K", bound=Hashable)
 BOXES_FROM = 2_048
 """An index of fewer conjuncts has no boxes."""
 
-ANEW_AT = 8
+REBUILD_FACTOR = 8
 """New rulers are chosen when the index has grown by this factor."""
 
 MOVED_AT_ONCE = 3
@@ -104,7 +104,7 @@ class ConjunctIndex:
         self.store = ConjunctStore()
         self.old_store: ConjunctStore | None = None
         self._to_move: list[Indexed] = []
-        self._anew_from = BOXES_FROM
+        self._rebuild_above = BOXES_FROM
         """New rulers are chosen above this number of conjuncts."""
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ class ConjunctIndex:
     def add(self, conjunct: Conjunct, label: int) -> Indexed:
         member = Indexed(conjunct, label)
         self.store.add(member)
-        if len(self.store) > self._anew_from and self.old_store is None:
+        if len(self.store) > self._rebuild_above and self.old_store is None:
             self._begin_moving()
         for _ in range(MOVED_AT_ONCE):
             if self._to_move:
@@ -130,7 +130,7 @@ class ConjunctIndex:
         self._maybe_end_moving()
         if self.store.boxes is not None and not len(self):
             # the next conjuncts may need other rulers
-            self.store, self._anew_from = ConjunctStore(), BOXES_FROM
+            self.store, self._rebuild_above = ConjunctStore(), BOXES_FROM
 
     def relabel(self, member: Indexed, label: int) -> None:
         assert member.store is not None
@@ -147,7 +147,7 @@ class ConjunctIndex:
 
     def _begin_moving(self) -> None:
         self._to_move = list(self.store)
-        self._anew_from = ANEW_AT * len(self._to_move)
+        self._rebuild_above = REBUILD_FACTOR * len(self._to_move)
         sample = self._to_move[:: max(1, len(self._to_move) // SAMPLE)]
         self.old_store = self.store
         self.store = ConjunctStore(BoxIndex([member.conjunct for member in sample]))
