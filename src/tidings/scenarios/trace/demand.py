@@ -53,6 +53,13 @@ def demand(coded: Coded, *, confirmed_only: bool = False, strict_end: bool = Fal
     return DeliveryDemand(expected_of, np.concatenate(parts))
 
 
+def excuses(coded: Coded, missing: Array) -> tuple[int, int]:
+    """How many of the missing were on their way when their subscription ended, and how many others unconfirmed."""
+    late = _on_their_way(coded, missing)
+    event = missing[~late] % max(len(coded.events), 1)
+    return int(np.count_nonzero(late)), int(np.count_nonzero(~coded.events.confirmed[event]))
+
+
 def _count(counts: Array, rows: Array, step: int) -> None:
     distinct, times = np.unique(rows, return_counts=True)
     counts[distinct] += step * times
