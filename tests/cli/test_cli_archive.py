@@ -214,16 +214,24 @@ def test_following_an_archive(tmp_path: Path, start: Callable[..., Any]) -> None
     ("arguments", "code", "message"),
     [
         (["get", "nowhere"], 2, "nowhere"),
-        (["get", "{archive}", "--offset", "soon"], 2, "'soon' is no offset"),
-        (["get", "{archive}", "--offset", "5"], 2, "offset 5 is not there yet; the archive ends at 1"),
-        (["get", "{archive}", "--end", "9"], 2, "offset 9 is not there yet"),
+        (
+            ["get", "{archive}", "--offset", "soon"],
+            2,
+            "expected a number, earliest, latest, or -N for the last N, not 'soon'",
+        ),
+        (["get", "{archive}", "--offset", "5"], 2, "offset 5 does not exist yet; the archive ends at 1"),
+        (["get", "{archive}", "--end", "9"], 2, "offset 9 does not exist yet"),
         (["get", "{archive}", "--where", "x >"], 2, "position"),
         (["get", "{archive}", "--topic", "a"], 2, "'a'"),
         (["get", "tidings://127.0.0.1:1"], 4, "connection refused"),
-        (["get", "nats://127.0.0.1:1"], 4, "no URL of an archive"),
+        (["get", "nats://127.0.0.1:1"], 2, "is not an archive's URL"),
         (["replay", "{archive}", "tidings://127.0.0.1:1"], 4, "connection refused"),
         (["replay", "{archive}", "nats://127.0.0.1:1", "--once", "x"], 4, "guaranteed"),
-        (["replay", "{archive}", "tidings://127.0.0.1:1", "--rate", "1", "--speed", "1"], 2, "not both"),
+        (
+            ["replay", "{archive}", "tidings://127.0.0.1:1", "--rate", "1", "--speed", "1"],
+            2,
+            "--speed: not allowed with --rate",
+        ),
         (["record", "tidings://127.0.0.1:1"], 2, "--archive"),
         (["record", "tidings://127.0.0.1:1", "--archive", "{tmp}/new"], 4, "connection refused"),
         (["record", "tidings://127.0.0.1:1", "-a", "{tmp}/new", "--retain-size", "much"], 2, "500M or 20G"),
@@ -289,6 +297,6 @@ def test_a_replay_that_is_cut_off_says_how_to_go_on(
     assert replay.returncode == (130 if once else 4), errors
     assert len(errors.splitlines()) == 1
     if once:
-        assert "start it again as it was" in errors
+        assert "to continue, run the same command again" in errors
     else:
-        assert re.search(r"to go on: --offset \d+\n", errors)
+        assert re.search(r"to continue, add --offset \d+\n", errors)

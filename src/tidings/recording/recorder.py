@@ -192,11 +192,11 @@ class Recorder:
                 self._gaps.add(MOVED)
                 self._marks.pop(DISK, None)
             elif who != self._marks.get(WHO, who):
-                self._gaps.add("a recorder of another name, or of other events, before")
+                self._gaps.add("earlier recorder had another name or recorded other events")
             elif self._is_ordered and not self._has_resumed():
-                self._gaps.add(f"no recorder for {away_ns / 1e9:.0f} s: its broker has kept nothing for it")
+                self._gaps.add(f"no recorder for {away_ns / 1e9:.0f} s: its broker kept nothing")
         elif end:
-            self._gaps.add("another recorder, or none, before")
+            self._gaps.add("no recorder, or another one, before")
         self._marks[BROKER], self._marks[WHO] = broker, who
 
     def _has_resumed(self) -> bool:
@@ -277,12 +277,12 @@ class Recorder:
                 await _finished(self._append())
             except ArchiveFull as error:
                 if not self.problem:
-                    log.error("nothing is recorded: %s", error)
+                    log.error("recording paused: %s", error)
                 self.problem = str(error)
                 await asyncio.sleep(RETRY_S)
             else:
                 if self.problem:
-                    log.warning("recording goes on")
+                    log.warning("recording resumed")
                 self.problem = ""
                 return
 
@@ -343,7 +343,7 @@ class Recorder:
                 archive.maintain()
             self._maintained_at = time.monotonic()
         if archive.trouble and archive.trouble != self.trouble:
-            log.warning("the archive cannot be kept up, and takes events meanwhile: %s", archive.trouble)
+            log.warning("cannot maintain the archive, but still recording: %s", archive.trouble)
         self.trouble = archive.trouble
 
     def _note_losses(self) -> None:
@@ -353,7 +353,7 @@ class Recorder:
         assert service is not None
         dropped = service.dropped + (0 if self._intake is None else self._intake.dropped)
         if dropped > self._dropped:
-            self._gaps.add("the recorder did not keep up", dropped - self._dropped, after=came)
+            self._gaps.add("the recorder was too slow", dropped - self._dropped, after=came)
             self._dropped = dropped
         if service.reconnections > self._reconnections and not service.lossless:
             self._reconnections = service.reconnections
@@ -368,7 +368,7 @@ class Recorder:
         if broker != self._marks[BROKER]:
             self._gaps.add(MOVED, after=came)
         elif disk and disk != self._marks.get(DISK, disk):
-            self._gaps.add("the broker has lost what it kept", after=came)
+            self._gaps.add("the broker lost what it kept", after=came)
         self._marks[BROKER] = broker
         if disk:
             self._marks[DISK] = disk

@@ -379,7 +379,7 @@ class OrderingModule(Part):
     def _is_sequencer(self, sender: str) -> bool:
         if sender in self._nodes:
             return True
-        self.port.emit(Misbehaviour(sender, "it is no sequencer and answers as if it were"))
+        self.port.emit(Misbehaviour(sender, "it is not a sequencer and answers as if it were"))
         return False
 
     def on_event_stamps(self, sender: str, message: EventStamps) -> None:

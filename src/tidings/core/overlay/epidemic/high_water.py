@@ -129,7 +129,9 @@ class HighWaters(Part, SettledNumbers):
 
     def on_high_water(self, sender: str, message: HighWater) -> None:
         if sender not in self._neighbours:
-            self.port.emit(Misbehaviour(sender, "it is no neighbour and told how far an origin has counted"))
+            self.port.emit(
+                Misbehaviour(sender, "it is not a neighbour and told how far an origin has counted")
+            )
             return
         self.port.send(sender, HighWaterTaken(message.counts))
         for pattern, origin, epoch, number in message.counts:
