@@ -25,9 +25,9 @@ from overlay_network import (
     wait_for_confirmations_only,
 )
 from tidings.core.client.reliable_session import ReliableSession
-from tidings.core.messages import Attached, Forward, Passed, Record, Records, Sync
 from tidings.core.overlay.guaranteed import hops
 from tidings.core.overlay.guaranteed.delivery import Delivery
+from tidings.core.overlay.guaranteed.messages import Attached, Forward, Passed, Record, Records, Sync
 from tidings.core.overlay.guaranteed.parking import Parking
 from tidings.core.overlay.guaranteed.queued import Flow, Hop, Queued
 from tidings.core.overlay.guaranteed.relays import Relays

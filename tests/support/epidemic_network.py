@@ -24,20 +24,11 @@ from tidings.core.events.run import Run, RunMaker, singles
 from tidings.core.events.subscription import Subscription, make_interest
 from tidings.core.facts import Delivered, Misbehaviour
 from tidings.core.kernel import Handler, Node, Port
-from tidings.core.messages import (
-    AddInterest,
-    Changes,
-    ChangesTaken,
-    LinkOpen,
-    Message,
-    Notify,
-    Settled,
-    Subscribe,
-    Unsubscribe,
-)
+from tidings.core.messages import Message, Notify, Subscribe, Unsubscribe
 from tidings.core.overlay.epidemic.broker import EpidemicBroker
 from tidings.core.overlay.epidemic.messages import Announce, BrokerEntry, Carried, Fragment, PatternNumbers
 from tidings.core.overlay.epidemic.settings import RecoverySettings
+from tidings.core.overlay.messages import AddInterest, Changes, ChangesTaken, LinkOpen, Settled
 from tidings.drivers.virtual.brokers import BrokerMaker
 from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.drivers.virtual.node import SimulatedNode

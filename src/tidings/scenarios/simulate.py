@@ -11,7 +11,6 @@ from typing import Any
 from tidings.core.errors import ScenarioError
 from tidings.core.events.event import Publication
 from tidings.core.kernel import Node
-from tidings.core.messages import Forward
 from tidings.core.overlay.epidemic.blocks import plan as plan_blocks
 from tidings.core.overlay.epidemic.broker import EpidemicBroker
 from tidings.core.overlay.epidemic.messages import (
@@ -24,6 +23,7 @@ from tidings.core.overlay.epidemic.messages import (
     Offer,
     Solicit,
 )
+from tidings.core.overlay.guaranteed.messages import Forward
 from tidings.drivers.virtual.brokers import BrokerMaker
 from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.drivers.virtual.node import SimulatedNode

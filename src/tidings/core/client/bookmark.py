@@ -13,9 +13,9 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct, structs
 
-from tidings.core.messages import MAX_BOOKMARK_BYTES
 from tidings.core.ordering.resuming import Fence, Resumed, Resumption
 from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
+from tidings.core.overlay.guaranteed.messages import MAX_BOOKMARK_BYTES
 
 MAX_OPEN = 64
 """No-ops of an entry that are remembered, the latest, in case their events come yet."""

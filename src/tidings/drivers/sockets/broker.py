@@ -29,12 +29,7 @@ from tidings.core.facts import (
     SpillFailed,
 )
 from tidings.core.kernel import TimerName
-from tidings.core.messages import (
-    PROTOCOL_VERSION,
-    Hello,
-    Message,
-    Welcome,
-)
+from tidings.core.messages import PROTOCOL_VERSION, Hello, Message, Welcome
 from tidings.core.overlay.brokers import AnyBroker, BrokerSpec, make_broker
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
 from tidings.core.overlay.modes import BEST_EFFORT, EPIDEMIC, GUARANTEED

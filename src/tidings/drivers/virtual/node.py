@@ -8,7 +8,8 @@ from random import Random
 from typing import Any
 
 from tidings.core.kernel import Handler, Node, RandomSource, Send, TimerName
-from tidings.core.messages import KeepBookmark, Message
+from tidings.core.messages import Message
+from tidings.core.overlay.guaranteed.messages import KeepBookmark
 from tidings.core.store import MemoryStore
 from tidings.drivers.virtual.crash_points import CrashPoints, Point
 from tidings.drivers.virtual.link import VirtualLink

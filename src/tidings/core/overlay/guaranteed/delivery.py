@@ -27,20 +27,11 @@ from tidings.core.events.run import Run, Stretch, stripped
 from tidings.core.events.subscription import Interest
 from tidings.core.facts import Misbehaviour, SpillFailed
 from tidings.core.kernel import Part, Port, TimerName
-from tidings.core.messages import (
-    Forward,
-    ForwardGap,
-    Message,
-    Missed,
-    Notify,
-    Parked,
-    Passed,
-    PublishFailed,
-    Taken,
-)
+from tidings.core.messages import Message, Notify, PublishFailed
 from tidings.core.overlay.guaranteed.confirmations import Confirmations
 from tidings.core.overlay.guaranteed.hops import Hops, Senders
 from tidings.core.overlay.guaranteed.local_subscriptions import LocalSubscriptions
+from tidings.core.overlay.guaranteed.messages import Forward, ForwardGap, Missed, Parked, Passed, Taken
 from tidings.core.overlay.guaranteed.parking import Parking
 from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queue, Queued, Row
 from tidings.core.overlay.guaranteed.sessions import SessionListener, Sessions

@@ -8,9 +8,9 @@ gives nothing up: it holds up the publishers until there is room again.
 from __future__ import annotations
 
 from tidings.core.kernel import Port, TimerName
-from tidings.core.messages import Forward, ForwardGap
 from tidings.core.overlay.guaranteed.confirmations import Confirmations
 from tidings.core.overlay.guaranteed.hops import Hops, Senders
+from tidings.core.overlay.guaranteed.messages import Forward, ForwardGap
 from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queue, Queued
 from tidings.core.overlay.guaranteed.sessions import Sessions
 from tidings.core.overlay.guaranteed.spill import Spill, SpillLimits
