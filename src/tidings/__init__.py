@@ -13,11 +13,14 @@ Names are imported when they are first used, so that `import tidings` stays quic
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from tidings.former_paths import follow_former_paths
 
+TYPE_CHECKING = False
+"""As that of `typing`, whose import takes longer than all of this module."""
 if TYPE_CHECKING:
+    from typing import Any
+
     from tidings import sync as sync
     from tidings import testing as testing
     from tidings.bus.connect import connect as connect

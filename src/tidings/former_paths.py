@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -21,7 +19,9 @@ FORMER = {
 """Packages, with all that is in them, and single modules."""
 
 
-class _Alias(Loader):
+class _Alias:
+    """A loader. `importlib.abc` has a base class for it, and takes longer to import than all of this package."""
+
     def __init__(self, target: str) -> None:
         self._target = target
         self._spec: ModuleSpec | None = None
@@ -35,17 +35,15 @@ class _Alias(Loader):
         module.__spec__ = self._spec  # one module, whatever it is called
 
 
-class _FormerPaths(MetaPathFinder):
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+class _FormerPaths:
+    def find_spec(self, fullname: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
         former, rest = fullname, ""
         while former not in FORMER:
             former, separator, last = former.rpartition(".")
             if not separator:
                 return None
             rest = f".{last}{rest}"
-        return ModuleSpec(fullname, _Alias(FORMER[former] + rest))
+        return ModuleSpec(fullname, _Alias(FORMER[former] + rest))  # type: ignore[arg-type]
 
 
 def follow_former_paths() -> None:

@@ -141,10 +141,12 @@ class TestNetwork:
 
     @property
     def now_s(self) -> float:
+        """Seconds of virtual time since the start."""
         return self._network.schedule.now / NS_PER_S
 
     @property
     def schedule(self) -> Schedule:
+        """What happens when, in virtual time."""
         return self._network.schedule
 
     def connect(self, at: str = "b0", *, name: str | None = None) -> Bus:
@@ -173,16 +175,19 @@ class TestNetwork:
             self._network.crash(name, keep_state=keep_state)
 
     def restart(self, broker: str) -> None:
+        """Start a crashed broker again."""
         self._check(broker, up=False)
         for name in self._ordering.machine(broker):
             self._network.restart(name)
 
     def pause(self, broker: str) -> None:
+        """The broker does nothing and answers nothing until `resume`."""
         self._check(broker, paused=False)
         for name in self._ordering.machine(broker):
             self._network.pause(name)
 
     def resume(self, broker: str) -> None:
+        """A paused broker continues with what has piled up."""
         self._check(broker, paused=True)
         for name in self._ordering.machine(broker):
             self._network.resume(name)
@@ -197,6 +202,7 @@ class TestNetwork:
             self._network.sever(self._cuts[pair])
 
     def heal(self, a: str, b: str) -> None:
+        """The link that was `cut` carries messages again."""
         severed = self._cuts.pop((min(a, b), max(a, b)), None)
         if severed is not None:
             self._network.mend(severed)

@@ -147,7 +147,7 @@ def test_a_slow_reader_loses_its_own_events_and_nobody_elses(caplog: pytest.LogC
 
     with caplog.at_level(logging.WARNING, logger="tidings"):
         run(scenario)
-    assert len([record for record in caplog.records if "does not keep up" in record.message]) == 1
+    assert len([record for record in caplog.records if "reader too slow" in record.message]) == 1
 
 
 # --- Mistakes

@@ -100,5 +100,5 @@ def test_a_list_of_topics_is_to_be_given_one_by_one() -> None:
 
 @pytest.mark.parametrize("url", [None, 7400, b"tidings://127.0.0.1"])
 def test_a_url_that_is_no_string(url: Any) -> None:
-    with pytest.raises(tidings.ConnectionFailed, match="is no URL of a broker"):
+    with pytest.raises(tidings.ConnectionFailed, match="is not a broker's URL"):
         tidings.connect(url)

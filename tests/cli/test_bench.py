@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tidings.cli.shared import bench_network
-from tidings.cli.shared.bench_network import row_of_brokers
-from tidings.cli.shared.bench_process import quantiles_us
+from tidings.cli.benchmark import network as bench_network
+from tidings.cli.benchmark.network import row_of_brokers
+from tidings.cli.benchmark.process import quantiles_us
 from tidings.drivers.address import Address
 
 PATIENCE_S = 200

@@ -171,18 +171,25 @@ def test_a_broker_keeps_an_archive_across_kills(tmp_path: Path, start: Callable[
     assert numbers(archive) == list(range(150))
 
 
-def test_a_recording_as_a_trace(tmp_path: Path, start: Callable[..., Any]) -> None:
-    broker, told = start("broker", "--listen", "127.0.0.1:0")
-    recorder, _ = start(
-        "record", told["url"], "--trace", tmp_path / "trace", "--count", 30, "--order", "fifo"
-    )
+@pytest.mark.parametrize("mode", ["guaranteed", None])
+def test_a_recording_as_a_trace(tmp_path: Path, start: Callable[..., Any], mode: str | None) -> None:
+    port = free_addresses(["b0"])["b0"].port
+    plain = ("broker", "--listen", "127.0.0.1:0")
+    broker, told = start(*(guaranteed(tmp_path, port, "--new") if mode else plain))
+    trace = tmp_path / "trace"
+    recorder, _ = start("record", told["url"], "--trace", trace, "--count", 30, "--order", "fifo")
     publish(told["url"], 0, 30)
     printed, errors = recorder.communicate(timeout=PATIENCE_S)
     assert recorder.returncode == 0, errors
     assert json.loads(printed)["recorded"] == 30
-    trace = Trace.read(tmp_path / "trace")
-    assert trace.delivered.num_rows == trace.published.num_rows == 30
-    assert all(verdict.holds for verdict in check_all(trace))
+    read = Trace.read(trace)
+    assert read.delivered.num_rows == read.published.num_rows == 30
+    assert all(verdict.holds for verdict in check_all(read))
+    audited = json.loads(tidings("audit", trace, "--json").stdout)["traces"][0]
+    assert audited["mode"] == mode
+    promised = ["exactly_once", "fifo", *(["gap_free"] if mode else [])]
+    assert [verdict["guarantee"] for verdict in audited["verdicts"]] == promised
+    assert "what never reached it is not in the trace" in audited["remarks"][0]
     stop(broker)
 
 
@@ -207,16 +214,24 @@ def test_following_an_archive(tmp_path: Path, start: Callable[..., Any]) -> None
     ("arguments", "code", "message"),
     [
         (["get", "nowhere"], 2, "nowhere"),
-        (["get", "{archive}", "--offset", "soon"], 2, "'soon' is no offset"),
-        (["get", "{archive}", "--offset", "5"], 2, "offset 5 is not there yet; the archive ends at 1"),
-        (["get", "{archive}", "--end", "9"], 2, "offset 9 is not there yet"),
+        (
+            ["get", "{archive}", "--offset", "soon"],
+            2,
+            "expected a number, earliest, latest, or -N for the last N, not 'soon'",
+        ),
+        (["get", "{archive}", "--offset", "5"], 2, "offset 5 does not exist yet; the archive ends at 1"),
+        (["get", "{archive}", "--end", "9"], 2, "offset 9 does not exist yet"),
         (["get", "{archive}", "--where", "x >"], 2, "position"),
         (["get", "{archive}", "--topic", "a"], 2, "'a'"),
         (["get", "tidings://127.0.0.1:1"], 4, "connection refused"),
-        (["get", "nats://127.0.0.1:1"], 4, "no URL of an archive"),
+        (["get", "nats://127.0.0.1:1"], 2, "is not an archive's URL"),
         (["replay", "{archive}", "tidings://127.0.0.1:1"], 4, "connection refused"),
         (["replay", "{archive}", "nats://127.0.0.1:1", "--once", "x"], 4, "guaranteed"),
-        (["replay", "{archive}", "tidings://127.0.0.1:1", "--rate", "1", "--speed", "1"], 2, "not both"),
+        (
+            ["replay", "{archive}", "tidings://127.0.0.1:1", "--rate", "1", "--speed", "1"],
+            2,
+            "--speed: not allowed with --rate",
+        ),
         (["record", "tidings://127.0.0.1:1"], 2, "--archive"),
         (["record", "tidings://127.0.0.1:1", "--archive", "{tmp}/new"], 4, "connection refused"),
         (["record", "tidings://127.0.0.1:1", "-a", "{tmp}/new", "--retain-size", "much"], 2, "500M or 20G"),
@@ -282,6 +297,6 @@ def test_a_replay_that_is_cut_off_says_how_to_go_on(
     assert replay.returncode == (130 if once else 4), errors
     assert len(errors.splitlines()) == 1
     if once:
-        assert "start it again as it was" in errors
+        assert "to continue, run the same command again" in errors
     else:
-        assert re.search(r"to go on: --offset \d+\n", errors)
+        assert re.search(r"to continue, add --offset \d+\n", errors)

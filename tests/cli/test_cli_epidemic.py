@@ -21,11 +21,13 @@ from hypothesis import strategies as st
 from command import process_of_tidings, tidings
 from ports import base_port
 from tidings.bus.overlay import ALGORITHMS
-from tidings.cli.shared.broker_options import Algorithm, BrokerOptions, UpOptions
+from tidings.cli.shared.broker_options import BrokerOptions
+from tidings.cli.shared.broker_settings import broker_settings
+from tidings.cli.shared.event_printer import PayloadForm, Printer
 from tidings.cli.shared.loss import parse_loss
-from tidings.cli.shared.settings import broker_settings
+from tidings.cli.shared.node_options import Algorithm
+from tidings.cli.shared.up_options import UpOptions
 from tidings.cli.status import rows_of, show
-from tidings.cli.sub import PayloadForm, Printer
 from tidings.cli.up import make_network
 from tidings.core.errors import ScenarioError
 from tidings.core.events.event import Event
@@ -157,7 +159,7 @@ def test_all_settings_of_recovery_can_be_handed_over() -> None:
 @pytest.mark.parametrize(
     ("given", "flag", "part"),
     [
-        (flags(transport="udp"), "--transport", "its brokers speak udp"),
+        (flags(transport="udp"), "--transport", "brokers use udp among themselves"),
         (flags(label="1"), "--label", "not a label"),
         (flags(loss="2"), "--loss", "below 1"),
         (flags(delta=1), "--delta", "--mode guaranteed"),
@@ -202,7 +204,7 @@ def test_a_file_that_names_what_is_of_another_mode(tmp_path: Path) -> None:
 def test_the_environment_is_read_as_the_flags_are() -> None:
     done = process_of_tidings("broker", TIDINGS_BROKER_MODE="epidemic", TIDINGS_BROKER_LOSS="7")
     assert done.returncode == 2
-    assert "--loss" in done.stderr
+    assert "TIDINGS_BROKER_LOSS: the rate must be" in done.stderr
 
 
 # --- A network of them

@@ -13,8 +13,9 @@ import typer
 
 import tidings as api
 from command import process_of_tidings, tidings
-from tidings.cli.shared.broker_options import BrokerOptions, UpOptions
-from tidings.cli.shared.settings import broker_settings
+from tidings.cli.shared.broker_options import BrokerOptions
+from tidings.cli.shared.broker_settings import broker_settings
+from tidings.cli.shared.up_options import UpOptions
 from tidings.cli.status import rows_of, show
 from tidings.cli.up import make_network
 from tidings.core.errors import ConnectionFailed, ScenarioError
@@ -85,11 +86,11 @@ def test_the_file_has_the_same_keys_and_flags_go_before_it(tmp_path: Path) -> No
     ("given", "flag", "words"),
     [
         (flags(label=None), "--neighbour", "learns its neighbours"),
-        (flags(label=None, neighbours={}), "--label", "place in the tree"),
-        (flags(join="127.0.0.1:1"), "--join", "is given its label"),
+        (flags(label=None, neighbours={}), "--label", "required with --mode guaranteed, or give --join"),
+        (flags(join="127.0.0.1:1"), "--join", "not allowed with --label"),
         (flags(label=None, neighbours={}, join="nowhere:x"), "--join", "port"),
         (flags(label="1"), "--label", "not a label"),
-        (flags(data=None), "--data", "directory"),
+        (flags(data=None), "--data", "required with --mode guaranteed"),
         (flags(neighbours={"b0": "127.0.0.1:1"}), "--neighbour", "NAME=HOST:PORT@LABEL"),
         (flags(neighbours={"b0": "127.0.0.1:1@x"}), "--neighbour", "not a label"),
         (flags(neighbours={"b0": "127.0.0.1:x@0"}), "--neighbour", "port"),
@@ -100,7 +101,7 @@ def test_the_file_has_the_same_keys_and_flags_go_before_it(tmp_path: Path) -> No
         (
             flags(neighbours={"b3": "127.0.0.1:1@0.1"}),
             "--neighbour",
-            "label 0, between b1 and b3, is missing",
+            "broker 0, between b1 and b3, is missing",
         ),
         (flags(transport="udp"), "--transport", "tcp"),
         (BrokerOptions(delta=1), "--delta", "--mode guaranteed"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -177,3 +178,19 @@ def test_a_child_does_not_read_its_parents_environment(monkeypatch: pytest.Monke
         assert broker.ending == "exit code 0"
 
     asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+
+
+def test_up_says_what_to_type_next_and_it_works(start: Start, tmp_path: Path) -> None:
+    process = start("up", "--brokers", 2, "--base-port", base_port(2))
+    assert process.stdout is not None
+    lines = []
+    while not lines or not lines[-1].startswith("Press Ctrl-C"):
+        lines.append(process.stdout.readline())
+        assert lines[-1], "it ended"
+    typed = [shlex.split(text)[1:] for text in lines if text.strip().startswith("tidings ")]
+    assert [words[0] for words in typed] == ["sub", "pub"]
+    reading = start(*typed[0], "--count", 1)
+    assert reading.stderr is not None and reading.stderr.readline() == "subscribed\n"
+    assert tidings(*typed[1]).returncode == 0
+    out, _ = reading.communicate(timeout=PATIENCE_S)
+    assert "Hello, world" in out

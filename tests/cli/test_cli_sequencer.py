@@ -27,9 +27,11 @@ from live_ordering import OrderedUser, Service, played
 from tidings.bus.connect import connect
 from tidings.bus.no_op_publisher import NoOpPublisher
 from tidings.cli.sequencer import tell_no_service
-from tidings.cli.shared.broker_options import BrokerOptions, SequencerOptions, UpOptions
+from tidings.cli.shared.broker_options import BrokerOptions
+from tidings.cli.shared.broker_settings import broker_settings
+from tidings.cli.shared.sequencer_options import SequencerOptions
 from tidings.cli.shared.sequencer_settings import sequencer_settings
-from tidings.cli.shared.settings import broker_settings
+from tidings.cli.shared.up_options import UpOptions
 from tidings.cli.up import make_network
 from tidings.core.errors import OrderError, ScenarioError, TidingsError
 from tidings.core.events.timestamp import Timestamp
@@ -121,9 +123,9 @@ def test_flags_go_before_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ('q2 = "[::1]:7502"', "", r'\[nodes\] lacks q2 = "HOST:PORT"'),
-        ('q2 = "[::1]:7502"', 'q2 = "x:y"', "nodes.q2: 'x:y' is no address"),
-        ('q2 = "[::1]:7502"', 'q2 = "x"\nq7 = "y"', "nodes.q7: no server is at that node"),
+        ('q2 = "[::1]:7502"', "", r'nodes: missing q2 = "HOST:PORT"'),
+        ('q2 = "[::1]:7502"', 'q2 = "x:y"', "nodes.q2: 'x:y' is not an address"),
+        ('q2 = "[::1]:7502"', 'q2 = "x"\nq7 = "y"', "nodes.q7: no server runs on this node"),
         ('witness = "q2"', "", "a standby needs a witness"),
         ('witness = "q2"', 'witness = "q1"', "primary, standby and witness are three nodes"),
         ('"/c/*"', '"/a/**"', "'/a/\\*\\*' is listed twice: at 'high' and at 'low'"),
@@ -146,8 +148,8 @@ def test_a_layout_file_with_a_mistake(tmp_path: Path, old: str, new: str, reason
     [
         ({"topics": ("x",)}, "must start with '/'"),
         ({"topics": ("/x", "/x")}, "'/x' is listed twice"),
-        ({"listen": "a:b"}, "is no address"),
-        ({"service": "ftp://x"}, "is no URL of a broker"),
+        ({"listen": "a:b"}, "is not an address"),
+        ({"service": "ftp://x"}, "is not a broker's URL"),
         ({"name": "a\nb"}, "printable"),
     ],
 )
@@ -159,9 +161,9 @@ def test_flags_with_a_mistake(flags: dict[str, Any], reason: str) -> None:
 def test_flags_that_do_not_go_with_the_file(tmp_path: Path) -> None:
     path = written(tmp_path, FILE)
     for flags, reason in (
-        ({"name": "q0", "topics": ("/x",)}, "the layout file lists the topics"),
-        ({"name": "q9"}, "'q9' is no node of the layout; its nodes are q0, q1, q2"),
-        ({}, "the layout has several nodes: say which this one is"),
+        ({"name": "q0", "topics": ("/x",)}, "not allowed with --layout"),
+        ({"name": "q9"}, "'q9' is not a node of the layout; its nodes: q0, q1, q2"),
+        ({}, "required, as the layout has several nodes"),
     ):
         with pytest.raises(typer.BadParameter, match=reason):
             sequencer_settings(SequencerOptions(layout=path, **flags))  # type: ignore[arg-type]
@@ -193,7 +195,7 @@ def test_brokers_are_told_of_sequencers(tmp_path: Path) -> None:
     file = written(tmp_path, 'sequencers = ["127.0.0.1:7502"]')
     assert broker_settings(BrokerOptions(), file).sequencers == (Address(port=7502),)
     assert broker_settings(BrokerOptions(sequencers=("127.0.0.1:1",)), file).sequencers == (Address(port=1),)
-    for texts, reason in ((("x:y",), "is no address"), (("x:1",) * 65, "at most 64")):
+    for texts, reason in ((("x:y",), "is not an address"), (("x:1",) * 65, "at most 64")):
         with pytest.raises(typer.BadParameter, match=reason):
             broker_settings(BrokerOptions(sequencers=texts), None)
 
@@ -227,10 +229,10 @@ def test_up_takes_the_order_of_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        ({"order": "total"}, "in mode best-effort events may get lost"),
-        ({"order_topics": ("/a",)}, "it is for --order"),
+        ({"order": "total"}, "best-effort may lose events"),
+        ({"order_topics": ("/a",)}, "requires --order"),
         ({"order": "causal", "order_topics": ("a",)}, "must start with '/'"),
-        ({"data": Path("x")}, "it is for --mode guaranteed, or for --order"),
+        ({"data": Path("x")}, "requires --mode guaranteed or --order"),
     ],
 )
 def test_up_with_an_order_that_makes_no_sense(flags: dict[str, Any], reason: str) -> None:
@@ -271,7 +273,7 @@ def test_no_ops_without_a_service_are_told(caplog: pytest.LogCaptureFixture) -> 
     for _ in range(2):
         tell_no_service()
     assert [record.getMessage() for record in caplog.records] == [
-        "a publisher died, and subscribers may wait for its events: --service is missing"
+        "a publisher died; subscribers may wait for its events until you restart this sequencer with --service"
     ]
 
 
@@ -375,7 +377,7 @@ def test_a_sequencer_ends_at_a_signal_and_says_why_it_cannot_start(start: Start,
     assert len(other.stderr.splitlines()) == 1
     public = process_of_tidings("sequencer", TIDINGS_SEQUENCER_LISTEN="192.0.2.1:7500")
     assert public.returncode == 4
-    assert "beyond loopback it needs a TLS certificate, its key and a token" in public.stderr
+    assert "beyond loopback, a TLS certificate, its key and a token are required" in public.stderr
 
 
 class Silent(Service):

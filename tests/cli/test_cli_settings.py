@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from tidings.cli.shared import settings
+from tidings.cli.shared import broker_settings as settings
 from tidings.cli.shared.broker_options import BrokerOptions, parse_neighbours
-from tidings.cli.shared.settings import broker_settings
+from tidings.cli.shared.broker_settings import broker_settings
 from tidings.core.errors import NotYetAvailable, ScenarioError
 from tidings.drivers.address import SEQUENCER_PORT, Address
 from tidings.drivers.processes.topology_file import Up, addresses, read_topology_file, tree
@@ -96,7 +96,7 @@ def test_a_neighbour_has_a_name_and_an_address() -> None:
         "b2": "[::1]:2@0.1",
     }
     for text in ("b1", "=127.0.0.1:1", "b1="):
-        with pytest.raises(typer.BadParameter, match="is not NAME=HOST:PORT"):
+        with pytest.raises(typer.BadParameter, match="expected NAME=HOST:PORT"):
             parse_neighbours([text])
 
 

@@ -59,7 +59,11 @@ def test_attributes_are_split_at_the_first_equals_sign() -> None:
 
 @pytest.mark.parametrize(
     ("texts", "complaint"),
-    [(["size"], "is not NAME=VALUE"), (["=1"], "is not NAME=VALUE"), (["a=1", "a=2"], "'a' is given twice")],
+    [
+        (["size"], "expected NAME=VALUE"),
+        (["=1"], "expected NAME=VALUE"),
+        (["a=1", "a=2"], "'a' is given twice"),
+    ],
 )
 def test_a_mistake_in_an_attribute_is_named(texts: list[str], complaint: str) -> None:
     with pytest.raises(typer.BadParameter, match=complaint):

@@ -450,7 +450,7 @@ def test_window_of_1_in_both_directions(monkeypatch: pytest.MonkeyPatch) -> None
         assert [event for event in network.shown("u") if event[0] == source] == events(source, 1, 10)
     assert network.remains() == []
 
-    def never(self: Parking, queued: Queued) -> bool:
+    def never(self: Parking, queued: Queued, now: int) -> bool:
         return False
 
     monkeypatch.setattr(Parking, "_is_stuck", never)

@@ -118,7 +118,7 @@ def test_a_full_disk_stops_acknowledging_and_nothing_is_lost(
 
     play(main)
     assert numbers(archive) == list(range(3100))
-    assert [record.message for record in caplog.records].count("nothing is recorded: no room") == 1
+    assert [record.message for record in caplog.records].count("recording paused: no room") == 1
 
 
 def test_upkeep_that_fails_does_not_repeat_what_was_written(

@@ -240,7 +240,7 @@ def test_for_another_name_or_selection_nothing_was_kept(tmp_path: Path, changed:
 
     play(main)
     (gap,) = gaps(archive)
-    assert (gap.offset, gap.reason) == (5, "a recorder of another name, or of other events, before")
+    assert (gap.offset, gap.reason) == (5, "earlier recorder had another name or recorded other events")
 
 
 def test_one_that_is_stopped_while_the_broker_is_away_goes_on_later(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_a_broker_that_lost_its_disk_has_kept_nothing(
 
     play(main)
     (gap,) = gaps(archive)
-    assert (gap.offset, gap.reason) == (5, "the broker has lost what it kept")
+    assert (gap.offset, gap.reason) == (5, "the broker lost what it kept")
 
 
 def test_one_whose_name_another_takes_ends(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_one_that_is_cut_off_before_its_first_confirmation_has_begun(
 def test_what_cannot_be_replayed_is_told(tmp_path: Path, archive: Path) -> None:
     async def main() -> None:
         async with running(BrokerServer("b0", Address(port=0))) as url:
-            with pytest.raises(ConnectionFailed, match="no guaranteed network"):
+            with pytest.raises(ConnectionFailed, match="--once requires a guaranteed network"):
                 await Replay(Source(archive), url, once="again").run()
         with Archive.open(archive, ArchiveSettings(segment_rows=500, retain_bytes=1)) as opened:
             opened.maintain()

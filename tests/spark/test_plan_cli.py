@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidings.cli.main import run
-from tidings.cli.shared.broker_options import SequencerOptions
+from tidings.cli.shared.sequencer_options import SequencerOptions
 from tidings.cli.shared.sequencer_settings import sequencer_settings
 from tidings.spark.plan.files import GROUPS, SIZES
 
@@ -326,7 +326,7 @@ def test_files_that_are_no_tables(name: str, tmp_path: Path, capsys: pytest.Capt
         ('[[site]]\nname = "north"', "row 1: site 'east' is not listed; the sites are north"),
         ("", "site"),
         ('[[site]]\nname = "east"\nport = 7', "port"),
-        ('[[site]]\nname = "east"\nnode = "x:y"', "site 'east': node: 'x:y' is no address"),
+        ('[[site]]\nname = "east"\nnode = "x:y"', "site 'east': node: 'x:y' is not an address"),
         ('[[site]]\nname = "east"\nstandby = "x:1"', "site 'east': a standby needs a witness"),
         ('[[site]]\nname = "east"\n[[site]]\nname = "east"', "site 'east' is listed twice"),
         (

@@ -89,7 +89,7 @@ def test_points_run_once_and_failed_ones_again(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [([], "which?"), (["ordering", "--all"], "not both"), (["--quick"], "--all")],
+    [([], "expected ordering"), (["ordering", "--all"], "not allowed with --all"), (["--quick"], "--all")],
 )
 def test_what_to_run_must_be_said_once(arguments: list[str], message: str) -> None:
     ended = command(*arguments)

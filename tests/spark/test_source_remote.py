@@ -245,7 +245,9 @@ def test_who_refuses_is_not_waited_for(keeper: Keeper, monkeypatch: pytest.Monke
         lambda: list(stream.read(part)),
         ArchiveStreamReader({"url": keeper.url}, SCHEMA).prepareForTriggerAvailableNow,
     ):
-        with pytest.raises(ConnectionFailed, match=f"^{keeper.url} refused us: wrong or missing token$"):
+        with pytest.raises(
+            ConnectionFailed, match=f"^{keeper.url} refused the connection: wrong or missing token$"
+        ):
             ask()
 
 

@@ -224,7 +224,7 @@ def test_too_many_runs(tmp_path: Path) -> None:
 
 def test_a_scenario_file_that_is_none(tmp_path: Path) -> None:
     missing = problem_of(tmp_path, 'scenario = "none.toml"')
-    assert missing == f"scenario: {tmp_path / 'none.toml'}: there is no such file"
+    assert missing == f"scenario: {tmp_path / 'none.toml'}: no such file"
     (tmp_path / "bad.toml").write_text("x = ")
     bad = problem_of(tmp_path, 'scenario = "bad.toml"')
     assert bad.startswith(f"scenario: {tmp_path / 'bad.toml'}: not valid TOML: ")

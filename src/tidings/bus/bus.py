@@ -107,6 +107,7 @@ class Bus(ApplicationHost):
         """Of calls that publish many, the events of one leave before those of the next."""
         self._status: asyncio.Future[dict[str, Any]] | None = None
         self._broker = ""
+        self._connection_lost = False
 
     @property
     def lossless(self) -> bool:
@@ -283,7 +284,7 @@ class Bus(ApplicationHost):
                 found = await asyncio.shield(self._status)
         except TimeoutError:
             self._status = None
-            raise ConnectionFailed("the broker did not answer the request for its status") from None
+            raise ConnectionFailed("the broker did not report its status in time") from None
         return {**found, **await self._order_status()}
 
     # --- What the session says
@@ -297,7 +298,7 @@ class Bus(ApplicationHost):
                 pass
             case NotificationsDropped(count=count):
                 self.dropped += count
-                log.warning("the broker left out %d notifications: this client does not keep up", count)
+                log.warning("broker dropped %d notifications: client too slow", count)
             case StatusReceived(status=status):
                 if self._status is not None and not self._status.done():
                     self._status.set_result(status)
@@ -306,15 +307,26 @@ class Bus(ApplicationHost):
     def on_connection(self, up: bool, reason: str) -> None:
         """The driver's connection came or went. It comes back by itself; what is unconfirmed then is unsure, or,
         on a guaranteed network, published again."""
-        if up and self.lossless:
-            self._on_broker(self._session.broker)
-        if not up:
-            log.info("connection lost: %s", reason)
+        if up:
+            if self._connection_lost:
+                self._connection_lost = False
+                log.info("reconnected to broker %s", self._session.broker)
+            if self.lossless:
+                self._on_broker(self._session.broker)
+        else:
+            self._report_loss(reason)
             self.on_break(reason)
             if not self.lossless:
                 self._fail_unsure(reason)
             if self.connection.closed:  # refused, or another took our name: it does not come back
                 self._fail_everything(reason)
+
+    def _report_loss(self, reason: str) -> None:
+        """Once per outage, and not when we close it."""
+        if self._open and not self._connection_lost:
+            self._connection_lost = True
+            then = "" if self.connection.closed else "; reconnecting"
+            log.info("lost the connection to broker %s: %s%s", self._session.broker, reason, then)
 
     def _fail_unsure(self, reason: str) -> None:
         """What had left when the connection broke; what waits for a number has not."""

@@ -23,7 +23,7 @@ from tidings.bus.overlay import (
 from tidings.bus.sequencing import LocalSequencing, Sequencing
 from tidings.bus.service import EventService
 from tidings.core.client.reliable_session import Marks
-from tidings.core.errors import ConnectionFailed, NotYetAvailable
+from tidings.core.errors import AddressError, NotYetAvailable
 from tidings.core.ordering.layout import EVERYTHING, single
 from tidings.core.ordering.server.machine import PublishNoOps
 from tidings.core.ordering.subscriber import Patience
@@ -139,11 +139,11 @@ def connect_as(
     return OrderedService(inner, sequencing, patience=order_patience)
 
 
-def _scheme_problem(url: object, scheme: str) -> ConnectionFailed | NotYetAvailable:
+def _scheme_problem(url: object, scheme: str) -> AddressError | NotYetAvailable:
     known = ", ".join(f"{name}://" for name in (*SCHEMES, *ADAPTERS))
     if scheme in LATER_SCHEMES:
         return NotYetAvailable(f"{url!r}: {scheme}:// is not yet available; available: {known}")
-    return ConnectionFailed(f"{url!r} is no URL of a broker: it starts with one of {known}")
+    return AddressError(f"{url!r} is not a broker's URL: it must start with one of {known}")
 
 
 class Embedded(Bus):

@@ -204,7 +204,7 @@ class ApplicationHost(EventService):
             self._application.abandon_change(changed.id)
             if isinstance(error, TimeoutError):
                 raise SubscriptionRefused(
-                    f"the network did not accept the change within {SUBSCRIBE_TIMEOUT_S:.0f} s: it was given up"
+                    f"the network did not accept the change within {SUBSCRIBE_TIMEOUT_S:.0f} s"
                 ) from None
             raise
         shown.subscription = changed
@@ -321,7 +321,7 @@ class ApplicationHost(EventService):
             case Misbehaviour(peer=peer, what=what) if peer not in self._accused:
                 if len(self._accused) < MAX_ACCUSED:
                     self._accused.add(peer)
-                    log.warning("%s: %s (said once)", peer, what)
+                    log.warning("%s: %s (reported once)", peer, what)
             case _:
                 self._on_other_fact(fact)
 

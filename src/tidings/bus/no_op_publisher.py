@@ -49,7 +49,7 @@ class NoOpPublisher:
                 told = False
             except Exception as error:  # whatever it is, they are published later
                 if not told:
-                    log.warning("no-ops are not published yet: %s", error or "no answer in time")
+                    log.warning("cannot publish no-ops yet: %s", error or "no answer in time")
                 told = True
                 for fact in reversed(facts):
                     self._outbox.failed(fact)

@@ -49,7 +49,7 @@ def _note(gap: EventsMissed, certain: bool, noted: Callable[[], None]) -> None:
 
 
 def leave_out(error: WireError) -> None:
-    log.warning("an event was left out: %s", error)
+    log.warning("dropped an event: %s", error)
 
 
 class EventsMissed(NamedTuple):
@@ -138,7 +138,7 @@ class Stream:
     def _drop(self, count: int) -> None:
         if not self.dropped:
             log.warning(
-                "subscription %s does not keep up: events beyond %d are left out (see Stream.dropped)",
+                "subscription %s: reader too slow; events beyond %d are dropped (see Stream.dropped)",
                 self.subscription.id,
                 self._limit,
             )
@@ -150,7 +150,7 @@ class Stream:
         """Called by the service: these events will never come. Not certain: they need not have been for us."""
         if not self.missed:
             log.warning(
-                "subscription %s misses events of %s: they could not be kept any longer (see Stream.gaps)",
+                "subscription %s lost events of %s: the network could not keep them (see Stream.gaps)",
                 self.subscription.id,
                 gap.source,
             )

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.shared.broker_options import Transport
 from tidings.cli.shared.exits import ExitCode
+from tidings.cli.shared.node_options import MODES, Transport
 from tidings.cli.shared.options import (
     Json,
     Quiet,
@@ -26,7 +26,7 @@ from tidings.cli.shared.output import Progress, print_json, print_table, progres
 from tidings.core.overlay.modes import BrokerMode
 
 if TYPE_CHECKING:
-    from tidings.cli.shared.bench_run import Load
+    from tidings.cli.benchmark.run import Load
     from tidings.drivers.processes.brokers import BrokerNetwork
 
 
@@ -37,21 +37,23 @@ class BenchOrder(StrEnum):
 
 BrokerUrl = Annotated[
     str | None,
-    typer.Argument(metavar="[URL]", help="A network; without, one is started.", show_default=False),
+    typer.Argument(metavar="[URL]", help="Broker to measure. Default: start a network.", show_default=False),
 ]
-Events = Annotated[int, option("--events", min=1, max=100_000_000, help="How many are published.")]
-Size = Annotated[int, option("--size", min=0, max=1_000_000, help="Bytes of payload.")]
-Subscribers = Annotated[int, option("--subscribers", min=1, max=1000, help="Each gets every event.")]
-Order = Annotated[BenchOrder, option("--order", help="Of the subscriptions.")]
-BrokerModeFlag = Annotated[
-    BrokerMode | None, option("--mode", help="Of the network that is started. Default: best-effort.")
+Events = Annotated[int, option("--events", metavar="N", min=1, max=100_000_000, help="Events to publish.")]
+Size = Annotated[int, option("--size", metavar="BYTES", min=0, max=1_000_000, help="Payload size.")]
+Subscribers = Annotated[
+    int, option("--subscribers", metavar="N", min=1, max=1000, help="Subscribers; each gets every event.")
+]
+Order = Annotated[BenchOrder, option("--order", help="Order of delivery.")]
+ModeFlag = Annotated[
+    BrokerMode | None, option("--mode", metavar="MODE", help=f"Mode of the network to start: {MODES}.")
 ]
 Brokers = Annotated[
     int | None,
-    option("--brokers", min=1, max=200, help="Started in a row, publisher at one end. Default: 1."),
+    option("--brokers", metavar="N", min=1, max=200, help="Brokers to start, in a row. Default: 1."),
 ]
 TransportFlag = Annotated[
-    Transport | None, option("--transport", help="Of the brokers that are started. Default: tcp.")
+    Transport | None, option("--transport", help="Transport of the brokers to start. Default: tcp.")
 ]
 
 
@@ -61,7 +63,7 @@ def bench(
     size: Size = 128,
     subscribers: Subscribers = 1,
     order: Order = BenchOrder.NONE,
-    mode: BrokerModeFlag = None,
+    mode: ModeFlag = None,
     brokers: Brokers = None,
     transport: TransportFlag = None,
     token_file: TokenFile = None,
@@ -69,18 +71,21 @@ def bench(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure events per second end to end, CPU per process and event, and latency."""
-    from tidings.cli.shared.bench_run import Load
+    """Measure throughput, latency and CPU time.
+
+    Measures from the publish call to the code of the subscribers.
+    """
+    from tidings.cli.benchmark.run import Load
     from tidings.cli.shared.running import run
 
     started = {"--mode": mode, "--brokers": brokers, "--transport": transport}
     if url is not None:
         for flag, value in started.items():
             if value is not None:
-                raise typer.BadParameter("the network of that URL has its own", param_hint=flag)
+                raise typer.BadParameter("not allowed with a URL", param_hint=flag)
     mode = mode or "best-effort"
     if transport == "udp" and mode != "best-effort":
-        raise typer.BadParameter(f"mode {mode} needs tcp", param_hint="--transport")
+        raise typer.BadParameter(f"--mode {mode} requires tcp", param_hint="--transport")
     load = Load(events, size, subscribers, order.value)
     with progress_bar("bench", quiet=quiet) as progress:
         if url is not None:
@@ -100,7 +105,7 @@ async def measure_own(
     brokers: int, mode: BrokerMode, transport: Transport, load: Load, progress: Progress
 ) -> dict[str, Any]:
     """With a network that lives as long as this; the publisher is at its first broker, subscribers at its last."""
-    from tidings.cli.shared.bench_network import running_row
+    from tidings.cli.benchmark.network import running_row
 
     ordered = load.order != "none"
     async with running_row(brokers, mode, transport, ordered=ordered) as network:
@@ -118,8 +123,8 @@ async def measure_at(
     network: BrokerNetwork | None,
     progress: Progress,
 ) -> dict[str, Any]:
-    from tidings.cli.shared.bench_run import LATENCY_EVENTS, measure, new_topic
-    from tidings.cli.shared.bench_words import BenchWork
+    from tidings.cli.benchmark.run import LATENCY_EVENTS, measure, new_topic
+    from tidings.cli.benchmark.words import BenchWork
 
     work = BenchWork(
         url=subscriber_url,
@@ -144,7 +149,7 @@ def title(measured: dict[str, Any]) -> str:
 
 
 def readable(measured: dict[str, Any]) -> list[tuple[str, object]]:
-    from tidings.cli.shared.bench_run import LATENCY_RATE_HZ
+    from tidings.cli.benchmark.run import LATENCY_RATE_HZ
 
     latency = measured["latency_us"]
     times = "-" if latency is None else " / ".join(f"{latency[key]:,.0f}" for key in ("p50", "p99", "max"))

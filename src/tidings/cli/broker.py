@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tidings.cli.shared.broker_options import BrokerOptions
+from tidings.cli.shared.node_options import GUARANTEED
 from tidings.cli.shared.option_table import verb
-from tidings.cli.shared.options import Json, option
+from tidings.cli.shared.options import Json, StopOnEof, option
 from tidings.cli.shared.output import print_json, print_line
 
 if TYPE_CHECKING:
-    from tidings.cli.shared.settings import BrokerSettings
+    from tidings.cli.shared.broker_settings import BrokerSettings
     from tidings.drivers.sockets.archive_read_service import ArchiveReadService
     from tidings.drivers.sockets.broker import BrokerServer
 
@@ -22,12 +23,19 @@ RecoveryJson = Annotated[
     str | None, option("--recovery-settings", hidden=True, help="All of RecoverySettings, as JSON.")
 ]
 Leave = Annotated[
-    bool, option("--leave", help="Guaranteed: leave the network for good, remove the data, and end.")
+    bool,
+    option(
+        "--leave",
+        rich_help_panel=GUARANTEED,
+        help="Leave the network for good, delete the data, and exit.",
+    ),
 ]
 Config = Annotated[
-    Path | None, option("--config", metavar="FILE", help="The same as TOML; flags go before it.")
+    Path | None,
+    option(
+        "--config", metavar="FILE", help="Read options from this TOML file, or stdin (-); flags override it."
+    ),
 ]
-StopOnEof = Annotated[bool, option("--stop-on-eof", hidden=True, help="End when stdin closes.")]
 
 
 def run_broker(
@@ -38,9 +46,12 @@ def run_broker(
     json: Json = False,
     stop_on_eof: StopOnEof = False,
 ) -> None:
-    """Run one broker until SIGINT or SIGTERM; prints one line once it listens."""
+    """Run a broker.
+
+    It prints a line once it listens, and runs until Ctrl-C or SIGTERM.
+    """
+    from tidings.cli.shared.broker_settings import broker_settings
     from tidings.cli.shared.running import Stopped, run
-    from tidings.cli.shared.settings import broker_settings
 
     settings = broker_settings(options, config, recovery_settings)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
@@ -63,7 +74,7 @@ async def leave_network(settings: BrokerSettings, *, as_json: bool) -> None:
     from tidings.drivers.sockets.guaranteed import store_path
 
     if settings.guaranteed is None or settings.guaranteed.data is None:
-        raise typer.BadParameter("it is for --mode guaranteed", param_hint="--leave")
+        raise typer.BadParameter("requires --mode guaranteed", param_hint="--leave")
     server = make_server(settings)
     await server.start()
     try:
@@ -123,7 +134,7 @@ def make_server(settings: BrokerSettings, read_service: ArchiveReadService | Non
 
 
 def announce(server: BrokerServer, settings: BrokerSettings, *, as_json: bool) -> None:
-    """The line that others wait for."""
+    """The line that scripts wait for."""
     from tidings.drivers.address import url
 
     where = url(server.address, settings.transport, tls=settings.tls is not None)

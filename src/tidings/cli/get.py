@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidings.cli.shared.archive_source import ArchiveOrUrl, EndOffset, Offset, TopicPatterns, archive_source
+from tidings.cli.shared.event_printer import PayloadForm, Printer
 from tidings.cli.shared.options import ConnectTimeout, Json, TlsAuthority, TokenFile, option
 from tidings.cli.shared.output import discard_output, print_json, print_table
-from tidings.cli.sub import PayloadFlag, PayloadForm, Printer, Where
+from tidings.cli.shared.subscription_options import Count, PayloadFlag, Where
 
 if TYPE_CHECKING:
     from tidings.recording.replay import Source
 
 POLL_S = 0.2
 
-Count = Annotated[int | None, option("--count", "-n", min=1, help="End after so many events.")]
-Follow = Annotated[bool, option("--follow", "-f", help="Go on with what is recorded from now on.")]
-Info = Annotated[bool, option("--info", help="Print what the archive has, and no events.")]
+Follow = Annotated[bool, option("--follow", "-f", help="Wait for new events and print them, too.")]
+Info = Annotated[bool, option("--info", help="Describe the archive instead of printing events.")]
 
 
 def get(
     archive: ArchiveOrUrl,
     offset: Offset = "earliest",
-    end: EndOffset = None,
+    end: EndOffset = "latest",
     count: Count = None,
     follow: Follow = False,
     info: Info = False,
@@ -37,7 +37,10 @@ def get(
     connect_timeout: ConnectTimeout = 10.0,
     json: Json = False,
 ) -> None:
-    """Print the events of an archive, each with its offset; by directory, or over the network."""
+    """Print the events of an archive.
+
+    Each event is printed on a line, after its offset.
+    """
     source = archive_source(archive, offset, end, topic, where, token_file, tls_ca, connect_timeout)
     if info:
         print_info(archive, source, as_json=json)
@@ -46,7 +49,7 @@ def get(
 
     printer = Printer(payload, as_json=json)
     try:
-        print_range(source, printer, count, follow=follow and end is None)
+        print_range(source, printer, count, follow=follow and source.stop is None)
     except KeyboardInterrupt:
         printer.flush()  # somebody has seen enough
     except BrokenPipeError:
@@ -60,7 +63,7 @@ def print_range(source: Source, printer: Printer, count: int | None, *, follow: 
     with source.open() as reader:
         start, stop = source.range(reader)
         if stop < start:
-            raise typer.BadParameter(f"{stop} is before the first offset, {start}", param_hint="--end")
+            raise typer.BadParameter(f"offset {stop} is before the first one, {start}", param_hint="--end")
         while True:
             for offset, event in source.events(reader, start, stop):
                 printer.add(event, offset)
@@ -93,4 +96,4 @@ def print_info(name: str, source: Source, *, as_json: bool) -> None:
     print_table(name, ("what", "value"), list(told.items())[1:])
     if gaps:
         rows = [(gap.offset, "?" if gap.missing is None else gap.missing, gap.reason) for gap in gaps]
-        print_table("something may be missing", ("before offset", "events", "why"), rows)
+        print_table("gaps: events may be missing", ("before offset", "events", "why"), rows)

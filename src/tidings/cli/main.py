@@ -10,11 +10,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
+from tidings.cli.__main__ import exit_quietly_on_sigint
 from tidings.cli.audit import audit
 from tidings.cli.bench import bench
 from tidings.cli.broker import broker
@@ -26,10 +26,11 @@ from tidings.cli.record import record
 from tidings.cli.replay import replay
 from tidings.cli.reproduce import reproduce
 from tidings.cli.sequencer import sequencer
+from tidings.cli.shared.command_class import Verb, Verbs, usage_message
 from tidings.cli.shared.descriptors import open_closed_descriptors
-from tidings.cli.shared.exits import ExitCode, exit_code_of, message_of, one_line, report
+from tidings.cli.shared.exits import ExitCode, exit_code_of, message_of, report
 from tidings.cli.shared.output import discard_output
-from tidings.cli.shared.running import Stopped, Terminated, end_children, raise_on_sigterm
+from tidings.cli.shared.running import Stopped, end_children, raise_on_signals
 from tidings.cli.sim import sim
 from tidings.cli.status import status
 from tidings.cli.sub import sub
@@ -38,25 +39,10 @@ from tidings.cli.top import top
 from tidings.cli.up import up
 
 EPILOG = (
-    "Exit codes: 0 done, 1 a check failed, 2 bad usage or input, 3 nothing or too little came in time, "
-    "4 a broker cannot be reached or refuses, 130 interrupted. Every flag can be given as "
-    "TIDINGS_<COMMAND>_<FLAG> in the environment."
+    "Exit codes: 0 success, 1 a check failed, 2 bad usage or input, 3 too few events arrived in time, "
+    "4 a broker cannot be reached or refuses, 130 interrupted. The variable TIDINGS_<COMMAND>_<FLAG> "
+    "sets a flag, such as TIDINGS_SIM_SEED."
 )
-
-
-class Verbs(TyperGroup):
-    """A reader that closes the pipe early (`| head`) has had enough: that is no error to tell."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            discard_output()
-            raise typer.Exit(ExitCode.BROKEN_PIPE) from None
-        except KeyboardInterrupt:
-            raise Stopped(signal.SIGINT) from None
-        except Terminated:
-            raise Stopped(signal.SIGTERM) from None
 
 
 app = typer.Typer(
@@ -71,7 +57,7 @@ app = typer.Typer(
 NETWORK = (broker, sequencer, up, pub, sub, record, get, replay, status, top)
 STUDY = (sim, sweep, audit, plan, reproduce, bench, demo)
 for verb in (*NETWORK, *STUDY):
-    app.command()(verb)
+    app.command(cls=Verb)(verb)
 
 
 def show_version(wanted: bool) -> None:
@@ -110,7 +96,8 @@ def run(arguments: Sequence[str]) -> int:
             report(usage_message(error), as_json=as_json)
         return error.exit_code
     except Stopped as stopped:
-        report(str(stopped), as_json=as_json)
+        if not stopped.by_user or stopped.to_continue:  # whoever pressed Ctrl-C knows
+            report(str(stopped), as_json=as_json)
         return ExitCode.SIGNAL_BASE + stopped.number
     except BrokenPipeError:
         discard_output()
@@ -122,6 +109,8 @@ def run(arguments: Sequence[str]) -> int:
         discard_output()
         return ExitCode.BROKEN_PIPE
     except Exception as error:
+        if was_interrupted(error):
+            return ExitCode.SIGNAL_BASE + signal.SIGINT
         code = exit_code_of(error)
         if code is ExitCode.BUG:
             traceback.print_exc()
@@ -129,18 +118,19 @@ def run(arguments: Sequence[str]) -> int:
         return code
 
 
-def usage_message(error: typer.TyperException) -> str:
-    """Typer's message on one line, with where to read on."""
-    context = getattr(error, "ctx", None)
-    hint = f" (see '{context.command_path} --help')" if context is not None else ""
-    return one_line(error.format_message()) + hint
+def was_interrupted(error: BaseException | None) -> bool:
+    """Ctrl-C inside an import can come out as another error, with the interrupt as its cause."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def main() -> None:
-    """The entry of the console script."""
+    """One command line, from the first signal to the last: a process ends with its exit code."""
     open_closed_descriptors()
-    raise_on_sigterm()
+    raise_on_signals()
     code = run(sys.argv[1:])
+    exit_quietly_on_sigint()  # the interpreter shuts down, which may take a moment
     if code in (ExitCode.SIGNAL_BASE + signal.SIGINT, ExitCode.SIGNAL_BASE + signal.SIGTERM):
         end_children()
     sys.exit(code)

@@ -30,34 +30,37 @@ Subscriptions = Annotated[
     str,
     typer.Argument(
         metavar="SUBSCRIPTIONS",
-        help="A table (client, topic[, site]): .parquet, .csv, .jsonl; or a trace; or a broker's URL.",
+        help="Table of client, topic[, site] (.parquet, .csv, .jsonl; - is CSV on stdin), trace, or broker URL.",
         show_default=False,
     ),
 ]
 SitesPath = Annotated[
     Path | None,
-    option("--sites", metavar="FILE", help="The sites, and where their sequencers listen (TOML)."),
+    option("--sites", metavar="FILE", help="Sites, and where their sequencers listen (TOML)."),
 ]
 Threshold = Annotated[
     int | None,
     option(
-        "--threshold", min=1, max=2, help="Clients that put two topics into a group. Default: 2, total order."
+        "--threshold",
+        metavar="N",
+        min=1,
+        max=2,
+        help="Common clients that put two topics into a group: 1 causal, 2 total order. Default: 2.",
     ),
 ]
-Causal = Annotated[bool, option("--causal", help="For causal order, which is total, too: --threshold 1.")]
+Causal = Annotated[bool, option("--causal", help="Plan for causal order (--threshold 1).")]
 Weights = Annotated[
     Path | None,
-    option("--weights", metavar="FILE", help="A table (topic, weight): how much is published on each."),
+    option("--weights", metavar="FILE", help="Table of topic, weight: how much is published on each."),
 ]
-Rest = Annotated[
-    bool, option("--rest", help="Give all other topics an order, too: an entry /** at the end of the layout.")
-]
+Rest = Annotated[bool, option("--rest", help="Order all other topics, too, with a last entry /**.")]
 Out = Annotated[
     Path | None,
-    option("--out", "-o", metavar="DIR", help="Write the layout, the groups and the sizes there."),
+    option("--out", "-o", metavar="DIR", help="Directory for the layout, the groups and the sizes."),
 ]
 Master = Annotated[
-    str | None, option("--master", metavar="URL", help="Count on Spark, there. Default: in this process.")
+    str | None,
+    option("--master", metavar="URL", help="Spark master that counts. Default: none, in this process."),
 ]
 
 
@@ -76,12 +79,15 @@ def plan(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Plan an order: sequencing groups, timestamp sizes, topic precedence, and who numbers what where."""
+    """Plan total or causal order for a set of subscriptions.
+
+    Shows sequencing groups, timestamp sizes, the precedence of topics, and which site should number what.
+    """
     from tidings.spark.plan.planning import PlanRequest, make_plan
     from tidings.spark.plan.tables import read_weights
 
     if causal and threshold == 2:
-        raise typer.BadParameter("causal order has threshold 1", param_hint="--threshold")
+        raise typer.BadParameter("must be 1 with --causal", param_hint="--threshold")
     listed = None if sites is None else read_sites(sites)
     published = None if weights is None else read_weights(weights)
     with progress_bar("plan", quiet=quiet) as progress:

@@ -1,4 +1,4 @@
-"""`tidings pub`: publishes events, and says which are confirmed."""
+"""`tidings pub`: publishes events, and prints which are confirmed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tidings.cli.shared.options import (
     Url,
     make_bus,
     option,
+    read_file,
 )
 from tidings.cli.shared.output import json_line, print_line
 
@@ -29,24 +30,37 @@ STDIN = "-"
 MAX_BATCH = 512
 """Events under way at once."""
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Such as /news/bbc.", show_default=False)]
+Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="Where to publish, such as /news/bbc.", show_default=False)
+]
 Payload = Annotated[
     str | None,
     typer.Argument(
-        metavar="[PAYLOAD]", help="Text; '-': every line of stdin is one event.", show_default=False
+        metavar="[PAYLOAD]", help="Text; - publishes each line of stdin as an event.", show_default=False
     ),
 ]
-File = Annotated[Path | None, option("--file", help="The payload is this file's content.")]
+File = Annotated[
+    Path | None, option("--file", metavar="FILE", help="Publish this file's content; - is stdin.")
+]
 Attributes = Annotated[
     list[str] | None,
-    option("--attribute", "-a", metavar="NAME=VALUE", help="size=12, price=1.5, urgent=true, name='\"12\"'."),
+    option(
+        "--attribute",
+        "-a",
+        metavar="NAME=VALUE",
+        help="Attribute, such as size=12, urgent=true or 'code=\"12\"'. Repeatable.",
+    ),
 ]
 Count = Annotated[
-    int | None, option("--count", "-n", min=1, help="Publish so many times; of stdin: so many lines at most.")
+    int | None,
+    option("--count", "-n", metavar="N", min=1, help="Publish N times; with stdin, at most N lines."),
 ]
-Rate = Annotated[float | None, option("--rate", min=0.001, max=1e6, help="Events per second at most.")]
-
-Timeout = Annotated[float, option("--timeout", min=0.1, help="Seconds to wait for a confirmation at most.")]
+Rate = Annotated[
+    float | None, option("--rate", metavar="HZ", min=0.001, max=1e6, help="At most HZ events per second.")
+]
+Timeout = Annotated[
+    float, option("--timeout", metavar="SECONDS", min=0.1, help="How long to wait for each confirmation.")
+]
 
 
 def pub(
@@ -64,23 +78,26 @@ def pub(
     connect_timeout: ConnectTimeout = 5.0,
     json: Json = False,
 ) -> None:
-    """Publish events; prints the id of each once it is confirmed."""
+    """Publish events.
+
+    Prints the id of each event once it is confirmed.
+    """
     from tidings.cli.shared.running import run
     from tidings.cli.shared.values import parse_attributes
     from tidings.core.events.event import check_attributes
     from tidings.core.events.topics import check_topic
 
     if payload is not None and file is not None:
-        raise typer.BadParameter("give a payload or a file, not both", param_hint="--file")
+        raise typer.BadParameter("not allowed with a payload", param_hint="--file")
+    bus = make_bus(url, name=name, token_file=token_file, tls_authority=tls_ca, timeout_s=connect_timeout)
     attributes = parse_attributes(attribute or ())
     check_topic(topic)
     check_attributes(attributes)
     if payload == STDIN:
         payloads = stdin_payloads(count)
     else:
-        content = file.read_bytes() if file is not None else (payload or "").encode(errors="surrogateescape")
-        payloads = repeated(content, count or 1)
-    bus = make_bus(url, name=name, token_file=token_file, tls_authority=tls_ca, timeout_s=connect_timeout)
+        text = (payload or "").encode(errors="surrogateescape")
+        payloads = repeated(text if file is None else read_file(file, "--file"), count or 1)
     run(publish_all(bus, topic, attributes, paced(payloads, rate), timeout, as_json=json))
 
 
@@ -99,7 +116,7 @@ async def publish_all(
         try:
             return str(await asyncio.wait_for(bus.publish(topic, attributes, payload), timeout_s))
         except TimeoutError:
-            raise TimeoutError(f"the broker did not confirm within {timeout_s:g} s") from None
+            raise TimeoutError(f"not confirmed within {timeout_s:g} s") from None
 
     async with bus:
         async for batch in batches:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -13,52 +14,67 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidings.cli.shared.exits import ExitCode
-from tidings.cli.shared.options import ConnectTimeout, Json, TlsAuthority, TokenFile, Url, option, read_token
+from tidings.cli.shared.options import (
+    ConnectTimeout,
+    Json,
+    TlsAuthority,
+    TokenFile,
+    Url,
+    check_name,
+    check_tls_ca,
+    check_url,
+    option,
+    read_token,
+)
 from tidings.cli.shared.output import print_json, print_line
-from tidings.cli.sub import OrderFlag, OrderName, Where
+from tidings.cli.shared.retention import archive_settings
+from tidings.cli.shared.subscription_options import (
+    Count,
+    OrderFlag,
+    OrderName,
+    Timeout,
+    Where,
+    check_patterns,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tidings.recording.recorder import Recorder
-    from tidings.storage.archive import ArchiveSettings
-
-UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 Topics = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[TOPIC...]", help="/a/b, /a/* or /a/**; none: every topic.", show_default=False),
+    typer.Argument(
+        metavar="[TOPIC...]", help="/a/b, /a/* or /a/**. Default: all topics.", show_default=False
+    ),
 ]
 ArchiveDirectory = Annotated[
-    Path | None, option("--archive", "-a", metavar="DIR", help="The archive; made if it is not there.")
+    Path | None, option("--archive", metavar="DIR", help="Archive directory; created if missing.")
 ]
+OldArchiveFlag = Annotated[Path | None, option("-a", hidden=True, help="As --archive.")]
 TraceDirectory = Annotated[
-    Path | None, option("--trace", metavar="DIR", help="At the end, write what was recorded as trace tables.")
+    Path | None, option("--trace", metavar="DIR", help="On exit, write what was recorded as trace tables.")
 ]
 Name = Annotated[
     str | None,
-    option("--name", help="The recorder's name in the network, for ever; made from the archive without."),
+    option("--name", metavar="NAME", help="Recorder name, the same on each start. Default: the archive's."),
 ]
 Listen = Annotated[
-    str | None, option("--listen", metavar="HOST:PORT", help="Let others read the archive there.")
-]
-Count = Annotated[int | None, option("--count", "-n", min=1, help="End after so many events.")]
-Timeout = Annotated[
-    float | None,
-    option("--timeout", min=0.0, help="End after so many seconds; exit code 3 if too little came."),
+    str | None, option("--listen", metavar="HOST:PORT", help="Serve the archive to readers at this address.")
 ]
 RetainSize = Annotated[
-    str | None, option("--retain-size", metavar="SIZE", help="Keep at most so much, such as 500M or 20G.")
+    str | None, option("--retain-size", metavar="SIZE", help="Keep at most this much, such as 500M or 20G.")
 ]
 RetainAge = Annotated[
-    str | None, option("--retain-age", metavar="TIME", help="Keep it for so long, such as 12h or 30d.")
+    str | None, option("--retain-age", metavar="TIME", help="Keep events for this long, such as 12h or 30d.")
 ]
 SegmentRows = Annotated[
-    int | None, option("--segment-rows", min=1, max=10_000_000, help="Seal a file after so many events.")
+    int | None,
+    option("--segment-rows", metavar="N", min=1, max=10_000_000, help="Start a new file every N events."),
 ]
 SequencerAddress = Annotated[
-    str | None, option("--sequencer", metavar="HOST:PORT", help="Over an adapter, who gives the order.")
+    str | None,
+    option("--sequencer", metavar="HOST:PORT", help="Sequencer that orders events from an adapter."),
 ]
 
 
@@ -66,6 +82,7 @@ def record(
     url: Url,
     topics: Topics = None,
     archive: ArchiveDirectory = None,
+    old_archive: OldArchiveFlag = None,
     trace: TraceDirectory = None,
     where: Where = None,
     order: OrderFlag = OrderName.NONE,
@@ -82,16 +99,23 @@ def record(
     connect_timeout: ConnectTimeout = 5.0,
     json: Json = False,
 ) -> None:
-    """Record events into an archive until Ctrl-C, --count or --timeout; start it again, and it goes on.
+    """Record events into an archive.
 
-    On a guaranteed network nothing is missing in between, and nothing is there twice.
+    Runs until Ctrl-C, --count or --timeout; run it again to continue. On a guaranteed network no event is lost in
+    between, and none is recorded twice.
     """
     from tidings.cli.shared.running import Stopped, run
     from tidings.recording.recorder import Recorder
 
+    archive = archive or old_archive
     if archive is None and trace is None:
-        raise typer.BadParameter("give a directory for the archive, or for a trace", param_hint="--archive")
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+        raise typer.BadParameter("give a directory here or with --trace", param_hint="--archive")
+    check_url(url)
+    check_tls_ca(tls_ca, url)
+    check_patterns(topics or (), "TOPIC")
+    if name is not None:
+        check_name(name)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     token = read_token(token_file)
     with TemporaryDirectory(prefix="tidings-record-") as scratch:
         recorder = Recorder(
@@ -107,12 +131,15 @@ def record(
             sequencer=sequencer,
             settings=archive_settings(retain_size, retain_age, segment_rows),
         )
+        recording = Recording(recorder, as_json=json)
         began_ns = time.time_ns()
         stopped = False
         try:
-            run(record_events(recorder, listen, count, timeout, token, as_json=json))
+            run(recording.run(listen, count, timeout, token))
         except Stopped:
-            stopped = True  # somebody has seen enough
+            if not recording.began:
+                raise
+            stopped = True  # the user has seen enough
         if trace is not None:
             from tidings.recording.trace import write_trace
 
@@ -123,6 +150,7 @@ def record(
                 recorder.subscription,
                 recorder.first_offset,
                 began_ns,
+                "guaranteed" if recorder.guaranteed else None,
             )
         told = {"recorded": recorder.recorded, "archive": None if archive is None else str(archive)}
         if json:
@@ -134,24 +162,34 @@ def record(
         raise typer.Exit(ExitCode.TIMEOUT)
 
 
-async def record_events(
-    recorder: Recorder,
-    listen: str | None,
-    count: int | None,
-    timeout_s: float | None,
-    token: str,
-    *,
-    as_json: bool,
-) -> None:
-    """Until the time is over or there are enough of them."""
-    enough = asyncio.Event()
-    recorder.on_recorded = lambda: enough.set() if count is not None and recorder.recorded >= count else None
-    async with AsyncExitStack() as stack:
-        await recorder.start()
-        stack.push_async_callback(recorder.stop)
-        where = None if listen is None else await stack.enter_async_context(served(recorder, listen, token))
-        announce(recorder, where, as_json=as_json)
-        running = asyncio.ensure_future(recorder.run())
+class Recording:
+    def __init__(self, recorder: Recorder, *, as_json: bool) -> None:
+        self.began = False
+        self._recorder = recorder
+        self._as_json = as_json
+
+    async def run(self, listen: str | None, count: int | None, timeout_s: float | None, token: str) -> None:
+        """Until the time is over or there are enough events. If it cannot begin, it leaves no directory behind."""
+        recorder = self._recorder
+        enough = asyncio.Event()
+        recorder.on_recorded = lambda: (
+            enough.set() if count is not None and recorder.recorded >= count else None
+        )
+        async with AsyncExitStack() as stack:
+            undo = stack.enter_context(ExitStack())
+            undo.callback(remove, missing_directories(recorder.directory))
+            await recorder.start()
+            stack.push_async_callback(recorder.stop)
+            where = None
+            if listen is not None:
+                where = await stack.enter_async_context(served(recorder, listen, token))
+            announce(recorder, where, as_json=self._as_json)
+            self.began = True
+            undo.pop_all()
+            await self._record(enough, timeout_s)
+
+    async def _record(self, enough: asyncio.Event, timeout_s: float | None) -> None:
+        running = asyncio.ensure_future(self._recorder.run())
         waiting = asyncio.ensure_future(enough.wait())
         try:
             await asyncio.wait({running, waiting}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -161,6 +199,20 @@ async def record_events(
             running.cancel()
             waiting.cancel()
             await asyncio.gather(running, waiting, return_exceptions=True)
+
+
+def missing_directories(directory: Path) -> list[Path]:
+    """The directory and those above it that do not exist yet."""
+    return [path for path in (directory, *directory.parents) if not path.exists()]
+
+
+def remove(directories: list[Path]) -> None:
+    """The first with its content; those above it only if they are empty."""
+    for directory in directories[:1]:
+        shutil.rmtree(directory, ignore_errors=True)
+    for directory in directories[1:]:
+        with suppress(OSError):
+            directory.rmdir()
 
 
 @asynccontextmanager
@@ -184,37 +236,10 @@ async def served(recorder: Recorder, listen: str, token: str) -> AsyncIterator[s
 
 
 def announce(recorder: Recorder, where: str | None, *, as_json: bool) -> None:
-    """The line that others wait for: from now on everything is recorded."""
+    """The line that scripts wait for: from now on everything is recorded."""
     if as_json:
         fields = {"event": "recording", "archive": str(recorder.directory), "id": recorder.archive_id}
         print_json({**fields, "recorder": recorder.name, "offset": recorder.first_offset, "url": where})
     else:
-        reading = "" if where is None else f", to be read at {where}"
+        reading = "" if where is None else f", readable at {where}"
         print_line(f"recording into {recorder.directory} from offset {recorder.first_offset}{reading}")
-
-
-def archive_settings(size: str | None, age: str | None, segment_rows: int | None = None) -> ArchiveSettings:
-    from dataclasses import replace
-
-    from tidings.storage.archive import ArchiveSettings
-
-    settings = ArchiveSettings(
-        retain_bytes=None
-        if size is None
-        else int(parse_quantity(size, UNITS, "--retain-size", "500M or 20G")),
-        retain_s=None if age is None else parse_quantity(age, SECONDS, "--retain-age", "12h or 30d"),
-    )
-    return settings if segment_rows is None else replace(settings, segment_rows=segment_rows)
-
-
-def parse_quantity(text: str, units: dict[str, int] | dict[str, float], flag: str, example: str) -> float:
-    """A number with a unit behind it."""
-    unit = text[-1:].lower() if text[-1:].isalpha() else ""
-    number = text[: len(text) - len(unit)]
-    try:
-        value = float(number) * units[unit]
-    except (ValueError, KeyError):
-        value = 0.0
-    if not 0 < value < float(1 << 62):
-        raise typer.BadParameter(f"{text!r} is nothing like {example}", param_hint=flag)
-    return value

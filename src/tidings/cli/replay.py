@@ -14,26 +14,31 @@ from tidings.cli.shared.options import (
     Quiet,
     TlsAuthority,
     TokenFile,
+    check_name,
+    check_tls_ca,
+    check_url,
     option,
     read_token,
 )
 from tidings.cli.shared.output import print_json, print_line, progress_bar
-from tidings.cli.sub import Where
+from tidings.cli.shared.subscription_options import Where
 
-Target = Annotated[
-    str, typer.Argument(metavar="URL", help="The network that they are published to.", show_default=False)
+Target = Annotated[str, typer.Argument(metavar="URL", help="Broker to publish to.", show_default=False)]
+Rate = Annotated[
+    float | None, option("--rate", metavar="HZ", min=0.001, max=1e7, help="At most HZ events per second.")
 ]
-Rate = Annotated[float | None, option("--rate", min=0.001, max=1e7, help="Events per second at most.")]
 Speed = Annotated[
     float | None,
-    option("--speed", min=1e-6, max=1e6, help="At the times of the original, so many times as fast."),
+    option(
+        "--speed", metavar="FACTOR", min=1e-6, max=1e6, help="Keep the original timing, FACTOR times as fast."
+    ),
 ]
 Once = Annotated[
     str | None,
     option(
         "--once",
         metavar="NAME",
-        help="Guaranteed networks: however often a replay of that name is started, each event is taken once.",
+        help="Publish each event once, however often this replay runs (guaranteed networks).",
     ),
 ]
 
@@ -42,7 +47,7 @@ def replay(
     archive: ArchiveOrUrl,
     url: Target,
     offset: Offset = "earliest",
-    end: EndOffset = None,
+    end: EndOffset = "latest",
     topic: TopicPatterns = None,
     where: Where = None,
     rate: Rate = None,
@@ -55,15 +60,23 @@ def replay(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Publish the events of an archive again, in its order: as fast as they are confirmed, or at a pace."""
+    """Publish the events of an archive again.
+
+    Events keep their order. They are published as fast as they are confirmed, unless --rate or --speed is given.
+    """
     from tidings.cli.shared.running import Stopped, run
     from tidings.core.errors import TidingsError
     from tidings.recording.replay import Replay
 
     if rate is not None and speed is not None:
-        raise typer.BadParameter("give a rate or a speed, not both", param_hint="--speed")
+        raise typer.BadParameter("not allowed with --rate", param_hint="--speed")
     if once is not None and name is not None:
-        raise typer.BadParameter("--once names the publisher", param_hint="--name")
+        raise typer.BadParameter("not allowed with --once, which names the publisher", param_hint="--name")
+    check_url(url)
+    check_tls_ca(tls_ca, url)
+    for given, flag in ((name, "--name"), (once, "--once")):
+        if given is not None:
+            check_name(given, flag)
     source = archive_source(archive, offset, end, topic, where, token_file, tls_ca, connect_timeout)
     with progress_bar("replay", quiet=quiet) as progress:
         work = Replay(
@@ -81,12 +94,15 @@ def replay(
         try:
             run(work.run())
         except (Stopped, TidingsError) as error:
-            if once is not None and work.begun:  # another offset would make it another replay
-                error.args = (f"{error}; to go on, start it again as it was",)
-            elif work.begun:
-                error.args = (f"{error}; to go on: --offset {work.next_offset}",)
+            if not work.begun:
+                raise
+            # With --once another offset would make it another replay.
+            how = f"add --offset {work.next_offset}" if once is None else "run the same command again"
+            if isinstance(error, Stopped):
+                raise Stopped(error.number, how) from None
+            error.args = (f"{error}; to continue, {how}",)
             raise
     if json:
         print_json({"published": work.published, "next_offset": work.next_offset})
     else:
-        print_line(f"published {work.published:,} events; the next offset is {work.next_offset}")
+        print_line(f"published {work.published:,} events; next offset: {work.next_offset}")

@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 
 Names = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME]...", help="Which papers; --list tells.", show_default=False),
+    typer.Argument(metavar="[NAME...]", help="Studies to run; see --list.", show_default=False),
 ]
-Everything = Annotated[bool, option("--all", help="All of them.")]
-Quick = Annotated[bool, option("--quick", help="Smaller and fewer runs: minutes, not hours.")]
-Out = Annotated[Path, option("--out", "-o", metavar="DIR", help="Where results and figures go.")]
-Master = Annotated[
-    str | None, option("--master", metavar="URL", help="Where Spark runs; all cores of this machine without.")
-]
-List = Annotated[bool, option("--list", help="Tell which there are, and run nothing.")]
+Everything = Annotated[bool, option("--all", help="Run all studies.")]
+Quick = Annotated[bool, option("--quick", help="Fewer and smaller runs: minutes instead of hours.")]
+Out = Annotated[Path, option("--out", "-o", metavar="DIR", help="Directory for results and figures.")]
+Master = Annotated[str | None, option("--master", metavar="URL", help="Spark master. Default: this machine.")]
+List = Annotated[bool, option("--list", help="List the studies, and run none.")]
 
 
 def reproduce(
@@ -38,7 +36,10 @@ def reproduce(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the papers' experiments again; figures and verdicts go to DIR/NAME. A second call goes on from the first."""
+    """Reproduce the papers' experiments, on Spark.
+
+    Writes figures and verdicts to DIR/NAME. Run it again to continue.
+    """
     from tidings.studies.plots import check_plots
     from tidings.studies.report import write_report
     from tidings.studies.runner import run_studies
@@ -60,7 +61,7 @@ def chosen(names: list[str], everything: bool) -> list[Study]:
     from tidings.studies.study import STUDIES, load_study
 
     if everything == bool(names):
-        wrong = "names or --all, not both" if names else f"which? {', '.join(STUDIES)}, or --all"
+        wrong = "not allowed with --all" if names else f"expected {', '.join(STUDIES)}, or --all"
         raise typer.BadParameter(wrong, param_hint="NAME")
     return [load_study(name) for name in dict.fromkeys(names or STUDIES)]
 
@@ -95,6 +96,6 @@ def show(reports: list[StudyReport], quick: bool, *, as_json: bool) -> None:
         said = f"see {done.directory / 'README.md'}"
         if outcome.failures:
             said = f"{len(outcome.failures)} failed: see {done.directory / FAILURES}"
-        print_line(f"{name}: {outcome.points} runs, {outcome.kept} of them kept from before, {said}")
+        print_line(f"{name}: {outcome.points} runs, {outcome.kept} of them from earlier, {said}")
     if as_json:
         print_json([fields_of(done, quick) for done in reports])

@@ -8,11 +8,10 @@ import os
 from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
-from tidings.cli.broker import StopOnEof
-from tidings.cli.shared.broker_options import SequencerOptions
 from tidings.cli.shared.option_table import verb
-from tidings.cli.shared.options import Json, option
+from tidings.cli.shared.options import Json, StopOnEof, option
 from tidings.cli.shared.output import print_json, print_line
+from tidings.cli.shared.sequencer_options import SequencerOptions
 
 if TYPE_CHECKING:
     from tidings.bus.service import EventService
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 NotNew = Annotated[
     bool,
-    option("--not-new", help="It ran before: a server without its state and without a standby is lost."),
+    option("--not-new", help="It ran before: without its state and a standby, it must not start over."),
 ]
 
 
@@ -34,7 +33,10 @@ def run_sequencer(
     stop_on_eof: StopOnEof = False,
     not_new: NotNew = False,
 ) -> None:
-    """Run one sequencer until SIGINT or SIGTERM; prints one line once it listens."""
+    """Run a sequencer, for total and causal order.
+
+    It prints a line once it listens, and runs until Ctrl-C or SIGTERM.
+    """
     from tidings.cli.shared.running import Stopped, run
     from tidings.cli.shared.sequencer_settings import sequencer_settings
 
@@ -87,11 +89,13 @@ async def serve(settings: SequencerSettings, *, as_json: bool, stop_on_eof: bool
 @cache
 def tell_no_service() -> None:
     """Once; what is to be published stays where it is."""
-    log.warning("a publisher died, and subscribers may wait for its events: --service is missing")
+    log.warning(
+        "a publisher died; subscribers may wait for its events until you restart this sequencer with --service"
+    )
 
 
 def announce(host: SequencerHost, *, tls: bool, as_json: bool) -> None:
-    """The line that others wait for."""
+    """The line that scripts wait for."""
     from tidings.drivers.address import url
 
     where = url(host.address, tls=tls)

@@ -1,4 +1,4 @@
-"""`tidings status`: what a broker says about itself."""
+"""`tidings status`: the state of a broker or a sequencer, as it reports it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def status(
     connect_timeout: ConnectTimeout = 5.0,
     json: Json = False,
 ) -> None:
-    """Show a broker's neighbours, sessions and counters, or a sequencer's roles and who waits for what."""
+    """Show the state of a broker or a sequencer."""
     from tidings.cli.shared.running import run
 
     bus = make_bus(url, name=name, token_file=token_file, tls_authority=tls_ca, timeout_s=connect_timeout)

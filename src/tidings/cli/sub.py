@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidings.cli.shared.event_printer import PayloadForm, Printer
 from tidings.cli.shared.exits import ExitCode
+from tidings.cli.shared.notices import log_as_notices
 from tidings.cli.shared.options import (
     ClientName,
     ConnectTimeout,
@@ -18,41 +19,29 @@ from tidings.cli.shared.options import (
     TokenFile,
     Url,
     make_bus,
-    option,
 )
-from tidings.cli.shared.output import discard_output, json_line, printable
+from tidings.cli.shared.output import discard_output
+from tidings.cli.shared.subscription_options import (
+    Count,
+    OrderFlag,
+    OrderName,
+    PayloadFlag,
+    Timeout,
+    Where,
+    check_patterns,
+)
 
 if TYPE_CHECKING:
     from tidings.bus.host import ApplicationHost
     from tidings.bus.stream import Stream
-    from tidings.core.events.event import Event
-
-
-class PayloadForm(StrEnum):
-    TEXT = "text"
-    HEX = "hex"
-    NONE = "none"
-
-
-class OrderName(StrEnum):
-    NONE = "none"
-    FIFO = "fifo"
-    CAUSAL = "causal"
-    TOTAL = "total"
 
 
 Topics = Annotated[
     list[str],
-    typer.Argument(metavar="TOPIC...", help="/a/b, /a/* or /a/** (the subtree).", show_default=False),
+    typer.Argument(
+        metavar="TOPIC...", help="/a/b, /a/* (one level) or /a/** (the subtree).", show_default=False
+    ),
 ]
-Where = Annotated[str | None, option("--where", metavar="SQL", help="Only events for which this is true.")]
-OrderFlag = Annotated[OrderName, option("--order", help="The order in which events are shown.")]
-Count = Annotated[int | None, option("--count", "-n", min=1, help="End after so many events.")]
-Timeout = Annotated[
-    float | None,
-    option("--timeout", min=0.0, help="End after so many seconds; exit code 3 if too little came."),
-]
-PayloadFlag = Annotated[PayloadForm, option("--payload", help="How payloads are shown.")]
 
 
 def sub(
@@ -69,16 +58,21 @@ def sub(
     connect_timeout: ConnectTimeout = 5.0,
     json: Json = False,
 ) -> None:
-    """Subscribe, and print every event on a line; until Ctrl-C, --count or --timeout."""
+    """Subscribe to topics, and print their events.
+
+    Runs until Ctrl-C, --count or --timeout.
+    """
     from tidings.cli.shared.running import Stopped, run
 
     bus = make_bus(url, name=name, token_file=token_file, tls_authority=tls_ca, timeout_s=connect_timeout)
+    check_patterns(topics, "TOPIC")
     stream = bus.subscribe(*topics, where=where, order=order.value)
     printer = Printer(payload, as_json=json)
     try:
-        run(print_events(bus, stream, printer, count, timeout))
+        with log_as_notices(as_json=json):
+            run(print_events(bus, stream, printer, count, timeout))
     except Stopped:
-        return  # somebody has seen enough
+        return  # the user has seen enough
     except BrokenPipeError:
         discard_output()
         return
@@ -91,7 +85,7 @@ async def print_events(
 ) -> None:
     """Until `count` events are printed or the time is over, which starts with the subscription."""
     async with bus, stream:
-        # On stderr, for who must not publish before.
+        # On stderr, for scripts that must not publish before.
         sys.stderr.write('{"event": "subscribed"}\n' if printer.as_json else "subscribed\n")
         sys.stderr.flush()
         try:
@@ -106,73 +100,3 @@ async def print_events(
             return
         finally:
             printer.flush()
-
-
-class Printer:
-    """Events as lines, collected until `flush`."""
-
-    def __init__(self, payload: PayloadForm, *, as_json: bool) -> None:
-        self.payload = payload
-        self.as_json = as_json
-        self.printed = 0
-        self._lines: list[str] = []
-
-    def add(self, event: Event, offset: int | None = None) -> None:
-        """`offset` is its place in an archive."""
-        self.printed += 1
-        if self.as_json:
-            fields = self._fields(event)
-            self._lines.append(json_line(fields if offset is None else {"offset": offset, **fields}))
-        else:
-            text = self._text(event)
-            self._lines.append(text if offset is None else f"{offset} {text}")
-
-    @property
-    def waiting(self) -> int:
-        return len(self._lines)
-
-    def flush(self) -> None:
-        lines, self._lines = self._lines, []
-        if lines:
-            sys.stdout.write("\n".join(lines) + "\n")
-            sys.stdout.flush()
-
-    def _text(self, event: Event) -> str:
-        from tidings.cli.shared.values import attribute_text
-
-        attributes = (
-            f"{printable(name)}={attribute_text(value)}" for name, value in event.attributes.items()
-        )
-        words = [event.topic, *attributes]
-        if self.payload is PayloadForm.HEX:
-            words.append(f"| {event.payload.hex()}")
-        elif self.payload is PayloadForm.TEXT and event.payload:
-            words.append(f"| {printable(event.payload.decode(errors='backslashreplace'))}")
-        return " ".join(words)
-
-    def _fields(self, event: Event) -> dict[str, Any]:
-        from tidings.cli.shared.values import attribute_json
-
-        fields: dict[str, Any] = {
-            "id": str(event.id),
-            "topic": event.topic,
-            "attributes": {name: attribute_json(value) for name, value in event.attributes.items()},
-            "published_at": event.published_at,
-        }
-        if event.out_of_order:
-            fields["out_of_order"] = True
-        if event.recovered_by is not None:
-            fields["recovered_by"] = event.recovered_by
-        if self.payload is PayloadForm.HEX:
-            fields["payload_hex"] = event.payload.hex()
-        elif self.payload is PayloadForm.TEXT:
-            fields |= _text_payload(event.payload)
-        return fields
-
-
-def _text_payload(payload: bytes) -> dict[str, str]:
-    """Text where it is text; a program must be able to tell."""
-    try:
-        return {"payload": payload.decode()}
-    except UnicodeDecodeError:
-        return {"payload_hex": payload.hex()}

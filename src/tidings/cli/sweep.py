@@ -24,17 +24,21 @@ TABLE_POINTS = 50
 JSON_POINTS = 1_000
 SHOWN_FAILURES = 10
 
-GridPath = Annotated[Path, typer.Argument(metavar="GRID", help="A grid file (TOML).", show_default=False)]
-Out = Annotated[Path, option("--out", "-o", metavar="DIR", help="Where the tables go.", show_default=False)]
+GridPath = Annotated[
+    Path, typer.Argument(metavar="GRID", help="Grid file (TOML); - is stdin.", show_default=False)
+]
+Out = Annotated[
+    Path, option("--out", "-o", metavar="DIR", help="Directory for the results.", show_default=False)
+]
 Master = Annotated[
     str | None,
-    option("--master", metavar="URL", help="Where Spark runs, such as spark://HOST:7077; here without."),
+    option("--master", metavar="URL", help="Spark master, such as spark://HOST:7077. Default: this machine."),
 ]
-KeepTraces = Annotated[bool, option("--keep-traces", help="Keep the trace of every run, in DIR/traces.")]
-Check = Annotated[bool, option("--check/--no-check", help="Check every trace against what was promised.")]
+KeepTraces = Annotated[bool, option("--keep-traces", help="Keep the trace of each run in DIR/traces.")]
+Check = Annotated[bool, option("--check/--no-check", help="Check each trace against the guarantees.")]
 RunTimeout = Annotated[
     float | None,
-    option("--run-timeout", metavar="S", min=0.001, help="Seconds after which a run has failed."),
+    option("--run-timeout", metavar="SECONDS", min=0.001, help="A run that takes longer has failed."),
 ]
 
 
@@ -48,7 +52,10 @@ def sweep(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a grid of scenarios on Spark; write DIR/runs.parquet, metrics.parquet and failures.parquet."""
+    """Run a scenario over a grid of parameters, on Spark.
+
+    Writes DIR/runs.parquet, metrics.parquet and failures.parquet. Run it again to continue a sweep.
+    """
     from tidings.spark.sweep.driver import SweepOptions, run_sweep
     from tidings.spark.sweep.grid import load_grid
 

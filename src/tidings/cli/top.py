@@ -1,4 +1,4 @@
-"""`tidings top`: who sends how much through which broker, again and again."""
+"""`tidings top`: the traffic of brokers and sessions, refreshed every few seconds."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidings.cli.shared.options import ConnectTimeout, Json, TlsAuthority, TokenFile, make_bus, option
-from tidings.cli.shared.output import discard_output, make_table, print_json, print_line, table_text
+from tidings.cli.shared.output import discard_output, make_tables, print_json, print_line, table_text
 from tidings.cli.shared.top_rates import RATES, Look, TopRows, rates
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rich.console import RenderableType
     from rich.live import Live
+    from rich.table import Table
 
     from tidings.bus.host import ApplicationHost
 
 Urls = Annotated[
     list[str],
-    typer.Argument(metavar="URL...", help="Brokers, or sequencers: tidings://HOST:PORT", show_default=False),
+    typer.Argument(metavar="URL...", help="Brokers or sequencers: tidings://HOST:PORT.", show_default=False),
 ]
 Interval = Annotated[
-    float, option("--interval", "-i", min=0.1, max=3600.0, help="Seconds between two looks.")
+    float,
+    option("--interval", "-i", metavar="SECONDS", min=0.1, max=3600.0, help="Time between two tables."),
 ]
-Count = Annotated[int | None, option("--count", "-n", min=1, help="End after so many tables.")]
+Count = Annotated[int | None, option("--count", "-n", metavar="N", min=1, help="Exit after N tables.")]
 Sessions = Annotated[
-    int, option("--sessions", min=0, max=10_000, help="So many sessions, those with most traffic.")
+    int,
+    option("--sessions", metavar="N", min=0, max=10_000, help="Show the N busiest sessions; 0 shows none."),
 ]
 SERVER_COLUMNS = {
     "server": "server",
@@ -58,7 +60,10 @@ def top(
     connect_timeout: ConnectTimeout = 5.0,
     json: Json = False,
 ) -> None:
-    """Show the traffic of brokers and of their sessions, again and again; until Ctrl-C or --count."""
+    """Show the traffic of brokers, live.
+
+    Runs until Ctrl-C or --count.
+    """
     from tidings.cli.shared.running import Stopped, run
 
     watched = [Watched(url, token_file, tls_ca, connect_timeout) for url in dict.fromkeys(urls)]
@@ -66,7 +71,7 @@ def top(
     try:
         run(watch(watched, screen, interval, count))
     except Stopped:
-        return  # somebody has seen enough
+        return  # the user has seen enough
     except BrokenPipeError:
         discard_output()
 
@@ -75,7 +80,7 @@ async def watch(watched: list[Watched], screen: Screen, interval_s: float, count
     try:
         before = await look(watched)
         if all(isinstance(status, str) for status in before.seen.values()):
-            raise watched[0].error  # a server that was never there is a mistake; one that goes is news
+            raise watched[0].error  # a server that was never there is an error; one that goes away is news
         with screen:
             shown = 0
             while shown != count:
@@ -99,7 +104,7 @@ class Watched:
     def __init__(
         self, url: str, token_file: Path | None, tls_authority: Path | None, timeout_s: float
     ) -> None:
-        from tidings.bus.overlay import client_name
+        from tidings.bus.overlay import SCHEMES, client_name
         from tidings.core.errors import TidingsError
 
         self.url = url
@@ -116,7 +121,10 @@ class Watched:
             timeout_s=timeout_s,
         )
         self._bus: ApplicationHost | None = None
-        self._make()  # a URL that is none is told before anything starts
+        self._make()  # a URL that cannot be one is reported before anything starts
+        if url.partition("://")[0] not in SCHEMES:
+            reason = f"shows tidings' own brokers and sequencers only, not {url}"
+            raise typer.BadParameter(reason, param_hint="URL")
 
     async def status(self) -> dict[str, Any] | str:
         """Its status, or why there is none."""
@@ -139,7 +147,7 @@ class Watched:
 
 
 class Screen:
-    """One table over the other where somebody watches; one behind the other in a file."""
+    """On a terminal each table replaces the last; elsewhere they follow each other."""
 
     def __init__(self, sessions: int, *, as_json: bool) -> None:
         self._sessions = sessions
@@ -162,9 +170,9 @@ class Screen:
         if self._as_json:
             print_json({"at": time.time(), "servers": shown.servers, "sessions": sessions})
             return
-        tables = [_table("servers", SERVER_COLUMNS, shown.servers)]
+        tables = _tables("servers", SERVER_COLUMNS, shown.servers, keys=1)
         if sessions:
-            tables.append(_table("sessions", SESSION_COLUMNS, sessions))
+            tables += _tables("sessions", SESSION_COLUMNS, sessions, keys=2)
         if self._live is None:
             print_line("\n".join([time.strftime("%H:%M:%S"), *map(table_text, tables)]))
         else:
@@ -173,11 +181,10 @@ class Screen:
             self._live.update(Group(*tables), refresh=True)
 
 
-def _table(title: str, first: dict[str, str], rows: list[dict[str, Any]]) -> RenderableType:
+def _tables(title: str, first: dict[str, str], rows: list[dict[str, Any]], *, keys: int) -> list[Table]:
     columns = {**first, **TRAFFIC_COLUMNS}
-    return make_table(
-        title, list(columns.values()), [[_cell(row.get(key)) for key in columns] for row in rows]
-    )
+    cells = [[_cell(row.get(key)) for key in columns] for row in rows]
+    return make_tables(title, list(columns.values()), cells, keys=keys)
 
 
 def _cell(value: object) -> object:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidings.cli.shared.broker_options import UpOptions
 from tidings.cli.shared.exits import report
 from tidings.cli.shared.option_table import given_flags, verb
 from tidings.cli.shared.options import Json, Quiet
 from tidings.cli.shared.output import print_json, print_line, print_table
+from tidings.cli.shared.subscription_options import check_patterns
+from tidings.cli.shared.up_options import UpOptions
 from tidings.cli.shared.up_scenario import Check, Out, ScenarioFile, Seed, up_scenario
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from tidings.scenarios.file.schema import Mode
 
 TopologyPath = Annotated[
-    Path | None, typer.Argument(metavar="[TOPOLOGY]", help="A topology file (TOML).", show_default=False)
+    Path | None,
+    typer.Argument(metavar="[TOPOLOGY]", help="Topology file (TOML); - is stdin.", show_default=False),
 ]
 
 
@@ -39,16 +41,19 @@ def run_up(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a network of brokers as processes of this machine, until Ctrl-C; or a whole scenario, to its end."""
+    """Run a network of brokers, or a scenario, on this machine.
+
+    Each broker is a process. The network runs until Ctrl-C, a scenario to its end.
+    """
     from tidings.cli.shared.running import Stopped, run
 
     if scenario is not None or out is not None or seed is not None or check:
         for flag in [*([] if topology is None else ["TOPOLOGY"]), *given_flags(options)]:
-            raise typer.BadParameter("a scenario says that itself, or has none", param_hint=flag)
+            raise typer.BadParameter("not allowed with --scenario", param_hint=flag)
         up_scenario(scenario, out, seed, check=check, as_json=json, quiet=quiet)
         return
     if topology is not None and options.brokers is not None:
-        raise typer.BadParameter("the topology file says how many", param_hint="--brokers")
+        raise typer.BadParameter("not allowed with a topology file", param_hint="--brokers")
     network = make_network(options, topology)
     try:
         run(keep_up(network, as_json=json))
@@ -85,7 +90,7 @@ def make_network(options: UpOptions, path: Path | None = None) -> BrokerNetwork:
     if options.base_port is not None:
         where = msgspec.structs.replace(where, base_port=options.base_port)
     if file.overlay.mode != "best-effort" and where.transport != "tcp":
-        raise typer.BadParameter(f"mode {file.overlay.mode} needs tcp", param_hint="--transport")
+        raise typer.BadParameter(f"--mode {file.overlay.mode} requires tcp", param_hint="--transport")
     loss = file.up.loss if options.loss is None else options.loss
     check_mode(file, options, loss)
     overlay = file.overlay
@@ -108,12 +113,12 @@ def check_mode(file: TopologyFile, options: UpOptions, loss: str | float | None)
     """What is asked for must be for the network's mode."""
     mode, ordered = file.overlay.mode, options.order is not None or file.up.order is not None
     if options.delta is not None and mode != "guaranteed":
-        raise typer.BadParameter("it is for --mode guaranteed", param_hint="--delta")
+        raise typer.BadParameter("requires --mode guaranteed", param_hint="--delta")
     if options.data is not None and mode != "guaranteed" and not ordered:
-        raise typer.BadParameter("it is for --mode guaranteed, or for --order", param_hint="--data")
+        raise typer.BadParameter("requires --mode guaranteed or --order", param_hint="--data")
     for flag, value in (("--recovery", options.recovery or file.recovery), ("--loss", loss)):
         if value is not None and mode != "epidemic":
-            raise typer.BadParameter("it is for --mode epidemic", param_hint=flag)
+            raise typer.BadParameter("requires --mode epidemic", param_hint=flag)
 
 
 def make_sequencers(
@@ -129,11 +134,12 @@ def make_sequencers(
     topics = options.order_topics or where.order_topics
     if order is None:
         if topics:
-            raise typer.BadParameter("it is for --order", param_hint="--order-topic")
+            raise typer.BadParameter("requires --order", param_hint="--order-topic")
         return None
     if order == "total" and mode != "guaranteed":
-        reason = f"in mode {mode} events may get lost: that needs causal, which is total, too"
+        reason = f"total requires --mode guaranteed, as {mode} may lose events; causal includes total order"
         raise typer.BadParameter(reason, param_hint="--order")
+    check_patterns(topics, "--order-topic")
     try:
         layout = three_nodes(topics, causal=order == "causal")
     except OrderError as error:
@@ -172,7 +178,7 @@ async def keep_up(network: BrokerNetwork, *, as_json: bool) -> None:
         finally:
             for task in others:
                 task.cancel()
-        raise ConnectionFailed("no broker is left")
+        raise ConnectionFailed("all brokers have ended")
 
 
 def sequencers_of(network: BrokerNetwork) -> list[SequencerProcess]:
@@ -202,15 +208,22 @@ def show(network: BrokerNetwork, *, as_json: bool) -> None:
         print_json(ready)
         return
     rows = [(broker.name, broker.url, str(broker.pid), " ".join(broker.around)) for broker in brokers]
-    print_table(f"{len(rows)} brokers run", ("broker", "url", "pid", "neighbours"), rows)
+    print_table(f"{len(rows)} brokers", ("broker", "url", "pid", "neighbours"), rows)
     if sequencers:
         nodes = [(process.name, process.url, str(process.pid)) for process in sequencers]
-        print_table(f"{len(nodes)} sequencers run", ("sequencer", "url", "pid"), nodes)
-    print_line("Ctrl-C ends them all.")
+        print_table(f"{len(nodes)} sequencers", ("sequencer", "url", "pid"), nodes)
+    urls = [broker.url for broker in brokers]
+    order = ""
+    if network.ordering is not None:
+        order = f" --order {'causal' if network.ordering.layout.causal else 'total'}"
+    print_line("Try it in other terminals:")
+    print_line(f"  tidings sub {urls[-1]} '/news/**'{order}")
+    print_line(f"  tidings pub {urls[0]} /news/bbc 'Hello, world'")
+    print_line("Press Ctrl-C to stop.")
 
 
 async def watch(process: BrokerProcess | SequencerProcess, *, as_json: bool) -> None:
-    """Tell when a broker or a sequencer ends; the others go on."""
+    """Report when a broker or a sequencer ends; the others continue."""
     from tidings.drivers.processes.brokers import BrokerProcess
 
     await process.wait()

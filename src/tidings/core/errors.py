@@ -42,6 +42,10 @@ class ConnectionFailed(TidingsError):  # noqa: N818
     """A broker that cannot be reached, refused us, or went away."""
 
 
+class AddressError(ConnectionFailed):
+    """A URL or an address that is not well formed: a mistake in what was given, whoever may listen there."""
+
+
 class BrokerAway(ConnectionFailed):
     """Nobody answers there now: that may change, unlike a refusal."""
 

@@ -212,7 +212,7 @@ def _commands(result: DemoResult) -> str:
             virtual,
             "--check",
         ),
-        ("Audit the trace on Spark", "audit", out / TRACE),
+        ("Audit the trace", "audit", out / TRACE),
         ("Print an archive, in its order", "get", out / ARCHIVES / next(iter(result.archives.events))),
         ("A network of your own", "up"),
     )

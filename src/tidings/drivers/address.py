@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Literal, NamedTuple
 
-from tidings.core.errors import ConnectionFailed
+from tidings.core.errors import AddressError
 
 DEFAULT_PORT = 7400
 SEQUENCER_PORT = 7500
@@ -34,22 +34,32 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str, *, default_port: int = DEFAULT_PORT) -> Address:
-    """`host`, `host:port`, `[ipv6]` or `[ipv6]:port`; ConnectionFailed names what is wrong."""
+    """`host`, `host:port`, `[ipv6]` or `[ipv6]:port`; AddressError names what is wrong."""
     host, port = text, ""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
-            raise ConnectionFailed(f"{text!r} is no address: write [host]:port")
+            raise AddressError(f"{text!r} is not an address: write [HOST]:PORT")
         port = rest[1:]
     elif text.count(":") == 1:
         host, _, port = text.partition(":")
+    elif ":" in text and not _is_ip(text):
+        raise AddressError(f"{text!r} is not an address: write HOST:PORT, or [IPV6]:PORT")
     if not host:
-        raise ConnectionFailed(f"{text!r} is no address: the host is missing")
+        raise AddressError(f"{text!r} is not an address: the host is missing")
     if not port:
         return Address(host, default_port)
     if not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
-        raise ConnectionFailed(f"{text!r} is no address: the port is a number from 0 to {MAX_PORT}")
+        raise AddressError(f"{text!r} is not an address: the port must be a number from 0 to {MAX_PORT}")
     return Address(host, int(port))
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def url(address: Address, transport: Transport = "tcp", *, tls: bool = False) -> str:

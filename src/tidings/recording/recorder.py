@@ -83,6 +83,8 @@ class Recorder:
         self.archive_id = ""
         self.first_offset = 0
         """Where this run of the recorder began."""
+        self.guaranteed = False
+        """Whether the network is a guaranteed one, known from the start on."""
         self.subscription = Subscription(SUBSCRIPTION, topics, where, parse_order(order))
         self.subscription.interest()  # a mistake shows here
         self._url = url
@@ -148,6 +150,7 @@ class Recorder:
         service = self._service = self._make_service()
         service.on_break = self._on_break
         await service.open()
+        self.guaranteed = service.lossless
         service.keeps_subscriptions = self._resumes
         self._intake = Intake(service, self.subscription, BUFFER_EVENTS)
         self._intake.on_miss = self._on_miss  # where an order needs every event, that replaces it
@@ -189,11 +192,11 @@ class Recorder:
                 self._gaps.add(MOVED)
                 self._marks.pop(DISK, None)
             elif who != self._marks.get(WHO, who):
-                self._gaps.add("a recorder of another name, or of other events, before")
+                self._gaps.add("earlier recorder had another name or recorded other events")
             elif self._is_ordered and not self._has_resumed():
-                self._gaps.add(f"no recorder for {away_ns / 1e9:.0f} s: its broker has kept nothing for it")
+                self._gaps.add(f"no recorder for {away_ns / 1e9:.0f} s: its broker kept nothing")
         elif end:
-            self._gaps.add("another recorder, or none, before")
+            self._gaps.add("no recorder, or another one, before")
         self._marks[BROKER], self._marks[WHO] = broker, who
 
     def _has_resumed(self) -> bool:
@@ -274,12 +277,12 @@ class Recorder:
                 await _finished(self._append())
             except ArchiveFull as error:
                 if not self.problem:
-                    log.error("nothing is recorded: %s", error)
+                    log.error("recording paused: %s", error)
                 self.problem = str(error)
                 await asyncio.sleep(RETRY_S)
             else:
                 if self.problem:
-                    log.warning("recording goes on")
+                    log.warning("recording resumed")
                 self.problem = ""
                 return
 
@@ -340,7 +343,7 @@ class Recorder:
                 archive.maintain()
             self._maintained_at = time.monotonic()
         if archive.trouble and archive.trouble != self.trouble:
-            log.warning("the archive cannot be kept up, and takes events meanwhile: %s", archive.trouble)
+            log.warning("cannot maintain the archive, but still recording: %s", archive.trouble)
         self.trouble = archive.trouble
 
     def _note_losses(self) -> None:
@@ -350,7 +353,7 @@ class Recorder:
         assert service is not None
         dropped = service.dropped + (0 if self._intake is None else self._intake.dropped)
         if dropped > self._dropped:
-            self._gaps.add("the recorder did not keep up", dropped - self._dropped, after=came)
+            self._gaps.add("the recorder was too slow", dropped - self._dropped, after=came)
             self._dropped = dropped
         if service.reconnections > self._reconnections and not service.lossless:
             self._reconnections = service.reconnections
@@ -365,7 +368,7 @@ class Recorder:
         if broker != self._marks[BROKER]:
             self._gaps.add(MOVED, after=came)
         elif disk and disk != self._marks.get(DISK, disk):
-            self._gaps.add("the broker has lost what it kept", after=came)
+            self._gaps.add("the broker lost what it kept", after=came)
         self._marks[BROKER] = broker
         if disk:
             self._marks[DISK] = disk
@@ -397,6 +400,7 @@ class Recorder:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def status(self) -> dict[str, object]:
+        """What `tidings status` shows of an archive's recorder."""
         return {
             "archive": str(self.directory),
             "archive_recorder": self.name,

@@ -25,6 +25,7 @@ from tidings.core.events.subscription import Interest, make_interest
 from tidings.drivers.sockets.archive_client import open_reader
 from tidings.storage.archive import events_of
 
+ONCE_NEEDS = "--once requires a guaranteed network; {} is not one"
 BATCH_EVENTS = 1_024
 """Published, and waited for, at once."""
 
@@ -62,9 +63,9 @@ class Source:
         start = first if self.start is None else self.start
         stop = end if self.stop is None else self.stop
         if start < first:
-            raise ArchiveTrimmed(f"offset {start} is not kept any more; the first that is, is {first}")
+            raise ArchiveTrimmed(f"offset {start} is no longer in the archive; the first is {first}")
         if max(start, stop) > end:
-            raise ArchiveAhead(f"offset {max(start, stop)} is not there yet; the archive ends at {end}")
+            raise ArchiveAhead(f"offset {max(start, stop)} does not exist yet; the archive ends at {end}")
         return start, stop
 
     def events(self, reader: Any, start: int, stop: int) -> Iterator[Numbered]:
@@ -151,9 +152,7 @@ class Replay:
             self.next_offset = feed.start
             async with self._service(feed) as service:
                 if self._once is not None and not service.lossless:
-                    raise ConnectionFailed(
-                        f"{self._url} is no guaranteed network: only there 'once' is known"
-                    )
+                    raise ConnectionFailed(ONCE_NEEDS.format(self._url))
                 await self._publish(service, feed)
         finally:
             await feed.close()
@@ -164,7 +163,7 @@ class Replay:
         if self._once is None:
             return connect(self._url, name=self._name, **self._credentials)
         if self._url.partition("://")[0] not in SCHEMES:
-            raise ConnectionFailed(f"{self._url} is no guaranteed network: only there 'once' is known")
+            raise ConnectionFailed(ONCE_NEEDS.format(self._url))
         name = f"{self._once}-{self._fingerprint(feed)}"
         return connect_as(self._url, name, incarnation=0, **self._credentials).without_order()
 

@@ -14,6 +14,7 @@ from tidings.core.ordering.layout import Layout
 from tidings.core.ordering.replication.replica import ReplicaRole
 from tidings.scenarios.file.expand import RunPlan
 from tidings.scenarios.trace.metrics import Latency, Metrics
+from tidings.scenarios.trace.origin import SUMMARY
 from tidings.scenarios.trace.writer import TROUBLES
 
 
@@ -60,7 +61,7 @@ def status_of(roles: Mapping[str, str]) -> str:
 def write_summary(out: Path, summary: dict[str, Any], began_at: float) -> dict[str, Any]:
     """With the wall time since `began_at`, as `perf_counter` counts."""
     summary["wall_s"] = round(perf_counter() - began_at, 3)
-    path = out / "summary.json"
+    path = out / SUMMARY
     with TROUBLES.told(path):
         path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary

@@ -198,8 +198,8 @@ def selects(chosen: list[str], name: list[str]) -> bool:
         ("mqtts://x", "starts with mqtt://"),
         ("mqtt://:1883", "the host is missing"),
         ("mqtt://host:99999", "the port is a number"),
-        ("mqtt://host/path", "not understood"),
-        ("mqtt://host?x=1", "not understood"),
+        ("mqtt://host/path", "unexpected text after the address"),
+        ("mqtt://host?x=1", "unexpected text after the address"),
     ],
 )
 def test_bad_urls(url: str, problem: str) -> None:
@@ -307,7 +307,7 @@ def test_wrong_credentials(tmp_path: Path) -> None:
         async def test() -> None:
             for user in ("", "me:secret@"):
                 with pytest.raises(
-                    tidings.ConnectionFailed, match=r"refused us: (Not authorized|Bad user)"
+                    tidings.ConnectionFailed, match=r"refused the connection: (Not authorized|Bad user)"
                 ) as caught:
                     async with mqtt_service(f"mqtt://{user}127.0.0.1:{broker.port}"):
                         pass

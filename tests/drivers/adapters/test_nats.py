@@ -169,7 +169,7 @@ def test_the_numbers_of_a_message() -> None:
         ("redis://x", "starts with nats://"),
         ("nats://", "the host is missing"),
         ("nats://host:port", "the port is a number"),
-        ("nats://host/path", "not understood"),
+        ("nats://host/path", "unexpected text after the address"),
         ("nats://[::1", "is no"),
     ],
 )
@@ -242,7 +242,7 @@ def test_credentials_and_permissions(tmp_path: Path) -> None:
         async def test() -> None:
             address = f"127.0.0.1:{server.port}"
             for wrong in (f"nats://{address}", f"nats://all:wrong@{address}"):
-                with pytest.raises(tidings.ConnectionFailed, match="refused us"):
+                with pytest.raises(tidings.ConnectionFailed, match="refused the connection"):
                     async with nats_service(wrong):
                         pass
             async with nats_service(f"nats://some:right@{address}") as bus:

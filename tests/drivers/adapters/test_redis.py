@@ -247,7 +247,7 @@ def test_wrong_credentials(tmp_path: Path) -> None:
         async def test() -> None:
             address = f"127.0.0.1:{broker.port}"
             for user in ("", ":wrong@", "me:wrong@"):
-                with pytest.raises(tidings.ConnectionFailed, match="refused us") as caught:
+                with pytest.raises(tidings.ConnectionFailed, match="refused the connection") as caught:
                     async with redis_service(f"redis://{user}{address}"):
                         pass
                 assert "wrong@" not in str(caught.value)

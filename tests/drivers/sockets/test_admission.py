@@ -40,7 +40,7 @@ def test_the_token_is_asked_for(transport: Transport) -> None:
         server = BrokerServer("b", token="secret", transport=transport)
         await server.start()
         for token in ("", "Secret"):
-            with pytest.raises(ConnectionFailed, match="refused us: wrong or missing token"):
+            with pytest.raises(ConnectionFailed, match="refused the connection: wrong or missing token"):
                 await User(server.address, "c", transport, token=token).connection.open()
         async with User(server.address, "c", transport, token="secret") as user:
             user.publish(1)
@@ -171,7 +171,7 @@ def test_clients_of_epidemic_brokers_over_tls(tmp_path: Path) -> None:
                 for number in range(50):
                     writer.publish(number)
                 await until(lambda: sorted(reader.numbers) == list(range(50)))
-            with pytest.raises(ConnectionFailed, match=r"refused us: wrong or missing token"):
+            with pytest.raises(ConnectionFailed, match=r"refused the connection: wrong or missing token"):
                 await User(brokers[0].address, "c", tls=trusting).connection.open()
 
     play(main)
@@ -197,7 +197,9 @@ def test_brokers_and_clients_over_tls(tmp_path: Path) -> None:
             await until(lambda: reader.numbers == list(range(200)))
         with pytest.raises(ConnectionFailed, match="its certificate is not trusted"):
             await User(b1.address, "c", tls=Tls(authority=other.authority)).connection.open()
-        with pytest.raises(ConnectionFailed, match=r"tidings\+tls://.*refused us: wrong or missing token"):
+        with pytest.raises(
+            ConnectionFailed, match=r"tidings\+tls://.*refused the connection: wrong or missing token"
+        ):
             await User(b1.address, "c", tls=trusting).connection.open()
         with pytest.raises(ConnectionFailed):
             await User(b1.address, "c", connect_timeout_seconds=1).connection.open()

@@ -147,7 +147,7 @@ def test_who_is_not_welcome(tmp_path: Path) -> None:
     with pytest.raises(ConnectionFailed, match="connection refused"):
         RemoteArchive(url)
     for wrong in ("http://127.0.0.1:1", "127.0.0.1:1", "tidings+udp://127.0.0.1:1"):
-        with pytest.raises(ConnectionFailed, match="no URL of an archive"):
+        with pytest.raises(ConnectionFailed, match="is not an archive's URL"):
             RemoteArchive(wrong)
     with pytest.raises(ConnectionFailed, match="needs TLS"):
         RemoteArchive("tidings://192.0.2.1:7400")

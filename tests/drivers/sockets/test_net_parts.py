@@ -48,7 +48,7 @@ def test_addresses_parse(text: str, address: Address) -> None:
 
 @pytest.mark.parametrize("text", ["", ":80", "host:x", "host:65536", "host:-1", "[::1", "[::1]80", "host:٣"])
 def test_bad_addresses_are_named(text: str) -> None:
-    with pytest.raises(ConnectionFailed, match="is no address"):
+    with pytest.raises(ConnectionFailed, match="is not an address"):
         parse_address(text)
 
 

@@ -340,7 +340,7 @@ async def test_a_second_connection_takes_the_name() -> None:
         async with OrderedUser(hosts["n1"].address, "x", service) as first:
             await first.subscribe(0)
             async with OrderedUser(hosts["n1"].address, "x", service) as second:
-                reason = "sequencer n1 refused us: another connection took the name"
+                reason = "sequencer n1 refused the connection: another connection took the name"
                 await until(lambda: first.connection.refused == reason)
                 assert first.broken == [reason]
                 assert SequencersRefused(reason) in first.facts
@@ -355,7 +355,9 @@ async def test_another_layout_is_refused_with_the_difference() -> None:
     other = single("n1", ("/a", "/c"))
     async with Hosts(ONE) as hosts:
         connection = SequencingConnection(hosts["n1"].address, "x", emit=lambda fact: None, layout=other)
-        with pytest.raises(ConnectionFailed, match="refused us: the layouts of topics differ") as caught:
+        with pytest.raises(
+            ConnectionFailed, match="refused the connection: the layouts of topics differ"
+        ) as caught:
             await connection.open(10.0)
         assert "(here: at n1): only here: /b; only there: /c" in str(caught.value)
         assert hosts["n1"].host.refusals == 1
@@ -400,7 +402,7 @@ async def test_wrong_token() -> None:
     async with Hosts(ONE, token="secret") as hosts:
         address = hosts["n1"].address
         for token in ("", "wrong"):
-            with pytest.raises(ConnectionFailed, match="it refused us: wrong or missing token"):
+            with pytest.raises(ConnectionFailed, match="it refused the connection: wrong or missing token"):
                 await SequencingConnection(address, "x", emit=lambda fact: None, token=token).open(10.0)
         async with OrderedUser(address, "x", Service(), token="secret") as x:
             await x.subscribe(0)
@@ -413,7 +415,7 @@ async def test_wrong_token() -> None:
         (Hello(PROTOCOL_VERSION, "n1", ORDERED), "the name 'n1' is a sequencer's"),
         (Hello(PROTOCOL_VERSION, "n1", CLIENT), "the name 'n1' is a sequencer's"),
         (Hello(PROTOCOL_VERSION, "n1", SEQUENCER), "two sequencers are named n1"),
-        (Hello(PROTOCOL_VERSION, "n9", SEQUENCER), "n9 is no node of the layout here"),
+        (Hello(PROTOCOL_VERSION, "n9", SEQUENCER), "n9 is not a node of the layout here"),
     ],
 )
 @played
@@ -577,7 +579,7 @@ async def test_damaged_and_shared_data(tmp_path: Path) -> None:
 
 @played
 async def test_mistakes_of_who_starts_it() -> None:
-    with pytest.raises(OrderError, match="'n9' is no node of the layout; its nodes are n1"):
+    with pytest.raises(OrderError, match="'n9' is not a node of the layout; its nodes: n1"):
         await SequencerHost("n9", Address(port=0), ONE).start()
     with pytest.raises(OrderError, match="n1 has no address for n2"):
         await SequencerHost("n1", Address(port=0), CHAIN).start()

@@ -300,12 +300,12 @@ NAMES = [
     ),
     (
         LINE + "[[link]]\nbetween = ['b0', 'c']",
-        "link[0].between: 'b0' and 'c' are no neighbours, and in mode best-effort no message goes from one to the "
+        "link[0].between: 'b0' and 'c' are not neighbours, and in mode best-effort no message goes from one to the "
         "other; neighbours of 'b0': b1",
     ),
     (
         LINE + fault("link", "between = ['c', 'b0']"),
-        "fault[0].between: 'c' and 'b0' are no neighbours, and in mode best-effort no message goes from one to the "
+        "fault[0].between: 'c' and 'b0' are not neighbours, and in mode best-effort no message goes from one to the "
         "other; neighbours of 'c': b1",
     ),
     (

@@ -147,10 +147,10 @@ def read_error(path: Path) -> str:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     missing, latin = tmp_path / "missing.toml", tmp_path / "latin.toml"
     latin.write_bytes(b"seed = 7 # caf\xe9")
-    assert read_error(missing) == f"{missing}: there is no such file"
+    assert read_error(missing) == f"{missing}: no such file"
     assert read_error(tmp_path) == f"{tmp_path}: is a directory, not a file"
     assert read_error(latin) == f"{latin}: is not UTF-8 text (byte 14)"
-    assert read_error(missing / "deeper") == f"{missing / 'deeper'}: there is no such file"
+    assert read_error(missing / "deeper") == f"{missing / 'deeper'}: no such file"
     assert read_error(latin / "deeper") == f"{latin / 'deeper'}: cannot be read: Not a directory"
     assert read_error(Path("nul\0byte")).endswith("cannot be read: embedded null byte")
     assert "larger than 64 MiB" in read_error(Path("/dev/zero"))
@@ -164,7 +164,7 @@ def test_a_file_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refuse)
-    assert read_error(secret) == f"{secret}: no permission to read it"
+    assert read_error(secret) == f"{secret}: permission denied"
 
 
 def test_a_mistake_in_a_file_names_the_file_as_the_user_did(

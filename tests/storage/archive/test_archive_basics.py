@@ -60,7 +60,7 @@ def test_every_range_in_every_size_of_batches(tmp_path: Path) -> None:
 def test_offsets_that_are_not_there(tmp_path: Path) -> None:
     with Archive.open(tmp_path, SMALL) as archive, ArchiveReader(tmp_path) as reader:
         archive.append(make_events(0, 5), 1)
-        with pytest.raises(ArchiveAhead, match="ends at offset 5: there is no offset 5 yet"):
+        with pytest.raises(ArchiveAhead, match=r"offset 5 does not exist yet; archive .* ends at 5"):
             reader.read(0, 6)
         for start, stop, rows in ((-1, 3, 1), (3, 2, 1), (0, 3, 0)):
             with pytest.raises(ArchiveError, match="cannot read offsets"):
@@ -86,7 +86,7 @@ def test_gaps_are_kept_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         archive.note_gap("the broker was gone")
         archive.append(make_events(0, 4), 1)
         archive.note_gap("full \ud800", 7)
-        with pytest.raises(ArchiveError, match="a gap of -1"):
+        with pytest.raises(ArchiveError, match="at least 1 event, not -1"):
             archive.note_gap("no", -1)
     with Archive.open(tmp_path, clock=lambda: 42) as archive:
         archive.note_gap("x" * 5000, 1)
@@ -211,7 +211,7 @@ def _foreign_files(directory: Path) -> None:
 
 BAD_DIRECTORIES: dict[str, tuple[Callable[[Path], object], type[ArchiveError], str]] = {
     "a file": (Path.touch, ArchiveError, "File exists|not a directory|Not a directory"),
-    "other files": (_foreign_files, ArchiveError, "is no archive"),
+    "other files": (_foreign_files, ArchiveError, "is neither empty nor an archive"),
     "a newer archive": (_newer, ArchiveError, "has format 4, this version reads format 3"),
     "another database": (_spoil(68, b"\0\0\0\1"), ArchiveCorrupt, "is not the file of an archive"),
     "no database at all": (_spoil(0, b"hello"), ArchiveCorrupt, "is not the file of an archive"),
@@ -244,7 +244,7 @@ def test_missing_segments_and_missing_directories(tmp_path: Path) -> None:
         assert not (tmp_path / "nothing").exists()
     (tmp_path / "empty").mkdir()
     for opening in (lambda path: Archive.open(path, create=False), ArchiveReader):
-        with pytest.raises(ArchiveError, match=r"is no archive: it has no archive\.sqlite"):
+        with pytest.raises(ArchiveError, match=r"is not an archive: it has no archive\.sqlite"):
             opening(tmp_path / "empty")
 
 
@@ -259,8 +259,6 @@ def test_trimmed_offsets_are_told_with_the_first_that_is_kept(tmp_path: Path) ->
     with Archive.open(tmp_path, settings) as archive, ArchiveReader(tmp_path) as reader:
         archive.append(make_events(0, 25), 1)
         assert reader.bounds() == (20, 25)
-        with pytest.raises(
-            ArchiveTrimmed, match="does not keep offset 19 any more: the first it keeps is 20"
-        ):
+        with pytest.raises(ArchiveTrimmed, match=r"offset 19 is no longer in archive .*; the first is 20"):
             reader.read(19, 25)
         assert kept_numbers(reader) == list(range(20, 25))

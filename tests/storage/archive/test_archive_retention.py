@@ -86,7 +86,7 @@ def test_by_age(tmp_path: Path) -> None:
         archive.maintain()
         assert reader.bounds() == (20, 50)
         assert files(tmp_path) == [segment.path.name for segment in reader.segments()]
-        with pytest.raises(ArchiveTrimmed, match="the first it keeps is 20"):
+        with pytest.raises(ArchiveTrimmed, match="the first is 20"):
             reader.read(0, 50)
         assert kept_numbers(reader) == list(range(20, 50))
         clock.go(1000)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidings.cli.shared.options import option, read_token
+from tidings.cli.shared.options import check_tls_ca, option, read_token
+from tidings.cli.shared.subscription_options import check_patterns
 
 if TYPE_CHECKING:
     from tidings.recording.replay import Source
@@ -18,42 +19,48 @@ ArchiveOrUrl = Annotated[
     str,
     typer.Argument(
         metavar="ARCHIVE",
-        help="A directory, or tidings://HOST:PORT of a broker or recorder that keeps one.",
+        help="Archive directory, or tidings://HOST:PORT of a broker or recorder that has one.",
         show_default=False,
     ),
 ]
 Offset = Annotated[
     str,
-    option("--offset", metavar="N", help="The first offset: a number, earliest, latest, or -N from the end."),
+    option(
+        "--offset", metavar="OFFSET", help="First offset: a number, earliest, latest, or -N for the last N."
+    ),
 ]
 EndOffset = Annotated[
-    int | None, option("--end", metavar="N", min=0, help="Before this offset; all that are there without.")
+    str,
+    option("--end", metavar="OFFSET", help="Stop before this offset; same values as --offset."),
 ]
 TopicPatterns = Annotated[
-    list[str] | None, option("--topic", "-t", metavar="TOPIC", help="Only these topics: /a/b, /a/*, /a/**.")
+    list[str] | None,
+    option("--topic", "-t", metavar="TOPIC", help="Only these topics: /a/b, /a/*, /a/**. Repeatable."),
 ]
 
 
 def archive_source(
     archive: str,
     offset: str,
-    end: int | None,
+    end: str,
     topics: list[str] | None,
     where: str | None,
     token_file: Path | None,
     tls_ca: Path | None,
     timeout_s: float,
 ) -> Source:
-    """The source with its offsets resolved; mistakes are told as such."""
+    """The source with its offsets resolved; mistakes are reported as such."""
     from dataclasses import replace
 
     from tidings.recording.replay import Source
 
+    check_patterns(topics or (), "--topic")
     is_url = "://" in archive
+    if is_url:
+        check_tls_ca(tls_ca, archive)
     source = Source(
         archive=None if is_url else Path(archive),
         url=archive if is_url else None,
-        stop=end,
         topics=tuple(topics or ()),
         where=where,
         token=read_token(token_file),
@@ -61,15 +68,29 @@ def archive_source(
         timeout_s=timeout_s,
     )
     source.interest()
-    if offset == EARLIEST:
+    start, stop = parse_offset(offset, "--offset"), parse_offset(end, "--end")
+    if start == EARLIEST and stop == LATEST:
         return source
     with source.open() as reader:
-        first, stop = reader.bounds()
-    if offset == LATEST:
-        return replace(source, start=stop)
+        bounds = reader.bounds()
+    return replace(
+        source,
+        start=None if start == EARLIEST else resolved(start, *bounds),
+        stop=None if stop == LATEST else resolved(stop, *bounds),
+    )
+
+
+def parse_offset(text: str, flag: str) -> int | str:
+    if text in (EARLIEST, LATEST):
+        return text
     try:
-        number = int(offset)
+        return int(text)
     except ValueError:
-        reason = f"{offset!r} is no offset: a number, {EARLIEST}, {LATEST}, or -N from the end"
-        raise typer.BadParameter(reason, param_hint="--offset") from None
-    return replace(source, start=number if number >= 0 else max(first, stop + number))
+        reason = f"expected a number, {EARLIEST}, {LATEST}, or -N for the last N, not {text!r}"
+        raise typer.BadParameter(reason, param_hint=flag) from None
+
+
+def resolved(offset: int | str, first: int, end: int) -> int:
+    if isinstance(offset, str):
+        return first if offset == EARLIEST else end
+    return offset if offset >= 0 else max(first, end + offset)

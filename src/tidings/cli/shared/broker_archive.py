@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidings.cli.record import archive_settings
-from tidings.cli.shared.settings import KeptArchive
+from tidings.cli.shared.broker_settings import KeptArchive
+from tidings.cli.shared.retention import archive_settings
 from tidings.drivers.sockets.archive_read_service import ArchiveReadService
 from tidings.drivers.sockets.broker import BrokerServer
 from tidings.recording.recorder import Recorder

@@ -6,7 +6,14 @@ import json
 import sys
 from enum import IntEnum
 
-from tidings.core.errors import ConnectionFailed, NotConfirmed, SubscriptionRefused, TidingsError, WireError
+from tidings.core.errors import (
+    AddressError,
+    ConnectionFailed,
+    NotConfirmed,
+    SubscriptionRefused,
+    TidingsError,
+    WireError,
+)
 
 NETWORK_ERRORS = (ConnectionFailed, NotConfirmed, SubscriptionRefused, WireError)
 
@@ -18,9 +25,9 @@ class ExitCode(IntEnum):
     BAD_INPUT = 2
     """A flag, a file, a filter, a topic, a scenario that cannot be used."""
     TIMEOUT = 3
-    """Nothing, or less than asked for, came in time."""
+    """Nothing, or less than asked for, arrived in time."""
     UNREACHABLE = 4
-    """A broker that cannot be reached, cannot listen, refuses, or went away."""
+    """A broker cannot be reached, cannot listen, refuses, or went away."""
     BUG = 70
     """An error that is not the user's; the traceback is for the report."""
     SIGNAL_BASE = 128
@@ -31,7 +38,7 @@ class ExitCode(IntEnum):
 
 def exit_code_of(error: Exception) -> ExitCode:
     """The exit code for an error that the command could not handle."""
-    if isinstance(error, NETWORK_ERRORS):
+    if isinstance(error, NETWORK_ERRORS) and not isinstance(error, AddressError):
         return ExitCode.UNREACHABLE
     if isinstance(error, TimeoutError):
         return ExitCode.TIMEOUT

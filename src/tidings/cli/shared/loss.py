@@ -16,12 +16,12 @@ def parse_loss(text: str, flag: str = "--loss") -> Loss | None:
     rate_text, separator, burst_text = text.partition(":")
     rate = _number(rate_text, text, flag)
     if not 0 <= rate < 1:
-        raise typer.BadParameter(f"the rate is at least 0 and below 1, not {rate_text}", param_hint=flag)
+        raise typer.BadParameter(f"the rate must be at least 0 and below 1, not {rate_text}", param_hint=flag)
     if not separator:
         return BernoulliLoss(rate=rate) if rate else None
     burst = _number(burst_text, text, flag)
     if not 1 <= burst <= MAX_BURST:
-        raise typer.BadParameter(f"a burst has at least 1 message, not {burst_text}", param_hint=flag)
+        raise typer.BadParameter(f"the burst must be at least 1 message, not {burst_text}", param_hint=flag)
     if rate > burst / (burst + 1):  # all is lost in a burst, and one message is not between two of them
         most = f"{burst / (burst + 1):.4g}"
         raise typer.BadParameter(f"bursts of {burst_text} allow a rate of at most {most}", param_hint=flag)
@@ -34,5 +34,5 @@ def _number(text: str, whole: str, flag: str) -> float:
     except ValueError:
         value = float("nan")
     if not isfinite(value):
-        raise typer.BadParameter(f"{whole!r} is not RATE or RATE:BURST", param_hint=flag)
+        raise typer.BadParameter(f"expected RATE or RATE:BURST, not {whole!r}", param_hint=flag)
     return value

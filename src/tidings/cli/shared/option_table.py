@@ -37,6 +37,8 @@ class Flag:
     """From the flag's value to the field's."""
     envvar: str | None = None
     """Empty: as for all flags."""
+    panel: str | None = None
+    """Under which heading the help lists it."""
 
 
 class _Field:
@@ -50,7 +52,13 @@ class _Field:
     def parameter(self) -> inspect.Parameter:
         flag, bounds = self.flag, self.bounds
         declared = option(
-            self.name, help=flag.help, metavar=flag.metavar, envvar=flag.envvar, min=bounds.ge, max=bounds.le
+            self.name,
+            help=flag.help,
+            metavar=flag.metavar,
+            envvar=flag.envvar,
+            min=bounds.ge,
+            max=bounds.le,
+            rich_help_panel=flag.panel,
         )
         kind = flag.given_as or (list[str] if get_origin(self.type) is tuple else self.type)
         hint = kind if kind is bool else Union[kind, None]  # noqa: UP007 - `|` takes no Literal

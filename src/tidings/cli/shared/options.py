@@ -1,7 +1,8 @@
-"""Flags that several commands share, and what they mean together."""
+"""Flags that several verbs share, and what is checked of them."""
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,36 +12,88 @@ import typer
 if TYPE_CHECKING:
     from tidings.bus.host import ApplicationHost
 
+MAX_NAME_CHARACTERS = 255
 MAX_TOKEN_BYTES = 4096
+STDIN = Path("-")
+
+CONNECTION = "Connection"
+"""Heading of the help."""
 
 option = partial(typer.Option, show_envvar=False)
 """A flag. All can come from the environment, by one rule that the manual gives once."""
 
-Json = Annotated[bool, option("--json", help="Print JSON, for programs.")]
-Quiet = Annotated[bool, option("--quiet", "-q", help="No progress bar.")]
+Json = Annotated[bool, option("--json", help="Print JSON instead of text.")]
+Quiet = Annotated[bool, option("--quiet", "-q", help="Show no progress bar.")]
 Url = Annotated[
     str,
     typer.Argument(
         metavar="URL",
-        help="A broker: tidings://HOST:PORT, tidings+udp://... or tidings+tls://...",
+        help="Broker: tidings://HOST:PORT, tidings+tls://... or tidings+udp://...",
         show_default=False,
     ),
 ]
 ClientName = Annotated[
     str | None,
-    option("--name", help="This client's name, unique in the network; drawn at random without."),
+    option(
+        "--name",
+        metavar="NAME",
+        rich_help_panel=CONNECTION,
+        help="Client name, unique in the network. Default: random.",
+    ),
 ]
 TokenFile = Annotated[
     Path | None,
-    option("--token-file", envvar="TIDINGS_TOKEN_FILE", help="File with the token that brokers ask for."),
+    option(
+        "--token-file",
+        metavar="FILE",
+        envvar="TIDINGS_TOKEN_FILE",
+        rich_help_panel=CONNECTION,
+        help="File with the network's token.",
+    ),
 ]
 TlsAuthority = Annotated[
     Path | None,
-    option("--tls-ca", envvar="TIDINGS_TLS_CA", help="Certificates to trust (PEM); the system's without."),
+    option(
+        "--tls-ca",
+        metavar="FILE",
+        envvar="TIDINGS_TLS_CA",
+        rich_help_panel=CONNECTION,
+        help="Certificates to trust (PEM). Default: the system's.",
+    ),
 ]
 ConnectTimeout = Annotated[
-    float, option("--connect-timeout", min=0.1, max=3600.0, help="Seconds to wait for the broker's answer.")
+    float,
+    option(
+        "--connect-timeout",
+        metavar="SECONDS",
+        min=0.1,
+        max=3600.0,
+        rich_help_panel=CONNECTION,
+        help="How long to wait for the broker.",
+    ),
 ]
+StopOnEof = Annotated[bool, option("--stop-on-eof", hidden=True, help="Exit when stdin closes.")]
+
+
+def check_name(name: str, flag: str = "--name") -> str:
+    if len(name) > MAX_NAME_CHARACTERS:
+        reason = f"a name has at most {MAX_NAME_CHARACTERS} characters, this one has {len(name)}"
+        raise typer.BadParameter(reason, param_hint=flag)
+    if not name or not name.isprintable():
+        raise typer.BadParameter("a name has 1 to 255 printable characters", param_hint=flag)
+    return name
+
+
+def read_file(path: Path, flag: str) -> bytes:
+    """The content of the file; `-` is stdin."""
+    try:
+        return sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {path}: {reason_of(error)}", param_hint=flag) from None
+
+
+def reason_of(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
 
 
 def read_token(path: Path | None) -> str:
@@ -48,13 +101,43 @@ def read_token(path: Path | None) -> str:
     if path is None:
         return ""
     try:
-        token = path.read_bytes()[: MAX_TOKEN_BYTES + 2].decode().strip()
+        token = read_file(path, "--token-file")[: MAX_TOKEN_BYTES + 2].decode().strip()
     except UnicodeDecodeError:
         raise typer.BadParameter(f"{path} is not UTF-8 text", param_hint="--token-file") from None
     if not token or len(token.encode()) > MAX_TOKEN_BYTES or not token.isprintable():
         reason = f"{path} must hold one line of at most {MAX_TOKEN_BYTES} bytes"
         raise typer.BadParameter(reason, param_hint="--token-file")
     return token
+
+
+def check_tls_ca(path: Path | None, url: str | None = None) -> None:
+    """The file can be used, and the URL asks for TLS."""
+    if path is None:
+        return
+    from tidings.core.errors import ConnectionFailed
+    from tidings.drivers.sockets.security import Tls, client_context
+
+    if url is not None and url.startswith(("tidings://", "tidings+udp://")):
+        reason = f"{url} is not encrypted; use tidings+tls://, or leave out the certificates"
+        raise typer.BadParameter(reason, param_hint="--tls-ca")
+    try:
+        client_context(Tls(authority=path))
+    except ConnectionFailed as error:
+        raise typer.BadParameter(str(error), param_hint="--tls-ca") from None
+
+
+def check_url(url: str, hint: str = "URL") -> None:
+    """A URL that cannot be one is a mistake in the usage: it is reported before anything happens."""
+    from tidings.bus.connect import connect
+    from tidings.core.errors import ConnectionFailed, NotYetAvailable
+
+    if url.startswith("/"):
+        reason = f"expected a broker's URL such as tidings://127.0.0.1:7400 before the topic {url!r}"
+        raise typer.BadParameter(reason, param_hint=hint)
+    try:
+        connect(url)
+    except (ConnectionFailed, NotYetAvailable) as error:
+        raise typer.BadParameter(str(error), param_hint=hint) from None
 
 
 def make_bus(
@@ -65,12 +148,11 @@ def make_bus(
     tls_authority: Path | None = None,
     timeout_s: float = 5.0,
 ) -> ApplicationHost:
-    """A bus that is not open yet; a URL that is none is a mistake in the usage."""
+    """A bus that is not open yet."""
     from tidings.bus.connect import connect
-    from tidings.core.errors import ConnectionFailed, NotYetAvailable
 
-    token = read_token(token_file)
-    try:
-        return connect(url, name=name, token=token, tls_ca=tls_authority, timeout_s=timeout_s)
-    except (ConnectionFailed, NotYetAvailable) as error:
-        raise typer.BadParameter(str(error), param_hint="URL") from None
+    check_url(url)
+    check_tls_ca(tls_authority, url)
+    if name is not None:
+        check_name(name)
+    return connect(url, name=name, token=read_token(token_file), tls_ca=tls_authority, timeout_s=timeout_s)

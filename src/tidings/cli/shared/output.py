@@ -7,14 +7,20 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
 PIPED_WIDTH = 160
 """Columns of a table that goes into a file or a pipe, where there is no terminal to ask."""
+
+FOLDED_WIDTH = 20
+"""Longer texts in a cell are folded where there is no room."""
+
+BORDER_WIDTH = 3
+"""Of each column: a line and two blanks."""
 
 Progress = Callable[[float], None]
 """Told which share, from 0 to 1, is done."""
@@ -42,35 +48,73 @@ def discard_output() -> None:
     os.close(nowhere)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on stdout."""
-    print_line(table_text(make_table(title, columns, rows)))
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, keys: int = 1
+) -> None:
+    """A table on stdout; where it is too wide, several, each with the first `keys` columns."""
+    print_line("\n".join(map(table_text, make_tables(title, columns, rows, keys=keys))))
 
 
-def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+def make_tables(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, keys: int = 1
+) -> list[Table]:
+    """As many as it takes: rich would crop what does not fit. The others repeat the first `keys` columns."""
+    lines = list(rows)
+    made = [_Column(heading, [line[index] for line in lines]) for index, heading in enumerate(columns)]
+    room = _console().width
+    shown: list[list[_Column]] = [[]]
+    for column in made:
+        if len(shown[-1]) > keys and _least_width([*shown[-1], column]) > room:
+            shown.append(made[:keys])
+        shown[-1] = [*shown[-1], column]
+    return [_table("" if number else title, group, room) for number, group in enumerate(shown)]
+
+
+class _Column:
+    def __init__(self, heading: str, cells: list[object]) -> None:
+        self.heading = heading
+        self.texts = [cell_text(cell) for cell in cells]
+        self.is_numeric = bool(cells) and all(isinstance(cell, int | float) for cell in cells)
+        widest = max(map(len, self.texts), default=0)
+        longest_word = max(map(len, heading.split()), default=0)
+        # A number that is folded reads as another one.
+        self.least = max(longest_word, widest if self.is_numeric else min(widest, FOLDED_WIDTH))
+        self.best = max(len(heading), widest)
+
+
+def _least_width(columns: list[_Column]) -> int:
+    return sum(column.least for column in columns) + BORDER_WIDTH * len(columns) + 1
+
+
+def _table(title: str, columns: list[_Column], room: int) -> Table:
     """Numbers to the right, and what users wrote is never taken for markup."""
     from rich.table import Table
     from rich.text import Text
 
-    lines = [list(row) for row in rows]
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for index, column in enumerate(columns):
-        numeric = bool(lines) and all(isinstance(line[index], int | float) for line in lines)
-        longest = max(map(len, column.split()), default=0)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold", min_width=longest)
-    for line in lines:
-        table.add_row(*(Text(cell_text(cell)) for cell in line))
+    table = Table(title=title or None, title_justify="left", title_style="bold")
+    left = max(room - _least_width(columns), 0)
+    for column in columns:
+        width = min(column.best, column.least + left)
+        left -= width - column.least
+        justify: Literal["left", "right"] = "right" if column.is_numeric else "left"
+        table.add_column(column.heading, justify=justify, overflow="fold", width=width)
+    for texts in zip(*(column.texts for column in columns), strict=True):
+        table.add_row(*map(Text, texts))
     return table
 
 
 def table_text(table: RenderableType) -> str:
     """As wide as the terminal, or as a pipe gets it."""
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
+    console = _console()
     with console.capture() as captured:  # rich would end the process where a pipe is broken
         console.print(table)
     return captured.get().rstrip("\n")
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
 
 
 def cell_text(value: object) -> str:
@@ -105,10 +149,20 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Progress]:
         yield lambda share: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
     from rich.progress import Progress as RichProgress
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    # The time that has passed moves also while a share of the work takes long, as the start of Spark does.
+    columns = (
+        *(TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()),
+        *(TimeElapsedColumn(), TimeRemainingColumn()),
+    )
     with RichProgress(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task(what, total=1.0)
         yield lambda share: bars.update(task, completed=share)

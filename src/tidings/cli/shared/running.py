@@ -5,23 +5,33 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from pathlib import Path
+from threading import Timer, main_thread
 from typing import Any, TypeVar
 
 from tidings.cli.shared.exits import ExitCode
 
 Result = TypeVar("Result")
+RAISE_AGAIN_S = 0.01
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(Exception):  # noqa: N818 - the user's wish, not a failure
     """A signal cut the command short; its clean-up has run."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name}")
+    def __init__(self, number: int, to_continue: str = "") -> None:
+        """`to_continue` is what the user may want to know."""
+        then = f"; to continue, {to_continue}" if to_continue else ""
+        super().__init__(f"stopped by {signal.Signals(number).name}{then}")
         self.number = number
+        self.to_continue = to_continue
+
+    @property
+    def by_user(self) -> bool:
+        return self.number == signal.SIGINT
 
 
 class Terminated(SystemExit):
@@ -31,8 +41,8 @@ class Terminated(SystemExit):
         super().__init__(ExitCode.SIGNAL_BASE + signal.SIGTERM)
 
 
-def raise_on_sigterm() -> None:
-    """From now on SIGTERM raises Terminated in the main thread, as SIGINT raises KeyboardInterrupt."""
+def raise_on_signals() -> None:
+    """From now on SIGTERM raises Terminated in the main thread, and SIGINT KeyboardInterrupt."""
 
     def terminate(number: int, frame: object) -> None:
         # Only the first: a second (`timeout` sends two) would cut the clean-up short.
@@ -40,6 +50,21 @@ def raise_on_sigterm() -> None:
         raise Terminated
 
     signal.signal(signal.SIGTERM, terminate)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell ignores it for us in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.unraisablehook = _raise_again
+
+
+def _raise_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """A signal that came where Python cannot raise, as in a destructor: Python would print it and forget it."""
+    error = unraisable.exc_value
+    if not isinstance(error, KeyboardInterrupt | Terminated):
+        sys.__unraisablehook__(unraisable)
+        return
+    number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
+    raise_on_signals()
+    # Not here, for this is no better place; and to the main thread, whose wait it is to interrupt.
+    Timer(RAISE_AGAIN_S, signal.pthread_kill, (main_thread().ident, number)).start()
 
 
 def end_children() -> None:
@@ -71,9 +96,12 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
     from tidings.drivers.sockets.loop import run as run_loop
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
+    watched = _until_signal(work)
     try:
-        return run_loop(_until_signal(work))
+        return run_loop(watched)
     finally:
+        for coroutine in (watched, work):  # a signal may come before they begin: then they never do
+            coroutine.close()
         # The command may go on without a loop, whose own handlers do nothing from then on.
         for number, handler in before.items():
             if handler is not None:  # else it was not Python that set it

@@ -7,11 +7,12 @@ from pathlib import Path
 import msgspec
 import typer
 
-from tidings.cli.shared.broker_options import LayoutFile, SequencerOptions, ServerTable
+from tidings.cli.shared.broker_settings import tls_of
 from tidings.cli.shared.option_table import over
-from tidings.cli.shared.options import read_token
-from tidings.cli.shared.settings import checked_name, tls_of
-from tidings.core.errors import ConnectionFailed, NotYetAvailable, OrderError, ScenarioError
+from tidings.cli.shared.options import check_name, check_url, read_token
+from tidings.cli.shared.sequencer_options import LayoutFile, SequencerOptions, ServerTable
+from tidings.cli.shared.subscription_options import check_patterns
+from tidings.core.errors import ConnectionFailed, OrderError, ScenarioError
 from tidings.core.ordering.layout import EVERYTHING, Layout, ServerPlacement, single
 from tidings.drivers.address import SEQUENCER_PORT, Address, parse_address
 from tidings.drivers.sockets.security import Tls
@@ -37,12 +38,15 @@ def sequencer_settings(options: SequencerOptions) -> SequencerSettings:
     file = None if options.layout is None else read_toml(options.layout, LayoutFile)
     if file is not None and options.layout is not None:
         if options.topics:
-            raise typer.BadParameter("the layout file lists the topics", param_hint="--topic")
+            raise typer.BadParameter(
+                "not allowed with --layout, which lists the topics", param_hint="--topic"
+            )
         options = over(options, file, options.layout.parent)
-    name = checked_name(_only_node(file) if options.name is None else options.name)
+    check_patterns(options.topics, "--topic")
+    name = check_name(_only_node(file) if options.name is None else options.name)
     layout = _layout(name, options, file)
     if name not in layout.nodes:
-        reason = f"{name!r} is no node of the layout; its nodes are {', '.join(layout.nodes)}"
+        reason = f"{name!r} is not a node of the layout; its nodes: {', '.join(layout.nodes)}"
         raise typer.BadParameter(reason, param_hint="--name")
     addresses = _addresses(options.layout, file, layout)
     listen = options.listen and _address(options.listen, "--listen")
@@ -64,7 +68,7 @@ def _only_node(file: LayoutFile | None) -> str:
     places = map(_place, file.server)
     nodes = {node for place in places for node in (place.primary, place.standby) if node}
     if len(nodes) > 1:
-        raise typer.BadParameter("the layout has several nodes: say which this one is", param_hint="--name")
+        raise typer.BadParameter("required, as the layout has several nodes", param_hint="--name")
     return nodes.pop()
 
 
@@ -93,11 +97,11 @@ def _addresses(path: Path | None, file: LayoutFile | None, layout: Layout) -> di
     listed = file.nodes or {}
     missing = [node for node in layout.nodes if node not in listed]
     if missing and len(layout.nodes) > 1:
-        raise ScenarioError(f'{path}: [nodes] lacks {missing[0]} = "HOST:PORT"')
+        raise ScenarioError(f'{path}: nodes: missing {missing[0]} = "HOST:PORT"')
     found = {}
     for node, text in listed.items():
         if node not in layout.nodes:
-            raise ScenarioError(f"{path}: nodes.{node}: no server is at that node")
+            raise ScenarioError(f"{path}: nodes.{node}: no server runs on this node")
         try:
             found[node] = parse_address(text, default_port=SEQUENCER_PORT)
         except ConnectionFailed as error:
@@ -109,12 +113,7 @@ def _service(text: str | None) -> str | None:
     """A mistake in the URL shows now, not when somebody dies."""
     if text is None:
         return None
-    from tidings.bus.connect import connect
-
-    try:
-        connect(text)
-    except (ConnectionFailed, NotYetAvailable) as error:
-        raise typer.BadParameter(str(error), param_hint="--service") from None
+    check_url(text, "--service")
     return text
 
 

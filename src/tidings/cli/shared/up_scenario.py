@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -10,22 +9,39 @@ from typing import Annotated
 import typer
 
 from tidings.cli.shared.exits import ExitCode
+from tidings.cli.shared.notices import notice
 from tidings.cli.shared.options import option
-from tidings.cli.shared.output import json_line, print_line, progress_bar
-from tidings.cli.sim import INT64, load, naming, print_summary, show_verdicts, verdicts
+from tidings.cli.shared.output import print_line, progress_bar
+from tidings.cli.shared.scenario_run import INT64, load, naming, print_summary, show_verdicts, verdicts
+
+SCENARIO = "Scenario"
 
 ScenarioFile = Annotated[
     Path | None,
-    option("--scenario", metavar="FILE", help="Run a scenario file in wall time, write its trace, end."),
+    option(
+        "--scenario",
+        metavar="FILE",
+        rich_help_panel=SCENARIO,
+        help="Run this scenario in real time, write its trace, and exit.",
+    ),
 ]
 Out = Annotated[
-    Path | None, option("--out", "-o", metavar="DIR", help="With --scenario: where the trace goes.")
+    Path | None,
+    option("--out", "-o", metavar="DIR", rich_help_panel=SCENARIO, help="Directory for the trace."),
 ]
 Seed = Annotated[
-    int | None, option("--seed", metavar="N", **INT64, help="With --scenario: instead of the file's seed.")
+    int | None,
+    option(
+        "--seed", metavar="N", **INT64, rich_help_panel=SCENARIO, help="Seed to use instead of the file's."
+    ),
 ]
 Check = Annotated[
-    bool, option("--check/--no-check", help="With --scenario: check the trace against what was promised.")
+    bool,
+    option(
+        "--check/--no-check",
+        rich_help_panel=SCENARIO,
+        help="Check the trace; exits with 1 if a guarantee is violated.",
+    ),
 ]
 
 
@@ -37,9 +53,9 @@ def up_scenario(
     from tidings.scenarios.live.run import run_live
 
     if path is None:
-        raise typer.BadParameter("is for --scenario", param_hint=lone_flag(out, seed, check=check))
+        raise typer.BadParameter("requires --scenario", param_hint=lone_flag(out, seed, check=check))
     if out is None:
-        raise typer.BadParameter("--scenario needs a directory for the trace", param_hint="--out")
+        raise typer.BadParameter("required with --scenario", param_hint="--out")
     scenario = load(path, seed)
     with naming(path), progress_bar(path.name, quiet=quiet) as progress:
         summary = run(run_live(scenario, out, progress, partial(notice, as_json=as_json)))
@@ -57,8 +73,3 @@ def up_scenario(
 
 def lone_flag(out: Path | None, seed: int | None, *, check: bool) -> str:
     return "--out" if out is not None else "--seed" if seed is not None else "--check" if check else ""
-
-
-def notice(text: str, *, as_json: bool) -> None:
-    """On stderr, as what `--json` prints is the summary alone."""
-    sys.stderr.write((json_line({"notice": text}) if as_json else f"tidings: {text}") + "\n")

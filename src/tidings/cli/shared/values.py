@@ -21,7 +21,7 @@ def parse_attributes(texts: Iterable[str]) -> dict[str, Scalar]:
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name:
-            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--attribute")
+            raise typer.BadParameter(f"expected NAME=VALUE, not {text!r}", param_hint="--attribute")
         if name in attributes:
             raise typer.BadParameter(f"{name!r} is given twice", param_hint="--attribute")
         attributes[name] = parse_value(value)

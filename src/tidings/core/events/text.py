@@ -69,7 +69,7 @@ def _string_text(value: str) -> str:
             value.encode()
     except UnicodeEncodeError:
         raise AttributeValueError(
-            f"the string {value!r} has a lone surrogate and is no Unicode text"
+            f"the string {value!r} has a lone surrogate and is not Unicode text"
         ) from None
     return value if _is_plain(value) else json.dumps(value, ensure_ascii=False)
 
@@ -118,5 +118,5 @@ def _unquoted(text: str) -> str:
     except ValueError:
         value = None
     if not isinstance(value, str):
-        raise TraceError(f"the attribute text {text[:80]!r} starts with a quote and is no JSON string")
+        raise TraceError(f"the attribute text {text[:80]!r} starts with a quote and is not a JSON string")
     return value

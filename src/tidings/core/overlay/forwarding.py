@@ -117,7 +117,7 @@ class Forwarding(Part):
     def on_link_open(self, sender: str, message: LinkOpen) -> None:
         link = self.links.get(sender)
         if link is None:
-            self.port.emit(Misbehaviour(sender, "it is no neighbour and opened a link"))
+            self.port.emit(Misbehaviour(sender, "it is not a neighbour and opened a link"))
             return
         if message.incarnation < link.heard:
             return  # from an earlier life of the neighbour, late
@@ -164,7 +164,7 @@ class Forwarding(Part):
     def on_changes(self, sender: str, message: Changes) -> None:
         link = self.links.get(sender)
         if link is None:
-            self.port.emit(Misbehaviour(sender, "it is no neighbour and sent interests"))
+            self.port.emit(Misbehaviour(sender, "it is not a neighbour and sent interests"))
             return
         if message.to_incarnation != self.incarnation or message.incarnation != link.heard:
             self.port.send(sender, LinkOpen(self.incarnation, link.heard, True))

@@ -239,10 +239,15 @@ def encoded_size(message: Message) -> int:
 
 def size_of(kind: type) -> Callable[[Any], int]:
     """That function, for messages of one class."""
+    encode_it = encoder_of(kind)
+    return _SIZES[kind] if encode_it is None else lambda message: len(encode_it(message))
+
+
+def encoder_of(kind: type) -> Callable[[Any], bytes] | None:
+    """What encodes messages of a class whose size is not known without that; None: it is."""
     if kind in _SIZES:
-        return _SIZES[kind]
-    encode_it = _encode if kind in _TRAVELS_AS_IT_IS else encode
-    return lambda message: len(encode_it(message))
+        return None
+    return _encode if kind in _TRAVELS_AS_IT_IS else encode
 
 
 def _forward_bytes(message: Forward) -> int:

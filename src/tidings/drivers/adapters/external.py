@@ -322,6 +322,6 @@ class ExternalService(EventService):
 def check_name(name: str) -> str:
     if not name or len(name) > MAX_NAME_BYTES or not name.isprintable():
         raise ConnectionFailed(
-            f"{name[:40]!r} is no name of a client: it has 1 to {MAX_NAME_BYTES} printable characters"
+            f"{name[:40]!r} is not a client name: expected 1 to {MAX_NAME_BYTES} printable characters"
         )
     return name

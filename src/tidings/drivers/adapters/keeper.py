@@ -73,7 +73,7 @@ class Reconnector:
         try:
             reason = await self._keep(session)
         except Exception as error:  # a mistake of ours: whoever waits must not wait for ever
-            log.exception("%s: the connection is given up", self._server)
+            log.exception("%s: giving up the connection", self._server)
             reason = f"{type(error).__name__}: {error}"
         self.ready.set()
         self._give_up(reason)
@@ -85,7 +85,8 @@ class Reconnector:
         while True:
             began_at = clock()
             loss = await self._last(session)
-            log.info("%s: connection lost: %s", self._server, loss.reason)
+            then = "" if loss.final else "; reconnecting"
+            log.info("lost the connection to %s: %s%s", self._server, loss.reason, then)
             self.ready.clear()
             await self._drop()
             if loss.final:
@@ -118,6 +119,7 @@ class Reconnector:
                 backoff.failed()
                 await self._drop()
             else:
+                log.info("reconnected to %s", self._server)
                 self.reconnections += 1
                 self.ready.set()
                 return session

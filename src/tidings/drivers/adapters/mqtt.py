@@ -86,7 +86,9 @@ def mqtt_service(
     """
     target = parse_url(url, (SCHEME,), DEFAULT_PORT)
     if not re.fullmatch(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*", prefix):
-        raise ConnectionFailed(f"prefix {prefix!r} is no topic: letters, digits, '-', '_', with '/' between")
+        raise ConnectionFailed(
+            f"prefix {prefix!r} is not a topic: letters, digits, '-', '_', with '/' between"
+        )
     if not 0 <= session_s <= MAX_SESSION_S:
         raise ConnectionFailed(f"session_s {session_s} is not between 0 and {MAX_SESSION_S}")
     load_library("paho.mqtt.client", "paho-mqtt", "mqtt")

@@ -94,7 +94,7 @@ class MqttSession(AdapterSession):
         if not kept:
             if service.filters:
                 log.warning(
-                    "%s has not kept our session: what was published meanwhile is lost", service.server
+                    "%s did not keep the session: events published meanwhile are lost", service.server
                 )
             service.filters.clear()
         await self._drop_unused()
@@ -124,7 +124,7 @@ class MqttSession(AdapterSession):
         try:
             work()
         except Exception as error:  # what the broker sends must not raise here for ever
-            log.exception("%s: the connection is given up", self._service.server)
+            log.exception("%s: giving up the connection", self._service.server)
             self._lose(f"{type(error).__name__}: {error}")
 
     def _leave_loop(self, descriptor: int) -> None:
@@ -149,7 +149,7 @@ class MqttSession(AdapterSession):
             return
         if reason.is_failure:
             failure = ConnectionRefused if reason.value in REFUSALS else ConnectionFailed
-            self._connected.set_exception(failure(f"{self._service.server} refused us: {reason}"))
+            self._connected.set_exception(failure(f"{self._service.server} refused the connection: {reason}"))
             return
         self._max_in_flight = min(MAX_IN_FLIGHT, getattr(properties, "ReceiveMaximum", MAX_IN_FLIGHT))
         self._max_packet_bytes = getattr(properties, "MaximumPacketSize", 0)

@@ -106,10 +106,10 @@ def nats_service(
     target = parse_url(url, (CORE, JETSTREAM), DEFAULT_PORT)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*", prefix):
         raise ConnectionFailed(
-            f"prefix {prefix!r} is no subject: letters, digits, '-', '_', with dots between"
+            f"prefix {prefix!r} is not a subject: letters, digits, '-', '_', with dots between"
         )
     if not re.fullmatch(r"[A-Za-z0-9_-]+", stream):
-        raise ConnectionFailed(f"stream {stream!r} is no name of a stream: letters, digits, '-', '_'")
+        raise ConnectionFailed(f"stream {stream!r} is not a stream name: letters, digits, '-', '_'")
     if max_age_s < 1 or max_bytes < 1:
         raise ConnectionFailed(f"max_age_s {max_age_s} and max_bytes {max_bytes} must be at least 1")
     load_library("nats.js", "nats-py", "nats")

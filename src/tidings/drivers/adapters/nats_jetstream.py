@@ -39,9 +39,7 @@ class JetStreamSession(NatsSession):
         try:
             await self._find_stream()
         except ServiceUnavailableError:
-            raise ConnectionFailed(
-                f"{self.service.server} has no JetStream (a server has it with the option -js)"
-            ) from None
+            raise ConnectionFailed(f"{self.service.server} has no JetStream; start it with -js") from None
         except (errors.Error, OSError) as error:
             raise ConnectionFailed(
                 f"{self.service.server}: stream {self.service.stream}: {describe(error)}"

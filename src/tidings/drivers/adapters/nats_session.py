@@ -116,7 +116,7 @@ class NatsSession(AdapterSession):
         """The library says only at the end that it found no server; why, it said before."""
         problem = self._problem or str(error) or type(error).__name__
         if isinstance(error, errors.Error) and _REFUSED.search(str(error)):
-            return ConnectionRefused(f"{self.service.server} refused us: {problem}")
+            return ConnectionRefused(f"{self.service.server} refused the connection: {problem}")
         return ConnectionFailed(f"cannot connect to {self.service.server}: {problem}")
 
     async def _on_error(self, error: Exception) -> None:

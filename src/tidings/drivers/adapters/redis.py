@@ -20,7 +20,7 @@ not all of them need have been for it. If the server lost entries, one number st
 
 from __future__ import annotations
 
-from tidings.core.errors import ConnectionFailed
+from tidings.core.errors import AddressError, ConnectionFailed
 from tidings.drivers.adapters.external import DEFAULT_RETRY_S, DEFAULT_TIMEOUT_S, ExternalService
 from tidings.drivers.adapters.session import AdapterSession, AdapterUrl, load_library, parse_url
 
@@ -75,7 +75,7 @@ def redis_service(
     target = parse_url(url, (SCHEME,), DEFAULT_PORT, with_path=True)
     database = target.path.removeprefix("/") or "0"
     if not (database.isascii() and database.isdigit()):
-        raise ConnectionFailed(f"{target.server!r}: {database!r} is no database: it is a number")
+        raise AddressError(f"{target.server!r}: the database must be a number, not {database!r}")
     if not key:
         raise ConnectionFailed("the key of the stream is empty")
     if max_events < 1:

@@ -74,7 +74,7 @@ class RedisSession(AdapterSession):
         try:
             info = await self._redis.info("server")
         except (AuthenticationError, NoPermissionError) as error:
-            raise ConnectionRefused(f"{server} refused us: {error}") from None
+            raise ConnectionRefused(f"{server} refused the connection: {error}") from None
         except (RedisError, OSError) as error:
             raise ConnectionFailed(f"cannot connect to {server}: {error}") from None
         self._version = str(info.get("redis_version", "0"))

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from tidings.core.errors import ConnectionFailed
+from tidings.core.errors import AddressError, ConnectionFailed
 from tidings.core.events.event import Publication
 from tidings.drivers.adapters.incoming import Incoming
 from tidings.drivers.address import Address, parse_address
@@ -84,18 +84,18 @@ class AdapterUrl(NamedTuple):
 
 
 def parse_url(url: str, schemes: Sequence[str], default_port: int, *, with_path: bool = False) -> AdapterUrl:
-    """ConnectionFailed names what is wrong with it; a password is never part of that."""
+    """AddressError names what is wrong with it; a password is never part of that."""
     scheme, separator, rest = url.partition("://")
     shown = f"{scheme}{separator}{rest.rpartition('@')[2]}"
     if not separator or scheme not in schemes:
         known = " or ".join(f"{name}://" for name in schemes)
-        raise ConnectionFailed(f"{shown!r} is no URL for this service: it starts with {known}")
+        raise AddressError(f"{shown!r} is not a URL of this service: it must start with {known}")
     try:
         parts = urlsplit(f"//{rest}")
     except ValueError as error:
-        raise ConnectionFailed(f"{shown!r} is no URL: {error}") from None
+        raise AddressError(f"{shown!r} is not a URL: {error}") from None
     if parts.query or parts.fragment or (parts.path.strip("/") and not with_path):
-        raise ConnectionFailed(f"{shown!r} has something behind the address that is not understood")
+        raise AddressError(f"{shown!r}: unexpected text after the address")
     credentials, _, location = parts.netloc.rpartition("@")
     user, colon, password = credentials.partition(":")
     return AdapterUrl(
@@ -115,5 +115,5 @@ def load_library(module: str, package: str, extra: str) -> ModuleType:
         if error.name is not None and error.name.startswith("tidings"):
             raise
         raise ConnectionFailed(
-            f"{extra}:// needs the package {package}, which is not installed: pip install 'tidings[{extra}]'"
+            f"{extra}:// needs the package {package}: pip install 'tidings[{extra}]'"
         ) from None

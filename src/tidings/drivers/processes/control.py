@@ -48,7 +48,7 @@ async def obey(server: Controlled) -> None:
             try:
                 order = msgspec.json.decode(line, type=ControlLine)
             except msgspec.MsgspecError as error:
-                log.warning("a line on stdin is no order: %s", error)
+                log.warning("a line on stdin is not a command: %s", error)
                 continue
             server.cut(order.cut)
 

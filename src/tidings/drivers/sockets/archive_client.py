@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from tidings.core.errors import ArchiveError, BrokerAway, ConnectionFailed, WireError
+from tidings.core.errors import AddressError, ArchiveError, BrokerAway, ConnectionFailed, WireError
 from tidings.core.messages import PROTOCOL_VERSION, Hello, Message, Refused, Welcome
 from tidings.core.wire.archive_messages import (
     ArchiveCommit,
@@ -88,6 +88,7 @@ class RemoteArchive:
             raise BrokerAway(f"cannot reach {self.url}: {explain(error)}") from None
 
     def close(self) -> None:
+        """Close the connection."""
         self._socket.close()
 
     def __enter__(self) -> Self:
@@ -101,6 +102,7 @@ class RemoteArchive:
     # --- What a reader asks
 
     def bounds(self) -> Bounds:
+        """The first offset that is kept, and the one after the last."""
         info = self._info()
         return Bounds(info.first, info.end)
 
@@ -112,9 +114,11 @@ class RemoteArchive:
         return self._ask(ArchiveFind(self._number(), max(published_ns, 0)), ArchiveFound).offset
 
     def commit(self, consumer: str, offset: int) -> None:
+        """Note that this consumer needs nothing before `offset`; retention keeps the rest for it."""
         self._ask(ArchiveCommit(self._number(), consumer, offset), ArchiveCommitted)
 
     def gaps(self) -> list[Gap]:
+        """Where something may be missing, and why."""
         told = self._ask(ArchiveGapsRequest(self._number()), ArchiveGaps)
         return [Gap(offset, noted_ns, reason, missing) for offset, noted_ns, missing, reason in told.gaps]
 
@@ -132,7 +136,7 @@ class RemoteArchive:
         while offset < stop:
             rows = self._answer(request, ArchiveRows)
             if rows.start != offset or not rows.rows or offset + rows.rows > stop:
-                raise self._broken(f"rows from {rows.start} where {offset} was due")
+                raise self._broken(f"rows from {rows.start}, expected {offset}")
             batch = self._decoded(rows, schema)
             offset += rows.rows
             for first in range(0, batch.num_rows, batch_rows):
@@ -145,7 +149,7 @@ class RemoteArchive:
         except pa.ArrowException as error:
             raise self._broken(f"rows from {rows.start} do not decode: {error}") from None
         if batch.num_rows != rows.rows:
-            raise self._broken(f"{batch.num_rows} rows where {rows.rows} were said")
+            raise self._broken(f"{batch.num_rows} rows, expected {rows.rows}")
         return batch
 
     # --- Messages
@@ -167,14 +171,14 @@ class RemoteArchive:
             if isinstance(message, ArchiveFailed):
                 raise FAILURES.get(message.kind, ArchiveError)(message.reason)
             if not isinstance(message, kind) or answered != request:
-                raise self._broken(f"{type(message).__name__} where {kind.__name__} was due")
+                raise self._broken(f"{type(message).__name__}, expected {kind.__name__}")
             return message
 
     def _send(self, message: Message) -> None:
         try:
             self._socket.sendall(frame(encode(message)))
         except OSError as error:
-            raise BrokerAway(f"{self.url} went away: {explain(error)}") from None
+            raise BrokerAway(f"lost the connection to {self.url}: {explain(error)}") from None
 
     def _next(self) -> Message:
         while not self._waiting:
@@ -184,26 +188,26 @@ class RemoteArchive:
                 for body in bodies:
                     self._waiting += decode(body)
             except OSError as error:
-                raise BrokerAway(f"{self.url} went away: {explain(error)}") from None
+                raise BrokerAway(f"lost the connection to {self.url}: {explain(error)}") from None
             except WireError as error:
                 raise self._broken(str(error)) from None
             if not data:
-                raise BrokerAway(f"{self.url} went away: it closed the connection")
+                raise BrokerAway(f"lost the connection to {self.url}: closed by the peer")
         message = self._waiting.popleft()
         if isinstance(message, Refused):
-            raise ConnectionFailed(f"{self.url} refused us: {message.reason}")
+            raise ConnectionFailed(f"{self.url} refused the connection: {message.reason}")
         return message
 
     def _broken(self, what: str) -> ConnectionFailed:
         self.close()
-        return ConnectionFailed(f"{self.url} sent what is no answer: {what}")
+        return ConnectionFailed(f"{self.url} sent an invalid answer: {what}")
 
 
 def _parse(url: str) -> tuple[Address, bool]:
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
-        raise ConnectionFailed(f"{url!r} is no URL of an archive: it starts with one of {known}")
+        raise AddressError(f"{url!r} is not an archive's URL: it must start with one of {known}")
     return parse_address(rest.rstrip("/")), SCHEMES[scheme]
 
 
@@ -217,7 +221,7 @@ def open_reader(
 ) -> ArchiveReader | RemoteArchive:
     """An archive by its directory or by the URL of who keeps it."""
     if (archive is None) == (url is None):
-        raise ArchiveError("an archive is given by its directory or by a URL")
+        raise ArchiveError("give either the directory of an archive or a URL")
     if url is not None:
         return RemoteArchive(url, token=token, tls_ca=tls_ca, timeout_s=timeout_s)
     assert archive is not None

@@ -74,7 +74,7 @@ class ArchiveServer:
     def on_hello(self, session: SocketSession, hello: Hello) -> None:
         reason = hello_refusal(hello, self._identity)
         if reason is None and hello.role != CLIENT:
-            reason = f"{self.name} keeps an archive and is no broker"
+            reason = f"{self.name} serves an archive; it is not a broker"
         if reason is None and len(self._sessions) > MAX_READERS:
             reason = f"{self.name} has {MAX_READERS} readers already"
         if reason is not None:
@@ -82,13 +82,13 @@ class ArchiveServer:
             return
 
         def refuse(message: Message) -> None:
-            session.refuse(f"{self.name} keeps an archive and takes no {type(message).__name__}")
+            session.refuse(f"{self.name} serves an archive; it does not accept {type(message).__name__}")
 
         answer = Welcome(PROTOCOL_VERSION, self.name, MODE)
         session.welcome(hello.node, CLIENT, answer, self._read_service.handlers(session), refuse)
 
     def on_welcome(self, session: SocketSession, welcome: Welcome) -> None:
-        session.refuse("an archive does not call")
+        session.refuse("an archive opens no connections")
 
     def persist(self) -> bool:
         return True  # nothing is kept here

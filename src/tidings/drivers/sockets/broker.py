@@ -180,7 +180,7 @@ class BrokerServer:
     def _check(self) -> None:
         mode = self.identity.mode
         if mode != BEST_EFFORT and self.transport != "tcp":
-            raise ConnectionFailed(f"mode {mode!r} needs transport tcp, not {self.transport}")
+            raise ConnectionFailed(f"mode {mode!r} requires TCP, not {self.transport}")
         check_listening(self.address, self.transport, self.host.tls, self.identity.token)
         if self._epidemic is not None:
             check_listening(self.address, "udp", None, self.identity.token)
@@ -243,7 +243,7 @@ class BrokerServer:
         ConnectionFailed if it cannot leave. What it kept on disk is of no use afterwards.
         """
         if not isinstance(self._node, GuaranteedBroker):
-            raise ConnectionFailed(f"{self.name} runs in mode {self.identity.mode}: just stop it")
+            raise ConnectionFailed(f"{self.name} runs in mode {self.identity.mode}: to leave, stop it")
         self._left = asyncio.get_running_loop().create_future()
         try:
             self._node.leave()
@@ -444,7 +444,7 @@ class BrokerServer:
 
     def _close_unwanted(self, session: SocketSession) -> None:
         session.flush()
-        session.end(End("it is not needed any more", refused=False))
+        session.end(End("no longer needed", refused=False))
 
     # --- Status
 

@@ -147,7 +147,7 @@ class ClientConnection:
                 self._release_endpoint()
         if session.ended.done():
             end = session.ended.result()
-            what = "refused us" if end.refused else "gave no session"
+            what = "refused the connection" if end.refused else "ended the session"
             reason = end.reason if end.reason == "connection refused" else f"it {what}: {end.reason}"
             raise ConnectionFailed(f"cannot reach {self.url}: {reason}")
         return session
@@ -210,7 +210,7 @@ class ClientConnection:
     # --- The session: what it asks of its host
 
     def on_hello(self, session: SocketSession, hello: Hello) -> None:
-        session.refuse("a client is not called")
+        session.refuse("a client accepts no connections")
 
     def on_welcome(self, session: SocketSession, welcome: Welcome) -> None:
         if welcome.version != PROTOCOL_VERSION:

@@ -60,7 +60,7 @@ def explain(error: BaseException) -> str:
     if isinstance(error, ssl.SSLError):
         return f"TLS failed: {getattr(error, 'reason', error)}"
     if isinstance(error, socket.gaierror):
-        return "the host name is not known"
+        return "unknown host"
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, ConnectionRefusedError):
@@ -71,9 +71,9 @@ def explain(error: BaseException) -> str:
         if error.errno == errno.EADDRINUSE:
             return "the port is in use"
         if error.errno == errno.EADDRNOTAVAIL:
-            return "the address is not one of this machine"
+            return "not an address of this machine"
         if error.errno == errno.EACCES:
-            return "not allowed"
+            return "permission denied"
         return error.strerror or str(error)
     return str(error)
 

@@ -121,9 +121,9 @@ class DatagramRouter:
     def refusal(self, hello: Hello, *, by_datagram: bool) -> str | None:
         """Clients come by streams, brokers by datagrams, and no client has the name of a broker."""
         if (hello.role == BROKER) != by_datagram:
-            return f"in mode {EPIDEMIC!r} clients speak tcp and brokers udp"
+            return f"in mode {EPIDEMIC!r} clients use TCP, and brokers UDP"
         if hello.role == CLIENT and hello.node in self.boxes:
-            return f"the name {hello.node!r} is a broker's"
+            return f"the name {hello.node!r} belongs to a broker"
         return None
 
     def status(self) -> dict[str, object]:

@@ -30,14 +30,14 @@ class HandshakeRules(NamedTuple):
 def hello_refusal(hello: Hello, us: HandshakeRules) -> str | None:
     """Why that Hello is refused, or None if it is welcome."""
     if hello.version != PROTOCOL_VERSION:
-        return f"protocol version {hello.version} is not spoken here; this broker speaks {PROTOCOL_VERSION}"
+        return f"unsupported protocol version {hello.version}; this broker speaks {PROTOCOL_VERSION}"
     if not same_token(hello.token, us.token):
         return "wrong or missing token"
     if hello.role == CLIENT:
         taken = hello.node == us.node or hello.node in us.neighbours
-        return f"the name {hello.node!r} is a broker's" if taken else None
+        return f"the name {hello.node!r} belongs to a broker" if taken else None
     if hello.role != BROKER:
-        return f"the role {hello.role!r} is not known here"
+        return f"unknown role {hello.role!r}"
     if hello.node == us.node:
         return f"two brokers are named {us.node}"
     if hello.node not in us.neighbours and not us.open:

@@ -115,7 +115,7 @@ class SequencerHost:
         """The nodes to dial."""
         nodes = self.layout.nodes
         if self.name not in nodes:
-            raise OrderError(f"{self.name!r} is no node of the layout; its nodes are {', '.join(nodes)}")
+            raise OrderError(f"{self.name!r} is not a node of the layout; its nodes: {', '.join(nodes)}")
         check_layout_size(self.layout)
         check_listening(self.address, "tcp", self.host.tls, self._token)
         dialled = sorted(node for node in nodes if self.name < node)
@@ -165,18 +165,18 @@ class SequencerHost:
 
     def _hello_refusal(self, hello: Hello) -> str | None:
         if hello.version != PROTOCOL_VERSION:
-            return (
-                f"protocol version {hello.version} is not spoken here; {self.name} speaks {PROTOCOL_VERSION}"
-            )
+            return f"unsupported protocol version {hello.version}; {self.name} speaks {PROTOCOL_VERSION}"
         if not same_token(hello.token, self._token):
             return "wrong or missing token"
         if hello.role in (CLIENT, ORDERED):
-            return f"the name {hello.node!r} is a sequencer's" if hello.node in self.layout.nodes else None
+            return (
+                f"the name {hello.node!r} belongs to a sequencer" if hello.node in self.layout.nodes else None
+            )
         if hello.role != SEQUENCER:
-            return f"the role {hello.role!r} is not known here: {self.name} is a sequencer"
+            return f"unknown role {hello.role!r}: {self.name} is a sequencer"
         if hello.node == self.name:
             return f"two sequencers are named {self.name}"
-        return None if hello.node in self.layout.nodes else f"{hello.node} is no node of the layout here"
+        return None if hello.node in self.layout.nodes else f"{hello.node} is not a node of this layout"
 
     def on_welcome(self, session: SocketSession, welcome: Welcome) -> None:
         assert session.dial is not None

@@ -121,7 +121,7 @@ class SequencingConnection:
     async def open(self, timeout_seconds: float = CONNECT_SECONDS) -> None:
         """ConnectionFailed if no sequencer answers in time, or one refuses us."""
         if not self._entries:
-            raise ConnectionFailed("no sequencer's address is known")
+            raise ConnectionFailed("no sequencer is known")
         if self._layout is not None:
             check_layout_size(self._layout)
         if self._tls is not None:
@@ -160,7 +160,7 @@ class SequencingConnection:
         if session.state is SessionState.UP:
             return session, ""
         end = session.ended.result()
-        return None, f"it refused us: {end.reason}" if end.refused else end.reason
+        return None, f"it refused the connection: {end.reason}" if end.refused else end.reason
 
     async def _dial(self, address: Address, expected: str) -> SocketSession:
         """A session whose layout is ours, or that has ended."""
@@ -211,7 +211,7 @@ class SequencingConnection:
         self._refusals[node] = reason
         for place in self.layout.servers:
             if self._refusals.keys() >= {*self.layout.replicas(place.name)}:
-                self._give_up(f"sequencer {node} refused us: {reason}")
+                self._give_up(f"sequencer {node} refused the connection: {reason}")
 
     def _give_up(self, reason: str) -> None:
         if not self.refused and not self._closed:
@@ -239,7 +239,7 @@ class SequencingConnection:
     # --- Sessions: what they ask of their host
 
     def on_hello(self, session: SocketSession, hello: Hello) -> None:
-        session.refuse("a client is not called")
+        session.refuse("a client accepts no connections")
 
     def on_welcome(self, session: SocketSession, welcome: Welcome) -> None:
         assert session.dial is not None
@@ -247,7 +247,7 @@ class SequencingConnection:
         if welcome.version != PROTOCOL_VERSION:
             session.refuse(f"it speaks protocol version {welcome.version}, we speak {PROTOCOL_VERSION}")
         elif welcome.mode != SEQUENCER_MODE:
-            session.refuse(f"{welcome.node} is no sequencer, but a broker in mode {welcome.mode!r}")
+            session.refuse(f"{welcome.node} is not a sequencer, but a broker in mode {welcome.mode!r}")
         elif welcome.node != expected:
             session.refuse(f"{welcome.node} answered where {expected} was expected")
         else:
@@ -288,7 +288,7 @@ class SequencingConnection:
             except OrderError as error:
                 return str(error)
             if node not in layout.nodes:
-                return f"{node} is no node of its own layout"
+                return f"{node} is not a node of its own layout"
             self._layout = layout
         return layout_refusal(self._layout, message.json, self.name)
 
@@ -318,7 +318,7 @@ class SequencingConnection:
             del self._links[session.peer]
             del self._port.sessions[session.peer]
             if end.refused:  # it knew us: the reason is with us, such as a name that another took
-                self._give_up(f"sequencer {session.peer} refused us: {end.reason}")
+                self._give_up(f"sequencer {session.peer} refused the connection: {end.reason}")
 
     # --- The protocol
 

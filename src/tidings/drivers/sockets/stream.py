@@ -70,9 +70,8 @@ class StreamSession(SocketSession, asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._lost.done():
             self._lost.set_result(None)
-        self.end(
-            End("the connection broke" if exc is None else f"the connection broke: {exc}", refused=False)
-        )
+        why = "" if exc is None else f": {(getattr(exc, 'strerror', None) or str(exc)).lower()}"
+        self.end(End(f"the connection broke{why}", refused=False))
 
     def pause_writing(self) -> None:
         self._paused = True

@@ -76,7 +76,7 @@ class DatagramSession(SocketSession):
         if self._answer is not None and self._datagrams == self._repeated_hellos:
             self.send(self._answer)
         else:
-            self.end(End("the peer began anew", refused=False))
+            self.end(End("the peer restarted", refused=False))
             self._endpoint.accept(self._peer_address, message)
 
     def _say_hello(self) -> None:
@@ -160,7 +160,7 @@ class DatagramEndpoint(asyncio.DatagramProtocol):
         """
         peer = await self._resolve(address)
         if peer not in self._sessions:
-            self.write(encode(Refused("there is no session: it has just started")), peer)
+            self.write(encode(Refused("no such session")), peer)
 
     def forget(self, peer: Peer, session: DatagramSession) -> None:
         if self._sessions.get(peer) is session:

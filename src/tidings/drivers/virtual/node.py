@@ -87,9 +87,10 @@ class SimulatedNode:
         return send
 
     def set_timer(self, name: TimerName, at: int) -> None:
-        self._timer_serial += 1
-        self._timers[name] = self._timer_serial
-        self._schedule.at(max(at, self._schedule.now), self._fire, name, self._timer_serial)
+        serial = self._timer_serial = self._timer_serial + 1
+        self._timers[name] = serial
+        schedule = self._schedule
+        schedule.at(at if at > schedule.now else schedule.now, self._fire, name, serial)
 
     def cancel_timer(self, name: TimerName) -> None:
         self._timers.pop(name, None)

@@ -207,7 +207,7 @@ def check_neighbours(scenario: Scenario, topology: Topology) -> None:
     for path, (left, right) in links:
         if left in around and right in around and right not in around[left]:
             raise ScenarioError(
-                f"{path}.between: '{left}' and '{right}' are no neighbours, and in mode best-effort no message goes "
+                f"{path}.between: '{left}' and '{right}' are not neighbours, and in mode best-effort no message goes "
                 f"from one to the other; neighbours of '{left}': {listed(around[left])}"
             )
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from tidings.core.errors import ScenarioError
 
+STDIN = Path("-")
 MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
@@ -31,16 +34,16 @@ def _end(text: str) -> str:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; ScenarioError says why there is none."""
+    """The text of a file, `-` being stdin; ScenarioError says why there is none."""
     try:
-        with path.open("rb") as file:
+        with nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise ScenarioError(f"{path}: there is no such file") from None
+        raise ScenarioError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise ScenarioError(f"{path}: is a directory, not a file") from None
     except PermissionError:
-        raise ScenarioError(f"{path}: no permission to read it") from None
+        raise ScenarioError(f"{path}: permission denied") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ScenarioError(f"{path}: cannot be read: {reason}") from None

@@ -80,20 +80,24 @@ def check_wall_time(plan: RunPlan, notice: Notice) -> None:
     check_size(len(plan.topology.brokers))
     for key, value in _link_keys(scenario):
         if value:
-            raise ScenarioError(f"{key}: loopback does not do that in wall time; use `tidings sim`")
+            raise ScenarioError(f"{key}: not available in real time{_except(key)}; use `tidings sim`")
     for index, fault in enumerate(scenario.faults):
         if isinstance(fault, SlowFault | LossFault):
             kind = "slow" if isinstance(fault, SlowFault) else "loss"
             raise ScenarioError(
-                f'fault[{index}].kind: "{kind}" is not possible in wall time; use `tidings sim`'
+                f'fault[{index}].kind: "{kind}" is not available in real time; use `tidings sim`'
             )
         if isinstance(fault, LinkFault) and fault.direction == "forward":
             raise ScenarioError(
-                f'fault[{index}].direction: a connection is cut in both directions or not at all; "forward" is '
-                "not possible in wall time, use `tidings sim`"
+                f'fault[{index}].direction: in real time links are cut in both directions, not "forward" only; '
+                "use `tidings sim`"
             )
     if scenario.network.delay_ms != Network().delay_ms or any(link.delay_ms for link in scenario.links):
-        notice("delay_ms is ignored: messages take the time that loopback takes")
+        notice("delay_ms is ignored: messages take as long as loopback takes")
+
+
+def _except(key: str) -> str:
+    return " except in epidemic mode" if key == "network.loss" else ""
 
 
 def _link_keys(scenario: Scenario) -> Iterator[tuple[str, bool]]:
@@ -274,7 +278,7 @@ class Conductor:
             async with asyncio.timeout(READY_TIMEOUT_S):
                 await asyncio.gather(*(member.client.ready.wait() for member in members))
         except TimeoutError:
-            raise ConnectionFailed(f"not all clients were connected within {READY_TIMEOUT_S:.0f} s") from None
+            raise ConnectionFailed(f"not all clients connected within {READY_TIMEOUT_S:.0f} s") from None
         self._go = Go(time_ns() + START_IN_NS, monotonic_ns() + START_IN_NS)
         for member in members:
             member.client.tell(msgspec.json.encode(self._go) + b"\n")
@@ -290,7 +294,7 @@ class Conductor:
                 if self.ordering is not None:
                     await self.ordering.until_ready()
         except TimeoutError:
-            raise ConnectionFailed("not all brokers and sequencers found each other in time") from None
+            raise ConnectionFailed("not all brokers and sequencers connected to each other in time") from None
 
     async def _course(self) -> None:
         strikes = [self._tasks.create_task(self._strike(planned)) for planned in self.plan.faults]

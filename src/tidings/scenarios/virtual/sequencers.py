@@ -13,6 +13,7 @@ from tidings.core.ordering.layout import ServerPlacement
 from tidings.core.ordering.no_ops import NoOpOutbox
 from tidings.core.ordering.replication.node import Sequencer, SequencerNode
 from tidings.core.ordering.replication.replica import Replica, ReplicaRole, RoleChanged
+from tidings.core.ordering.replication.witness import WitnessPart
 from tidings.core.ordering.server.machine import PublishNoOps
 from tidings.core.ordering.server.server import SequencerServer
 from tidings.core.ordering.subscriber import OrderedSubscriber
@@ -38,6 +39,8 @@ class RunOrdering:
         self.not_resumed: list[str] = []
         """Those that began anew after a crash."""
         self.misbehaviour: list[str] = []
+        self.lost_alone: set[str] = set()
+        """Servers that lost their disk while no standby was in step: nobody may have their state."""
         self._stamped = self._entries = 0
         self._no_ops: dict[str, dict[int, int]] = {}
         """Server -> number -> how many events they stand for; a replica that takes over says them again."""
@@ -53,6 +56,17 @@ class RunOrdering:
     def no_ops(self, fact: PublishNoOps) -> None:
         self._no_ops.setdefault(fact.server, {})[fact.number] = fact.count
 
+    def disk_lost(self, name: str) -> None:
+        """Of that node; lost with it are servers that have no standby, or go on alone there by their witness."""
+        witnesses = {node.name: node.witness for node in self.nodes}
+        for place in self.layout.servers:
+            if place.standby:
+                is_alone = witnesses[place.witness].alone(place.name) == name
+            else:
+                is_alone = place.primary == name
+            if is_alone:
+                self.lost_alone.add(place.name)
+
     def role_changed(self) -> None:
         self._changes_of_role += 1
 
@@ -65,6 +79,19 @@ class RunOrdering:
         return ordering_summary(
             self.layout, self._stamped, self._entries, self._changes_of_role, self.broken, servers
         )
+
+    @property
+    def alone(self) -> list[str]:
+        """Servers that go on without their standby."""
+        return [
+            place.name
+            for place in self.layout.servers
+            if place.standby
+            and any(
+                replica.role is ReplicaRole.ACTIVE and replica.alone
+                for replica in self._replicas(place).values()
+            )
+        ]
 
     def mistaken(self, subscriber: OrderedSubscriber) -> Iterator[str]:
         """Servers that count on it for other topics than it has."""
@@ -109,6 +136,7 @@ class SimulatedSequencer:
     ) -> None:
         self.name = order_node(broker)
         self.sequencer: Sequencer
+        self.witness: WitnessPart
         self._session: ClientSession
         self._broker = broker
         self._ordering = ordering
@@ -124,10 +152,12 @@ class SimulatedSequencer:
         network.attach(self.name, broker)
 
     def _make(self, node: SimulatedNode) -> Node:
-        self._first = self._first and (self._lives == 0 or bool(node.disk))
+        if self._lives and not node.disk:
+            self._first = False
+            self._ordering.disk_lost(self.name)
         store = node.open_store("sequencer")
         hosted = SequencerNode(node, self._ordering.layout, store, first=self._first)
-        self.sequencer = hosted.sequencer
+        self.sequencer, self.witness = hosted.sequencer, hosted.witness
         self._session = make_client(node, self._broker, self._lives, reliable=self._reliable).session
         self._outbox = NoOpOutbox(self._ordering.layout, hosted.sequencer.no_ops_published)
         self._under_way.clear()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tidings.scenarios.trace import metrics as trace_metrics
 from tidings.scenarios.trace.coded import Array, Coded, segment_starts
-from tidings.scenarios.trace.demand import demand
+from tidings.scenarios.trace.demand import demand, excuses
 from tidings.scenarios.trace.metrics import (
     COUNTED_VALUE,
     NS_PER_MS,
@@ -46,14 +46,26 @@ SUBSCRIBER = np.dtype(
 
 class BucketMetrics(msgspec.Struct):
     part: PartMetrics
+    in_flight: int
+    unconfirmed: int
     over_time: bytes
     subscribers: bytes
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """Expected deliveries that never came; of these, what was on its way when its subscription was cancelled, and
+    what else was never confirmed to its publisher."""
+
+    deliveries: int
+    in_flight: int
+    unconfirmed: int
 
 
 class Quantities(msgspec.Struct, frozen=True):
     """The metrics of a trace, and what its plots and tables are made of. `exact` is about quantiles."""
 
     metrics: Metrics
+    missing: Missing
     exact: bool
     latency_rows: bytes
     time_counts: bytes
@@ -77,6 +89,7 @@ class Quantities(msgspec.Struct, frozen=True):
 
 def bucket_metrics(job: AuditJob, bucket: int, coded: Coded) -> Iterator[Piece]:
     owed = demand(coded, strict_end=True)
+    in_flight, unconfirmed = excuses(coded, owed.missing)
     known = np.flatnonzero(coded.event >= 0)
     latency = latencies(coded)
     low, high = job.span
@@ -86,6 +99,8 @@ def bucket_metrics(job: AuditJob, bucket: int, coded: Coded) -> Iterator[Piece]:
     )
     found = BucketMetrics(
         measured(coded, owed, latency, exact=job.exact),
+        in_flight,
+        unconfirmed,
         over_time=bins.astype(np.int64).tobytes(),
         subscribers=_subscribers(
             job, bucket, coded, owed.expected_of, owed.missing, known, latency
@@ -128,6 +143,11 @@ def put_together(buckets: Sequence[BucketMetrics], published: int, *, exact: boo
     latencies = trace_metrics.sum_latencies(parts)
     return Quantities(
         trace_metrics.put_together(published, parts, latencies),
+        Missing(
+            sum(part.missing for part in parts),
+            sum(one.in_flight for one in buckets),
+            sum(one.unconfirmed for one in buckets),
+        ),
         exact,
         latency_rows=latencies.tobytes(),
         time_counts=np.sum([np.frombuffer(one.over_time, np.int64) for one in buckets], axis=0).tobytes(),

@@ -248,7 +248,7 @@ def _instant_ns(given: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit()):
-        raise PipelineError(f"option {name} {_shown(text)} is no instant: write milliseconds since 1970")
+        raise PipelineError(f"option {name} {_shown(text)} is not a time: expected milliseconds since 1970")
     if not _is_digits(text) or int(text) > LAST_MS:
         raise PipelineError(
             f"option {name} {_shown(text)} is beyond {LAST_MS}, in the year 2262, the last instant that events "
@@ -285,7 +285,7 @@ def parse_timeout(text: str | None) -> float:
         seconds = 0.0
     if not 0 < seconds <= MAX_TIMEOUT_S:
         raise PipelineError(
-            f"option timeout {_shown(text)} is no number of seconds above 0, and at most a day"
+            f"option timeout {_shown(text)} is not a number of seconds above 0, and at most a day"
         )
     return seconds
 

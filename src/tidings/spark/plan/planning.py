@@ -26,7 +26,7 @@ from tidings.spark.plan.local import CountedSubscriptions, count_here
 from tidings.spark.plan.placement import demand_of, placements
 from tidings.spark.plan.sites import PlannedSite, PlannedSites, standby_of, witness_of
 from tidings.spark.plan.sizes import Floats, SizeQuantiles, sizes_of
-from tidings.spark.plan.tables import flat_rows, kind_of, read_table
+from tidings.spark.plan.tables import STDIN, flat_rows, kind_of, read_table
 from tidings.spark.plan.trace import read_trace, trace_directory
 from tidings.spark.tasks import Progress
 
@@ -143,7 +143,7 @@ def make_plan(source: str, request: PlanRequest) -> OrderPlan:
     if directory is not None:
         trace = read_trace(directory, of_client)
         return plan_rows(source, trace.flat, request, weights=trace.weights)
-    if request.master is not None:
+    if request.master is not None and Path(source) != STDIN:
         return _plan_on_spark(source, None, request, None)
     kind_of(source)  # named as it was given, also where it is no path
     flat = flat_rows(source, read_table(Path(source)), of_client)

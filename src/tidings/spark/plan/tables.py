@@ -6,6 +6,7 @@ name for `client`. Text is UTF-8. Rows are counted from 1, without a heading.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from tidings.core.errors import PipelineError, TopicError
 from tidings.core.events.topics import TopicPattern
 from tidings.spark.plan.sites import two_sites
 
+STDIN = Path("-")
 CLIENT_COLUMNS = ("client", "subscriber")
 LISTED = "topics"
 TOPIC_COLUMNS = ("topic", LISTED)
@@ -43,8 +45,10 @@ class SubscriptionColumns:
 
 
 def kind_of(name: str) -> str:
-    """By the end of the name; a directory without one has Parquet parts."""
+    """By the end of the name; a directory without one has Parquet parts, stdin has CSV."""
     path = Path(name)
+    if path == STDIN:
+        return "csv"
     kind = KINDS.get(path.suffix.lower())
     if kind is not None:
         return kind
@@ -73,7 +77,7 @@ def _parts(directory: Path) -> list[Path]:
 
 def read_table(path: Path) -> pa.Table:
     kind = kind_of(str(path))
-    if not path.exists():
+    if path != STDIN and not path.exists():
         raise PipelineError(f"there is no file {path}")
     try:
         table = _read(path, kind)
@@ -101,7 +105,7 @@ def _read_csv(path: Path) -> pa.Table:
         column_types=text,
         strings_can_be_null=False,
     )
-    return pyarrow.csv.read_csv(path, convert_options=options)
+    return pyarrow.csv.read_csv(sys.stdin.buffer if path == STDIN else path, convert_options=options)
 
 
 def _check_text(path: Path, table: pa.Table) -> None:

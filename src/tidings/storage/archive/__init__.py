@@ -2,6 +2,8 @@
 
 `Archive` writes; `ArchiveReader` reads, in any process and at any time. The newest rows, the tail, are in a SQLite
 file in WAL mode; older ones in Parquet files, the segments, which Spark reads as they are.
+
+docs/internals/storage.md says why.
 """
 
 from tidings.storage.archive.archive import Archive

@@ -100,6 +100,7 @@ class Archive(Opened):
             raise
 
     def close(self) -> None:
+        """Release the lock; what was appended is on disk already."""
         super().close()
         self._lock.close()
 
@@ -138,7 +139,7 @@ class Archive(Opened):
     def note_gap(self, reason: str, missing: int | None = None) -> None:
         """Something may be missing before the next offset. Beyond MAX_GAPS the last two become one."""
         if missing is not None and not 0 <= missing <= INT_MAX:
-            raise ArchiveError(f"a gap of {missing} events is none")
+            raise ArchiveError(f"a gap must miss at least 1 event, not {missing}")
         reason = reason[:MAX_REASON_CHARACTERS].encode(errors="replace").decode()
         with self._database.transaction(write=True):
             end = read_bounds(self._database).end
@@ -214,4 +215,4 @@ def _check_marks(marks: Mapping[str, int | None]) -> None:
     for name, value in marks.items():
         check_name("mark", name)
         if value is not None and not (isinstance(value, int) and INT_MIN <= value <= INT_MAX):
-            raise ArchiveError(f"mark {name!r}: {value!r} is no integer of 64 bits")
+            raise ArchiveError(f"mark {name!r}: {value!r} is not a 64-bit integer")

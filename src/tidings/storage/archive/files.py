@@ -56,7 +56,7 @@ def check_there(directory: Path) -> None:
         )
     if _holds_segments(directory):
         raise ArchiveCorrupt(f"{directory / DATABASE_NAME} is missing, but {directory} has segments")
-    raise ArchiveError(f"{directory} is no archive: it has no {DATABASE_NAME}")
+    raise ArchiveError(f"{directory} is not an archive: it has no {DATABASE_NAME}")
 
 
 def check_free(directory: Path) -> None:
@@ -66,7 +66,7 @@ def check_free(directory: Path) -> None:
     for path in sorted(directory.iterdir()):
         if path.name not in (LOCK_NAME, SEGMENTS_NAME) and not path.name.startswith(DRAFT_NAME):
             raise ArchiveError(
-                f"{directory} is no archive and not empty: it has {path.name!r}, and no {DATABASE_NAME}"
+                f"{directory} is neither empty nor an archive: it has {path.name!r}, but no {DATABASE_NAME}"
             )
 
 

@@ -50,10 +50,12 @@ class ArchiveReader(Opened):
             raise
 
     def segments(self) -> list[Segment]:
+        """The sealed files, oldest first."""
         with self._database.transaction():
             return read_segments(self._database)
 
     def consumers(self) -> dict[str, int]:
+        """How far each consumer has committed: the next offset that it needs."""
         with self._database.transaction():
             return read_consumers(self._database)
 
@@ -162,11 +164,11 @@ class ArchiveReader(Opened):
         first, end = read_bounds(self._database)
         if start < first:
             raise ArchiveTrimmed(
-                f"archive {self.directory} does not keep offset {start} any more: the first it keeps is {first}"
+                f"offset {start} is no longer in archive {self.directory}; the first is {first}"
             )
         if stop > end:
             raise ArchiveAhead(
-                f"archive {self.directory} ends at offset {end}: there is no offset {stop - 1} yet"
+                f"offset {stop - 1} does not exist yet; archive {self.directory} ends at {end}"
             )
 
 

@@ -53,7 +53,7 @@ def atom(node: Expression, negated: bool, work: NormalisationSteps) -> Disjuncti
     """Where the leaf is true or, negated, false."""
     reader = _READERS.get(type(node))
     if reader is None:
-        raise FilterError(f"{type(node).__name__} is no filter expression")
+        raise FilterError(f"{type(node).__name__} is not a filter expression")
     return reader(node, negated, work)
 
 

@@ -120,4 +120,4 @@ def _literal(value: Any) -> Literal | None:
         if not isfinite(value):
             raise FilterError(f"{value!r} cannot be written in a filter")
         return value
-    raise FilterError(f"{value!r} is no value that a filter can compare with")
+    raise FilterError(f"{value!r} is not a value that a filter can compare with")

@@ -136,5 +136,5 @@ def depth_of(expression: Expression) -> int:
 
 def _checked(other: object) -> Expression:
     if not isinstance(other, Expression):
-        raise FilterError(f"{other!r} is no filter expression; compare a column with it")
+        raise FilterError(f"{other!r} is not a filter expression; compare a column with it")
     return other

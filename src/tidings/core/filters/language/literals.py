@@ -35,7 +35,7 @@ def check_text(text: str) -> str:
 
 def check_name(name: object) -> str:
     if not isinstance(name, str) or not name:
-        raise FilterError(f"{name!r} is no attribute name")
+        raise FilterError(f"{name!r} is not an attribute name")
     return check_text(name)
 
 
@@ -84,7 +84,7 @@ def read_number(text: str, suffix: str, negative: bool) -> Number:
     if suffix not in ("", "L", "BD"):
         raise FilterError(f"the suffix {suffix} of {text}{suffix} is not supported; write L, D or BD")
     if suffix == "L" and not text.isdigit():
-        raise FilterError(f"{text}L is no whole number")
+        raise FilterError(f"{text}L is not a whole number")
     number = check_decimal(_read_decimal(sign + text))
     if suffix == "L" and not LONG_MIN <= number <= LONG_MAX:
         raise FilterError(f"{sign}{text}L does not fit into 64 bits")
@@ -95,7 +95,7 @@ def _read_double(text: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise FilterError(f"{text} is no number") from None
+        raise FilterError(f"{text} is not a number") from None
     if isinf(number):
         raise FilterError(f"{text} is too large for a double")
     return number
@@ -104,11 +104,11 @@ def _read_double(text: str) -> float:
 def _read_decimal(text: str) -> Decimal:
     # Decimal reads much that Spark does not: underscores, other scripts' digits, names of infinities
     if not frozenset("0123456789.eE+-").issuperset(text):
-        raise FilterError(f"{text} is no number")
+        raise FilterError(f"{text} is not a number")
     try:
         return Decimal(text)
     except ArithmeticError:
-        raise FilterError(f"{text} is no number") from None
+        raise FilterError(f"{text} is not a number") from None
 
 
 def check_decimal(number: Decimal) -> Decimal:
@@ -154,5 +154,5 @@ def _digits(number: Decimal) -> tuple[int, int]:
 def read_binary(digits: str) -> bytes:
     """The value of X'..'; a missing first digit is 0."""
     if not _HEX.issuperset(digits):
-        raise FilterError(f"X'{digits}' has a character that is no hexadecimal digit")
+        raise FilterError(f"X'{digits}' has a character that is not a hexadecimal digit")
     return bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits)

@@ -381,5 +381,5 @@ class Directory(Part):
     def _is_neighbour(self, sender: str) -> bool:
         if sender in self._neighbours:
             return True
-        self.port.emit(Misbehaviour(sender, "it is no neighbour and spoke of the directory"))
+        self.port.emit(Misbehaviour(sender, "it is not a neighbour and spoke of the directory"))
         return False

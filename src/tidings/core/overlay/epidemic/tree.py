@@ -323,7 +323,7 @@ class EpidemicTree(Part):
     def _may_send(self, sender: str, by: str) -> bool:
         if sender in self._neighbours or (by and self._gossip_partners.known(sender)):
             return True
-        self.port.emit(Misbehaviour(sender, "it is no neighbour and sent an event by the tree"))
+        self.port.emit(Misbehaviour(sender, "it is not a neighbour and sent an event by the tree"))
         return False
 
     def _parts(self, sender: str, stretch: Stretch) -> list[Stretch]:

@@ -413,6 +413,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
     def _assign(self, queued: Queued) -> None:
         """Hand it to every ready hop that leads to somebody who has not got it."""
         names_of: dict[Hop, list[Hop]] = {}
+        frontier, labels = self._sessions.frontier, self._log.labels
         for name, chosen in queued.pending.items():
             if chosen is not None:
                 continue
@@ -420,7 +421,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
                 if name in self.hops:
                     names_of[name] = [name]
                 continue
-            hop = self._sessions.frontier(self._log.labels[name])
+            hop = frontier(labels[name])
             if hop in names_of:
                 names_of[hop].append(name)
             elif hop is not None and self._subscriptions.ready(hop):

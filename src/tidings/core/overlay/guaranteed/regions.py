@@ -64,7 +64,7 @@ class Region:
             return Region({x: (True, True)})
         if seen_from[:-1] == x:
             return Region({ROOT: (True, True), seen_from: (False, False)})
-        raise ValueError(f"{label_text(seen_from)} is no neighbour of {label_text(x)}")
+        raise ValueError(f"{label_text(seen_from)} is not a neighbour of {label_text(x)}")
 
     @property
     def is_empty(self) -> bool:

@@ -280,7 +280,7 @@ class Sessions(Part):
         return None
 
     def on_refused(self, sender: str, message: Refused) -> None:
-        self.port.emit(Misbehaviour(sender, f"it refused us: {message.reason}"))
+        self.port.emit(Misbehaviour(sender, f"it refused the connection: {message.reason}"))
 
     def _end(self, peer: str) -> None:
         """Close the connection; where it is wanted it is dialled again."""

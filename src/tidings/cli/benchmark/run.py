@@ -9,8 +9,8 @@ import time
 from typing import Any, NamedTuple
 
 from tidings.bus.host import ApplicationHost
-from tidings.cli.shared import bench_words as words
-from tidings.cli.shared.bench_network import cpu_seconds
+from tidings.cli.benchmark import words
+from tidings.cli.benchmark.network import cpu_seconds
 from tidings.cli.shared.exits import ExitCode
 from tidings.cli.shared.output import Progress
 from tidings.core.errors import ConnectionFailed, TidingsError
@@ -47,7 +47,7 @@ class Subscribers(ChildProcess):
         self._reading: asyncio.Task[None] | None = None
 
     async def start(self, work: words.BenchWork) -> None:
-        stdout = await self.spawn([sys.executable, "-P", "-m", "tidings.cli.shared.bench_process"])
+        stdout = await self.spawn([sys.executable, "-P", "-m", "tidings.cli.benchmark.process"])
         self._reading = asyncio.create_task(self._read(stdout))
         self.tell(words.line_of(work))
 
@@ -61,7 +61,7 @@ class Subscribers(ChildProcess):
                 case told:
                     self.arrived = 0
                     self._told.put_nowait(told)
-        raise ConnectionFailed(f"the subscribers ended: {self.last_error_line or 'nobody knows why'}")
+        raise ConnectionFailed(f"the subscribers' process ended: {self.last_error_line or 'no reason given'}")
 
     async def next(self) -> Any:
         """What they say next; if they end instead, why."""
@@ -127,7 +127,7 @@ class Flow:
                     await self._publisher.publish_many(self._events(words.PROBE, 1))
                     await asyncio.wait({ready}, timeout=PROBE_S)
         except TimeoutError:
-            raise TimeoutError(f"no event reached all subscribers in {PROBE_TIMEOUT_S:.0f} s") from None
+            raise TimeoutError(f"no event reached all subscribers within {PROBE_TIMEOUT_S:.0f} s") from None
         finally:
             ready.cancel()
         ready.result()

@@ -1,4 +1,4 @@
-"""The subscribers of `tidings bench`, in a process of their own: `python -m tidings.cli.shared.bench_process`.
+"""The subscribers of `tidings bench`, in a process of their own: `python -m tidings.cli.benchmark.process`.
 
 It gets its work on stdin and ends when that closes.
 """
@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, suppress
 
 from tidings.bus.connect import connect
 from tidings.bus.stream import Stream
-from tidings.cli.shared import bench_words as words
+from tidings.cli.benchmark import words
 from tidings.cli.shared.exits import exit_code_of, message_of
 from tidings.drivers.processes.control import wake_when_orphaned
 from tidings.drivers.processes.stdin import each_line

@@ -8,10 +8,12 @@ from pathlib import Path
 import msgspec
 import typer
 
-from tidings.cli.shared.broker_options import BrokerOptions, NodeOptions
+from tidings.cli.shared.broker_options import BrokerOptions
 from tidings.cli.shared.loss import parse_loss
+from tidings.cli.shared.node_options import NodeOptions
 from tidings.cli.shared.option_table import over
-from tidings.cli.shared.options import read_token
+from tidings.cli.shared.options import check_name, check_tls_ca, read_token
+from tidings.cli.shared.subscription_options import check_patterns
 from tidings.core.errors import ConnectionFailed, TopicError
 from tidings.core.events.subscription import make_interest
 from tidings.core.overlay.epidemic.settings import RecoverySettings
@@ -21,7 +23,7 @@ from tidings.core.overlay.modes import BrokerMode
 from tidings.drivers.address import DEFAULT_PORT, SEQUENCER_PORT, Address, Transport, parse_address
 from tidings.drivers.sockets.epidemic import EpidemicSettings
 from tidings.drivers.sockets.guaranteed import DEFAULT_DELTA, DEFAULT_WINDOW, GuaranteedSettings, store_path
-from tidings.drivers.sockets.security import Tls
+from tidings.drivers.sockets.security import Tls, server_context
 from tidings.scenarios.file.toml_file import read_toml
 
 DEFAULT_LISTEN = "127.0.0.1:7400"
@@ -66,7 +68,7 @@ def broker_settings(
     for a scenario."""
     if config is not None:
         options = over(options, read_toml(config, BrokerOptions), config.parent)
-    name = checked_name(DEFAULT_NAME if options.name is None else options.name)
+    name = check_name(DEFAULT_NAME if options.name is None else options.name)
     pairs = options.neighbours or {}
     mode: BrokerMode = options.mode or "best-effort"
     transport: Transport = options.transport or "tcp"
@@ -91,8 +93,20 @@ def broker_settings(
 
 
 def tls_of(options: NodeOptions) -> Tls | None:
+    """None without TLS. What cannot be used is reported by the flag."""
     tls = Tls(options.tls_cert, options.tls_key, options.tls_ca)
-    return tls if any(tls) else None
+    if not any(tls):
+        return None
+    if tls.certificate is None or tls.key is None:
+        given = [name for name, file in (("--tls-cert", tls.certificate), ("--tls-key", tls.key)) if file]
+        reason = "TLS needs both --tls-cert and --tls-key"
+        raise typer.BadParameter(reason, param_hint=(*given, "--tls-ca")[0])
+    check_tls_ca(options.tls_ca)
+    try:
+        server_context(tls)
+    except ConnectionFailed as error:
+        raise typer.BadParameter(str(error), param_hint="--tls-cert") from None
+    return tls
 
 
 def _archive(options: BrokerOptions) -> KeptArchive | None:
@@ -100,19 +114,14 @@ def _archive(options: BrokerOptions) -> KeptArchive | None:
     if options.archive is None:
         for given, flag in ((topics, "--archive-topic"), (size, "--retain-size"), (age, "--retain-age")):
             if given:
-                raise typer.BadParameter("it is for a broker with --archive", param_hint=flag)
+                raise typer.BadParameter("requires --archive", param_hint=flag)
         return None
+    check_patterns(topics, "--archive-topic")
     try:
         make_interest(topics, None)
     except TopicError as error:
         raise typer.BadParameter(str(error), param_hint="--archive-topic") from None
     return KeptArchive(options.archive, topics, size, age)
-
-
-def checked_name(name: str) -> str:
-    if not name.isprintable() or not 0 < len(name) <= 255:
-        raise typer.BadParameter("a name has 1 to 255 printable characters", param_hint="--name")
-    return name
 
 
 def _check_mode(
@@ -123,12 +132,12 @@ def _check_mode(
         value = recovery_settings if key == "recovery_settings" else getattr(options, key)
         if mode not in modes and value not in (None, False):
             raise typer.BadParameter(
-                f"it is for --mode {' or '.join(modes)}", param_hint=f"--{key.replace('_', '-')}"
+                f"requires --mode {' or '.join(modes)}", param_hint=f"--{key.replace('_', '-')}"
             )
     if mode != "best-effort" and transport != "tcp":
-        reason = f"--mode {mode} needs tcp"
+        reason = f"--mode {mode} requires tcp"
         if mode == "epidemic":
-            reason += " for clients; its brokers speak udp"
+            reason += " (for clients; brokers use udp among themselves)"
         raise typer.BadParameter(reason, param_hint="--transport")
 
 
@@ -152,9 +161,11 @@ def _recovery(options: BrokerOptions, recovery_settings: str | None) -> Recovery
 def _guaranteed(name: str, options: BrokerOptions, pairs: Mapping[str, str]) -> GuaranteedSettings:
     text, join, data = options.label, options.join, options.data
     if text is not None and join is not None:
-        raise typer.BadParameter("a broker that joins is given its label", param_hint="--join")
+        raise typer.BadParameter(
+            "not allowed with --label: a broker that joins is given one", param_hint="--join"
+        )
     if data is None:
-        raise typer.BadParameter("--mode guaranteed needs a directory", param_hint="--data")
+        raise typer.BadParameter("required with --mode guaranteed", param_hint="--data")
     label = None if text is None else _label(text, "--label")
     delta = DEFAULT_DELTA if options.delta is None else options.delta
     if label is None:
@@ -174,9 +185,11 @@ def _guaranteed(name: str, options: BrokerOptions, pairs: Mapping[str, str]) -> 
 def _check_joining(name: str, data: Path, join: str | None, pairs: Mapping[str, str]) -> None:
     """Without a label a broker joins, or has joined before: then its data know its place."""
     if pairs:
-        raise typer.BadParameter("a broker without --label learns its neighbours", param_hint="--neighbour")
+        raise typer.BadParameter(
+            "requires --label; a broker without one learns its neighbours", param_hint="--neighbour"
+        )
     if join is None and not store_path(data, name).exists():
-        reason = "--mode guaranteed needs the broker's place in the tree, or --join HOST:PORT"
+        reason = "required with --mode guaranteed, or give --join HOST:PORT"
         raise typer.BadParameter(reason, param_hint="--label")
 
 
@@ -187,7 +200,7 @@ def _labels(name: str, label: Label, delta: int, pairs: Mapping[str, str]) -> di
     for peer, text in pairs.items():
         _, separator, label_part = text.rpartition("@")
         if not separator:
-            reason = f"{peer}={text} has no label: --mode guaranteed needs NAME=HOST:PORT@LABEL"
+            reason = f"--mode guaranteed expects NAME=HOST:PORT@LABEL, not '{peer}={text}'"
             raise typer.BadParameter(reason, param_hint="--neighbour")
         found[peer] = _label(label_part, "--neighbour")
         try:
@@ -197,7 +210,7 @@ def _labels(name: str, label: Label, delta: int, pairs: Mapping[str, str]) -> di
     for peer, peer_label in found.items():
         for between in path(label, peer_label)[1:-1]:
             if around.name_of(between) is None:
-                reason = f"the broker with label {label_text(between)}, between {name} and {peer}, is missing"
+                reason = f"broker {label_text(between)}, between {name} and {peer}, is missing"
                 raise typer.BadParameter(reason, param_hint="--neighbour")
     return found
 
@@ -211,13 +224,13 @@ def _label(text: str, flag: str) -> Label:
 
 def _neighbours(name: str, pairs: dict[str, str]) -> dict[str, Address]:
     if name in pairs:
-        raise typer.BadParameter(f"{name!r} is this broker itself", param_hint="--neighbour")
-    return {checked_name(peer): _address(text, "--neighbour") for peer, text in pairs.items()}
+        raise typer.BadParameter(f"{name!r} is this broker's own name", param_hint="--neighbour")
+    return {check_name(peer, "--neighbour"): _address(text, "--neighbour") for peer, text in pairs.items()}
 
 
 def _sequencers(texts: Sequence[str]) -> tuple[Address, ...]:
     if len(texts) > MAX_SEQUENCERS:
-        reason = f"{len(texts)} addresses; at most {MAX_SEQUENCERS} are told to clients"
+        reason = f"at most {MAX_SEQUENCERS} addresses, not {len(texts)}"
         raise typer.BadParameter(reason, param_hint="--sequencers")
     return tuple(_address(text.strip(), "--sequencers", SEQUENCER_PORT) for text in texts)
 

@@ -1,0 +1,25 @@
+"""The entry of the command line. It imports next to nothing, so that Ctrl-C is quiet from the first moment on."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+INTERRUPTED = 130
+
+
+def exit_quietly_on_sigint() -> None:
+    """Where nothing needs to be cleaned up. A shell that starts us in the background has SIGINT ignored."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
+
+
+def main() -> None:
+    exit_quietly_on_sigint()  # while the rest is imported
+    from tidings.cli.main import main as run_command
+
+    run_command()
+
+
+if __name__ == "__main__":
+    main()
