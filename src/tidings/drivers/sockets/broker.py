@@ -71,6 +71,7 @@ from tidings.drivers.sockets.security import Tls, check_dialling, check_listenin
 from tidings.drivers.sockets.session import Dial, End, Handler, SessionHost, SessionState, SocketSession
 from tidings.drivers.sockets.stream import StreamSession
 from tidings.drivers.sockets.udp import DatagramEndpoint, DatagramSession, Peer
+from tidings.extras import SLOW_MATCHING, is_installed
 
 if TYPE_CHECKING:
     from tidings.drivers.sockets.archive_read_service import (
@@ -456,6 +457,8 @@ class BrokerServer:
             "transport": self.transport if self.host.tls is None else "tls",
             "sessions": [session.status() for session in self._sessions],
         }
+        if not is_installed("numpy"):
+            status["matching"] = SLOW_MATCHING
         if self.sequencers:
             status["sequencers"] = list(self.sequencers)
         if self.describe_archive is not None:

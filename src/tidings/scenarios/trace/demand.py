@@ -63,9 +63,9 @@ def demand(
 
 def excuses(coded: Coded, missing: Array) -> tuple[int, int]:
     """How many of the missing were on their way when their subscription ended, and how many others unconfirmed."""
-    late = _on_their_way(coded, missing)
+    late = _on_their_way(coded, missing, cut_off_ns=None)
     event = missing[~late] % max(len(coded.events), 1)
-    return int(np.count_nonzero(late)), int(np.count_nonzero(~coded.events.confirmed[event]))
+    return int(np.count_nonzero(late)), int(np.count_nonzero(coded.events.confirmed_at[event] == NEVER))
 
 
 def _count(counts: Array, rows: Array, step: int) -> None:

@@ -6,6 +6,10 @@ file in WAL mode; older ones in Parquet files, the segments, which Spark reads a
 docs/internals/storage.md says why.
 """
 
+from tidings.extras import need
+
+need("an archive", "archive")
+
 from tidings.storage.archive.archive import Archive
 from tidings.storage.archive.events import events_of
 from tidings.storage.archive.facts import ArchiveSettings, Bounds, Gap, Segment
