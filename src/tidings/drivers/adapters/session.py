@@ -115,5 +115,5 @@ def load_library(module: str, package: str, extra: str) -> ModuleType:
         if error.name is not None and error.name.startswith("tidings"):
             raise
         raise ConnectionFailed(
-            f"{extra}:// needs the package {package}: pip install 'tidings[{extra}]'"
+            f"{extra}:// needs the package {package}, which is not installed: pip install 'tidings[{extra}]'"
         ) from None
