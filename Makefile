@@ -60,7 +60,7 @@ docs: setup     ## the manual, into site/
 
 COMPILE := uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11
 lock:           ## renew requirements/dev.lock and benchmarks/requirements.txt (needs uv)
-	$(COMPILE) --extra dev --extra spark --extra nats --extra mqtt --extra redis -o requirements/dev.lock pyproject.toml
+	$(COMPILE) --extra dev --extra all -o requirements/dev.lock pyproject.toml
 	$(COMPILE) --constraint requirements/dev.lock -o benchmarks/requirements.txt benchmarks/requirements.in
 
 clean:

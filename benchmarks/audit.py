@@ -1,6 +1,6 @@
 """What an audit of a large trace costs: CPU seconds and memory of all its processes, by number of deliveries.
 
-    python benchmarks/audit.py [--rows 1e6 1e7] [--broken] [--here] [--json]
+    python benchmarks/audit.py [--rows 1e6 1e7] [--engine local spark] [--broken] [--json]
 
 Traces are generated: 100 subscribers, half of them publishers as well, each on half of 20 topics, in total or causal
 order; events are shown in one order that is not that of publication. So every check has work to do: exactly once, total
@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tidings.scenarios.trace.tables import SCHEMAS, arrow_table
+from tidings.spark.session import default_master
 
 SUBSCRIBERS = 100
 PUBLISHERS = 50
@@ -37,6 +38,7 @@ GAP_NS = 1_000_000
 DELAYS_NS = 50_000_000
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+FLAGS = {"local": ["--here"], "spark": ["--master", default_master()]}
 
 
 def generate(directory: Path, rows: int, *, broken: bool = False) -> int:
@@ -179,32 +181,31 @@ def _tree(root: int) -> Iterator[tuple[int, tuple[float, int]]]:
             yield number, ((int(fields[11]) + int(fields[12])) / TICKS, int(fields[21]) * PAGE_BYTES)
 
 
+def cells(rows: int, engine: str, found: dict[str, Any]) -> list[str]:
+    times = (found["wall_s"], found["cpu_s"], found["peak_gb"], found["cpu_s"] / rows * 1e6)
+    return [f"{rows:,}", engine, *(f"{number:,.2f}" for number in times), str(found["exit"])]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=float, nargs="+", default=[1e6, 1e7])
     parser.add_argument("--broken", action="store_true")
-    parser.add_argument("--here", action="store_true", help="without Spark")
+    parser.add_argument("--engine", nargs="+", choices=list(FLAGS), default=list(FLAGS))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     table = Table(
-        "deliveries", "wall s", "CPU s", "peak GB", "CPU s per million", "exit code", title="tidings audit"
+        *("deliveries", "engine", "wall s", "CPU s", "peak GB", "CPU s per million", "exit code"),
+        title="tidings audit",
     )
     for wanted in options.rows:
         with tempfile.TemporaryDirectory() as directory:
             rows = generate(Path(directory), int(wanted), broken=options.broken)
-            command = [str(Path(sys.executable).parent / "tidings"), "audit", directory, "--json"]
-            found = measure([*command, *(["--here"] if options.here else [])])
-        if options.json:
-            print(json.dumps({"rows": rows, **found}), flush=True)
-        cells = (
-            rows,
-            found["wall_s"],
-            found["cpu_s"],
-            found["peak_gb"],
-            found["cpu_s"] / rows * 1e6,
-            found["exit"],
-        )
-        table.add_row(*(f"{cell:,.2f}" if isinstance(cell, float) else f"{cell:,}" for cell in cells))
+            for engine in options.engine:
+                command = [str(Path(sys.executable).parent / "tidings"), "audit", directory, "--json"]
+                found = measure([*command, *FLAGS[engine]])
+                if options.json:
+                    print(json.dumps({"rows": rows, "engine": engine, **found}), flush=True)
+                table.add_row(*cells(rows, engine, found))
     if not options.json:
         Console().print(table)
     return 0

@@ -34,17 +34,17 @@ from rich.console import Console
 from rich.table import Table
 
 from tidings.core.kernel import RandomSource, Send, TimerName
-from tidings.core.messages import (
+from tidings.core.messages import Message
+from tidings.core.overlay.guaranteed.broker import DEFAULT_WINDOW, GuaranteedBroker
+from tidings.core.overlay.guaranteed.messages import (
     Activate,
     Covered,
     Greeting,
-    Message,
     Record,
     Records,
     RecordsTaken,
     Sync,
 )
-from tidings.core.overlay.guaranteed.broker import DEFAULT_WINDOW, GuaranteedBroker
 from tidings.core.overlay.labels import Label, path
 from tidings.scenarios.file.expand import expand
 from tidings.scenarios.file.schema import (

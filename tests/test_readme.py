@@ -1,4 +1,4 @@
-"""The README's programs and the examples run as they are written."""
+"""The programs of the README and the manual, and the examples, run as they are written."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 MARK = "<!-- runs -->"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def marked_programs(text: str) -> list[str]:
@@ -33,11 +34,20 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-def test_the_programs_of_the_readme_run() -> None:
-    programs = marked_programs((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert programs, f"README.md has no block marked {MARK}"
-    for program in programs:
-        assert run("-c", program).strip()
+PROGRAMS = [
+    (page, program) for page in PAGES for program in marked_programs(page.read_text(encoding="utf-8"))
+]
+
+
+def test_the_readme_has_programs() -> None:
+    assert any(page.name == "README.md" for page, _ in PROGRAMS), f"README.md has no block marked {MARK}"
+
+
+@pytest.mark.parametrize(
+    "program", [program for _, program in PROGRAMS], ids=[page.stem for page, _ in PROGRAMS]
+)
+def test_a_program_of_the_manual_runs(program: str) -> None:
+    assert run("-c", program).strip()
 
 
 def test_there_are_examples() -> None:

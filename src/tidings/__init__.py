@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tidings.core.errors import AttributeValueError as AttributeValueError
     from tidings.core.errors import ConnectionFailed as ConnectionFailed
     from tidings.core.errors import FilterError as FilterError
+    from tidings.core.errors import MissingExtra as MissingExtra
     from tidings.core.errors import NotConfirmed as NotConfirmed
     from tidings.core.errors import NotYetAvailable as NotYetAvailable
     from tidings.core.errors import OrderError as OrderError
@@ -69,8 +70,8 @@ _HOMES = {
     "tidings.storage.archive": ("Archive", "ArchiveReader", "ArchiveSettings"),
     "tidings.core.filters.language.builder": ("col",),
     "tidings.core.errors": (
-        *("ArchiveError", "AttributeValueError", "ConnectionFailed", "FilterError", "NotConfirmed"),
-        *("NotYetAvailable", "OrderError", "PipelineError", "ScenarioError", "StoreError"),
+        *("ArchiveError", "AttributeValueError", "ConnectionFailed", "FilterError", "MissingExtra"),
+        *("NotConfirmed", "NotYetAvailable", "OrderError", "PipelineError", "ScenarioError", "StoreError"),
         *("SubscriptionRefused", "TidingsError", "TopicError", "TraceError", "WireError"),
     ),
     "tidings.core.events.event": ("Event", "EventId"),
@@ -89,6 +90,7 @@ _HOMES = {
     "tidings.core.filters.matching.match_index": ("MatchIndex",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_ARCHIVE_NAMES = ("Archive", "ArchiveReader", "ArchiveSettings", "Recorder", "RemoteArchive")
 _FORMER_NAMES = {"Place": "OrderPosition"}
 
 _COLLECTIONS = ("SortedSet", "StrongBag", "StrongSet", "WeakBag", "WeakSet")
@@ -106,6 +108,10 @@ def __getattr__(name: str) -> Any:
         if name in _COLLECTIONS:
             raise AttributeError(f"tidings.{name}: the collections are not yet available")
         raise AttributeError(f"module 'tidings' has no attribute {name!r}")
+    if name in _ARCHIVE_NAMES:
+        from tidings.extras import need
+
+        need(f"tidings.{name}", "archive")
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

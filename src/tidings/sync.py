@@ -92,6 +92,7 @@ class SyncStream(AbstractContextManager["SyncStream"]):
 
     @property
     def dropped(self) -> int:
+        """As `Stream.dropped`."""
         return self._stream.dropped
 
     def get(self, timeout_s: float | None = None) -> Event:
@@ -181,6 +182,7 @@ class SyncBus(AbstractContextManager["SyncBus"]):
         *,
         wait: bool = True,
     ) -> EventId | SyncReceipt:
+        """As `EventService.publish`; with `wait=False` it returns a `SyncReceipt`."""
         if wait:
             return self._run(self._bus.publish(topic, attributes, payload))
         receipt = self._run(self._bus.publish(topic, attributes, payload, wait=False))
@@ -188,6 +190,7 @@ class SyncBus(AbstractContextManager["SyncBus"]):
         return SyncReceipt(self._loop, receipt)
 
     def publish_many(self, events: Iterable[PublishedEvent]) -> int:
+        """As `EventService.publish_many`."""
         return self._run(self._bus.publish_many(events))
 
     def subscribe(
@@ -197,12 +200,14 @@ class SyncBus(AbstractContextManager["SyncBus"]):
         order: OrderName = "none",
         buffer_events: int = DEFAULT_BUFFER_EVENTS,
     ) -> SyncStream:
+        """As `EventService.subscribe`; use it as `with`."""
         if self._loop is None:
             raise ConnectionFailed(NOT_OPEN)
         stream = self._bus.subscribe(*topics, where=where, order=order, buffer_events=buffer_events)
         return SyncStream(self._loop, stream)
 
     def status(self) -> dict[str, Any]:
+        """As `EventService.status`."""
         return self._run(self._bus.status())
 
     def connect(self, at: str | None = None, *, name: str | None = None) -> SyncBus:
@@ -214,6 +219,7 @@ class SyncBus(AbstractContextManager["SyncBus"]):
         return SyncBus(self._bus.connect(at, name=name), self._loop)
 
     def open(self) -> None:
+        """Connect, and start the thread of the event loop."""
         if self._loop is None:
             self._loop = self._shared or _Loop()
         try:
@@ -259,4 +265,6 @@ def _synchronous(make: Callable[Options, EventService]) -> Callable[Options, Syn
 
 
 connect = _synchronous(opening.connect)
+"""As `tidings.connect`, for a bus without `async`."""
 embedded = _synchronous(opening.embedded)
+"""As `tidings.embedded`, for a bus without `async`."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from tidings.bus.bus import Bus
@@ -35,17 +35,16 @@ from tidings.core.kernel import Node
 from tidings.core.messages import PublishFailed
 from tidings.core.ordering.layout import EVERYTHING
 from tidings.core.ordering.subscriber import Patience
-from tidings.core.overlay.best_effort.broker import Broker
-from tidings.core.overlay.epidemic.broker import EpidemicBroker
 from tidings.core.overlay.epidemic.settings import Algorithm, RecoverySettings
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
-from tidings.core.overlay.labels import Label, parse_label
-from tidings.core.overlay.matching import Matcher
+from tidings.core.overlay.modes import MODES
+from tidings.drivers.virtual.brokers import BrokerMaker
 from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.drivers.virtual.node import SimulatedNode
 from tidings.drivers.virtual.schedule import Schedule
+from tidings.scenarios.file.brokers import broker_specs
 from tidings.scenarios.file.links import LOCAL, LinkSpec
-from tidings.scenarios.file.modes import AVAILABLE_MODES, check_available
+from tidings.scenarios.file.modes import check_available
 from tidings.scenarios.file.schema import (
     MAX_BROKERS,
     MAX_DELAY_MS,
@@ -56,7 +55,7 @@ from tidings.scenarios.file.schema import (
     Overlay,
     TreeShape,
 )
-from tidings.scenarios.file.topology import build_topology, labels, neighbourhoods, neighbours
+from tidings.scenarios.file.topology import build_topology
 
 Result = TypeVar("Result")
 
@@ -73,8 +72,8 @@ def _check_arguments(
 ) -> None:
     """ValueError for what no network can be, NotYetAvailable for a mode of later."""
     check_available(mode)
-    if mode not in AVAILABLE_MODES:
-        raise ValueError(f"mode {mode!r} is not one of {', '.join(AVAILABLE_MODES)}")
+    if mode not in MODES:
+        raise ValueError(f"mode {mode!r} is not one of {', '.join(MODES)}")
     if not isinstance(brokers, int) or not 1 <= brokers <= MAX_BROKERS:
         raise ValueError(f"brokers is a whole number from 1 to {MAX_BROKERS:,}, not {brokers!r}")
     if not isinstance(delta, int) or delta < 0:
@@ -106,15 +105,11 @@ class TestNetwork:
         order_patience: Patience | None = None,
     ) -> None:
         _check_arguments(brokers, delay_ms, loss, duplicate, mode, delta)
-        self._recovery = recovery_of(recovery, mode)
+        settings = recovery_of(recovery, mode)
         overlay = Overlay(mode=mode, shape=TreeShape(brokers=brokers), delta=delta)
         topology = build_topology(overlay, seed)
         self.guaranteed = mode == "guaranteed"
-        self._overlay = overlay
-        self._around = neighbours(topology)
-        self._labels = neighbourhoods(topology, delta + 1)
-        self._label_of = {name: parse_label(text) for name, text in labels(topology).items()}
-        self._lived: set[str] = set()
+        self.brokers = topology.brokers
         self._between = LinkSpec(
             delay_ms=ConstantDelay(value=delay_ms),
             loss=BernoulliLoss(rate=loss) if loss else NoLoss(),
@@ -123,14 +118,14 @@ class TestNetwork:
             bandwidth_mbps=0.0,
         )
         self._network = SimulatedNetwork(seed, self._spec, streams=self.guaranteed)
-        layout = simulated_layout(tuple(self._around), tuple(order_topics), causal=causal)
+        layout = simulated_layout(self.brokers, tuple(order_topics), causal=causal)
         self._ordering = SimulatedOrdering(self._network, layout, self._plain_bus)
         self._order_patience = order_patience
         self._clients = 0
         self._cuts: dict[tuple[str, str], Callable[[str, str], bool]] = {}
-        self._matcher = Matcher()
-        for name in self._around:
-            self._network.add(name, self._make_broker)
+        make_broker = BrokerMaker(broker_specs(topology, overlay, settings))
+        for name in self.brokers:
+            self._network.add(name, make_broker)
         self._network.start()
         self._wait_for_links()
 
@@ -141,25 +136,23 @@ class TestNetwork:
             self._network.run(schedule.next_at)
 
     def _unlinked(self) -> bool:
-        protocols = (self._network.nodes[name].protocol for name in self._around)
+        protocols = (self._network.nodes[name].protocol for name in self.brokers)
         return any(node.sessions.unreachable() for node in protocols if isinstance(node, GuaranteedBroker))
 
     @property
-    def brokers(self) -> tuple[str, ...]:
-        return tuple(self._around)
-
-    @property
     def now_s(self) -> float:
+        """Seconds of virtual time since the start."""
         return self._network.schedule.now / NS_PER_S
 
     @property
     def schedule(self) -> Schedule:
+        """What happens when, in virtual time."""
         return self._network.schedule
 
     def connect(self, at: str = "b0", *, name: str | None = None) -> Bus:
         """A client of the broker `at`, beside it: no delay, no loss."""
-        if at not in self._around:
-            raise ConnectionFailed(f"there is no broker {at!r}; there are {', '.join(self._around)}")
+        if at not in self.brokers:
+            raise ConnectionFailed(f"there is no broker {at!r}; there are {', '.join(self.brokers)}")
         self._clients += 1
         who = name or f"client-{self._clients}"
         self._ordering.place(who, at)
@@ -182,16 +175,19 @@ class TestNetwork:
             self._network.crash(name, keep_state=keep_state)
 
     def restart(self, broker: str) -> None:
+        """Start a crashed broker again."""
         self._check(broker, up=False)
         for name in self._ordering.machine(broker):
             self._network.restart(name)
 
     def pause(self, broker: str) -> None:
+        """The broker does nothing and answers nothing until `resume`."""
         self._check(broker, paused=False)
         for name in self._ordering.machine(broker):
             self._network.pause(name)
 
     def resume(self, broker: str) -> None:
+        """A paused broker continues with what has piled up."""
         self._check(broker, paused=True)
         for name in self._ordering.machine(broker):
             self._network.resume(name)
@@ -206,55 +202,24 @@ class TestNetwork:
             self._network.sever(self._cuts[pair])
 
     def heal(self, a: str, b: str) -> None:
+        """The link that was `cut` carries messages again."""
         severed = self._cuts.pop((min(a, b), max(a, b)), None)
         if severed is not None:
             self._network.mend(severed)
 
     def _check(self, broker: str, *, up: bool | None = None, paused: bool | None = None) -> None:
         """ValueError unless there is such a broker and it is so: mistakes of a test show where they are made."""
-        if broker not in self._around:
-            raise ValueError(f"there is no broker {broker!r}; there are {', '.join(self._around)}")
+        if broker not in self.brokers:
+            raise ValueError(f"there is no broker {broker!r}; there are {', '.join(self.brokers)}")
         node = self._network.nodes[broker]
         if up is not None and node.up != up:
             raise ValueError(f"broker {broker!r} is {'up' if node.up else 'down'}")
         if paused is not None and node.paused != paused:
             raise ValueError(f"broker {broker!r} is {'' if node.paused else 'not '}paused")
 
-    def _make_broker(self, node: SimulatedNode) -> Node:
-        if self.guaranteed:
-            return self._make_guaranteed(node, self._labels[node.node])
-        if self._overlay.mode == "epidemic":
-            return self._make_epidemic(node)
-        return Broker(node, self._around[node.node], incarnation=node.now + 1, matcher=self._matcher)
-
-    def _make_epidemic(self, node: SimulatedNode) -> EpidemicBroker:
-        return EpidemicBroker(
-            node,
-            self._around[node.node],
-            self._recovery,
-            incarnation=node.now + 1,
-            label=self._label_of[node.node],
-            matcher=self._matcher,
-        )
-
-    def _make_guaranteed(self, node: SimulatedNode, labels: Mapping[str, Label]) -> GuaranteedBroker:
-        is_new = node.node not in self._lived
-        self._lived.add(node.node)
-        return GuaranteedBroker(
-            node,
-            labels[node.node],
-            {peer: (label, "") for peer, label in labels.items() if peer != node.node},
-            node.open_store(),
-            delta=self._overlay.delta,
-            incarnation=node.now + 1,
-            new=is_new,
-            window=self._overlay.window,
-            matcher=self._matcher,
-        )
-
     def _spec(self, source: str, target: str) -> LinkSpec:
         one, other = self._seats(source, target)
-        return self._between if one != other and one in self._around and other in self._around else LOCAL
+        return self._between if one != other and one in self.brokers and other in self.brokers else LOCAL
 
     def _seats(self, source: str, target: str) -> tuple[str, str]:
         """In alphabetical order, the brokers beside which two nodes sit."""

@@ -171,18 +171,25 @@ def test_a_broker_keeps_an_archive_across_kills(tmp_path: Path, start: Callable[
     assert numbers(archive) == list(range(150))
 
 
-def test_a_recording_as_a_trace(tmp_path: Path, start: Callable[..., Any]) -> None:
-    broker, told = start("broker", "--listen", "127.0.0.1:0")
-    recorder, _ = start(
-        "record", told["url"], "--trace", tmp_path / "trace", "--count", 30, "--order", "fifo"
-    )
+@pytest.mark.parametrize("mode", ["guaranteed", None])
+def test_a_recording_as_a_trace(tmp_path: Path, start: Callable[..., Any], mode: str | None) -> None:
+    port = free_addresses(["b0"])["b0"].port
+    plain = ("broker", "--listen", "127.0.0.1:0")
+    broker, told = start(*(guaranteed(tmp_path, port, "--new") if mode else plain))
+    trace = tmp_path / "trace"
+    recorder, _ = start("record", told["url"], "--trace", trace, "--count", 30, "--order", "fifo")
     publish(told["url"], 0, 30)
     printed, errors = recorder.communicate(timeout=PATIENCE_S)
     assert recorder.returncode == 0, errors
     assert json.loads(printed)["recorded"] == 30
-    trace = Trace.read(tmp_path / "trace")
-    assert trace.delivered.num_rows == trace.published.num_rows == 30
-    assert all(verdict.holds for verdict in check_all(trace))
+    read = Trace.read(trace)
+    assert read.delivered.num_rows == read.published.num_rows == 30
+    assert all(verdict.holds for verdict in check_all(read))
+    audited = json.loads(tidings("audit", trace, "--json").stdout)["traces"][0]
+    assert audited["mode"] == mode
+    promised = ["exactly_once", "fifo", *(["gap_free"] if mode else [])]
+    assert [verdict["guarantee"] for verdict in audited["verdicts"]] == promised
+    assert "what never reached it is not in the trace" in audited["remarks"][0]
     stop(broker)
 
 

@@ -19,11 +19,11 @@ from tidings.cli.shared.up_options import UpOptions
 from tidings.cli.status import rows_of, show
 from tidings.cli.up import make_network
 from tidings.core.errors import ConnectionFailed, ScenarioError
-from tidings.core.overlay.labels import label_text
 from tidings.drivers.address import Address
-from tidings.drivers.processes.brokers import BrokerNetwork, BrokerProcess, GuaranteedNetwork, free_addresses
+from tidings.drivers.processes.brokers import BrokerNetwork, BrokerProcess, free_addresses
 from tidings.drivers.processes.topology_file import read_topology_file, tree
 from tidings.drivers.sockets.guaranteed import GuaranteedSettings, store_path
+from tidings.scenarios.file.schema import Overlay
 
 PATIENCE_S = 90
 
@@ -127,16 +127,15 @@ def test_a_topology_file_says_the_mode(tmp_path: Path) -> None:
     _, overlay, _ = read_topology_file(path)
     assert (overlay.mode, overlay.delta, overlay.window) == ("guaranteed", 1, 9)
     network = make_network(where(data=tmp_path / "data"), path)
-    place = network["x"].place
-    assert place is not None
-    assert (label_text(place.label), list(place.reach)) == ("0", ["y", "z"])
+    spec = network["x"].spec
+    assert (spec.mode, spec.label, list(spec.neighbours)) == ("guaranteed", (0,), ["y", "z"])
     command = network["z"]._command()
     assert command[command.index("--window") + 1] == "9"
     assert f"x={network['x'].address}@0" in command
     assert "--new" in command
     assert list(network["x"].around) == ["y"]
     network = make_network(where(mode="best-effort"), path)
-    assert network["x"].place is None
+    assert network["x"].spec.mode == "best-effort"
 
 
 def test_a_network_is_new_where_there_is_no_state(tmp_path: Path) -> None:
@@ -212,8 +211,10 @@ def test_collections_become_rows(value: object, rows: list[dict[str, object]]) -
 def test_processes_that_are_killed_and_started_again_lose_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         topology = tree(3)
-        shared = GuaranteedNetwork(delta=1, data=tmp_path)
-        async with BrokerNetwork(topology, free_addresses(topology.brokers), guaranteed=shared) as network:
+        overlay = Overlay(delta=1)
+        async with BrokerNetwork(
+            topology, free_addresses(topology.brokers), overlay, data=tmp_path
+        ) as network:
             async with (
                 api.connect(network["b1"].url) as near,
                 api.connect(network["b2"].url) as far,
@@ -239,12 +240,8 @@ def test_processes_that_are_killed_and_started_again_lose_nothing(tmp_path: Path
 def test_state_that_nobody_asked_for_goes_with_the_network() -> None:
     async def main() -> None:
         topology = tree(2)
-        network = BrokerNetwork(
-            topology, free_addresses(topology.brokers), guaranteed=GuaranteedNetwork(delta=0)
-        )
-        place = network["b0"].place
-        assert place is not None
-        data = place.shared.data
+        network = BrokerNetwork(topology, free_addresses(topology.brokers), Overlay(delta=0))
+        data = network["b0"].data
         assert data is not None
         async with network, api.connect(network["b1"].url) as bus:
             await bus.publish("/t")
@@ -297,9 +294,8 @@ def test_a_damaged_store_is_one_line_and_an_exit_code_and_recover_mends_it(tmp_p
 def test_one_directory_serves_one_broker_of_a_name(tmp_path: Path) -> None:
     async def main() -> None:
         topology = tree(1)
-        shared = GuaranteedNetwork(data=tmp_path)
-        async with BrokerNetwork(topology, free_addresses(topology.brokers), guaranteed=shared):
-            other = BrokerNetwork(topology, free_addresses(topology.brokers), guaranteed=shared)
+        async with BrokerNetwork(topology, free_addresses(topology.brokers), Overlay(), data=tmp_path):
+            other = BrokerNetwork(topology, free_addresses(topology.brokers), Overlay(), data=tmp_path)
             with pytest.raises(ConnectionFailed, match="in use by another broker"):
                 await other.start()
 

@@ -300,7 +300,9 @@ def test_without_what_it_had_reached_it_would_begin_anew(
     """The planted bug to the test above."""
     monkeypatch.setattr(RunLedger, "_note_reached", lambda self, subscriber, reached: None)
     played = Played(KILLED, tmp_path / "out")
-    assert len(played.subscriptions("s")) == 3
+    assert (
+        len(played.subscriptions("s")) > 1
+    )  # two kills; on a busy machine the second may come before it is back
 
 
 @pytest.mark.processes

@@ -18,10 +18,11 @@ from tidings.core.overlay.epidemic.cache import Cached, EventCache
 from tidings.core.overlay.epidemic.gossip import Gossip, Identity
 from tidings.core.overlay.epidemic.high_water import HighWaters
 from tidings.core.overlay.epidemic.losses import LossDetector, StreamKey
-from tidings.core.overlay.epidemic.messages import Carried, Fragment, HighWater, Lost, Range
+from tidings.core.overlay.epidemic.messages import Carried, Fragment, HighWater, Lost, Offer, Range
 from tidings.core.overlay.epidemic.tree import EpidemicTree
 from tidings.core.overlay.matching import Matcher, Selection
 from tidings.core.overlay.routing import Route, RoutingTable
+from tidings.lab import epidemic_campaign
 from tidings.lab.epidemic_campaign import main, replay_command, run_seed
 from tidings.lab.epidemic_monitor import EpidemicMonitor
 from tidings.lab.epidemic_scenarios import epidemic_scenario
@@ -281,6 +282,18 @@ def tell_every_client(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RoutingTable, "_compute", loud)
 
 
+def follow_the_newest_epoch_alone(patch: pytest.MonkeyPatch) -> None:
+    """Nobody hears of the last events of an origin that has crashed since (recovery, epidemic 8)."""
+    raise_count = HighWaters._raise
+
+    def forgetful(self: HighWaters, key: StreamKey, number: int, via: str, next_at: int) -> None:
+        for other in [other for other in self._fresh if other[:2] == key[:2] and other[2] < key[2]]:
+            del self._fresh[other]
+        raise_count(self, key, number, via, next_at)
+
+    patch.setattr(HighWaters, "_raise", forgetful)
+
+
 PLANTED: list[Plant] = [
     send_recovered_down_the_tree,
     forward_only_what_is_new_here,
@@ -319,6 +332,28 @@ def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -
     assert found is not None, f"not found in {len(SEEDS_FOR_A_BUG)} seeds"
     assert "Traceback" not in found.problems[0]
     assert replay_command(found.seed) in str(found)
+
+
+def test_the_seed_that_found_a_bug_passes_but_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_seed(306).problems == ()
+    follow_the_newest_epoch_alone(monkeypatch)
+    assert run_seed(306).problems == ("event p0:80 never came to s8#0 at b4: b3 has it",)
+
+
+def test_a_burst_that_swallows_all_digests_of_the_usual_time_is_waited_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it did once from b3 to b0 in this seed, 23 of them: one every third second."""
+    on_offer, usual_ns = Gossip.on_offer, 82_000_000_000
+
+    def swallowed(self: Gossip, sender: str, message: Offer) -> None:
+        if self.port.now > usual_ns:
+            on_offer(self, sender, message)
+
+    monkeypatch.setattr(Gossip, "on_offer", swallowed)
+    assert run_seed(375).problems == ()
+    monkeypatch.setattr(epidemic_campaign, "patience", lambda simulation: 1)
+    assert run_seed(375).problems
 
 
 # --- Memory

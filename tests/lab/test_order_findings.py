@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from tidings.core.client.reliable_session import ReliableSession
+from tidings.core.client.session import ClientSession
 from tidings.core.ordering.replication.early_items import EARLY_LIMIT, EarlyItems
+from tidings.core.ordering.replication.replica import Replica
 from tidings.core.overlay.guaranteed.attachments import Attachments
 from tidings.lab import order_campaign
 from tidings.lab.order_campaign import run_seed
@@ -24,6 +26,12 @@ def ended_at_once(patch: pytest.MonkeyPatch) -> None:
     """What was wanted as a whole before a change, though some is on its way that nothing else brings as a whole."""
     unsubscribe = ReliableSession.unsubscribe
     patch.setattr(ReliableSession, "unsubscribe", lambda self, name, *, drain=False: unsubscribe(self, name))
+
+
+def left_at_once(patch: pytest.MonkeyPatch) -> None:
+    """The same where events overtake each other: what is on its way is lost, and later ones come."""
+    unsubscribe = ClientSession.unsubscribe
+    patch.setattr(ClientSession, "unsubscribe", lambda self, name, *, drain=False: unsubscribe(self, name))
 
 
 def ended_by_the_next_life(patch: pytest.MonkeyPatch) -> None:
@@ -63,6 +71,21 @@ def full_of_what_is_far_ahead(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EarlyItems, "keep", keep)
 
 
+def never_in_step(patch: pytest.MonkeyPatch) -> None:
+    """The witness is not told that a standby may take over: a server that loses its disk is lost, whenever that is."""
+    patch.setattr(Replica, "_maybe_claim_step", lambda self: None)
+
+
+def a_standby_saves_all(patch: pytest.MonkeyPatch) -> None:
+    """The server lost its disk in its first second, before its standby was in step: nobody else knew its state."""
+    patch.setattr(order_campaign, "may_be_lost", lambda simulation: set())
+
+
+def nothing_is_overtaken(patch: pytest.MonkeyPatch) -> None:
+    """A publisher is five seconds behind, and one of its events comes in time, before an earlier one that does not."""
+    patch.setattr(order_campaign, "CUT_OFF_NS", 3_600_000_000_000)
+
+
 def one_look(patch: pytest.MonkeyPatch) -> None:
     """The run ends while its last event is on its way."""
     patch.setattr(order_campaign, "LOOKS", 1)
@@ -75,6 +98,11 @@ def one_look(patch: pytest.MonkeyPatch) -> None:
         (5366, new_after_another_crash),
         (7071, one_look),
         (7936, full_of_what_is_far_ahead),
+        (8207, left_at_once),
+        (8346, a_standby_saves_all),
+        (8415, nothing_is_overtaken),
+        (9413, a_standby_saves_all),
+        (9413, never_in_step),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )

@@ -13,9 +13,10 @@ import pytest
 from breadth import few
 from tidings.core.client.reliable_session import ReliableSession
 from tidings.core.events.subscription import Interest
-from tidings.core.messages import Forward, Message, Record
+from tidings.core.messages import Message
 from tidings.core.overlay.guaranteed.delivery import Delivery
 from tidings.core.overlay.guaranteed.hops import _Outgoing
+from tidings.core.overlay.guaranteed.messages import Forward, Record
 from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queued
 from tidings.core.overlay.guaranteed.regions import Region
 from tidings.core.overlay.guaranteed.sessions import Sessions

@@ -431,12 +431,9 @@ def shown_of_clashing_patterns() -> dict[str, list[int]]:
 
 
 def never_widened(self: PatternNumbering, short: bytes, now: int) -> Renamed:
-    """In place of `PatternNumbering._name`: everyone keeps the short name."""
+    """In place of `PatternNumbering._name`: all keep the short name, and one epoch, for the paper has none."""
     for interest in self._sharing[short]:
-        count = self._counts[interest]
-        if count.pattern != short:
-            self._last_epoch = max(now, self._last_epoch + 1)
-            count.pattern, count.epoch, count.number = short, self._last_epoch, 0
+        self._counts[interest].pattern = short
     return []
 
 

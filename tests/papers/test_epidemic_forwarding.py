@@ -20,9 +20,10 @@ from tidings.core.client.session import BestEffortClient
 from tidings.core.events.event import Publication
 from tidings.core.events.subscription import Interest, Subscription, make_interest
 from tidings.core.facts import Delivered
-from tidings.core.messages import AddInterest, Changes, Message, RemoveInterest
+from tidings.core.messages import Message
 from tidings.core.overlay.best_effort.broker import Broker
 from tidings.core.overlay.matching import Matcher
+from tidings.core.overlay.messages import AddInterest, Changes, RemoveInterest
 from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.drivers.virtual.node import SimulatedNode
 from tidings.scenarios.file.links import LOCAL, LinkSpec

@@ -25,8 +25,8 @@ from overlay_network import (
     wait_for_confirmations_only,
 )
 from tidings.core.events.event import Publication
-from tidings.core.messages import Activate, Records, Sync
 from tidings.core.overlay.guaranteed.delivery import Delivery
+from tidings.core.overlay.guaranteed.messages import Activate, Records, Sync
 from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queued
 from tidings.core.overlay.guaranteed.subscription_log import LogEntry, Route
 from tidings.core.overlay.guaranteed.subscriptions import Subscriptions

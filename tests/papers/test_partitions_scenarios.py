@@ -25,9 +25,9 @@ from overlay_network import (
     wait_for_confirmations_only,
 )
 from tidings.core.client.reliable_session import ReliableSession
-from tidings.core.messages import Attached, Forward, Passed, Record, Records, Sync
 from tidings.core.overlay.guaranteed import hops
 from tidings.core.overlay.guaranteed.delivery import Delivery
+from tidings.core.overlay.guaranteed.messages import Attached, Forward, Passed, Record, Records, Sync
 from tidings.core.overlay.guaranteed.parking import Parking
 from tidings.core.overlay.guaranteed.queued import Flow, Hop, Queued
 from tidings.core.overlay.guaranteed.relays import Relays
@@ -450,7 +450,7 @@ def test_window_of_1_in_both_directions(monkeypatch: pytest.MonkeyPatch) -> None
         assert [event for event in network.shown("u") if event[0] == source] == events(source, 1, 10)
     assert network.remains() == []
 
-    def never(self: Parking, queued: Queued) -> bool:
+    def never(self: Parking, queued: Queued, now: int) -> bool:
         return False
 
     monkeypatch.setattr(Parking, "_is_stuck", never)

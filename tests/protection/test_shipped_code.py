@@ -36,7 +36,9 @@ def test_all_that_experiments_run_decides_their_results() -> None:
     )
     loaded = {name.split(".")[1] for name in done.stdout.split()}
     assert "scenarios" in loaded
-    assert loaded - {"studies", "former_paths"} <= {package.__name__.split(".")[1] for package in DECIDING}
+    assert loaded - {"studies", "former_paths", "extras"} <= {
+        package.__name__.split(".")[1] for package in DECIDING
+    }
 
 
 def test_a_package_without_files_decides_nothing_and_is_refused(tmp_path: Path) -> None:

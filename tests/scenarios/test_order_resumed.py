@@ -13,10 +13,10 @@ from tidings.core.client.bookmark import Bookmark, Progress, Reached
 from tidings.core.client.ordered import OrderedSubscription
 from tidings.core.client.reliable_session import ReliableSession
 from tidings.core.events.timestamp import Timestamp
-from tidings.core.messages import Notified
 from tidings.core.ordering.resuming import Resumed, Resumption
 from tidings.core.ordering.subscriber import OrderedSubscriber
 from tidings.core.overlay.guaranteed.bookmarks import KeptBookmarks, LeftBookmarks
+from tidings.core.overlay.guaranteed.messages import Notified
 from tidings.drivers.virtual.crash_points import CrashPoints, Point
 from tidings.lab.order_campaign import run_seed, verdicts
 from tidings.scenarios.file.expand import expand

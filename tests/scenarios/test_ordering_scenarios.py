@@ -27,7 +27,6 @@ from tidings.scenarios.simulate import Simulation, run_scenario
 from tidings.scenarios.trace.checkers import causal_order, exactly_once, gap_free, total_order
 from tidings.scenarios.trace.memory import MemoryWriter
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.virtual.sequencers import make_layout
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 MODES = ("best-effort", "guaranteed", "epidemic")
@@ -382,7 +381,7 @@ def test_without_servers_the_first_broker_numbers_all_topics_in_their_natural_or
     assert planned is not None
     assert [server.topics for server in planned.servers] == [tuple(f"/t{rank}" for rank in range(12))]
     assert not planned.causal
-    [place] = make_layout(planned).servers
+    [place] = planned.layout().servers
     assert place == ServerPlacement(
         "b0", planned.servers[0].topics, node="order:b0", standby="order:b1", witness="order:b2"
     )

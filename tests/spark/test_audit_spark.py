@@ -13,10 +13,11 @@ from tidings.core.errors import PipelineError
 from tidings.scenarios.trace.checkers import GUARANTEES, check_all
 from tidings.scenarios.trace.reader import Trace
 from tidings.scenarios.trace.tables import PublishedRow, SubscribedRow
+from tidings.spark.audit import run as audit_run
 from tidings.spark.audit.archive import audit_archives
 from tidings.spark.audit.auditing import AuditRequest, AuditSizes, audit_trace
 from tidings.spark.audit.on_spark import spark_stages
-from tidings.spark.audit.run import audit
+from tidings.spark.audit.run import Engine, audit
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -27,10 +28,22 @@ def test_small_traces_are_one_task_each(tmp_path: Path, spark: Any) -> None:
     traces = [random_trace(Random(seed), broken=seed % 2 > 0) for seed in range(6)]
     paths = [write_trace(trace, tmp_path / str(seed)) for seed, trace in enumerate(traces)]
     shares: list[float] = []
-    report = audit(paths, ALL, progress=shares.append)
+    report = audit(paths, ALL, master="local", progress=shares.append)
+    assert report.engine == Engine("spark", "--master local")
     assert [found.directory for found in report.traces] == list(map(str, paths))
     assert [found.verdicts for found in report.traces] == [check_all(trace, GUARANTEES) for trace in traces]
     assert shares[-1] == 1.0
+
+
+def test_what_is_large_goes_to_spark(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = random_trace(Random(3), broken=False)
+    path = write_trace(trace, tmp_path)
+    small = audit([path], ALL)
+    monkeypatch.setattr(audit_run, "LOCAL_ROWS", len(trace.delivered) - 1)
+    large = audit([path], ALL)
+    assert (small.engine.name, large.engine.name) == ("local", "spark")
+    assert f"{len(trace.delivered):,} deliveries" in large.engine.why
+    assert large.traces == small.traces
 
 
 def test_stages_over_partitions_say_what_the_checkers_say(tmp_path: Path, spark: Any) -> None:
@@ -52,11 +65,11 @@ def test_a_mistake_in_the_trace_is_told_by_the_driver(tmp_path: Path, spark: Any
     published = [PublishedRow("p:0", "p", 0, "/a", [], 1, 10)]
     path = write_trace(Trace.from_rows(published=published, subscribed=asked), tmp_path)
     with pytest.raises(PipelineError, match=r"subscribed\.parquet: subscription s/x: "):
-        audit([path], AuditRequest())
+        audit([path], AuditRequest(), master="local")
     asked = [SubscribedRow("s", "x", ["/a"], None, "totally", 0, 0)]
     write_trace(Trace.from_rows(published=published, subscribed=asked), tmp_path)
     with pytest.raises(PipelineError, match="subscription s/x has order 'totally'; known are none, fifo"):
-        audit([path], AuditRequest())
+        audit([path], AuditRequest(), master="local")
 
 
 def test_archives_go_through_spark(tmp_path: Path, spark: Any) -> None:

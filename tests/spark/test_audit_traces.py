@@ -19,14 +19,13 @@ from tidings.core.structures.histogram import rounded as rounded_one
 from tidings.lab.seeds import blocks
 from tidings.scenarios.trace import checkers
 from tidings.scenarios.trace.checkers import GUARANTEES, check_all
-from tidings.scenarios.trace.metrics import metrics
+from tidings.scenarios.trace.metrics import metrics, rounded
 from tidings.scenarios.trace.reader import Trace
 from tidings.scenarios.trace.tables import TABLES, DeliveredRow, PublishedRow, SubscribedRow
 from tidings.spark.audit import order as audit_order
 from tidings.spark.audit.auditing import AuditRequest, AuditSizes, audit_trace, buckets
 from tidings.spark.audit.checks import checks_of
 from tidings.spark.audit.files import chunks, trace_files
-from tidings.spark.audit.metrics import rounded
 from tidings.spark.audit.stages import HereStages
 
 SEEDS = range(80)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def test_java_that_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(PipelineError, match=r"pip install 'tidings\[spark\]'"):
         session.check_spark()
 

@@ -23,28 +23,19 @@ from tidings.core.events.event import Publication, make_publication
 from tidings.core.events.run import Run, RunMaker, singles
 from tidings.core.events.subscription import Subscription, make_interest
 from tidings.core.facts import Delivered, Misbehaviour
-from tidings.core.kernel import Handler, Port
-from tidings.core.messages import (
-    AddInterest,
-    Changes,
-    ChangesTaken,
-    LinkOpen,
-    Message,
-    Notify,
-    Settled,
-    Subscribe,
-    Unsubscribe,
-)
+from tidings.core.kernel import Handler, Node, Port
+from tidings.core.messages import Message, Notify, Subscribe, Unsubscribe
 from tidings.core.overlay.epidemic.broker import EpidemicBroker
 from tidings.core.overlay.epidemic.messages import Announce, BrokerEntry, Carried, Fragment, PatternNumbers
 from tidings.core.overlay.epidemic.settings import RecoverySettings
-from tidings.core.overlay.labels import parse_label
-from tidings.core.overlay.matching import Matcher
+from tidings.core.overlay.messages import AddInterest, Changes, ChangesTaken, LinkOpen, Settled
+from tidings.drivers.virtual.brokers import BrokerMaker
 from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.drivers.virtual.node import SimulatedNode
+from tidings.scenarios.file.brokers import broker_specs
 from tidings.scenarios.file.links import LOCAL, LinkSpec
-from tidings.scenarios.file.schema import ConstantDelay, NoLoss
-from tidings.scenarios.file.topology import Topology, labels
+from tidings.scenarios.file.schema import ConstantDelay, NoLoss, Overlay
+from tidings.scenarios.file.topology import Topology
 
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
@@ -101,9 +92,8 @@ class EpidemicNetwork:
         self.lost: list[Passage] = []
         self.deliveries: list[tuple[str, int, Delivered]] = []
         """(broker, when, what)"""
-        self._settings = settings
-        self._labels = labels(Topology(tuple(self.around), tuple(pairs)))
-        self._matcher = Matcher()
+        topology = Topology(tuple(self.around), tuple(pairs))
+        self._make_broker = BrokerMaker(broker_specs(topology, Overlay(mode="epidemic"), settings))
         self.network = SimulatedNetwork(seed, self._spec)
         for name in self.around:
             self.network.add(name, self._broker)
@@ -117,15 +107,8 @@ class EpidemicNetwork:
     def _spec(self, source: str, target: str) -> LinkSpec:
         return TEN_MS if source in self.around and target in self.around else LOCAL
 
-    def _broker(self, node: SimulatedNode) -> EpidemicBroker:
-        broker = EpidemicBroker(
-            node,
-            self.around[node.node],
-            self._settings,
-            incarnation=node.now + 1,
-            label=parse_label(self._labels[node.node]),
-            matcher=self._matcher,
-        )
+    def _broker(self, node: SimulatedNode) -> Node:
+        broker = self._make_broker(node)
         for kind, handler in broker.handlers.items():
             broker.handlers[kind] = self._watched(node.node, handler)
         return broker

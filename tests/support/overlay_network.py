@@ -13,6 +13,7 @@ between a client and its broker, unless a test says otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -42,11 +43,13 @@ from tidings.core.overlay.guaranteed.spill import SpillLimits
 from tidings.core.overlay.guaranteed.subscription_log import Route, SubscriptionLog
 from tidings.core.overlay.guaranteed.subscriptions import Subscriptions
 from tidings.core.overlay.labels import step
+from tidings.drivers.virtual.brokers import BrokerMaker
 from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.drivers.virtual.node import Emit, SimulatedNode
+from tidings.scenarios.file.brokers import broker_specs
 from tidings.scenarios.file.links import LinkSpec
-from tidings.scenarios.file.schema import ConstantDelay, NoLoss
-from tidings.scenarios.file.topology import Topology, neighbourhoods
+from tidings.scenarios.file.schema import ConstantDelay, NoLoss, Overlay
+from tidings.scenarios.file.topology import Topology
 
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
@@ -82,13 +85,12 @@ class OverlayNetwork:
         self.complaints: list[str] = []
         self.messages: list[tuple[float, str, str, Message]] = []
         """What brokers received from brokers: time, sender, receiver, message."""
-        self._delta, self._window = delta, window
-        self._together, self._limits = together, limits
+        self._together = together
         self._delays_ms = {_pair(names): value for names, value in (delays_ms or {}).items()}
         self._client_delay_ms = client_delay_ms
         self._subscriptions: dict[str, dict[str, Subscription]] = {name: {} for name in clients}
-        self._around = neighbourhoods(self.topology, delta + 1)
-        self._lived: set[str] = set()
+        specs = broker_specs(self.topology, Overlay(delta=delta, window=window))
+        self._brokers = BrokerMaker({name: replace(spec, limits=limits) for name, spec in specs.items()})
         self._cuts: dict[Pairs, Callable[[str, str], bool]] = {}
         self.network = SimulatedNetwork(1, self._spec, streams=True)
         for name in self.topology.brokers:
@@ -106,20 +108,7 @@ class OverlayNetwork:
         return LinkSpec(ConstantDelay(value=delay_ms), NoLoss(), 0.0, 0.0, 0.0)
 
     def _make_broker(self, node: SimulatedNode) -> Node:
-        around = self._around[node.node]
-        first = node.node not in self._lived
-        self._lived.add(node.node)
-        broker = GuaranteedBroker(
-            node,
-            around[node.node],
-            {peer: (label, "") for peer, label in around.items() if peer != node.node},
-            node.open_store(),
-            delta=self._delta,
-            incarnation=node.now + 1,
-            new=first,
-            window=self._window,
-            limits=self._limits,
-        )
+        broker = self._brokers(node)
         for kind, handler in broker.handlers.items():
             broker.handlers[kind] = self._noting(node.node, handler)
         return broker

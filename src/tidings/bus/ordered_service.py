@@ -206,6 +206,7 @@ class OrderedService(ApplicationHost):
     # --- Life
 
     async def open(self) -> None:
+        """Open the service beneath, then find the sequencers."""
         await self.inner.open()
         self._open = True
         try:
@@ -215,6 +216,7 @@ class OrderedService(ApplicationHost):
             raise
 
     async def close(self) -> None:
+        """End all streams, give up the order, and close the service beneath."""
         try:
             for subscription_id in list(self._shown):
                 await self.remove_subscription(subscription_id)

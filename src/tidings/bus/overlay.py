@@ -13,13 +13,13 @@ from tidings.core.client.reliable_session import Marks
 from tidings.core.errors import ConnectionFailed
 from tidings.core.ordering.subscriber import Patience
 from tidings.core.overlay.epidemic.settings import Algorithm, RecoverySettings
-from tidings.core.overlay.labels import parse_label
+from tidings.core.overlay.modes import EPIDEMIC, MODES
 from tidings.drivers.address import Transport, parse_address
-from tidings.drivers.local.network import LocalConnection, LocalEpidemic, LocalNetwork
+from tidings.drivers.local.network import LocalConnection, LocalNetwork
 from tidings.drivers.sockets.client import ClientConnection, Opener
-from tidings.drivers.sockets.epidemic import EPIDEMIC
-from tidings.drivers.sockets.guaranteed import GUARANTEED
+from tidings.drivers.sockets.guaranteed import DEFAULT_WINDOW
 from tidings.drivers.sockets.security import Tls
+from tidings.scenarios.file.brokers import broker_specs
 from tidings.scenarios.file.schema import (
     BernoulliLoss,
     ChainShape,
@@ -29,14 +29,13 @@ from tidings.scenarios.file.schema import (
     StarShape,
     TreeShape,
 )
-from tidings.scenarios.file.topology import Topology, build_topology, labels, neighbourhoods, neighbours
+from tidings.scenarios.file.topology import build_topology
 
 SCHEMES: dict[str, tuple[Transport, bool]] = {
     "tidings": ("tcp", False),
     "tidings+tls": ("tcp", True),
     "tidings+udp": ("udp", False),
 }
-MODES: tuple[Mode, ...] = ("best-effort", "guaranteed", "epidemic")
 ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
 AUTO: Algorithm = "auto"
 ShapeName = Literal["tree", "random", "chain", "star"]
@@ -124,18 +123,9 @@ def local_network(
     check_loss(loss)
     if loss and mode != EPIDEMIC:
         raise ValueError(f"loss is for mode {EPIDEMIC!r}, not {mode!r}")
-    topology = build_topology(Overlay(mode=mode, shape=shapes[shape](brokers=brokers)), seed)
-    if mode == GUARANTEED:
-        return LocalNetwork(neighbourhoods(topology, delta + 1), delta=delta, seed=seed)
-    if mode == EPIDEMIC:
-        epidemic = _epidemic(topology, settings, loss)
-        return LocalNetwork(neighbours(topology), epidemic=epidemic, seed=seed)
-    return LocalNetwork(neighbours(topology), seed=seed)
-
-
-def _epidemic(topology: Topology, settings: RecoverySettings, loss: float) -> LocalEpidemic:
-    label_of = {name: parse_label(text) for name, text in labels(topology).items()}
-    return LocalEpidemic(settings, label_of, BernoulliLoss(rate=loss) if loss else None)
+    overlay = Overlay(mode=mode, shape=shapes[shape](brokers=brokers), delta=delta, window=DEFAULT_WINDOW)
+    specs = broker_specs(build_topology(overlay, seed), overlay, settings)
+    return LocalNetwork(specs, loss=BernoulliLoss(rate=loss) if loss else None, seed=seed)
 
 
 def recovery_of(recovery: Algorithm | RecoverySettings, mode: Mode) -> RecoverySettings:

@@ -46,10 +46,12 @@ class EventService(ABC):
         """Notifications that the network left out because this client did not keep up."""
 
     @abstractmethod
-    async def open(self) -> None: ...
+    async def open(self) -> None:
+        """Connect; `async with` does it."""
 
     @abstractmethod
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """End all streams and disconnect; `async with` does it."""
 
     @overload
     async def publish(
@@ -117,7 +119,8 @@ class EventService(ABC):
         """
 
     @abstractmethod
-    async def remove_subscription(self, subscription_id: str) -> None: ...
+    async def remove_subscription(self, subscription_id: str) -> None:
+        """Nothing is notified for it any more, once this returns."""
 
     @property
     def lossless(self) -> bool:

@@ -1,4 +1,4 @@
-"""`tidings audit`: checks the guarantees over traces and archives of any size, on Spark."""
+"""`tidings audit`: checks the guarantees over traces and archives of any size, here or on Spark."""
 
 from __future__ import annotations
 
@@ -39,24 +39,31 @@ Guarantees = Annotated[
         "--guarantee",
         "-g",
         metavar="NAME",
-        help="Check this, over all subscriptions; may be repeated. Without: what the subscriptions asked for.",
+        help="Check this, over all subscriptions; may be repeated. Without: what was promised.",
     ),
 ]
 Mode = Annotated[
-    AuditMode, option("--mode", help="'guaranteed' also checks what that mode promises: FIFO, and no gaps.")
+    AuditMode | None,
+    option(
+        "--mode",
+        help="'guaranteed' checks what that mode promises, too: FIFO, and no gaps. 'asked' checks only what the "
+        "subscriptions asked for. Without: by the mode of the run, if the trace says it.",
+    ),
 ]
 Master = Annotated[
     str | None,
-    option("--master", metavar="URL", help="Where Spark runs; without, on all cores of this machine."),
+    option(
+        "--master", metavar="URL", help="On Spark, at this master. Without: on Spark only if it is large."
+    ),
 ]
-Here = Annotated[bool, option("--here", help="Without Spark, in this process alone.")]
+Here = Annotated[bool, option("--here", help="In this process, without Spark, however large it is.")]
 
 
 def audit(
     paths: Paths,
     out: Out = None,
     guarantee: Guarantees = None,
-    mode: Mode = AuditMode.ASKED,
+    mode: Mode = None,
     master: Master = None,
     here: Here = False,
     json: Json = False,
@@ -75,13 +82,13 @@ def audit(
 
         check_plots()
         out.mkdir(parents=True, exist_ok=True)  # what cannot be written is told before the work
-    request = AuditRequest(tuple(guarantee or ()), mode.value)
+    request = AuditRequest(tuple(guarantee or ()), None if mode is None else mode.value)
     with progress_bar("audit", quiet=quiet) as progress:
         report = run(list(dict.fromkeys(paths)), request, master=master, here=here, progress=progress)
-    if out is not None:
-        from tidings.spark.audit.report import write_report
+        if out is not None:
+            from tidings.spark.audit.report import write_report
 
-        write_report(report, out)
+            write_report(report, out)
     if json:
         print_json(report_fields(report))
     else:
@@ -91,8 +98,9 @@ def audit(
 
 
 def show(report: AuditReport, out: Path | None) -> None:
-    from tidings.spark.audit.report import metric_rows
+    from tidings.spark.audit.report import metric_rows, where
 
+    print_line(f"audited {where(report.engine)}")
     for trace in report.traces:
         show_verdicts(f"trace {trace.directory}", trace.verdicts)
         print_table("", ("what", "value"), metric_rows(trace))
@@ -135,6 +143,7 @@ def show_remarks(remarks: list[str]) -> None:
 def report_fields(report: AuditReport) -> dict[str, Any]:
     return {
         "holds": report.holds,
+        "engine": {"name": report.engine.name, "why": report.engine.why},
         "traces": [trace_fields(trace) for trace in report.traces],
         "archives": None if report.archives is None else archive_fields(report.archives),
     }
@@ -145,9 +154,11 @@ def trace_fields(trace: Audited) -> dict[str, Any]:
 
     return {
         "directory": trace.directory,
+        "mode": trace.mode,
         "holds": trace.holds,
         "verdicts": [verdict_fields(verdict) for verdict in trace.verdicts],
         "metrics": msgspec.to_builtins(trace.quantities.metrics),
+        "missing": msgspec.to_builtins(trace.quantities.missing),
         "exact_quantiles": trace.quantities.exact,
         "traffic": msgspec.to_builtins(trace.traffic),
         "remarks": trace.remarks,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidings.cli.shared.exits import ExitCode
-from tidings.cli.shared.node_options import MODES, Mode, Transport
+from tidings.cli.shared.node_options import MODES, Transport
 from tidings.cli.shared.options import (
     Json,
     Quiet,
@@ -23,6 +23,7 @@ from tidings.cli.shared.options import (
     read_token,
 )
 from tidings.cli.shared.output import Progress, print_json, print_table, progress_bar
+from tidings.core.overlay.modes import BrokerMode
 
 if TYPE_CHECKING:
     from tidings.cli.benchmark.run import Load
@@ -45,7 +46,7 @@ Subscribers = Annotated[
 ]
 Order = Annotated[BenchOrder, option("--order", help="Order of delivery.")]
 ModeFlag = Annotated[
-    Mode | None, option("--mode", metavar="MODE", help=f"Mode of the network to start: {MODES}.")
+    BrokerMode | None, option("--mode", metavar="MODE", help=f"Mode of the network to start: {MODES}.")
 ]
 Brokers = Annotated[
     int | None,
@@ -101,7 +102,7 @@ def bench(
 
 
 async def measure_own(
-    brokers: int, mode: Mode, transport: Transport, load: Load, progress: Progress
+    brokers: int, mode: BrokerMode, transport: Transport, load: Load, progress: Progress
 ) -> dict[str, Any]:
     """With a network that lives as long as this; the publisher is at its first broker, subscribers at its last."""
     from tidings.cli.benchmark.network import running_row

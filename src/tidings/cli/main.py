@@ -8,9 +8,10 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from itertools import takewhile
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +20,7 @@ from tidings.cli.audit import audit
 from tidings.cli.bench import bench
 from tidings.cli.broker import broker
 from tidings.cli.demo import demo
+from tidings.cli.examples import examples
 from tidings.cli.get import get
 from tidings.cli.plan import plan
 from tidings.cli.pub import pub
@@ -55,9 +57,33 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"], "auto_envvar_prefix": "TIDINGS"},
 )
 NETWORK = (broker, sequencer, up, pub, sub, record, get, replay, status, top)
-STUDY = (sim, sweep, audit, plan, reproduce, bench, demo)
+STUDY = (sim, sweep, audit, plan, reproduce, bench, demo, examples)
+NEEDS = {
+    **dict.fromkeys(("record", "get", "replay"), "archive"),
+    **dict.fromkeys(("sim", "audit", "plan", "demo"), "sim"),
+    "sweep": "spark",
+    "reproduce": "lab",
+}
+"""The extra without which a verb does nothing. What only some of its flags need is told where they lead."""
+
+
+def with_extra(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb; it says so if its extra is not installed."""
+    if verb.__name__ not in NEEDS:
+        return verb
+
+    @wraps(verb)
+    def checked(*arguments: Any, **options: Any) -> None:
+        from tidings.extras import need
+
+        need(verb.__name__, NEEDS[verb.__name__])
+        verb(*arguments, **options)
+
+    return checked
+
+
 for verb in (*NETWORK, *STUDY):
-    app.command(cls=Verb)(verb)
+    app.command(cls=Verb)(with_extra(verb))
 
 
 def show_version(wanted: bool) -> None:

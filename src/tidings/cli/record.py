@@ -150,6 +150,7 @@ def record(
                 recorder.subscription,
                 recorder.first_offset,
                 began_ns,
+                "guaranteed" if recorder.guaranteed else None,
             )
         told = {"recorded": recorder.recorded, "archive": None if archive is None else str(archive)}
         if json:

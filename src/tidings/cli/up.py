@@ -20,12 +20,7 @@ from tidings.cli.shared.up_scenario import Check, Out, ScenarioFile, Seed, up_sc
 if TYPE_CHECKING:
     from tidings.core.overlay.epidemic.settings import RecoverySettings
     from tidings.drivers.address import Address
-    from tidings.drivers.processes.brokers import (
-        BrokerNetwork,
-        BrokerProcess,
-        EpidemicNetwork,
-        GuaranteedNetwork,
-    )
+    from tidings.drivers.processes.brokers import BrokerNetwork, BrokerProcess
     from tidings.drivers.processes.sequencers import SequencerProcess, SequencerProcesses
     from tidings.drivers.processes.topology_file import TopologyFile, Up
     from tidings.scenarios.file.schema import Mode
@@ -72,6 +67,7 @@ up = verb("up", UpOptions, run_up)
 def make_network(options: UpOptions, path: Path | None = None) -> BrokerNetwork:
     import msgspec
 
+    from tidings.cli.shared.loss import parse_loss
     from tidings.drivers.processes.brokers import BrokerNetwork
     from tidings.drivers.processes.topology_file import (
         DEFAULT_BROKERS,
@@ -95,17 +91,34 @@ def make_network(options: UpOptions, path: Path | None = None) -> BrokerNetwork:
         where = msgspec.structs.replace(where, base_port=options.base_port)
     if file.overlay.mode != "best-effort" and where.transport != "tcp":
         raise typer.BadParameter(f"--mode {file.overlay.mode} requires tcp", param_hint="--transport")
-    guaranteed = guaranteed_network(file, options)
-    epidemic = epidemic_network(file, options)
+    loss = file.up.loss if options.loss is None else options.loss
+    check_mode(file, options, loss)
+    overlay = file.overlay
+    if options.delta is not None:
+        overlay = msgspec.structs.replace(overlay, delta=options.delta)
     listening = addresses(topology, where)
     return BrokerNetwork(
         topology,
         listening,
+        overlay,
+        recovery_of(file, options),
+        data=options.data,
+        loss=None if loss is None else parse_loss(str(loss)),
         transport=where.transport,
-        guaranteed=guaranteed,
-        epidemic=epidemic,
-        ordering=make_sequencers(file.overlay.mode, where, options, listening),
+        ordering=make_sequencers(overlay.mode, where, options, listening),
     )
+
+
+def check_mode(file: TopologyFile, options: UpOptions, loss: str | float | None) -> None:
+    """What is asked for must be for the network's mode."""
+    mode, ordered = file.overlay.mode, options.order is not None or file.up.order is not None
+    if options.delta is not None and mode != "guaranteed":
+        raise typer.BadParameter("requires --mode guaranteed", param_hint="--delta")
+    if options.data is not None and mode != "guaranteed" and not ordered:
+        raise typer.BadParameter("requires --mode guaranteed or --order", param_hint="--data")
+    for flag, value in (("--recovery", options.recovery or file.recovery), ("--loss", loss)):
+        if value is not None and mode != "epidemic":
+            raise typer.BadParameter("requires --mode epidemic", param_hint=flag)
 
 
 def make_sequencers(
@@ -139,35 +152,6 @@ def make_sequencers(
     )
 
 
-def guaranteed_network(file: TopologyFile, options: UpOptions) -> GuaranteedNetwork | None:
-    """What its brokers share; None if the network is of another mode."""
-    from tidings.drivers.processes.brokers import GuaranteedNetwork
-
-    overlay = file.overlay
-    if overlay.mode != "guaranteed":
-        if options.delta is not None:
-            raise typer.BadParameter("requires --mode guaranteed", param_hint="--delta")
-        if options.data is not None and options.order is None and file.up.order is None:
-            raise typer.BadParameter("requires --mode guaranteed or --order", param_hint="--data")
-        return None
-    delta = overlay.delta if options.delta is None else options.delta
-    return GuaranteedNetwork(delta, overlay.window, options.data)
-
-
-def epidemic_network(file: TopologyFile, options: UpOptions) -> EpidemicNetwork | None:
-    """What its brokers share; None if the network is of another mode."""
-    from tidings.cli.shared.loss import parse_loss
-    from tidings.drivers.processes.brokers import EpidemicNetwork
-
-    loss = file.up.loss if options.loss is None else options.loss
-    if file.overlay.mode != "epidemic":
-        for flag, value in (("--recovery", options.recovery or file.recovery), ("--loss", loss)):
-            if value is not None:
-                raise typer.BadParameter("requires --mode epidemic", param_hint=flag)
-        return None
-    return EpidemicNetwork(recovery_of(file, options), None if loss is None else parse_loss(str(loss)))
-
-
 def recovery_of(file: TopologyFile, options: UpOptions) -> RecoverySettings:
     """The file's table; the flag goes before its algorithm."""
     from msgspec.structs import replace
@@ -176,7 +160,7 @@ def recovery_of(file: TopologyFile, options: UpOptions) -> RecoverySettings:
 
     settings = RecoverySettings()
     if file.recovery is not None:
-        from tidings.scenarios.simulate import recovery_settings
+        from tidings.scenarios.file.brokers import recovery_settings
 
         settings = recovery_settings(file.recovery)
     return settings if options.recovery is None else replace(settings, algorithm=options.recovery)

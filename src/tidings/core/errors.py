@@ -94,5 +94,9 @@ class ArchiveFull(ArchiveError):  # noqa: N818
     """There is no room for a write. Nothing of it was kept, and the archive goes on once there is room."""
 
 
+class MissingExtra(TidingsError, ImportError):  # noqa: N818
+    """A part of tidings whose libraries are not installed; the message says how to install them."""
+
+
 class PipelineError(TidingsError):
     """A job that cannot run on Spark as it was asked for: an option, a column, a master, or no Java."""

@@ -86,7 +86,7 @@ class Node:
 
     def __init__(self, parts: Iterable[Part]) -> None:
         self.parts = tuple(parts)
-        self._by_name = {part.name: part for part in self.parts}
+        self._by_name: dict[Hashable, Part] = {part.name: part for part in self.parts}
         self.handlers: dict[type, Handler] = {}
         for part in self.parts:
             for message_type, method in part.handles.items():
@@ -104,7 +104,7 @@ class Node:
             handler(sender, message)
 
     def timer(self, name: TimerName) -> None:
-        self._by_name[str(name[0])].on_timer(name)
+        self._by_name[name[0]].on_timer(name)
 
     def discard(self) -> None:
         """The node is gone for good: give back what it shares with others of its process."""

@@ -95,13 +95,13 @@ class MemoryStore:
         for table, key, value in changes:
             entries = self._tables[table]
             old = entries.get(key)
-            if old is not None:
-                self._size_bytes[table] -= len(key) + len(old)
+            grown_bytes = 0 if old is None else -len(key) - len(old)
             if value is not None:
-                self._size_bytes[table] += len(key) + len(value)
+                grown_bytes += len(key) + len(value)
                 entries[key] = value
             elif old is not None:
                 del entries[key]
+            self._size_bytes[table] += grown_bytes
         if self._on_pending is not None and changes:
             self._pending += changes
             self._on_pending()

@@ -5,17 +5,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 from html import escape
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from tidings.demo.result import DemoResult
 from tidings.demo.scene import TITLE
 from tidings.demo.story import ARCHIVES, SCENARIO, TRACE
+from tidings.extras import is_installed, sentence
 from tidings.scenarios.trace.reader import Trace
 
 STYLE = Path(__file__).with_name("report.css")
-NO_PLOTS = "The plots need matplotlib: pip install 'tidings[spark]'"
+NO_PLOTS = sentence("a plot", "spark", ["matplotlib"])
 RECEIVED = "A flat line is a subscriber that waits. What waited comes afterwards, in order."
 WAITING = "Events published for a subscriber, and not delivered to it yet. In the end none may be left."
 LATENCY = "From publication to delivery, on a logarithmic scale."
@@ -33,7 +33,7 @@ def write_report(result: DemoResult, trace: Path, path: Path) -> None:
 
 def plots(result: DemoResult, trace: Path) -> list[Figure]:
     """None where nothing can be drawn."""
-    if find_spec("matplotlib") is None:
+    if not is_installed("matplotlib"):
         return []
     from tidings.demo.plots import latency_plot, received_plot, waiting_plot
 
@@ -212,7 +212,7 @@ def _commands(result: DemoResult) -> str:
             virtual,
             "--check",
         ),
-        ("Audit the trace on Spark", "audit", out / TRACE),
+        ("Audit the trace", "audit", out / TRACE),
         ("Print an archive, in its order", "get", out / ARCHIVES / next(iter(result.archives.events))),
         ("A network of your own", "up"),
     )

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidings.core.events.topics import EVERYTHING
-from tidings.scenarios.file.expand import PlannedFault, PlannedSubscriber, RunPlan
+from tidings.scenarios.file.expand import PlannedSubscriber, RunPlan
+from tidings.scenarios.file.faults import PlannedFault
 from tidings.scenarios.file.schema import CrashFault
 
 TITLE = "tidings: three sites, one order for all"

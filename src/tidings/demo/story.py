@@ -10,7 +10,7 @@ from typing import Any
 from tidings.demo.archives import RECORDED_AT, recording, until_recorded
 from tidings.demo.scene import NS_PER_S, Scene
 from tidings.recording.recorder import Recorder
-from tidings.scenarios.file.expand import PlannedFault
+from tidings.scenarios.file.faults import PlannedFault
 from tidings.scenarios.live.ledger import RunLedger
 from tidings.scenarios.live.observer import Observer
 from tidings.scenarios.live.processes import client_groups

@@ -18,11 +18,11 @@ from tidings.lab.random_scenarios import random_scenario
 from tidings.lab.seeds import CampaignResult, problems_of, run_command, seeds_parser
 from tidings.scenarios.file.expand import expand
 from tidings.scenarios.file.load import parse_scenario
+from tidings.scenarios.file.times import NS_PER_S
 from tidings.scenarios.simulate import Simulation
 from tidings.scenarios.trace.checkers import exactly_once, fifo, gap_free
 from tidings.scenarios.trace.memory import MemoryWriter
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.virtual.faults import NS_PER_S
 
 CHECK_NS = NS_PER_S // 4
 """How often the monitor looks at everything."""

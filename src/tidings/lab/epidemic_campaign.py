@@ -27,13 +27,13 @@ from tidings.lab.epidemic_scenarios import LARGE_BUFFER, epidemic_scenario
 from tidings.lab.seeds import CampaignResult, problems_of, run_command, seeds_parser
 from tidings.scenarios.file.expand import expand
 from tidings.scenarios.file.load import parse_scenario
-from tidings.scenarios.file.schema import CrashFault, NoLoss
+from tidings.scenarios.file.schema import CrashFault, GilbertLoss, NoLoss
+from tidings.scenarios.file.times import NS_PER_S
 from tidings.scenarios.simulate import Simulation
 from tidings.scenarios.trace.checkers import exactly_once
 from tidings.scenarios.trace.demand import demand
 from tidings.scenarios.trace.memory import MemoryWriter
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.virtual.faults import NS_PER_S, nanoseconds
 
 CHECK_NS = NS_PER_S
 """How often the monitor looks at everything."""
@@ -72,12 +72,12 @@ def run_seed(seed: int) -> CampaignResult:
 def _run(simulation: Simulation, writer: MemoryWriter, monitor: EpidemicMonitor) -> Iterator[str]:
     network = simulation.network
     network.start()
-    to_the_end = simulation.plan.scenario.seed % LONG_RUN_EVERY == 0
-    look_ns = FIRST_LOOK_NS
-    for until in range(CHECK_NS, simulation.end_ns + 1, CHECK_NS):
+    settle_ns = simulation.end_ns - simulation.duration_ns
+    look_ns = FIRST_LOOK_NS if simulation.plan.scenario.seed % LONG_RUN_EVERY else settle_ns
+    for until in range(CHECK_NS, simulation.duration_ns + settle_ns * patience(simulation) + 1, CHECK_NS):
         network.run(until)
         monitor.check()
-        if until >= simulation.duration_ns + look_ns and not to_the_end:
+        if until >= simulation.duration_ns + look_ns:
             look_ns *= 2
             if not any(problems_at_rest(simulation, writer)):
                 break
@@ -88,6 +88,18 @@ def _run(simulation: Simulation, writer: MemoryWriter, monitor: EpidemicMonitor)
 
 
 # --- When all is over
+
+
+def patience(simulation: Simulation) -> int:
+    """How many times as long as usual we wait for what is missing.
+
+    A burst of losses lasts so many messages, and may swallow all the digests that one broker pushes to another in the
+    usual time: each round names one pattern. Who pushes does not give up, so a longer wait excuses nothing.
+    """
+    loss = simulation.plan.scenario.network.loss
+    if isinstance(loss, GilbertLoss) and simulation.epidemic_brokers[0].settings.pushes_digests:
+        return round(loss.burst)
+    return 1
 
 
 def problems_at_rest(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
@@ -156,8 +168,8 @@ def _steady_ns(simulation: Simulation) -> dict[str, int]:
     steady_ns = dict.fromkeys(simulation.network.nodes, 0)
     for planned in simulation.plan.faults:
         if isinstance(planned.fault, CrashFault):
-            for name in planned.fault.nodes:
-                up_ns = nanoseconds(planned.until_s) + ABSENT_AFTER_NS
+            for name in planned.nodes:
+                up_ns = planned.until_ns + ABSENT_AFTER_NS
                 steady_ns[name] = max(steady_ns[name], up_ns)
     return steady_ns
 

@@ -52,6 +52,7 @@ class WatchedPort:
         self.node = node.node
         self.random: RandomSource = node.random
         self.emit = node.emit
+        self.open_store = node.open_store
         self._node = node
         self._sending = sending
 
@@ -252,7 +253,7 @@ class EpidemicMonitor:
         self.lives: dict[str, Life] = {}
         """The last one of every broker."""
         self._requests: dict[str, Requests] = {}
-        self._matcher = simulation._matcher
+        self._matcher = simulation.brokers.matcher
         for name in simulation.plan.topology.brokers:
             node = simulation.network.nodes[name]
             node._make = self._watching(node._make)

@@ -23,19 +23,9 @@ from tidings.core.client.reliable_session import ReliableSession
 from tidings.core.events.event import Publication
 from tidings.core.events.run import Stretch, singles
 from tidings.core.kernel import Handler, Node, Part
-from tidings.core.messages import (
-    Confirm,
-    Covered,
-    Forward,
-    Message,
-    Notify,
-    Records,
-    Stamped,
-    StampTaken,
-    Subscribe,
-    Sync,
-)
+from tidings.core.messages import Confirm, Message, Notify, Subscribe
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.overlay.guaranteed.messages import Covered, Forward, Records, Stamped, StampTaken, Sync
 from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queued, name_of
 from tidings.core.overlay.guaranteed.regions import Region
 from tidings.core.overlay.guaranteed.subscription_log import LogEntry

@@ -7,15 +7,17 @@ from random import Random
 
 from tidings.core.facts import JoinAnswered
 from tidings.core.kernel import Node
-from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.overlay.brokers import BrokerSpec, make_broker
 from tidings.core.overlay.guaranteed.membership import JoiningBroker
 from tidings.core.overlay.matching import Matcher
+from tidings.core.overlay.modes import GUARANTEED
 from tidings.drivers.virtual.node import SimulatedNode
 from tidings.scenarios.file.expand import PlannedSubscriber
-from tidings.scenarios.file.schema import CrashFault, Publisher
+from tidings.scenarios.file.faults import forgetful_nodes
+from tidings.scenarios.file.schema import Publisher
 from tidings.scenarios.file.timeline import Step
+from tidings.scenarios.file.times import NS_PER_S, nanoseconds
 from tidings.scenarios.simulate import Simulation
-from tidings.scenarios.virtual.faults import NS_PER_S, nanoseconds
 from tidings.scenarios.virtual.make_clients import ClientMaker
 
 Watch = Callable[[SimulatedNode], None]
@@ -27,12 +29,7 @@ def schedule_newcomers(simulation: Simulation, random: Random, watch: Watch) -> 
     None joins below a broker that loses its disk in this run: it could forget the newcomer before anybody else
     has heard of it, and give its place away again.
     """
-    forgetful = {
-        name
-        for planned in simulation.plan.faults
-        if isinstance(planned.fault, CrashFault) and planned.fault.state == "lost"
-        for name in planned.fault.nodes
-    }
+    forgetful = forgetful_nodes(simulation.plan.faults)
     parents = [name for name in simulation.plan.topology.brokers if name not in forgetful]
     for number in range(random.randint(1, 3)):
         if parents:
@@ -65,15 +62,17 @@ class Newcomer:
     def _make(self, node: SimulatedNode) -> Node:
         if self._answer is None:
             return JoiningBroker(node, self._parent)
-        return GuaranteedBroker(
-            node,
+        around = self._answer.neighbours
+        spec = BrokerSpec(
+            GUARANTEED,
+            {peer: address for peer, (_, address) in around.items()},
             self._answer.label,
-            self._answer.neighbours,
-            node.open_store(),
+            {peer: label for peer, (label, _) in around.items()},
             delta=self._answer.delta,
-            incarnation=node.now + 1,
             window=self._simulation.plan.scenario.overlay.window,
-            matcher=self._matcher,
+        )
+        return make_broker(
+            spec, node, incarnation=node.now + 1, open_store=node.open_store, matcher=self._matcher
         )
 
     def _on_fact(self, fact: object) -> None:

@@ -83,6 +83,8 @@ class Recorder:
         self.archive_id = ""
         self.first_offset = 0
         """Where this run of the recorder began."""
+        self.guaranteed = False
+        """Whether the network is a guaranteed one, known from the start on."""
         self.subscription = Subscription(SUBSCRIPTION, topics, where, parse_order(order))
         self.subscription.interest()  # a mistake shows here
         self._url = url
@@ -148,6 +150,7 @@ class Recorder:
         service = self._service = self._make_service()
         service.on_break = self._on_break
         await service.open()
+        self.guaranteed = service.lossless
         service.keeps_subscriptions = self._resumes
         self._intake = Intake(service, self.subscription, BUFFER_EVENTS)
         self._intake.on_miss = self._on_miss  # where an order needs every event, that replaces it
@@ -397,6 +400,7 @@ class Recorder:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def status(self) -> dict[str, object]:
+        """What `tidings status` shows of an archive's recorder."""
         return {
             "archive": str(self.directory),
             "archive_recorder": self.name,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tidings.core.events.event import Event
 from tidings.core.events.subscription import Subscription
+from tidings.scenarios.trace.origin import Origin, write_origin
 from tidings.scenarios.trace.writer import TraceWriter
 from tidings.storage.archive import ArchiveReader, events_of
 
@@ -17,9 +18,18 @@ MAX_RECENT = 1_000_000
 
 
 def write_trace(
-    archive: Path, out: Path, recorder: str, subscription: Subscription, start: int, accepted_ns: int
+    archive: Path,
+    out: Path,
+    recorder: str,
+    subscription: Subscription,
+    start: int,
+    accepted_ns: int,
+    mode: str | None = None,
 ) -> int:
-    """Writes the trace of the offsets from `start` on; returns how many there are."""
+    """Writes the trace of the offsets from `start` on; returns how many there are.
+
+    `mode` is that of the network, where it is known.
+    """
     position = 0
     recent: dict[str, None] = {}
     with ArchiveReader(archive) as reader, TraceWriter(out) as writer:
@@ -47,6 +57,7 @@ def write_trace(
                     recorder, subscription.id, position, event_id, notified_ns, event.out_of_order
                 )
                 position += 1
+    write_origin(out, Origin(mode, recorder))
     return position
 
 

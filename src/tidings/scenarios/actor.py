@@ -255,9 +255,8 @@ class Actor:
     def _wants(self, topic: str, published_at: int) -> bool:
         """An order leaves at once: what was left is not shown any more, though it is wanted again and its entry was
         never left."""
-        return any(
-            published_at >= at for wanted, at in self._since.items() if _pattern(wanted).matches(topic)
-        )
+        since = self._since.items()
+        return any(published_at >= at and _pattern(wanted).matches(topic) for wanted, at in since)
 
     def _on_broken(self, reason: str) -> None:
         """Nothing more is shown until the topics change."""

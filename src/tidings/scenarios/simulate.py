@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import gc
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from tidings.core.errors import NotYetAvailable, ScenarioError
+from tidings.core.errors import ScenarioError
 from tidings.core.events.event import Publication
 from tidings.core.kernel import Node
-from tidings.core.messages import Forward
-from tidings.core.overlay.best_effort.broker import Broker
 from tidings.core.overlay.epidemic.blocks import plan as plan_blocks
 from tidings.core.overlay.epidemic.broker import EpidemicBroker
 from tidings.core.overlay.epidemic.messages import (
@@ -26,20 +23,22 @@ from tidings.core.overlay.epidemic.messages import (
     Offer,
     Solicit,
 )
-from tidings.core.overlay.epidemic.settings import RecoverySettings
-from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
-from tidings.core.overlay.labels import Label, parse_label
-from tidings.core.overlay.matching import Matcher
+from tidings.core.overlay.guaranteed.messages import Forward
+from tidings.drivers.virtual.brokers import BrokerMaker
 from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.drivers.virtual.node import SimulatedNode
+from tidings.scenarios.file.brokers import broker_specs, recovery_settings
 from tidings.scenarios.file.expand import RunPlan, expand
+from tidings.scenarios.file.modes import check_available
 from tidings.scenarios.file.order_nodes import order_node
-from tidings.scenarios.file.schema import Recovery, Scenario
-from tidings.scenarios.file.topology import labels, neighbourhoods, neighbours, parents
+from tidings.scenarios.file.schema import Scenario
+from tidings.scenarios.file.times import NS_PER_S, nanoseconds
+from tidings.scenarios.file.topology import labels, parents
+from tidings.scenarios.summary import summary_of, write_summary
 from tidings.scenarios.trace.traffic_kinds import traffic_kind
-from tidings.scenarios.trace.writer import TROUBLES, TraceWriter
+from tidings.scenarios.trace.writer import TraceWriter
 from tidings.scenarios.virtual.clients import SimulatedPublisher, SimulatedSubscriber
-from tidings.scenarios.virtual.faults import NS_PER_S, Neighbours, nanoseconds, schedule_fault
+from tidings.scenarios.virtual.faults import schedule_fault
 from tidings.scenarios.virtual.make_clients import ClientMaker
 from tidings.scenarios.virtual.sequencers import RunOrdering
 from tidings.scenarios.virtual.tally import Tally
@@ -48,26 +47,16 @@ Progress = Callable[[float], None]
 """Told now and then which share of the virtual time has passed."""
 
 PROGRESS_STEPS = 200
-AVAILABLE_MODES = ("best-effort", "guaranteed", "epidemic")
 DATA = (Publication, Forward, Carried, Fragment)
 """Messages that carry an event or a block of one."""
 GOSSIP = (Offer, Ask, Solicit, HighWater, HighWaterTaken, LinkCount)
-
-
-def check_available(plan: RunPlan) -> None:
-    """NotYetAvailable where the scenario asks for what this version does not run."""
-    scenario = plan.scenario
-    mode = scenario.overlay.mode
-    if mode not in AVAILABLE_MODES:
-        available = ", ".join(f'"{known}"' for known in AVAILABLE_MODES)
-        raise NotYetAvailable(f'overlay.mode: "{mode}" is not yet available; available: {available}')
 
 
 class Simulation:
     """One run: built from a plan, advanced by `run`, closed into a summary."""
 
     def __init__(self, plan: RunPlan, writer: TraceWriter) -> None:
-        check_available(plan)
+        check_available(plan.scenario.overlay.mode, "overlay.mode")
         self.plan = plan
         self.writer = writer
         self.tally = Tally()
@@ -75,18 +64,18 @@ class Simulation:
         self.network = SimulatedNetwork(plan.scenario.seed, plan.links.between, streams=self.guaranteed)
         self.duration_ns = nanoseconds(plan.scenario.duration_s)
         self.end_ns = self.duration_ns + nanoseconds(plan.scenario.settle_s)
-        self._matcher = Matcher()
-        self._lived: set[str] = set()
+        recovery = recovery_settings(plan.scenario.recovery)
+        self.brokers = BrokerMaker(broker_specs(plan.topology, plan.scenario.overlay, recovery))
         self.epidemic_brokers: list[EpidemicBroker] = []
         """Every life of every broker, for what they counted."""
-        self._add_brokers()
+        for name in self.brokers.specs:
+            self.network.add(name, self._make_broker)
         self.ordering: RunOrdering | None = None
         if plan.ordering is not None:
             self.ordering = RunOrdering(self.network, plan.ordering, reliable=self.guaranteed)
         self.subscribers, self.publishers = self._add_clients()
-        neighbours = Neighbours(plan)
         for fault in plan.faults:
-            schedule_fault(self.network, fault, neighbours)
+            schedule_fault(self.network, fault)
         self._write_static_tables()
 
     def _add_clients(self) -> tuple[list[SimulatedSubscriber], list[SimulatedPublisher]]:
@@ -108,64 +97,16 @@ class Simulation:
             return 1
         return sum(plan_blocks(payload_bytes, self.plan.scenario.recovery.block_bytes))
 
-    def _add_brokers(self) -> None:
-        if self.plan.scenario.overlay.mode == "epidemic":
-            self._add_epidemic_brokers()
-            return
-        if self.guaranteed:
-            overlay = self.plan.scenario.overlay
-            for name, within in neighbourhoods(self.plan.topology, overlay.delta + 1).items():
-                self.network.add(name, self._guaranteed_maker(within[name], within))
-            return
-        for name, around in neighbours(self.plan.topology).items():
-            self.network.add(name, self._broker_maker(around))
-
-    def _add_epidemic_brokers(self) -> None:
-        settings = recovery_settings(self.plan.scenario.recovery)
-        label_of = labels(self.plan.topology)
-        for name, around in neighbours(self.plan.topology).items():
-            self.network.add(name, self._epidemic_maker(around, settings, parse_label(label_of[name])))
-
-    def _epidemic_maker(
-        self, around: tuple[str, ...], settings: RecoverySettings, label: Label
-    ) -> Callable[[SimulatedNode], Node]:
-        def make(node: SimulatedNode) -> Node:
-            broker = EpidemicBroker(
-                node, around, settings, incarnation=node.now + 1, label=label, matcher=self._matcher
-            )
+    def _make_broker(self, node: SimulatedNode) -> Node:
+        broker = self.brokers(node)
+        if isinstance(broker, EpidemicBroker):
             self.epidemic_brokers.append(broker)
-            return broker
-
-        return make
-
-    def _guaranteed_maker(self, label: Label, around: Mapping[str, Label]) -> Callable[[SimulatedNode], Node]:
-        overlay = self.plan.scenario.overlay
-
-        def make(node: SimulatedNode) -> Node:
-            first = node.node not in self._lived
-            self._lived.add(node.node)
-            return GuaranteedBroker(
-                node,
-                label,
-                {peer: (at, "") for peer, at in around.items() if peer != node.node},
-                node.open_store(),
-                delta=overlay.delta,
-                incarnation=node.now + 1,
-                new=first,
-                window=overlay.window,
-                matcher=self._matcher,
-            )
-
-        return make
-
-    def _broker_maker(self, around: tuple[str, ...]) -> Callable[[SimulatedNode], Node]:
-        # The time of its start tells the lives of a broker apart; 0 means 'never heard of'.
-        return lambda node: Broker(node, around, incarnation=node.now + 1, matcher=self._matcher)
+        return broker
 
     def _write_static_tables(self) -> None:
         write_nodes(self.plan, self.writer)
         for fault in self.plan.faults:
-            self.writer.faults(fault.kind, fault.target, nanoseconds(fault.at_s), nanoseconds(fault.until_s))
+            self.writer.faults(fault.kind, fault.target, fault.at_ns, fault.until_ns)
 
     def run(self, progress: Progress | None = None) -> None:
         # What a run allocates is freed by reference counts; walking it all again and again would cost more.
@@ -191,17 +132,7 @@ class Simulation:
         messages, size_bytes, data, gossip = self._write_traffic()
         self.writer.close()
         tally = self.tally
-        summary = {
-            "seed": self.plan.scenario.seed,
-            "mode": self.plan.scenario.overlay.mode,
-            "brokers": len(self.plan.topology.brokers),
-            "published": tally.published,
-            "delivered": tally.delivered,
-            "expected": tally.expected,
-            "delivery_ratio": tally.expected_delivered / tally.expected if tally.expected else 1.0,
-            "duplicates": tally.duplicates,
-            "out_of_order": tally.out_of_order,
-            "latency_ms": latency_ms(tally),
+        rest = {
             "overhead": (data + gossip) / tally.blocks if tally.blocks else 0.0,
             "recovered": tally.recovered,
             "gossip_messages": gossip + self._recovered_messages(),
@@ -213,8 +144,8 @@ class Simulation:
             "trace_sha256": self.writer.sha256,
         }
         if self.ordering is not None:
-            summary["ordering"] = self.ordering.summary()
-        return summary
+            rest["ordering"] = self.ordering.summary()
+        return summary_of(self.plan, tally.metrics(), rest)
 
     def _recovered_messages(self) -> int:
         """Events and blocks that were sent by gossip, not by the tree."""
@@ -251,12 +182,6 @@ class Simulation:
         return messages, size_bytes, data, gossip
 
 
-def recovery_settings(table: Recovery) -> RecoverySettings:
-    """What the scenario says about recovery, as the protocol takes it."""
-    keys = {name: getattr(table, name) for name in table.__struct_fields__ if name != "interval_ms"}
-    return RecoverySettings(interval_ns=round(table.interval_ms * 1_000_000), **keys)
-
-
 def write_nodes(plan: RunPlan, writer: TraceWriter) -> None:
     """The table of nodes, for simulated and live runs."""
     parent_of, label_of = parents(plan.topology), labels(plan.topology)
@@ -274,28 +199,13 @@ def write_nodes(plan: RunPlan, writer: TraceWriter) -> None:
             writer.nodes(subscriber.name, "subscriber", subscriber.at, None, plan.sites.get(subscriber.name))
 
 
-def latency_ms(tally: Tally) -> dict[str, float]:
-    latency = tally.latency_ns
-    return {
-        "mean": latency.mean / 1e6,
-        "std": latency.deviation / 1e6,
-        "p50": latency.quantile(0.5) / 1e6,
-        "p99": latency.quantile(0.99) / 1e6,
-        "max": latency.maximum / 1e6,
-    }
-
-
 def run_scenario(scenario: Scenario, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Runs the scenario, writes `out/*.parquet` and `out/summary.json`, returns the summary."""
     plan = expand(scenario)
-    check_available(plan)
+    check_available(scenario.overlay.mode, "overlay.mode")
     began_at = perf_counter()
     with TraceWriter(out) as writer:
         simulation = Simulation(plan, writer)
         simulation.run(progress)
         summary = simulation.close()
-    summary["wall_s"] = round(perf_counter() - began_at, 3)
-    path = out / "summary.json"
-    with TROUBLES.told(path):
-        path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    return summary
+    return write_summary(out, summary, began_at)

@@ -16,12 +16,12 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tidings
 from tidings.core.errors import PipelineError
+from tidings.extras import need
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,6 @@ JAVA_NEEDED = 17
 NO_JAVA = (
     "Spark needs Java 17 or newer, and there is none: apt-get install default-jre-headless (or set JAVA_HOME)"
 )
-NO_PYSPARK = "this needs PySpark: pip install 'tidings[spark]'"
 LOCAL_ATTEMPTS = 3
 """`local[2]` would never repeat a failed task."""
 SHUFFLE_PARTITIONS_PER_CORE = 2
@@ -48,8 +47,7 @@ def default_master() -> str:
 
 def check_spark() -> None:
     """PipelineError, in one line, where Spark cannot run."""
-    if find_spec("pyspark") is None:
-        raise PipelineError(NO_PYSPARK)
+    need("a job on Spark", "spark", "pyspark", error=PipelineError)
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if java is None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from tidings.core.errors import PipelineError
+from tidings.extras import need
 from tidings.studies.keeping import write_whole
 from tidings.studies.study import Panel, Place
 
-NO_MATPLOTLIB = "this needs matplotlib: pip install 'tidings[spark]'"
 SIZE_INCHES = (7.0, 4.6)
 DOTS_PER_INCH = 120
 MARKERS = "osD^vP*Xh<>"
@@ -23,8 +22,7 @@ SETTINGS: dict[Any, Any] = {"svg.hashsalt": "tidings", "svg.fonttype": "none", "
 
 
 def check_plots() -> None:
-    if find_spec("matplotlib") is None:
-        raise PipelineError(NO_MATPLOTLIB)
+    need("a figure", "lab", "matplotlib", error=PipelineError)
 
 
 def draw(panel: Panel, directory: Path) -> list[Path]:

@@ -20,10 +20,10 @@ from tidings.core.overlay.epidemic.messages import (
 )
 from tidings.scenarios.file.expand import expand
 from tidings.scenarios.file.schema import Scenario
+from tidings.scenarios.file.times import nanoseconds
 from tidings.scenarios.simulate import Simulation
 from tidings.scenarios.trace.memory import MemoryWriter
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.virtual.faults import nanoseconds
 
 DIRECTORY = (Announce, DirectoryDigest, DirectoryVersions, LabelAsk, LabelGiven)
 

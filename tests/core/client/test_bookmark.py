@@ -16,8 +16,8 @@ from tidings.core.client.bookmark import (
     decode_bookmark,
     encode_bookmark,
 )
-from tidings.core.messages import MAX_BOOKMARK_BYTES
 from tidings.core.ordering.resuming import Resumed
+from tidings.core.overlay.guaranteed.messages import MAX_BOOKMARK_BYTES
 
 RANKS = 3
 

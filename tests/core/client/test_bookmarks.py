@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from recording_port import RecordingPort
 from tidings.core.errors import StoreFull
-from tidings.core.messages import BookmarkKept, KeepBookmark
 from tidings.core.overlay.guaranteed.bookmarks import KeptBookmarks
+from tidings.core.overlay.guaranteed.messages import BookmarkKept, KeepBookmark
 from tidings.core.store import Change, MemoryStore
 
 

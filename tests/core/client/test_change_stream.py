@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from breadth import examples
 from tidings.core.events.subscription import Interest, make_interest
-from tidings.core.messages import AddInterest, RemoveInterest, Settled, TableSent
 from tidings.core.overlay.links import (
     FIRST_RETRY_NS,
     LAST_RETRY_NS,
@@ -18,6 +17,7 @@ from tidings.core.overlay.links import (
     NeighbourLink,
     retry_delay_ns,
 )
+from tidings.core.overlay.messages import AddInterest, RemoveInterest, Settled, TableSent
 
 A = make_interest(("/a",), None)
 B = make_interest(("/b",), None)

@@ -9,7 +9,8 @@ from tidings.core.client.reliable_session import ReliableClient, ReliableSession
 from tidings.core.events.event import make_publication
 from tidings.core.events.subscription import Subscription
 from tidings.core.facts import BrokerChanged, Delivered, EventsGivenUp
-from tidings.core.messages import Baseline, Missed, Notify, Subscribed
+from tidings.core.messages import Notify, Subscribed
+from tidings.core.overlay.guaranteed.messages import Baseline, Missed
 
 Shown = int | tuple[int, int]
 

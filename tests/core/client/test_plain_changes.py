@@ -21,9 +21,6 @@ from tidings.core.events.event import make_publication
 from tidings.core.events.subscription import Order, Subscription
 from tidings.core.facts import ChangeFailed, Delivered, SubscriptionAccepted, SubscriptionChanged
 from tidings.core.messages import (
-    Attached,
-    Drain,
-    KeepBookmark,
     Message,
     Notify,
     Subscribe,
@@ -32,6 +29,7 @@ from tidings.core.messages import (
     Unsubscribe,
     Unsubscribed,
 )
+from tidings.core.overlay.guaranteed.messages import Attached, Drain, KeepBookmark
 
 
 class Bench:

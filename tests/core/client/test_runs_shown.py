@@ -13,17 +13,9 @@ from tidings.core.client.session import BestEffortClient
 from tidings.core.events.run import Run, RunMaker, Stretch, singles
 from tidings.core.events.subscription import Order, Subscription, make_interest
 from tidings.core.facts import Delivered, Misbehaviour
-from tidings.core.messages import (
-    AddInterest,
-    Changes,
-    Confirm,
-    LinkOpen,
-    Message,
-    Notify,
-    PublishFailed,
-    Subscribe,
-)
+from tidings.core.messages import Confirm, Message, Notify, PublishFailed, Subscribe
 from tidings.core.overlay.best_effort.broker import Broker
+from tidings.core.overlay.messages import AddInterest, Changes, LinkOpen
 from tidings.core.structures.recent_ids import RecentIds
 from tidings.core.wire.codec import decode, encode
 

@@ -37,11 +37,12 @@ from tidings.core.filters.matching import (
     box_index,
     conjunct_index,
     match_index,
-    shelf_index,
+    paged_index,
     slot_store,
 )
 from tidings.core.filters.matching.box_index import Box, BoxIndex
 from tidings.core.filters.matching.event_values import exact_attributes
+from tidings.core.filters.matching.listed_conjuncts import KeyList, ListedConjuncts
 from tidings.core.filters.matching.match_index import MatchIndex
 
 NAMES = ("a", "b", "c", "d")
@@ -76,11 +77,11 @@ def small_limits() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attribute_table, "MAX_CUTS", dict.fromkeys(ValueKind, 4))
         patch.setattr(attribute_table, "MIN_DOUBTS", 2)
-        patch.setattr(shelf_index, "SHELF_LIST_LIMIT", 3)
-        patch.setattr(shelf_index, "SHELF_LIST_AGAIN", 1)
-        patch.setattr(shelf_index, "SHELF_FEW", 2)
-        patch.setattr(shelf_index, "COMMON_CHEAP", 12)
-        patch.setattr(shelf_index, "COMPILED_LIMIT", 8)
+        patch.setattr(paged_index, "SHELF_LIST_LIMIT", 3)
+        patch.setattr(paged_index, "SHELF_LIST_AGAIN", 1)
+        patch.setattr(paged_index, "SHELF_FEW", 2)
+        patch.setattr(paged_index, "COMMON_CHEAP", 12)
+        patch.setattr(paged_index, "COMPILED_LIMIT", 8)
         patch.setattr(slot_store, "NARROW_FROM_WORDS", 2)
         patch.setattr(slot_store, "ROWS_BEFORE_NARROWING", 1)
         patch.setattr(slot_store, "ABSENCE_ROWS", 2)
@@ -189,6 +190,22 @@ class Matching(RuleBasedStateMachine):
         assert all(key in self.index for key in self.twin)
 
 
+def listed_index() -> MatchIndex[int]:
+    """As it is where numpy is not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(match_index, "_parts", lambda: (ListedConjuncts(), KeyList()))
+        return MatchIndex()
+
+
+class MatchingWithoutNumpy(Matching):
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = listed_index()
+
+
+TestMatchingWithoutNumpy = MatchingWithoutNumpy.TestCase
+TestMatchingWithoutNumpy.settings = settings(max_examples=examples(30), stateful_step_count=20)
+
 TestMatching = Matching.TestCase
 TestMatching.settings = settings(max_examples=examples(30), stateful_step_count=20)
 
@@ -237,6 +254,28 @@ def test_thousands_of_filters_in_many_pages_agree(absence_rows: int, monkeypatch
         if n % 5 == 4:
             event = {"d": n % 19, "a": n % 10}
         assert index.match(event) == [key for key, pattern in twin.items() if pattern.matches(event)]
+
+
+def test_without_numpy_thousands_of_filters_agree_with_it() -> None:
+    index, listed = MatchIndex[int](), listed_index()
+    for key in range(3_000):
+        for each in (index, listed):
+            each.add(key, many_filters(key))
+    for number in range(40):
+        event = {
+            "a": number % 7,
+            "b": number * 5 % 43,
+            "c": f"{'abc'[number % 3]}{number % 12}",
+            "e": number % 6,
+        }
+        assert listed.match(event) == index.match(event)
+    for key in range(0, 3_000, 3):
+        index.remove(key)
+        listed.remove(key)
+    event = {"a": 3, "b": 5, "c": "b4"}
+    assert listed.match(event) == index.match(event)
+    assert index.match(event)
+    assert listed.size_bytes == 0
 
 
 def test_a_key_is_added_once_and_removed_once() -> None:

@@ -14,10 +14,7 @@ from tidings.core.facts import Misbehaviour
 from tidings.core.filters.language.predicates import Scalar
 from tidings.core.kernel import Node, Part
 from tidings.core.messages import (
-    AddInterest,
-    Changes,
     Confirm,
-    LinkOpen,
     Message,
     Notify,
     PublishFailed,
@@ -32,6 +29,7 @@ from tidings.core.messages import (
 from tidings.core.overlay import edge, matching, routing
 from tidings.core.overlay.best_effort.broker import Broker
 from tidings.core.overlay.matching import Matcher
+from tidings.core.overlay.messages import AddInterest, Changes, LinkOpen
 
 
 class Bench:

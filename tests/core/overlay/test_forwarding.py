@@ -8,23 +8,20 @@ from recording_port import RecordingPort
 from tidings.core.events.event import make_publication
 from tidings.core.events.subscription import Interest, make_interest
 from tidings.core.facts import Misbehaviour
-from tidings.core.messages import (
+from tidings.core.messages import Message, Subscribe, Subscribed, Unsubscribe
+from tidings.core.overlay.best_effort.broker import Broker
+from tidings.core.overlay.forwarding import ABSENT_AFTER_NS
+from tidings.core.overlay.links import retry_delay_ns
+from tidings.core.overlay.messages import (
     AddInterest,
     Change,
     Changes,
     ChangesTaken,
     LinkOpen,
-    Message,
     RemoveInterest,
     Settled,
-    Subscribe,
-    Subscribed,
     TableSent,
-    Unsubscribe,
 )
-from tidings.core.overlay.best_effort.broker import Broker
-from tidings.core.overlay.forwarding import ABSENT_AFTER_NS
-from tidings.core.overlay.links import retry_delay_ns
 
 ME = 1_000
 ABOVE = make_interest(("/a/**",), None)

@@ -19,7 +19,8 @@ from tidings.core.facts import (
     SpillFailed,
 )
 from tidings.core.kernel import Node
-from tidings.core.messages import (
+from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.overlay.guaranteed.messages import (
     Forward,
     Greeting,
     Notified,
@@ -30,7 +31,6 @@ from tidings.core.messages import (
     Stamped,
     Taken,
 )
-from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
 from tidings.core.overlay.guaranteed.spill import SpillLimits
 from tidings.core.store import Change, MemoryStore
 from tidings.drivers.virtual.network import SimulatedNetwork

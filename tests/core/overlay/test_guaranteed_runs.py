@@ -17,8 +17,8 @@ from breadth import few
 from overlay_network import OverlayNetwork, events
 from tidings.core.events.run import Run, RunMaker, Stretch
 from tidings.core.facts import Delivered
-from tidings.core.messages import Forward
 from tidings.core.overlay.guaranteed.hops import Hops
+from tidings.core.overlay.guaranteed.messages import Forward
 from tidings.core.overlay.guaranteed.queued import Queued
 from tidings.core.overlay.guaranteed.spill import Spill, SpillLimits
 

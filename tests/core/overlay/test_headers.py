@@ -28,19 +28,7 @@ from tidings.core.events.timestamp import Timestamp
 from tidings.core.facts import Delivered
 from tidings.core.filters.language.predicates import Scalar
 from tidings.core.kernel import Node, Port
-from tidings.core.messages import (
-    Attach,
-    Message,
-    Notified,
-    Notify,
-    Stamp,
-    Stamped,
-    StampTaken,
-    Subscribe,
-    Subscribed,
-    SubscribeFailed,
-    Unsubscribe,
-)
+from tidings.core.messages import Message, Notify, Subscribe, Subscribed, SubscribeFailed, Unsubscribe
 from tidings.core.overlay import routing
 from tidings.core.overlay.best_effort.broker import Broker
 from tidings.core.overlay.epidemic.broker import EpidemicBroker
@@ -48,6 +36,7 @@ from tidings.core.overlay.epidemic.messages import Carried, Fragment
 from tidings.core.overlay.epidemic.settings import RecoverySettings
 from tidings.core.overlay.guaranteed import delivery, local_subscriptions
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.overlay.guaranteed.messages import Attach, Notified, Stamp, Stamped, StampTaken
 from tidings.core.store import MemoryStore
 
 MODES = ("best-effort", "guaranteed", "epidemic")

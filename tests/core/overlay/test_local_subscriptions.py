@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tidings.core.events.event import make_publication
 from tidings.core.events.subscription import make_interest
-from tidings.core.messages import Record
 from tidings.core.overlay.guaranteed.local_subscriptions import ClientSubscription, LocalSubscriptions
+from tidings.core.overlay.guaranteed.messages import Record
 from tidings.core.overlay.guaranteed.subscription_log import LogEntry
 
 INTEREST = make_interest(("/t",), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidings.core.messages import Record
+from tidings.core.overlay.guaranteed.messages import Record
 from tidings.core.overlay.guaranteed.subscription_log import SubscriptionLog
 from tidings.core.overlay.matching import Matcher
 from tidings.core.store import MemoryStore

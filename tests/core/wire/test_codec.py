@@ -17,18 +17,13 @@ from breadth import examples
 from tidings.core import messages
 from tidings.core.errors import WireError
 from tidings.core.events.event import MAX_EVENT_BYTES, Publication, make_publication
-from tidings.core.messages import (
-    Changes,
-    Hello,
-    Message,
-    Notify,
-    StatusRequest,
-    Subscribe,
-    WireMessage,
-)
+from tidings.core.messages import Hello, Message, Notify, StatusRequest, Subscribe, WireMessage
 from tidings.core.ordering import messages as ordering_messages
+from tidings.core.overlay import messages as forwarding
 from tidings.core.overlay.epidemic import messages as recovery_messages
 from tidings.core.overlay.epidemic.messages import Carried, Fragment
+from tidings.core.overlay.guaranteed import messages as guaranteed
+from tidings.core.overlay.messages import Changes
 from tidings.core.wire import archive_messages
 from tidings.core.wire.codec import (
     CARRIERS,
@@ -76,9 +71,16 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     return by_type[hint]
 
 
+NAMES = {
+    name: value
+    for module in (messages, forwarding, guaranteed, recovery_messages, ordering_messages, archive_messages)
+    for name, value in vars(module).items()
+}
+"""Of the modules that have messages."""
+
+
 def messages_of(cls: type[WireMessage]) -> st.SearchStrategy[WireMessage]:
-    names = {**vars(messages), **vars(recovery_messages), **vars(ordering_messages), **vars(archive_messages)}
-    hints = get_type_hints(cls, names, include_extras=True)
+    hints = get_type_hints(cls, NAMES, include_extras=True)
     return st.builds(cls, **{name: values_of(hints[name]) for name in cls.__struct_fields__})
 
 
@@ -104,7 +106,7 @@ def one_of_each() -> list[Message]:
     publication = make_publication("p", 0, 1, "/a", {"x": 1, "y": "two"}, b"payload", 5)
     return [
         Hello(1, "b1", "broker", "best-effort", "secret"),
-        Changes(1, 2, 3, (messages.AddInterest(b"k" * 16, ("/a",), "x > 1"), messages.TableSent())),
+        Changes(1, 2, 3, (forwarding.AddInterest(b"k" * 16, ("/a",), "x > 1"), forwarding.TableSent())),
         Subscribe("s", ("/a/**",), None, "none"),
         publication,
         Notify(("s", "t"), publication),
@@ -112,13 +114,7 @@ def one_of_each() -> list[Message]:
 
 
 def test_every_message_class_travels_as_itself() -> None:
-    modules = {
-        **vars(messages),
-        **vars(recovery_messages),
-        **vars(ordering_messages),
-        **vars(archive_messages),
-    }
-    named = {value for value in modules.values() if isinstance(value, type)}
+    named = {value for value in NAMES.values() if isinstance(value, type)}
     expected = {cls for cls in named if issubclass(cls, WireMessage)} - {WireMessage, *CARRIERS}
     assert set(message_classes()) == expected
     tags = [cls.__struct_config__.tag for cls in message_classes()]
@@ -146,9 +142,9 @@ def test_round_trip(cls: type[WireMessage]) -> None:
 def test_messages_with_an_event_inside_carry_it_unchanged(
     publication: Publication, excluded: tuple[str, ...], stamp: int
 ) -> None:
-    forward = messages.Forward("b1", (0, 1), 7, stamp, excluded, publication)
+    forward = guaranteed.Forward("b1", (0, 1), 7, stamp, excluded, publication)
     (back,) = decode(encode(forward))
-    assert isinstance(back, messages.Forward)
+    assert isinstance(back, guaranteed.Forward)
     assert same_publication(back.stretch, publication)
     assert (back.origin, back.label, back.generation) == ("b1", (0, 1), 7)
     assert (back.stamp, back.excluded) == (stamp, excluded)
@@ -162,20 +158,20 @@ def test_messages_with_an_event_inside_carry_it_unchanged(
         excluded,
         "push",
     )
-    stamped = messages.Stamped(7, stamp, publication)
+    stamped = guaranteed.Stamped(7, stamp, publication)
     (given_back,) = decode(encode(stamped))
-    assert isinstance(given_back, messages.Stamped)
+    assert isinstance(given_back, guaranteed.Stamped)
     assert same_publication(given_back.stretch, publication)
     assert (given_back.generation, given_back.stamp) == (7, stamp)
 
 
 def test_messages_are_relayed_whole_and_not_twice() -> None:
     for message in one_of_each():
-        (back,) = decode(encode(messages.Relayed("b3", 4, message)))
-        assert isinstance(back, messages.Relayed)
+        (back,) = decode(encode(guaranteed.Relayed("b3", 4, message)))
+        assert isinstance(back, guaranteed.Relayed)
         assert (back.peer, back.serial) == ("b3", 4)
         assert encode(back.message) == encode(message)
-    twice = messages.Relayed("b3", 4, messages.Relayed("b2", 1, Hello(1, "b1", "broker")))
+    twice = guaranteed.Relayed("b3", 4, guaranteed.Relayed("b2", 1, Hello(1, "b1", "broker")))
     with pytest.raises(WireError, match="inside a relayed message"):
         decode(encode(twice))
 

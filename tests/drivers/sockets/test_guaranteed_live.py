@@ -17,8 +17,9 @@ from tidings.core.client.reliable_session import ReliableClient
 from tidings.core.errors import ConnectionFailed, StoreCorrupt, StoreError, StoreFull
 from tidings.core.events.subscription import Subscription
 from tidings.core.facts import Misbehaviour, SubscriptionAccepted, SubscriptionProgress
-from tidings.core.messages import PROTOCOL_VERSION, Attach, Hello, Refused, Subscribe, Welcome
+from tidings.core.messages import PROTOCOL_VERSION, Hello, Refused, Subscribe, Welcome
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.overlay.guaranteed.messages import Attach
 from tidings.core.wire.codec import decode, encode
 from tidings.core.wire.frames import FrameReader, frame
 from tidings.drivers.address import Address

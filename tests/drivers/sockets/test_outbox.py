@@ -10,19 +10,9 @@ from hypothesis import strategies as st
 
 from breadth import examples
 from tidings.core.events.event import Publication, make_publication
-from tidings.core.messages import (
-    Confirm,
-    Dropped,
-    Forward,
-    Message,
-    Notify,
-    Passed,
-    Ping,
-    Relayed,
-    Stamped,
-    Subscribed,
-)
+from tidings.core.messages import Confirm, Dropped, Message, Notify, Ping, Subscribed
 from tidings.core.overlay.epidemic.messages import Carried, Fragment
+from tidings.core.overlay.guaranteed.messages import Forward, Passed, Relayed, Stamped
 from tidings.core.wire.codec import MAX_EVENTS_PER_FRAME, decode, encode
 from tidings.core.wire.frames import FrameReader
 from tidings.drivers.sockets.outbox import (

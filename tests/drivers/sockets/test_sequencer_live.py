@@ -15,15 +15,7 @@ from live_network import until
 from live_ordering import QUICK, REPLICATED, Hosts, OrderedUser, Service, played
 from tidings.core.errors import ConnectionFailed, OrderError, StoreError
 from tidings.core.facts import Misbehaviour
-from tidings.core.messages import (
-    PROTOCOL_VERSION,
-    Hello,
-    Message,
-    Refused,
-    Status,
-    StatusRequest,
-    Welcome,
-)
+from tidings.core.messages import PROTOCOL_VERSION, Hello, Message, Refused, Status, StatusRequest, Welcome
 from tidings.core.ordering.layout import Layout, ServerPlacement, single
 from tidings.core.ordering.messages import (
     Claim,

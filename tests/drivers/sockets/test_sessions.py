@@ -17,10 +17,8 @@ import pytest
 from tidings.core.events.event import make_publication
 from tidings.core.messages import (
     PROTOCOL_VERSION,
-    Changes,
     Confirm,
     Hello,
-    LinkOpen,
     Message,
     Ping,
     Pong,
@@ -32,6 +30,7 @@ from tidings.core.messages import (
     Subscribed,
     Welcome,
 )
+from tidings.core.overlay.messages import Changes, LinkOpen
 from tidings.core.wire.codec import decode, encode, encode_publications
 from tidings.core.wire.frames import MAX_FRAME_BYTES, FrameReader, frame
 from tidings.drivers.address import Address

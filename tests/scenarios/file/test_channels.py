@@ -57,6 +57,13 @@ def test_a_uniform_delay_is_uniform() -> None:
     check_quantiles(drawn, lambda value: (value - 5) / 10, [6, 8, 10, 14])
 
 
+def test_normal_delays_are_those_of_the_generator() -> None:
+    sample, twin = delay_sampler(NormalDelay(mean=2, std=4), Random(1)), Random(1)
+    expected = [max(0, int(twin.gauss(2.0 * NS_PER_MS, 4.0 * NS_PER_MS))) for _ in range(1_001)]
+    assert [sample() for _ in expected] == expected
+    assert 0 in expected
+
+
 def test_a_normal_delay_is_normal_and_never_below_zero() -> None:
     drawn = delays_ms(NormalDelay(mean=20, std=4))
     assert fmean(drawn) == pytest.approx(20, abs=5 * 4 / sqrt(DRAWS))

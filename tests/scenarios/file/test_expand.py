@@ -159,6 +159,34 @@ def test_faults_have_times_targets_and_groups() -> None:
     ]
 
 
+def test_who_does_not_hear_whom() -> None:
+    crash, forward, sites, partition, loss = plan_of(FAULTS).faults
+    assert crash.nodes == ("b3", "b4")
+    assert crash.unheard() == loss.unheard() == {}
+    assert forward.unheard() == {"b1": {"b2"}}
+    assert sites.unheard() == {"b2": {"s0", "b0", "b1"}, "s0": {"b2"}, "b0": {"b2"}, "b1": {"b2"}}
+    apart = {"b0": {"b2", "b3"}, "b1": {"b2", "b3"}, "b2": {"b0", "b1"}, "b3": {"b0", "b1"}}
+    assert partition.unheard() == apart
+
+
+def test_with_an_order_who_sits_beside_a_broker_is_struck_with_it() -> None:
+    text = """
+    subscriber = [{ name = "s", at = "b1", order = "total" }, { name = "t", at = "b1" }]
+    fault = [
+        { kind = "crash", at_s = 1, nodes = ["b1", "s"] },
+        { kind = "partition", at_s = 2, groups = [["b0"], ["b1"], ["s"]] },
+    ]
+    [[ordering.servers]]
+    node = "b1"
+    topics = ["/**"]
+    """
+    crash, partition = plan_of(text).faults
+    assert crash.nodes == ("b1", "order:b1", "s")
+    assert partition.groups == (("b0",), ("b1",), ("s",))
+    assert partition.sides == (("b0",), ("b1", "order:b1", "t"), ("s",))
+    assert partition.unheard()["t"] == {"b0", "s"}
+
+
 @settings(max_examples=examples(60))
 @given(
     topics=st.integers(min_value=1, max_value=60),

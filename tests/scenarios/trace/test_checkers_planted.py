@@ -258,6 +258,32 @@ def test_what_is_on_its_way_when_a_subscription_ends_is_no_gap() -> None:
 
 
 @pytest.mark.parametrize(
+    ("order", "confirmed_ns", "cut_off_ns", "missing"),
+    [
+        ("none", 75, None, 1),  # sources are heard in order
+        ("none", 74, 10, 1),
+        ("none", 75, 10, 0),
+        ("fifo", 75, 10, 0),
+        ("total", 75, 10, 1),  # an order does not let events overtake each other
+        ("none", None, 10, 0),
+    ],
+)
+def test_what_reached_the_service_late_may_be_overtaken(
+    order: str, confirmed_ns: int | None, cut_off_ns: int | None, missing: int
+) -> None:
+    """The subscription ended at 65; p0:1 did not come, p0:2 did."""
+    published = [
+        row._replace(confirmed_ns=confirmed_ns if row.event_id == "p0:1" else 99) for row in publications()
+    ]
+    subscribed = [SUBSCRIBED[1]._replace(cancelled_ns=65, order=order)]
+    seen = {"s1": ["p0:0", "p1:0", "n:0", "p1:1", "p0:2"]}
+    trace = trace_of(seen, published=published, subscribed=subscribed)
+    assert gap_free(trace, cut_off_ns=cut_off_ns).violations == missing
+    going_on = trace_of(seen, published=published, subscribed=[SUBSCRIBED[1]._replace(order=order)])
+    assert gap_free(going_on, cut_off_ns=cut_off_ns).violations == 1
+
+
+@pytest.mark.parametrize(
     ("accepted_ns", "cancelled_ns", "disagrees"), [(50, None, 1), (51, None, 0), (1, 51, 1), (1, 50, 0)]
 )
 def test_agreement_is_among_those_in_force_at_publication(

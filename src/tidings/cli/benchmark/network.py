@@ -9,16 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidings.core.errors import ConnectionFailed
-from tidings.core.overlay.epidemic.settings import RecoverySettings
 from tidings.drivers.address import Transport, url
-from tidings.drivers.processes.brokers import (
-    BrokerNetwork,
-    EpidemicNetwork,
-    GuaranteedNetwork,
-    free_addresses,
-)
+from tidings.drivers.processes.brokers import BrokerNetwork, free_addresses
 from tidings.drivers.processes.sequencers import NODES, SequencerProcesses, three_nodes
 from tidings.drivers.processes.topology_file import check_size
+from tidings.drivers.sockets.guaranteed import DEFAULT_WINDOW
 from tidings.scenarios.file.schema import ChainShape, Mode, Overlay
 from tidings.scenarios.file.topology import build_topology
 
@@ -32,14 +27,14 @@ IN_USE = "the port is in use"
 def row_of_brokers(brokers: int, mode: Mode, transport: Transport, *, ordered: bool) -> BrokerNetwork:
     """On free ports, with sequencers beside it if `ordered`. What it keeps goes when it ends."""
     check_size(brokers)
-    topology = build_topology(Overlay(mode=mode, shape=ChainShape(brokers=brokers)), seed=0)
+    overlay = Overlay(mode=mode, shape=ChainShape(brokers=brokers), window=DEFAULT_WINDOW)
+    topology = build_topology(overlay, seed=0)
     addresses = free_addresses([*topology.brokers, *NODES])
     return BrokerNetwork(
         topology,
         addresses,
+        overlay,
         transport=transport,
-        guaranteed=GuaranteedNetwork() if mode == "guaranteed" else None,
-        epidemic=EpidemicNetwork(RecoverySettings()) if mode == "epidemic" else None,
         ordering=_sequencers(topology.brokers, addresses, mode, transport) if ordered else None,
     )
 

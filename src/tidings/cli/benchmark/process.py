@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 
 from tidings.bus.connect import connect
@@ -16,7 +15,7 @@ from tidings.bus.stream import Stream
 from tidings.cli.benchmark import words
 from tidings.cli.shared.exits import exit_code_of, message_of
 from tidings.drivers.processes.control import wake_when_orphaned
-from tidings.drivers.processes.stdin import stdin_lines
+from tidings.drivers.processes.stdin import each_line
 
 QUIET_S = 5.0
 """When all is published and nothing has come for so long, the rest is lost."""
@@ -27,15 +26,9 @@ def say(what: words.Told) -> None:
     os.write(1, words.line_of(what))
 
 
-async def lines() -> AsyncIterator[bytes]:
-    async for several in stdin_lines():
-        for line in several:
-            yield line
-
-
 async def work_until_told() -> None:
     """Until stdin ends, or an error, which the command hears of."""
-    orders = lines()
+    orders = each_line()
     work = words.decode_work(await anext(orders))
     published = [asyncio.Event() for _ in work.events]
     reading = asyncio.create_task(measured(work, published))

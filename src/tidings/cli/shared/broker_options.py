@@ -16,12 +16,12 @@ from tidings.cli.shared.node_options import (
     MAX_DELTA,
     MODES,
     Algorithm,
-    Mode,
     Name,
     NodeOptions,
     Transport,
 )
 from tidings.cli.shared.option_table import Flag
+from tidings.core.overlay.modes import BrokerMode
 
 MAX_WINDOW = 1_000_000
 
@@ -56,7 +56,7 @@ class BrokerOptions(NodeOptions, frozen=True, kw_only=True):
         ),
     ] = None
     mode: Annotated[
-        Mode | None,
+        BrokerMode | None,
         Flag(metavar="MODE", help=f"{MODES}; the same in the whole network. Default: best-effort."),
     ] = None
     delta: Annotated[

@@ -10,7 +10,7 @@ import typer
 
 from tidings.cli.shared.broker_options import BrokerOptions
 from tidings.cli.shared.loss import parse_loss
-from tidings.cli.shared.node_options import Mode, NodeOptions
+from tidings.cli.shared.node_options import NodeOptions
 from tidings.cli.shared.option_table import over
 from tidings.cli.shared.options import check_name, check_tls_ca, read_token
 from tidings.cli.shared.subscription_options import check_patterns
@@ -19,6 +19,7 @@ from tidings.core.events.subscription import make_interest
 from tidings.core.overlay.epidemic.settings import RecoverySettings
 from tidings.core.overlay.guaranteed.neighbourhood import Neighbourhood
 from tidings.core.overlay.labels import Label, label_text, parse_label, path
+from tidings.core.overlay.modes import BrokerMode
 from tidings.drivers.address import DEFAULT_PORT, SEQUENCER_PORT, Address, Transport, parse_address
 from tidings.drivers.sockets.epidemic import EpidemicSettings
 from tidings.drivers.sockets.guaranteed import DEFAULT_DELTA, DEFAULT_WINDOW, GuaranteedSettings, store_path
@@ -29,7 +30,7 @@ DEFAULT_LISTEN = "127.0.0.1:7400"
 DEFAULT_NAME = "b0"
 MAX_SEQUENCERS = 64
 
-OPTIONS_OF_MODES: Mapping[str, tuple[Mode, ...]] = {
+OPTIONS_OF_MODES: Mapping[str, tuple[BrokerMode, ...]] = {
     **dict.fromkeys(("delta", "window", "data", "new", "recover", "join"), ("guaranteed",)),
     "label": ("guaranteed", "epidemic"),
     **dict.fromkeys(("recovery", "recovery_settings", "loss"), ("epidemic",)),
@@ -69,7 +70,7 @@ def broker_settings(
         options = over(options, read_toml(config, BrokerOptions), config.parent)
     name = check_name(DEFAULT_NAME if options.name is None else options.name)
     pairs = options.neighbours or {}
-    mode: Mode = options.mode or "best-effort"
+    mode: BrokerMode = options.mode or "best-effort"
     transport: Transport = options.transport or "tcp"
     _check_mode(mode, transport, options, recovery_settings)
     guaranteed = None
@@ -124,7 +125,7 @@ def _archive(options: BrokerOptions) -> KeptArchive | None:
 
 
 def _check_mode(
-    mode: Mode, transport: Transport, options: BrokerOptions, recovery_settings: str | None
+    mode: BrokerMode, transport: Transport, options: BrokerOptions, recovery_settings: str | None
 ) -> None:
     """Nothing is given that means nothing in that mode."""
     for key, modes in OPTIONS_OF_MODES.items():

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta
 
 from tidings.cli.shared.option_table import Flag, Options
+from tidings.core.overlay import modes
 
 MAX_DELTA = 32
 GUARANTEED = "Guaranteed mode"
@@ -16,8 +17,7 @@ ARCHIVE = "Archive"
 SECURITY = "Security"
 """Headings of the help."""
 
-Mode = Literal["best-effort", "guaranteed", "epidemic"]
-MODES = "best-effort, guaranteed or epidemic"
+MODES = f"{', '.join(modes.MODES[:-1])} or {modes.MODES[-1]}"
 Algorithm = Literal["auto", "none", "push", "subscriber-pull", "publisher-pull", "combined", "push+pull"]
 ALGORITHMS = ", ".join(get_args(Algorithm))
 Transport = Literal["tcp", "udp"]

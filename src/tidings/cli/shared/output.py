@@ -149,10 +149,20 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Progress]:
         yield lambda share: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
     from rich.progress import Progress as RichProgress
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    # The time that has passed moves also while a share of the work takes long, as the start of Spark does.
+    columns = (
+        *(TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()),
+        *(TimeElapsedColumn(), TimeRemainingColumn()),
+    )
     with RichProgress(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task(what, total=1.0)
         yield lambda share: bars.update(task, completed=share)

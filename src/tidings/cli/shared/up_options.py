@@ -15,10 +15,10 @@ from tidings.cli.shared.node_options import (
     MODES,
     Algorithm,
     LayoutOrder,
-    Mode,
     Transport,
 )
 from tidings.cli.shared.option_table import Flag, Options
+from tidings.core.overlay.modes import BrokerMode
 
 MAX_PORT = 65_535
 ORDER = "Order"
@@ -36,7 +36,7 @@ class UpOptions(Options, frozen=True, kw_only=True):
         Flag(metavar="PORT", help="First port; overrides the file. Default: 7400."),
     ] = None
     mode: Annotated[
-        Mode | None, Flag(metavar="MODE", help=f"{MODES}; overrides the file. Default: best-effort.")
+        BrokerMode | None, Flag(metavar="MODE", help=f"{MODES}; overrides the file. Default: best-effort.")
     ] = None
     delta: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_DELTA)] | None,

@@ -2,4 +2,6 @@
 
 `plain` and `ordered` are its subscriptions, `numbering` puts publications into an order, `arrivals` and `bookmark` say
 what is done with. It is hosted by bus/host.py, by scenarios and by `tidings.testing`.
+
+docs/internals/client.md explains credit, changes and the next life.
 """

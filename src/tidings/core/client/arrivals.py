@@ -177,10 +177,12 @@ class Notice(Struct, eq=False):
 
     def _alone(self, first: int, last: int) -> Ranges:
         """Of these, what has one holder."""
-        return merged((each, each) for each in range(first, last + 1) if each not in (self._shared or ()))
+        shared = self._shared or {}
+        return merged([(each, each) for each in range(first, last + 1) if each not in shared])
 
     def _together(self, first: int, last: int) -> list[int]:
-        return [each for each in range(first, last + 1) if each in (self._shared or ())]
+        shared = self._shared or {}
+        return [each for each in range(first, last + 1) if each in shared]
 
 
 Source = tuple[str, str, int]
@@ -198,9 +200,9 @@ class Undone(RangeMap[tuple[Notice, bool]]):
         self._table = table
         self._source = source
 
-    def hold(self, first: int, last: int, notice: Notice) -> None:
+    def hold(self, first: int, last: int, notice: Notice, *, granted: bool) -> None:
         self._table[self._source] = self
-        self.add(first, last, (notice, False))
+        self.add(first, last, (notice, granted))
 
     def grant(self, first: int, last: int) -> None:
         for low, high, (notice, granted) in self.overlapping(first, last):
@@ -240,15 +242,20 @@ class Ticket(Struct, eq=False):
     _is_done: bool = False
     _undone: Undone | None = None
 
-    def keep(self) -> Undone | None:
+    def keep(self, *, granted: bool = False) -> Undone | None:
         """They may come again from now on; None: the application was done with them at once."""
         if self._undone is None and not self._is_done:
             self._undone = self._table.get(self._source) or Undone(self._table, self._source)
-            self._undone.hold(self._first, self._last, self._notice)
+            self._undone.hold(self._first, self._last, self._notice, granted=granted)
         return self._undone
 
     def grant(self, first: int = 0, last: int = END) -> None:
         """These sequences, or all, are buffered."""
+        if self._undone is None and first <= self._first and last >= self._last:
+            if not self._is_done:
+                self.keep(granted=True)
+                self._notice.grant(self._first, self._last)
+            return
         undone = self.keep()
         if undone is not None:
             undone.grant(max(first, self._first), min(last, self._last))
@@ -268,6 +275,8 @@ class Ticket(Struct, eq=False):
 def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """In order, and joined where they meet."""
     ascending = sorted(ranges)
+    if len(ascending) < 2:
+        return tuple(ascending)
     found = ascending[:1]
     for first, last in ascending[1:]:
         if first == found[-1][1] + 1:

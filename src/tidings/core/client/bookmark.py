@@ -7,15 +7,15 @@ all up to it, events as well as numbers without one (no-ops, headers).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 
 import msgspec
 from msgspec import Struct, structs
 
-from tidings.core.messages import MAX_BOOKMARK_BYTES
 from tidings.core.ordering.resuming import Fence, Resumed, Resumption
 from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
+from tidings.core.overlay.guaranteed.messages import MAX_BOOKMARK_BYTES
 
 MAX_OPEN = 64
 """No-ops of an entry that are remembered, the latest, in case their events come yet."""
@@ -110,11 +110,12 @@ class Reached(Struct, frozen=True):
 class Progress:
     """What is done of each entry that is joined."""
 
-    def __init__(self) -> None:
-        self._done: dict[int, int] = {}
-        self._open: dict[int, tuple[int, ...]] = {}
+    def __init__(self, earlier: Progress | None = None) -> None:
+        """As far as the earlier one has come by now."""
+        self._done: dict[int, int] = {} if earlier is None else earlier._done.copy()
+        self._open: dict[int, tuple[int, ...]] = {} if earlier is None else earlier._open.copy()
         """No-ops whose events may come yet, the latest last."""
-        self._fences: dict[int, Fence] = {}
+        self._fences: dict[int, Fence] = {} if earlier is None else earlier._fences.copy()
         """Of entries of which nothing was done with since they were joined."""
 
     def begin(self, rank: int, start: Resumed) -> None:
@@ -128,8 +129,10 @@ class Progress:
         self._open.pop(rank, None)
         self._fences.pop(rank, None)
 
-    def has(self, rank: int) -> bool:
-        return rank in self._done
+    @property
+    def ranks(self) -> Container[int]:
+        """The entries that are joined."""
+        return self._done
 
     def pass_by(self, rank: int, first: int, count: int = 1, *, no_op: bool) -> None:
         """Done with so many numbers, and with all before them. A no-op's event that comes after all is shown late."""
@@ -138,7 +141,8 @@ class Progress:
             return
         if last > done:
             self._done[rank] = last
-            self._fences.pop(rank, None)
+            if self._fences:
+                self._fences.pop(rank, None)
         open_ = self._open[rank]
         if no_op:
             new = (number for number in range(first, last + 1) if number not in open_)
@@ -147,9 +151,7 @@ class Progress:
             self._open[rank] = tuple(number for number in open_ if not first <= number <= last)
 
     def copy(self) -> Progress:
-        copy = Progress()
-        copy._done, copy._open, copy._fences = dict(self._done), dict(self._open), dict(self._fences)
-        return copy
+        return Progress(self)
 
     def reached(self, incarnation: int) -> Reached:
         return Reached(incarnation, self._done, self._open)

@@ -147,13 +147,9 @@ class _Turn:
         self._undone: RangeSet | None = None
         """The sequences that it is not done with, once it is done with some; None: all or nothing."""
 
-    @property
-    def is_no_op(self) -> bool:
-        return self._held.stretch.kind > WHOLE
-
     def ahead(self, progress: Progress, count: int) -> None:
         """As if so many of its numbers were done with."""
-        progress.pass_by(self.stamp.topic, self._number, count, no_op=self.is_no_op)
+        progress.pass_by(self.stamp.topic, self._number, count, no_op=self._held.stretch.kind > WHOLE)
 
     def grant(self, first: int = 0, last: int = END) -> None:
         pass
@@ -176,10 +172,11 @@ class _Turn:
             undone = None if self._undone is None else self._undone.first
             count = 0 if undone is None else undone - self._held.sequence_of(self._number)
         if count:
+            number = self._number
             # First the progress: whoever is told that this is done is told of that, too.
             self.ahead(self._owner.progress, count)
-            self._held.release(self._number, count)
-            self._number += count
+            self._held.release(number, count)
+            self._number = number + count
             self.count -= count
         return self.count
 
@@ -460,7 +457,7 @@ class OrderedSubscription:
             left = self._joining.pop(rank) - 1
             if left:
                 self._joining[rank] = left
-            elif rank in self._asked and not self.progress.has(rank) and self.key is not None:
+            elif rank in self._asked and rank not in self.progress.ranks and self.key is not None:
                 self.progress.begin(rank, self._module.start_of(self.key, rank))
         self._maybe_complete()
         self._maybe_grant()
@@ -530,25 +527,24 @@ class OrderedSubscription:
 
     def _bookmark(self) -> bytes:
         """What is kept for the next life."""
-        entries = tuple(
-            KeptEntry(
-                rank, entry.joined, entry.chosen if entry.whole else 0, entry.made, self.progress.of(rank)
-            )
+        progress, joined = self.progress, self.progress.ranks
+        entries = [
+            KeptEntry(rank, entry.joined, entry.chosen if entry.whole else 0, entry.made, progress.of(rank))
             for rank, entry in sorted(self._entries.items())
-            if self.progress.has(rank)
-        )
-        resumed = {name for entry in entries for name in entry_names(self.id, entry)}
+            if rank in joined
+        ]
+        following = {entry.following.id for entry in self._entries.values() if entry.following is not None}
         return encode_bookmark(
             Bookmark(
                 self._incarnation,
                 self._layout.fingerprint,
-                topics=tuple(topic.text for topic in self._settled.topics),
+                topics=tuple([topic.text for topic in self._settled.topics]),
                 filter=self._settled.sql,
-                entries=entries,
-                others=tuple(name for name in self._rank_of if name not in resumed),
-                joined=tuple(
-                    (rank, made) for rank, made in self._made.items() if not self.progress.has(rank)
+                entries=tuple(entries),
+                others=tuple(
+                    [name for name, rank in self._rank_of.items() if rank not in joined or name in following]
                 ),
+                joined=tuple([(rank, made) for rank, made in self._made.items() if rank not in joined]),
                 ever=tuple(sorted(self._ever)),
                 lineages=self._module.lineages,
                 doubt=self._doubt,
@@ -622,7 +618,9 @@ class OrderedSubscription:
         held, stamp = fact.event, fact.stamp
         assert isinstance(held, _Held)
         number = stamp.number
-        stretch = held.cut(number, fact.count)
+        stretch = held.stretch
+        if fact.count < stretch.count:
+            stretch = held.cut(number, fact.count)
         for count, is_selected in self._selected(stretch):
             turn = self._append(held, stamp.at(number), count, waits=is_selected)
             if is_selected:

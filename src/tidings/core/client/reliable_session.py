@@ -40,25 +40,22 @@ from tidings.core.facts import (
     SubscriptionProgress,
 )
 from tidings.core.kernel import Node, Port, TimerName
-from tidings.core.messages import (
+from tidings.core.messages import Confirm, Notify, PublishFailed, Unsubscribed
+from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
+from tidings.core.overlay.guaranteed.messages import (
     Attach,
     Attached,
     Baseline,
     BookmarkKept,
-    Confirm,
     Coverage,
     Drain,
     KeepBookmark,
     Missed,
     Notified,
-    Notify,
-    PublishFailed,
     Stamp,
     StampTaken,
     Taken,
-    Unsubscribed,
 )
-from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
 from tidings.core.overlay.matching import selected
 
 EARLY_NS = 5_000_000_000

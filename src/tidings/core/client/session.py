@@ -36,7 +36,6 @@ from tidings.core.filters.language.predicates import Scalar
 from tidings.core.kernel import Node, Part, Port, TimerName
 from tidings.core.messages import (
     Confirm,
-    Drain,
     Dropped,
     Notify,
     PublishFailed,
@@ -49,6 +48,7 @@ from tidings.core.messages import (
     Unsubscribed,
 )
 from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
+from tidings.core.overlay.guaranteed.messages import Drain
 from tidings.core.overlay.links import retry_delay_ns
 from tidings.core.structures.highest import Highest
 from tidings.core.structures.recent_ids import RecentIds

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from tidings.core.events.run import Run, Stretch
-from tidings.core.messages import Stamped
+from tidings.core.overlay.guaranteed.messages import Stamped
 from tidings.core.structures.range_map import Piece, RangeMap
 
 MAX_KEPT = 10_000

@@ -109,6 +109,7 @@ class Publication(Struct, array_like=True, eq=False, gc=False):
 
     @property
     def id(self) -> EventId:
+        """Unique for ever: source, incarnation, sequence."""
         return EventId(self.source, self.incarnation, self.sequence)
 
     @property
@@ -117,6 +118,7 @@ class Publication(Struct, array_like=True, eq=False, gc=False):
 
     @property
     def last(self) -> int:
+        """The same as `sequence`: an event is a run of one."""
         return self.sequence
 
     @property
@@ -168,10 +170,12 @@ class Event(Struct, array_like=True, dict=True):
 
     @property
     def last(self) -> int:
+        """The same as `sequence`: an event is a run of one."""
         return self.sequence
 
     @property
     def id(self) -> EventId:
+        """Unique for ever: source, incarnation, sequence."""
         return EventId(self.source, self.incarnation, self.sequence)
 
     @property

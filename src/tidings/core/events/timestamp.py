@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from msgspec import Struct
 
 MAX_ENTRIES = 4096
@@ -34,7 +32,7 @@ class Timestamp(Struct, frozen=True, array_like=True, gc=False):
             return f"a timestamp for topic {self.topic} with the numbers from {self.number} on"
         if len(index) != len(values) or len(index) > MAX_ENTRIES or self.topic in index:
             return "a timestamp whose entries make no sense"
-        if index and (index[0] < 0 or (len(index) > 1 and any(a >= b for a, b in pairwise(index)))):
+        if index and (index[0] < 0 or (len(index) > 1 and [*index] != sorted({*index}))):
             return "a timestamp whose entries are not ascending"
         if values and not (min(values) >= 0 and max(values) < MAX_NUMBER):
             return "a timestamp with impossible clocks"

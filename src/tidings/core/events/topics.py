@@ -45,22 +45,22 @@ def check_topic(topic: str) -> str:
 class TopicPattern:
     """One parsed topic pattern. Equal patterns are equal and hash alike."""
 
-    __slots__ = ("levels", "subtree", "text")
+    __slots__ = ("_below", "exact", "levels", "subtree", "text")
 
     def __init__(self, text: str) -> None:
         levels = _split(text, "topic pattern")
         self.text = text
         self.subtree = levels[-1] == "**"
         self.levels = levels[:-1] if self.subtree else levels
+        wild = "*" in self.levels
+        self.exact = not self.subtree and not wild
+        self._below = text[:-2] if self.subtree and not wild else None
+        """What all topics below a plain path begin with, the slash included."""
         for level in self.levels:
             if "*" in level and level != "*":
                 raise TopicError(
                     f"topic pattern {text!r}: '*' stands for a whole level, '**' only at the end"
                 )
-
-    @property
-    def exact(self) -> bool:
-        return not self.subtree and "*" not in self.levels
 
     @property
     def prefix(self) -> str:
@@ -73,8 +73,12 @@ class TopicPattern:
         return "".join(fixed)
 
     def matches(self, topic: str) -> bool:
-        if not self.subtree and "*" not in self.levels:
+        """True if the pattern selects this topic."""
+        if self.exact:
             return topic == self.text
+        below = self._below
+        if below is not None:
+            return topic.startswith(below) or topic == below[:-1]
         parts = topic[1:].split("/")
         if len(parts) < len(self.levels) or (not self.subtree and len(parts) != len(self.levels)):
             return False

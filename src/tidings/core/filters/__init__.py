@@ -1,1 +1,4 @@
-"""Conditions on events: `language` reads them, `matching` finds which of many hold for an event."""
+"""Conditions on events: `language` reads them, `matching` finds which of many hold for an event.
+
+docs/internals/matching.md explains both.
+"""

@@ -8,7 +8,7 @@ the entries of a contiguous range. It may have a standby, on another node, and t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 
 import msgspec
@@ -161,7 +161,7 @@ class Layout:
         place = self._places[server]
         return (place.primary, place.standby) if place.standby else (place.primary,)
 
-    @property
+    @cached_property
     def nodes(self) -> tuple[str, ...]:
         """All nodes of the ordering, in the order in which they are first named."""
         found: dict[str, None] = {}

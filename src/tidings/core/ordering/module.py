@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 from tidings.core.events.timestamp import Timestamp
@@ -478,7 +479,7 @@ class OrderingModule(Part):
         incarnation = self._next_incarnation()
         identity = earlier.incarnation if earlier is not None and earlier.topics else incarnation
         subscriber = OrderedSubscriber(
-            _InnerPort(self, key, lambda fact: self._on_subscriber_fact(key, fact)),
+            _InnerPort(self, key, partial(self._on_subscriber_fact, key)),
             self.layout.chain,
             threshold=self.layout.threshold,
             incarnation=identity,

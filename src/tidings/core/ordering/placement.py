@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from itertools import accumulate, pairwise
 from math import inf
 from typing import Generic, TypeVar
 
@@ -34,11 +35,13 @@ class Placement(Generic[Topic]):
     topics: tuple[Topic, ...]
     """By falling precedence."""
     sites: tuple[int, ...]
-    """Of each of the topics; those of one site are next to each other."""
+    """Of each of the topics. Here those of one site are next to each other."""
     local: float
     """Expected share of the stamps that are made within one site."""
     crossings: float
     """Expected number of messages between sites per stamp: request, climbing, answer."""
+    is_local: tuple[bool, ...]
+    """Of each of the topics."""
 
     def starts(self) -> dict[int, int]:
         """Site -> the rank of its first topic, from the top of the chain down; sites without topics are left out."""
@@ -46,6 +49,15 @@ class Placement(Generic[Topic]):
         for rank, site in enumerate(self.sites):
             starts.setdefault(site, rank)
         return starts
+
+    def servers(self) -> list[tuple[int, list[Topic]]]:
+        """Sites and their topics, from the top of the chain down."""
+        found: list[tuple[int, list[Topic]]] = []
+        for topic, site in zip(self.topics, self.sites, strict=True):
+            if not found or found[-1][0] != site:
+                found.append((site, []))
+            found[-1][1].append(topic)
+        return found
 
 
 @dataclass(frozen=True)
@@ -96,7 +108,7 @@ def place(
     demand = _demand(topics, subscriptions, sites, threshold, rates)
     placed = place_known(demand, rare_share=rare_share)
     named = tuple(topics[number] for number in placed.topics)
-    return Placement(named, placed.sites, placed.local, placed.crossings)
+    return Placement(named, placed.sites, placed.local, placed.crossings, placed.is_local)
 
 
 def place_known(demand: PlacementDemand, *, rare_share: float = RARE_SHARE) -> Placement[int]:
@@ -105,16 +117,35 @@ def place_known(demand: PlacementDemand, *, rare_share: float = RARE_SHARE) -> P
         raise ValueError(f"rare_share {rare_share} is no share")
     rare = _rare(demand, rare_share)
     cover = _light_cover(demand, rare)
-    layouts = [_layout(demand, rare, frozenset(cover[:size])) for size in _sizes(len(cover))]
-    best = min(layouts, key=lambda layout: _crossings(demand, layout)[1])
-    local, crossings = _crossings(demand, best)
-    order = _order(demand, best)
-    return Placement(
-        tuple(order),
-        tuple(best.site_of[topic] for topic in order),
-        local,
-        crossings,
-    )
+    layouts = (_layout(demand, rare, frozenset(cover[:size])) for size in _sizes(len(cover)))
+    return min((_placed(demand, layout) for layout in layouts), key=lambda placed: placed.crossings)
+
+
+def measured(
+    demand: PlacementDemand, order: Sequence[int], sites: Sequence[int], *, straight: bool = False
+) -> Placement[int]:
+    """What stamps cost where topics have this precedence and these sites.
+
+    A stamp climbs through all servers up to the highest topic of its group; `straight`, from one topic of the group to
+    the next.
+    """
+    rank_of = {topic: rank for rank, topic in enumerate(order)}
+    server = [0, *accumulate(one != other for one, other in pairwise(sites))]
+    is_local = [True] * len(order)
+    total = local = crossings = 0.0
+    for topic, weight in enumerate(demand.weights):
+        rank = rank_of[topic]
+        above = [at for other in demand.groups[topic] if (at := rank_of[other]) < rank]
+        top = min(above, default=rank)
+        climb = server[rank] - server[top]
+        if straight:
+            climb = sum(sites[one] != sites[other] for one, other in pairwise((*sorted(above), rank)))
+        is_local[rank] = climb == 0
+        total += weight
+        local += weight * is_local[rank]
+        crossings += weight * (climb + demand.away(topic, sites[rank]) + demand.away(topic, sites[top]))
+    shares = (local / total, crossings / total) if total else (1.0, 0.0)
+    return Placement(tuple(order), tuple(sites), *shares, tuple(is_local))
 
 
 def _demand(
@@ -234,25 +265,10 @@ def _hinders(demand: PlacementDemand, topic: int, position: Mapping[int, int], m
     )
 
 
-def _crossings(demand: PlacementDemand, layout: _Layout) -> tuple[float, float]:
-    """The share of local stamps, and the messages between sites per stamp."""
-    position = {site: at for at, site in enumerate(layout.chain)}
-    total = local = crossings = 0.0
-    for topic, weight in enumerate(demand.weights):
-        here = position[layout.site_of[topic]]
-        highest = min((position[layout.site_of[other]] for other in demand.groups[topic]), default=here)
-        highest = min(here, highest)
-        away = demand.away(topic, layout.chain[here]) + demand.away(topic, layout.chain[highest])
-        total += weight
-        local += weight * (here == highest)
-        crossings += weight * (here - highest + away)
-    return (local / total, crossings / total) if total else (1.0, 0.0)
-
-
-def _order(demand: PlacementDemand, layout: _Layout) -> list[int]:
+def _placed(demand: PlacementDemand, layout: _Layout) -> Placement[int]:
     """Within a site by falling weight, what was moved there at the end."""
     position = {site: at for at, site in enumerate(layout.chain)}
-    return sorted(
+    order = sorted(
         range(len(layout.site_of)),
         key=lambda topic: (
             position[layout.site_of[topic]],
@@ -261,3 +277,4 @@ def _order(demand: PlacementDemand, layout: _Layout) -> list[int]:
             topic,
         ),
     )
+    return measured(demand, order, [layout.site_of[topic] for topic in order])

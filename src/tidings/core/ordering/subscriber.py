@@ -468,17 +468,20 @@ class OrderedSubscriber(Part):
 
     def _keep(self, queue: _Queue, waiting: _Waiting, first: int, last: int) -> None:
         """What was not here before, and no-ops that wait are replaced by their events."""
-        topic, is_next = waiting.stamp.topic, first == self.clock[waiting.stamp.topic] + 1
+        topic = waiting.stamp.topic
+        is_next = first == self.clock[topic] + 1
         is_head = is_next and not queue.events and topic not in self._under_way
         if is_head:  # mostly, and it need not wait
             queue.begin(first, waiting.stamp)
             if self._is_next(queue):
                 self._pass(topic, queue, first, last, waiting)
-                self._settle(self._woken(topic))
+                if topic in self._waiting:
+                    self._settle(self._woken(topic))
                 return
             self._block(topic, queue)
         fresh = queue.events.free(first, last)
-        for begin, end, held in queue.events.overlapping(first, last):
+        is_new = fresh == [(first, last)]
+        for begin, end, held in () if is_new else queue.events.overlapping(first, last):
             if isinstance(held.event, NoOp) and not isinstance(waiting.event, NoOp):
                 queue.events.take(begin, end)
                 queue.events.add(begin, end, waiting)

@@ -18,7 +18,8 @@ from tidings.core.errors import FilterError, TopicError
 from tidings.core.events.subscription import Interest, make_interest
 from tidings.core.facts import Misbehaviour
 from tidings.core.kernel import Part, Port, TimerName
-from tidings.core.messages import (
+from tidings.core.overlay.links import LAST_RETRY_NS, NeighbourLink, Numbers, changes, retry_delay_ns
+from tidings.core.overlay.messages import (
     AddInterest,
     Changes,
     ChangesTaken,
@@ -27,7 +28,6 @@ from tidings.core.messages import (
     Settled,
     TableSent,
 )
-from tidings.core.overlay.links import LAST_RETRY_NS, NeighbourLink, Numbers, changes, retry_delay_ns
 from tidings.core.overlay.routing import RoutingTable
 
 ABSENT_AFTER_NS = 3_000_000_000

@@ -9,15 +9,8 @@ from __future__ import annotations
 
 from tidings.core.events.subscription import Interest
 from tidings.core.filters.matching.cover_index import CoverIndex
-from tidings.core.messages import (
-    AddInterest,
-    Change,
-    Changes,
-    PatternCount,
-    RemoveInterest,
-    Settled,
-    TableSent,
-)
+from tidings.core.messages import PatternCount
+from tidings.core.overlay.messages import AddInterest, Change, Changes, RemoveInterest, Settled, TableSent
 
 Numbers = tuple[PatternCount, ...]
 

@@ -33,20 +33,13 @@ from tidings.core.events.event import (
     check_size,
 )
 from tidings.core.events.run import Run, Stretch, decode_stretch
-from tidings.core.messages import (
-    Forward,
-    Ids,
-    LabelItems,
-    Message,
-    Notify,
-    Relayed,
-    Stamped,
-    SubscriptionId,
-    WireMessage,
-)
+from tidings.core.messages import Message, Notify, SubscriptionId, WireMessage
 from tidings.core.ordering import messages as ordering_messages
+from tidings.core.overlay import messages as forwarding_messages
 from tidings.core.overlay.epidemic import messages as recovery_messages
 from tidings.core.overlay.epidemic.messages import Carried, Fragment, PatternNumbers, Route, Way
+from tidings.core.overlay.guaranteed import messages as guaranteed_messages
+from tidings.core.overlay.guaranteed.messages import Forward, Ids, LabelItems, Relayed, Stamped
 from tidings.core.wire import archive_messages
 from tidings.core.wire.frames import MAX_FRAME_BYTES, check_body_size
 
@@ -108,7 +101,14 @@ def message_classes() -> tuple[type[WireMessage], ...]:
     """Every message that travels as itself, by tag."""
     found = [
         value
-        for module in (messages, recovery_messages, ordering_messages, archive_messages)
+        for module in (
+            messages,
+            forwarding_messages,
+            guaranteed_messages,
+            recovery_messages,
+            ordering_messages,
+            archive_messages,
+        )
         for value in vars(module).values()
         if isinstance(value, type)
         and issubclass(value, WireMessage)
@@ -239,10 +239,15 @@ def encoded_size(message: Message) -> int:
 
 def size_of(kind: type) -> Callable[[Any], int]:
     """That function, for messages of one class."""
+    encode_it = encoder_of(kind)
+    return _SIZES[kind] if encode_it is None else lambda message: len(encode_it(message))
+
+
+def encoder_of(kind: type) -> Callable[[Any], bytes] | None:
+    """What encodes messages of a class whose size is not known without that; None: it is."""
     if kind in _SIZES:
-        return _SIZES[kind]
-    encode_it = _encode if kind in _TRAVELS_AS_IT_IS else encode
-    return lambda message: len(encode_it(message))
+        return None
+    return _encode if kind in _TRAVELS_AS_IT_IS else encode
 
 
 def _forward_bytes(message: Forward) -> int:

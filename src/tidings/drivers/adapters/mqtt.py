@@ -25,8 +25,9 @@ import re
 from tidings.core.errors import ConnectionFailed
 from tidings.core.events.topics import TopicPattern
 from tidings.drivers.adapters.external import DEFAULT_RETRY_S, DEFAULT_TIMEOUT_S, ExternalService
-from tidings.drivers.adapters.session import AdapterSession, AdapterUrl, load_library, parse_url
+from tidings.drivers.adapters.session import AdapterSession, AdapterUrl, parse_url
 from tidings.drivers.adapters.topics import TopicNames
+from tidings.extras import need
 
 SCHEME = "mqtt"
 DEFAULT_PORT = 1883
@@ -91,5 +92,5 @@ def mqtt_service(
         )
     if not 0 <= session_s <= MAX_SESSION_S:
         raise ConnectionFailed(f"session_s {session_s} is not between 0 and {MAX_SESSION_S}")
-    load_library("paho.mqtt.client", "paho-mqtt", "mqtt")
+    need("mqtt://", "mqtt", error=ConnectionFailed)
     return MqttService(target, name, prefix=prefix, session_s=session_s, timeout_s=timeout_s, retry_s=retry_s)

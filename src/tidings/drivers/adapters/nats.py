@@ -30,8 +30,9 @@ import re
 from tidings.core.errors import ConnectionFailed
 from tidings.core.events.topics import TopicPattern
 from tidings.drivers.adapters.external import DEFAULT_RETRY_S, DEFAULT_TIMEOUT_S, ExternalService
-from tidings.drivers.adapters.session import AdapterSession, AdapterUrl, load_library, parse_url
+from tidings.drivers.adapters.session import AdapterSession, AdapterUrl, parse_url
 from tidings.drivers.adapters.topics import TopicNames
+from tidings.extras import need
 
 CORE, JETSTREAM = "nats", "nats+jetstream"
 DEFAULT_PORT = 4222
@@ -112,7 +113,7 @@ def nats_service(
         raise ConnectionFailed(f"stream {stream!r} is not a stream name: letters, digits, '-', '_'")
     if max_age_s < 1 or max_bytes < 1:
         raise ConnectionFailed(f"max_age_s {max_age_s} and max_bytes {max_bytes} must be at least 1")
-    load_library("nats.js", "nats-py", "nats")
+    need("nats://", "nats", error=ConnectionFailed)
     return NatsService(
         target,
         name,

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 from tidings.core.errors import AddressError, ConnectionFailed
 from tidings.drivers.adapters.external import DEFAULT_RETRY_S, DEFAULT_TIMEOUT_S, ExternalService
-from tidings.drivers.adapters.session import AdapterSession, AdapterUrl, load_library, parse_url
+from tidings.drivers.adapters.session import AdapterSession, AdapterUrl, parse_url
+from tidings.extras import need
 
 SCHEME = "redis"
 DEFAULT_PORT = 6379
@@ -80,7 +81,7 @@ def redis_service(
         raise ConnectionFailed("the key of the stream is empty")
     if max_events < 1:
         raise ConnectionFailed(f"max_events {max_events} must be at least 1")
-    load_library("redis.asyncio", "redis", "redis")
+    need("redis://", "redis", error=ConnectionFailed)
     return RedisService(
         target,
         name,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from importlib import import_module
-from types import ModuleType
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -105,15 +103,3 @@ def parse_url(url: str, schemes: Sequence[str], default_port: int, *, with_path:
         unquote(password) if colon else None,
         parts.path.rstrip("/") if with_path else "",
     )
-
-
-def load_library(module: str, package: str, extra: str) -> ModuleType:
-    """A part of tidings that needs a library which is not always installed."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        if error.name is not None and error.name.startswith("tidings"):
-            raise
-        raise ConnectionFailed(
-            f"{extra}:// needs the package {package}, which is not installed: pip install 'tidings[{extra}]'"
-        ) from None

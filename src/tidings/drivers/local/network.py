@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
 
 from tidings.core.client.reliable_session import ReliableClient
 from tidings.core.client.session import BestEffortClient
 from tidings.core.errors import ConnectionFailed
 from tidings.core.facts import BrokerKnown, SessionUnwanted, SessionWanted
-from tidings.core.kernel import Node
 from tidings.core.messages import Message
-from tidings.core.overlay.best_effort.broker import Broker
-from tidings.core.overlay.epidemic.broker import EpidemicBroker
-from tidings.core.overlay.epidemic.settings import RecoverySettings
+from tidings.core.overlay.brokers import AnyBroker, BrokerSpec, make_broker
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
-from tidings.core.overlay.labels import Label
 from tidings.core.overlay.matching import Matcher
-from tidings.core.store import MemoryStore
+from tidings.core.overlay.modes import EPIDEMIC, GUARANTEED
 from tidings.drivers.local.driver import LocalDriver, LocalSink
 from tidings.drivers.lossy import LossyLinks
 from tidings.drivers.port import AsyncPort
-from tidings.drivers.sockets.guaranteed import DEFAULT_WINDOW
 from tidings.scenarios.file.schema import Loss
 
-Around = Mapping[str, Sequence[str]] | Mapping[str, Mapping[str, Label]]
 AnyClient = BestEffortClient | ReliableClient
 
 
@@ -43,38 +36,20 @@ class LossySink(LocalSink):
             super().send(message)
 
 
-class LocalEpidemic(NamedTuple):
-    """What the brokers of an epidemic network share, and their labels; what they say to each other gets lost."""
-
-    recovery: RecoverySettings
-    labels: Mapping[str, Label]
-    loss: Loss | None = None
-
-
 class LocalNetwork:
-    """`neighbours` says who is beside whom; `brokers` are the names in order.
+    """Its brokers, by name and in order. What those in mode epidemic say to each other gets lost with `loss`.
 
-    With `delta` the brokers are guaranteed ones, and `neighbours` has for each the labels of all within delta + 1
-    links, itself included. Their connections open as they want them, and do not break. With `epidemic` they repair by
-    gossip what is lost between them.
+    Connections between guaranteed brokers open as they want them, and do not break.
     """
 
     def __init__(
-        self,
-        neighbours: Around,
-        *,
-        delta: int | None = None,
-        epidemic: LocalEpidemic | None = None,
-        seed: int | None = None,
+        self, specs: Mapping[str, BrokerSpec], *, loss: Loss | None = None, seed: int | None = None
     ) -> None:
-        self.brokers = tuple(neighbours)
-        self.guaranteed = delta is not None
+        self.brokers = tuple(specs)
+        self.guaranteed = any(spec.mode == GUARANTEED for spec in specs.values())
         self._driver = LocalDriver(lossless=self.guaranteed, seed=seed)
-        self._epidemic = epidemic
-        loss = None if epidemic is None else epidemic.loss
         self._lossy = None if loss is None else LossyLinks(loss, seed)
-        self._neighbours = neighbours
-        self._delta = delta
+        self._specs = specs
         self._matcher = Matcher()
         self._nodes, self._ports = self._driver.nodes, self._driver.ports
         self._lives: dict[str, int] = {}
@@ -89,37 +64,19 @@ class LocalNetwork:
         for name in self.brokers:
             self._nodes[name].start()
 
-    def _make_broker(self, name: str) -> Node:
-        around = self._neighbours[name]
-        if isinstance(around, Mapping):
-            return self._make_guaranteed(name, around)
-        port = self._driver.add_port(name, lambda fact: self._on_known(name, fact))
-        for peer in around:
-            port.sessions[peer] = self._sink(name, peer)
-        if self._epidemic is not None:
-            return EpidemicBroker(
-                port,
-                around,
-                self._epidemic.recovery,
-                incarnation=time.time_ns(),
-                label=self._epidemic.labels[name],
-                address=name,  # where others reach it
-                matcher=self._matcher,
-            )
-        return Broker(port, around, incarnation=time.time_ns(), matcher=self._matcher)
-
-    def _make_guaranteed(self, name: str, labels: Mapping[str, Label]) -> GuaranteedBroker:
-        assert self._delta is not None
-        return GuaranteedBroker(
-            self._driver.add_port(name, lambda fact: self._on_wish(name, fact)),
-            labels[name],
-            {peer: (label, "") for peer, label in labels.items() if peer != name},
-            MemoryStore(),
-            delta=self._delta,
+    def _make_broker(self, name: str) -> AnyBroker:
+        spec = self._specs[name]
+        port = self._driver.add_port(name, lambda fact: self._on_fact(name, fact))
+        if not self.guaranteed:
+            for peer in spec.neighbours:
+                port.sessions[peer] = self._sink(name, peer)
+        return make_broker(
+            spec,
+            port,
             incarnation=time.time_ns(),
             new=True,
-            window=DEFAULT_WINDOW,
             matcher=self._matcher,
+            address=name if spec.mode == EPIDEMIC else "",  # where others reach it
         )
 
     def _sink(self, sender: str, receiver: str) -> LocalSink:
@@ -127,17 +84,15 @@ class LocalNetwork:
             return LocalSink(self._driver, sender, receiver)
         return LossySink(self._driver, sender, receiver, self._lossy)
 
-    def _on_known(self, name: str, fact: object) -> None:
-        """Gossip goes to any broker."""
-        if isinstance(fact, BrokerKnown) and fact.broker in self._neighbours:
-            self._ports[name].sessions.setdefault(fact.broker, self._sink(name, fact.broker))
-
-    def _on_wish(self, name: str, fact: object) -> None:
-        """Not now: the protocol is in the middle of something."""
-        if isinstance(fact, SessionWanted):
-            asyncio.get_running_loop().call_soon(self._link, name, fact.peer)
-        elif isinstance(fact, SessionUnwanted):
-            asyncio.get_running_loop().call_soon(self._unlink, name, fact.peer)
+    def _on_fact(self, name: str, fact: object) -> None:
+        """Gossip goes to any broker. Connections change later: the protocol is in the middle of something."""
+        match fact:
+            case BrokerKnown(broker=broker) if broker in self._specs:
+                self._ports[name].sessions.setdefault(broker, self._sink(name, broker))
+            case SessionWanted(peer=peer):
+                asyncio.get_running_loop().call_soon(self._link, name, peer)
+            case SessionUnwanted(peer=peer):
+                asyncio.get_running_loop().call_soon(self._unlink, name, peer)
 
     def _link(self, a: str, b: str) -> None:
         if self._started and b not in self._ports[a].sessions:
@@ -160,7 +115,7 @@ class LocalNetwork:
 
     def status(self, broker: str) -> dict[str, object]:
         node = self._nodes[broker]
-        assert isinstance(node, Broker | GuaranteedBroker | EpidemicBroker)
+        assert isinstance(node, AnyBroker)
         return node.status()
 
     def attach(self, name: str, broker: str, emit: Callable[[object], None]) -> tuple[AnyClient, AsyncPort]:

@@ -13,75 +13,24 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 import msgspec
 
+from tidings.core.overlay.brokers import BrokerSpec
 from tidings.core.overlay.epidemic.settings import RecoverySettings
-from tidings.core.overlay.labels import Label, label_text
+from tidings.core.overlay.labels import label_text
+from tidings.core.overlay.modes import BEST_EFFORT, EPIDEMIC, GUARANTEED
 from tidings.drivers.address import Address, Transport, url
-from tidings.drivers.processes.listening import ListeningProcess
+from tidings.drivers.processes.listening import ListeningProcess, start_all
 from tidings.drivers.processes.sequencers import SequencerProcesses
-from tidings.drivers.sockets.guaranteed import DEFAULT_DELTA, DEFAULT_WINDOW
+from tidings.scenarios.file.brokers import broker_specs
 from tidings.scenarios.file.decode import number
-from tidings.scenarios.file.schema import BernoulliLoss, GilbertLoss, Loss, NoLoss
-from tidings.scenarios.file.topology import Topology, labels, neighbourhoods, neighbours
+from tidings.scenarios.file.schema import BernoulliLoss, GilbertLoss, Loss, NoLoss, Overlay
+from tidings.scenarios.file.topology import Topology, neighbours
 
 FREE_PORTS = range(15_000, 32_000)
 """Below the ports that systems give to outgoing connections, which could take one while its broker is down."""
-
-
-class GuaranteedNetwork(NamedTuple):
-    """What all brokers of a guaranteed network share."""
-
-    delta: int = DEFAULT_DELTA
-    window: int = DEFAULT_WINDOW
-    data: Path | None = None
-    """Where they keep their state. None: in a directory that goes when the network ends."""
-
-
-class GuaranteedPlace(NamedTuple):
-    """What one broker of a guaranteed network is told besides."""
-
-    label: Label
-    reach: Mapping[str, tuple[Address, Label]]
-    """Every broker within delta + 1 links."""
-    shared: GuaranteedNetwork
-
-    def flags(self, *, new: bool) -> list[str]:
-        delta, window, data = self.shared
-        flags = ["--mode", "guaranteed", "--delta", str(delta), "--window", str(window)]
-        flags += ["--data", str(data), "--label", label_text(self.label)]
-        for name, (address, label) in self.reach.items():
-            flags += ["--neighbour", f"{name}={address}@{label_text(label)}"]
-        return [*flags, "--new"] if new else flags
-
-
-class EpidemicNetwork(NamedTuple):
-    """What all brokers of an epidemic network share."""
-
-    recovery: RecoverySettings
-    loss: Loss | None = None
-    """What they say to each other is lost like this, on purpose."""
-
-
-class EpidemicPlace(NamedTuple):
-    """What one broker of an epidemic network is told besides."""
-
-    label: str
-    around: Mapping[str, Address]
-    shared: EpidemicNetwork
-
-    def flags(self, *, new: bool) -> list[str]:
-        """`new` or not: it keeps nothing."""
-        recovery, loss = self.shared
-        flags = ["--mode", "epidemic", "--label", self.label]
-        flags += ["--recovery-settings", msgspec.json.encode(recovery).decode()]
-        if loss is not None:
-            flags += ["--loss", loss_text(loss)]
-        for name, address in self.around.items():
-            flags += ["--neighbour", f"{name}={address}"]
-        return flags
 
 
 class BrokerProcess(ListeningProcess):
@@ -91,22 +40,25 @@ class BrokerProcess(ListeningProcess):
         self,
         name: str,
         address: Address,
-        around: Mapping[str, Address] | None = None,
+        spec: BrokerSpec = BrokerSpec(),  # noqa: B008 - immutable
         transport: Transport = "tcp",
-        place: GuaranteedPlace | EpidemicPlace | None = None,
         *,
+        around: Sequence[str] = (),
+        data: Path | None = None,
+        loss: Loss | None = None,
         new: bool = False,
         sequencers: Sequence[Address] = (),
     ) -> None:
         super().__init__(name, address)
-        self.around = dict(around or {})
+        self.spec = spec
+        self.around = tuple(around)
         """The brokers beside it."""
         self.transport = transport
-        self.place = place
-        """In a network that is not best effort."""
         self.new = new
         """The network is new. When a broker of it starts again, it is not."""
         self.sequencers = tuple(sequencers)
+        self.data = data
+        self._loss = loss
 
     @property
     def url(self) -> str:
@@ -122,51 +74,68 @@ class BrokerProcess(ListeningProcess):
         command += ["--name", self.name, "--listen", str(self.address), "--transport", self.transport]
         if self.sequencers:
             command += ["--sequencers", ",".join(map(str, self.sequencers))]
-        if self.place is not None:
-            return command + self.place.flags(new=self.new)
-        for name, address in self.around.items():
-            command += ["--neighbour", f"{name}={address}"]
-        return command
+        return command + self._mode_flags() + self._neighbour_flags()
+
+    def _mode_flags(self) -> list[str]:
+        spec = self.spec
+        flags = ["--mode", spec.mode]
+        if spec.label is not None:
+            flags += ["--label", label_text(spec.label)]
+        if spec.mode == GUARANTEED:
+            flags += ["--delta", str(spec.delta), "--window", str(spec.window), "--data", str(self.data)]
+            return [*flags, "--new"] if self.new else flags
+        if spec.mode == EPIDEMIC:
+            flags += ["--recovery-settings", msgspec.json.encode(spec.recovery).decode()]
+            return flags if self._loss is None else [*flags, "--loss", loss_text(self._loss)]
+        return flags
+
+    def _neighbour_flags(self) -> list[str]:
+        labels = self.spec.labels
+        flags = []
+        for name, address in self.spec.neighbours.items():
+            at = f"@{label_text(labels[name])}" if name in labels else ""
+            flags += ["--neighbour", f"{name}={address}{at}"]
+        return flags
 
 
 class BrokerNetwork:
     """All brokers of a topology. `async with` starts them and, whatever happens inside, ends them.
 
-    Best effort, unless `guaranteed` or `epidemic` says otherwise. A data directory without any state makes a new
-    network.
+    `data` is where guaranteed brokers keep their state; None: in a directory that goes when the network ends. One
+    without any state makes a new network. `loss`: so epidemic brokers lose what they say to each other, on purpose.
     """
 
     def __init__(
         self,
         topology: Topology,
         addresses: Mapping[str, Address],
+        overlay: Overlay = Overlay(mode=BEST_EFFORT),  # noqa: B008 - immutable
+        recovery: RecoverySettings = RecoverySettings(),  # noqa: B008 - immutable
         *,
+        data: Path | None = None,
+        loss: Loss | None = None,
         transport: Transport = "tcp",
-        guaranteed: GuaranteedNetwork | None = None,
-        epidemic: EpidemicNetwork | None = None,
         ordering: SequencerProcesses | None = None,
     ) -> None:
         self.topology = topology
         self.ordering = ordering
         """The sequencers beside the brokers, which tell their clients of them."""
         self._own_data: tempfile.TemporaryDirectory[str] | None = None
-        if guaranteed is not None and guaranteed.data is None:
+        if overlay.mode == GUARANTEED and data is None:
             self._own_data = tempfile.TemporaryDirectory(prefix="tidings-")
-            guaranteed = guaranteed._replace(data=Path(self._own_data.name))
-        places: Mapping[str, GuaranteedPlace | EpidemicPlace] = {}
-        if guaranteed is not None:
-            places = _places(topology, addresses, guaranteed)
-        elif epidemic is not None:
-            places = _epidemic_places(topology, addresses, epidemic)
-        new = guaranteed is not None and not _has_state(guaranteed.data)
+            data = Path(self._own_data.name)
+        where = {name: str(addresses[name]) for name in topology.brokers}
+        specs = broker_specs(topology, overlay, recovery, where)
         self.brokers = {
             name: BrokerProcess(
                 name,
                 addresses[name],
-                {peer: addresses[peer] for peer in around},
+                specs[name],
                 transport,
-                places.get(name),
-                new=new,
+                around=around,
+                data=data,
+                loss=loss,
+                new=not _has_state(data),
                 sequencers=() if ordering is None else ordering.addresses,
             )
             for name, around in neighbours(topology).items()
@@ -179,15 +148,7 @@ class BrokerNetwork:
         """Returns once all listen; if one does not, none is left running and its reason is raised."""
         if self.ordering is not None:
             await self.ordering.start()
-        tasks = [asyncio.create_task(broker.start()) for broker in self.brokers.values()]
-        try:
-            await asyncio.gather(*tasks)
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self.stop()
-            raise
+        await start_all(self.brokers.values(), self.stop)
 
     async def stop(self) -> None:
         await asyncio.gather(*(broker.stop() for broker in self.brokers.values()))
@@ -213,29 +174,6 @@ class BrokerNetwork:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
-
-
-def _places(
-    topology: Topology, addresses: Mapping[str, Address], shared: GuaranteedNetwork
-) -> dict[str, GuaranteedPlace]:
-    return {
-        name: GuaranteedPlace(
-            labels[name],
-            {peer: (addresses[peer], label) for peer, label in labels.items() if peer != name},
-            shared,
-        )
-        for name, labels in neighbourhoods(topology, shared.delta + 1).items()
-    }
-
-
-def _epidemic_places(
-    topology: Topology, addresses: Mapping[str, Address], shared: EpidemicNetwork
-) -> dict[str, EpidemicPlace]:
-    label_of = labels(topology)
-    return {
-        name: EpidemicPlace(label_of[name], {peer: addresses[peer] for peer in around}, shared)
-        for name, around in neighbours(topology).items()
-    }
 
 
 def _has_state(data: Path | None) -> bool:

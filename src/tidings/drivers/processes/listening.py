@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from tidings.core.errors import ConnectionFailed
 from tidings.drivers.address import Address
@@ -20,8 +20,11 @@ class ListeningProcess(ChildProcess):
         super().__init__(name)
         self.address = address
 
-    async def start_listening(self, command: Sequence[str]) -> None:
+    async def start(self) -> None:
         """Start it and wait until it listens; ConnectionFailed says why it does not."""
+        raise NotImplementedError
+
+    async def start_listening(self, command: Sequence[str]) -> None:
         stdout = await self.spawn(command)
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
@@ -34,3 +37,16 @@ class ListeningProcess(ChildProcess):
             raise ConnectionFailed(f"{self.name} did not start: {self.last_error_line or self.ending}")
         port = json.loads(line)["url"].rpartition(":")[2]
         self.address = Address(self.address.host, int(port))
+
+
+async def start_all(processes: Iterable[ListeningProcess], stop: Callable[[], Awaitable[None]]) -> None:
+    """Returns once all listen; if one does not, all are stopped and its reason is raised."""
+    tasks = [asyncio.create_task(process.start()) for process in processes]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await stop()
+        raise

@@ -11,7 +11,7 @@ from pathlib import Path
 from tidings.core.ordering.layout import EVERYTHING, Layout, ServerPlacement
 from tidings.drivers.address import Address, url
 from tidings.drivers.processes.layout_file import layout_text
-from tidings.drivers.processes.listening import ListeningProcess
+from tidings.drivers.processes.listening import ListeningProcess, start_all
 
 NODES = ("s0", "s1", "s2")
 """The one that numbers, its standby, and the witness of both."""
@@ -75,15 +75,7 @@ class SequencerProcesses:
     async def start(self) -> None:
         """Returns once all listen; if one does not, none is left running and its reason is raised."""
         self._write_layout()
-        tasks = [asyncio.create_task(process.start()) for process in self.processes.values()]
-        try:
-            await asyncio.gather(*tasks)
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self.stop()
-            raise
+        await start_all(self.processes.values(), self.stop)
 
     def _write_layout(self) -> None:
         self._data.mkdir(parents=True, exist_ok=True)

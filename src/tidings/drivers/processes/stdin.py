@@ -26,6 +26,13 @@ async def stdin_lines() -> AsyncIterator[list[bytes]]:
         yield [rest]
 
 
+async def each_line() -> AsyncIterator[bytes]:
+    """One by one."""
+    async for several in stdin_lines():
+        for line in several:
+            yield line
+
+
 async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
     """What can be read, read ahead by one chunk.
 

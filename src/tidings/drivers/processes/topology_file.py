@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from tidings.core.errors import ScenarioError
+from tidings.core.overlay.modes import BEST_EFFORT
 from tidings.drivers.address import Address
 from tidings.scenarios.file.check import check_scenario
 from tidings.scenarios.file.modes import check_available
@@ -20,7 +21,6 @@ from tidings.scenarios.file.topology import Topology, build_topology
 MAX_PORT = 65_535
 MAX_PROCESSES = 200
 DEFAULT_BROKERS = 5
-BEST_EFFORT: Mode = "best-effort"
 
 
 class Up(Table, frozen=True, kw_only=True):

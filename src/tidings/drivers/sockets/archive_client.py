@@ -88,6 +88,7 @@ class RemoteArchive:
             raise BrokerAway(f"cannot reach {self.url}: {explain(error)}") from None
 
     def close(self) -> None:
+        """Close the connection."""
         self._socket.close()
 
     def __enter__(self) -> Self:
@@ -101,6 +102,7 @@ class RemoteArchive:
     # --- What a reader asks
 
     def bounds(self) -> Bounds:
+        """The first offset that is kept, and the one after the last."""
         info = self._info()
         return Bounds(info.first, info.end)
 
@@ -112,9 +114,11 @@ class RemoteArchive:
         return self._ask(ArchiveFind(self._number(), max(published_ns, 0)), ArchiveFound).offset
 
     def commit(self, consumer: str, offset: int) -> None:
+        """Note that this consumer needs nothing before `offset`; retention keeps the rest for it."""
         self._ask(ArchiveCommit(self._number(), consumer, offset), ArchiveCommitted)
 
     def gaps(self) -> list[Gap]:
+        """Where something may be missing, and why."""
         told = self._ask(ArchiveGapsRequest(self._number()), ArchiveGaps)
         return [Gap(offset, noted_ns, reason, missing) for offset, noted_ns, missing, reason in told.gaps]
 

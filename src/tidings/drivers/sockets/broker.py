@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,15 +29,10 @@ from tidings.core.facts import (
     SpillFailed,
 )
 from tidings.core.kernel import TimerName
-from tidings.core.messages import (
-    PROTOCOL_VERSION,
-    Hello,
-    Message,
-    Welcome,
-)
-from tidings.core.overlay.best_effort.broker import Broker
-from tidings.core.overlay.epidemic.broker import EpidemicBroker
+from tidings.core.messages import PROTOCOL_VERSION, Hello, Message, Welcome
+from tidings.core.overlay.brokers import AnyBroker, BrokerSpec, make_broker
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.overlay.modes import BEST_EFFORT, EPIDEMIC, GUARANTEED
 from tidings.drivers.address import Address, Transport, parse_address
 from tidings.drivers.lossy import LossyLinks
 from tidings.drivers.sockets.client_handlers import (
@@ -48,18 +43,11 @@ from tidings.drivers.sockets.client_handlers import (
     stamped_handlers,
 )
 from tidings.drivers.sockets.dialling import settled
-from tidings.drivers.sockets.epidemic import (
-    EPIDEMIC,
-    DatagramRouter,
-    EpidemicSettings,
-    unpinned,
-    within_datagrams,
-)
+from tidings.drivers.sockets.epidemic import DatagramRouter, EpidemicSettings, unpinned, within_datagrams
 from tidings.drivers.sockets.guaranteed import (
-    GUARANTEED,
     GuaranteedSettings,
     check_settings,
-    make_broker,
+    make_stored_broker,
     settled_settings,
 )
 from tidings.drivers.sockets.handshake import (
@@ -78,26 +66,14 @@ from tidings.drivers.sockets.security import Tls, check_dialling, check_listenin
 from tidings.drivers.sockets.session import Dial, End, Handler, SessionHost, SessionState, SocketSession
 from tidings.drivers.sockets.stream import StreamSession
 from tidings.drivers.sockets.udp import DatagramEndpoint, DatagramSession, Peer
+from tidings.extras import SLOW_MATCHING, is_installed
 
 if TYPE_CHECKING:
     from tidings.drivers.sockets.archive_read_service import (
         ArchiveReadService,  # it needs pyarrow, which most brokers do not
     )
 
-BEST_EFFORT = "best-effort"
-
 log = logging.getLogger("tidings.net")
-
-
-class BrokerNode(Protocol):
-    """What the driver needs of a protocol's broker."""
-
-    def start(self) -> None: ...
-    def receive(self, sender: str, message: Message) -> None: ...
-    def timer(self, name: TimerName) -> None: ...
-    def link_up(self, peer: str) -> None: ...
-    def link_down(self, peer: str) -> None: ...
-    def status(self) -> dict[str, object]: ...
 
 
 class BrokerServer:
@@ -145,12 +121,14 @@ class BrokerServer:
         self._epidemic = epidemic
         self._post: DatagramRouter | None = None
         self._lossy: LossyLinks | None = None
-        self._node: BrokerNode
+        self._node: AnyBroker
         lossy = guaranteed is None
         if guaranteed is not None:
             check_settings(name, guaranteed, self.neighbours)
         elif epidemic is None:  # one in mode epidemic tells the others where it listens
-            self._node = Broker(self._port, self._neighbour_names, incarnation=self._incarnation)
+            self._node = make_broker(
+                BrokerSpec(BEST_EFFORT, self._around), self._port, incarnation=self._incarnation
+            )
         self._client_policy = Policy(
             buffer_limit_bytes, drops_publications=lossy, drops_notifications=lossy, reports_drops=lossy
         )
@@ -192,8 +170,8 @@ class BrokerServer:
         return self.host.address
 
     @property
-    def _neighbour_names(self) -> tuple[str, ...]:
-        return tuple(sorted(self.neighbours))
+    def _around(self) -> dict[str, str]:
+        return {peer: str(address) for peer, address in sorted(self.neighbours.items())}
 
     def _check(self) -> None:
         mode = self.identity.mode
@@ -221,7 +199,7 @@ class BrokerServer:
             self._node.start()
             return
         make = partial(
-            make_broker,
+            make_stored_broker,
             self._port,
             settings,
             self.neighbours,
@@ -241,12 +219,11 @@ class BrokerServer:
 
     def _start_epidemic(self, settings: EpidemicSettings) -> None:
         assert self._endpoint is not None
-        node = self._node = EpidemicBroker(
+        recovery = within_datagrams(settings.recovery)
+        node = self._node = make_broker(
+            BrokerSpec(EPIDEMIC, self._around, settings.label, recovery=recovery),
             self._port,
-            self._neighbour_names,
-            within_datagrams(settings.recovery),
             incarnation=self._incarnation,
-            label=settings.label,
             address=str(self._endpoint.address),
         )
         self._post = DatagramRouter(self._endpoint, self.neighbours.keys(), node.receive)
@@ -475,6 +452,8 @@ class BrokerServer:
             "transport": self.transport if self.host.tls is None else "tls",
             "sessions": [session.status() for session in self._sessions],
         }
+        if not is_installed("numpy"):
+            status["matching"] = SLOW_MATCHING
         if self.sequencers:
             status["sequencers"] = list(self.sequencers)
         if self.describe_archive is not None:

@@ -20,10 +20,10 @@ from tidings.core.events.event import Publication
 from tidings.core.events.run import Run, Stretch
 from tidings.core.kernel import TimerName
 from tidings.core.messages import PROTOCOL_VERSION, Hello, Message, PublishFailed, Welcome
+from tidings.core.overlay.modes import GUARANTEED
 from tidings.drivers.address import Address, Transport, url
 from tidings.drivers.port import AsyncPort
 from tidings.drivers.sockets.dialling import CONNECT_SECONDS, explain, keep_open, open_stream
-from tidings.drivers.sockets.guaranteed import GUARANTEED
 from tidings.drivers.sockets.handshake import BROKER, CLIENT
 from tidings.drivers.sockets.outbox import DEFAULT_LIMIT_BYTES, Policy
 from tidings.drivers.sockets.security import Tls, check_dialling, client_context

@@ -7,19 +7,14 @@ from collections.abc import Callable
 from tidings.core.errors import WireError
 from tidings.core.events.event import Publication, check_publication
 from tidings.core.events.run import Run, Stretch
-from tidings.core.messages import (
+from tidings.core.messages import Message, PublishFailed, Status, StatusRequest, Subscribe, Unsubscribe
+from tidings.core.overlay.guaranteed.messages import (
     Attach,
     Drain,
     KeepBookmark,
-    Message,
     Notified,
-    PublishFailed,
     Stamped,
     StampTaken,
-    Status,
-    StatusRequest,
-    Subscribe,
-    Unsubscribe,
 )
 from tidings.core.wire.archive_messages import ArchiveFailed, ArchiveInfoRequest
 from tidings.drivers.sockets.session import MAX_REASON_CHARACTERS, Handler, SocketSession

@@ -20,6 +20,7 @@ from tidings.core.messages import Hello, Message
 from tidings.core.overlay.epidemic.messages import Ask, Carried, Fragment, Offer, Solicit
 from tidings.core.overlay.epidemic.settings import RecoverySettings
 from tidings.core.overlay.labels import Label
+from tidings.core.overlay.modes import EPIDEMIC
 from tidings.core.wire.codec import decode, encode
 from tidings.drivers.address import parse_address
 from tidings.drivers.sockets.handshake import BROKER, CLIENT
@@ -27,7 +28,6 @@ from tidings.drivers.sockets.outbox import DATAGRAM_MAX_BYTES
 from tidings.drivers.sockets.udp import DatagramEndpoint, Peer
 from tidings.scenarios.file.schema import Loss
 
-EPIDEMIC = "epidemic"
 MAX_KNOWN = 100_000
 PACKET_BYTES = 1_400
 

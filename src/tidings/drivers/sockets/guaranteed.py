@@ -11,17 +11,18 @@ from urllib.parse import quote
 
 from tidings.core.errors import StoreCorrupt, StoreError
 from tidings.core.kernel import Port
+from tidings.core.overlay.brokers import AnyBroker, BrokerSpec, make_broker
 from tidings.core.overlay.guaranteed.broker import BrokerRecord as StoredIdentity
-from tidings.core.overlay.guaranteed.broker import GuaranteedBroker, read_identity
+from tidings.core.overlay.guaranteed.broker import read_identity
 from tidings.core.overlay.guaranteed.spill import SpillLimits
 from tidings.core.overlay.labels import Label
+from tidings.core.overlay.modes import GUARANTEED
 from tidings.core.store import MemoryStore, Store
 from tidings.drivers.address import Address, parse_address
 from tidings.drivers.sockets.handshake import HandshakeRules
 from tidings.drivers.sockets.joining import ask_to_join
 from tidings.storage.disk_store import BROKER_KIND, DiskStore, set_aside
 
-GUARANTEED = "guaranteed"
 DEFAULT_DELTA = 2
 DEFAULT_WINDOW = 1024
 
@@ -46,6 +47,17 @@ class GuaranteedSettings(NamedTuple):
     """The broker below which this one gets its place when it starts for the first time."""
     recover: bool = False
     """A damaged store is set aside, and its content fetched from the neighbours."""
+
+    def spec(self, neighbours: Mapping[str, Address]) -> BrokerSpec:
+        return BrokerSpec(
+            GUARANTEED,
+            {peer: str(neighbours[peer]) for peer in self.labels},
+            self.label,
+            self.labels,
+            delta=self.delta,
+            window=self.window,
+            limits=self.limits,
+        )
 
 
 def store_path(data: Path, name: str) -> Path:
@@ -99,7 +111,7 @@ def _identity_on_disk(name: str, settings: GuaranteedSettings) -> StoredIdentity
         store.close()
 
 
-def make_broker(
+def make_stored_broker(
     port: Port,
     settings: GuaranteedSettings,
     neighbours: Mapping[str, Address],
@@ -108,43 +120,39 @@ def make_broker(
     incarnation: int,
     address: str,
     damage: StoreCorrupt | None = None,
-) -> tuple[GuaranteedBroker, Store]:
+) -> tuple[AnyBroker, Store]:
     """The protocol's broker over its store; a damaged one is set aside if the settings say so.
 
     `on_pending`: see DiskStore. `damage` is what is known of that already: it may show only when the broker starts.
     """
     if damage is None:
         try:
-            return _make_broker(port, settings, neighbours, on_pending, incarnation, address)
+            return _make_over_store(port, settings, neighbours, on_pending, incarnation, address)
         except StoreCorrupt as error:
             damage = error
     if not settings.recover or settings.data is None:
         raise damage
     aside = set_aside(store_path(settings.data, port.node))
     log.warning("%s: %s; it is kept as %s", port.node, damage, aside)
-    return _make_broker(port, settings._replace(new=False), neighbours, on_pending, incarnation, address)
+    return _make_over_store(port, settings._replace(new=False), neighbours, on_pending, incarnation, address)
 
 
-def _make_broker(
+def _make_over_store(
     port: Port,
     settings: GuaranteedSettings,
     neighbours: Mapping[str, Address],
     on_pending: Callable[[], None],
     incarnation: int,
     address: str,
-) -> tuple[GuaranteedBroker, Store]:
+) -> tuple[AnyBroker, Store]:
     store = open_store(port.node, settings, on_pending)
     try:
-        node = GuaranteedBroker(
+        node = make_broker(
+            settings.spec(neighbours),
             port,
-            settings.label,
-            {peer: (label, str(neighbours[peer])) for peer, label in settings.labels.items()},
-            store,
-            delta=settings.delta,
             incarnation=incarnation,
+            open_store=lambda: store,
             new=settings.new,
-            window=settings.window,
-            limits=settings.limits,
             address=address,
         )
     except ValueError as error:  # the store is another broker's, or the labels make no sense

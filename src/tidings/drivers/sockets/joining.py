@@ -6,7 +6,8 @@ import asyncio
 import ssl
 
 from tidings.core.errors import ConnectionFailed, WireError
-from tidings.core.messages import PROTOCOL_VERSION, Hello, Join, Joined, Message, Refused, Welcome
+from tidings.core.messages import PROTOCOL_VERSION, Hello, Message, Refused, Welcome
+from tidings.core.overlay.guaranteed.messages import Join, Joined
 from tidings.drivers.address import Address
 from tidings.drivers.sockets.dialling import CONNECT_SECONDS, explain, open_stream
 from tidings.drivers.sockets.handshake import BROKER, CROSSING, NAME_TAKEN, HandshakeRules, welcome_refusal

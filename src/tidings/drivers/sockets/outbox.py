@@ -23,17 +23,9 @@ from msgspec import Raw
 
 from tidings.core.events.event import Publication
 from tidings.core.events.run import MAX_RUN_BYTES, Run, Stretch
-from tidings.core.messages import (
-    Confirm,
-    Dropped,
-    Forward,
-    Message,
-    Notify,
-    Passed,
-    Relayed,
-    Stamped,
-)
+from tidings.core.messages import Confirm, Dropped, Message, Notify
 from tidings.core.overlay.epidemic.messages import Carried, Fragment
+from tidings.core.overlay.guaranteed.messages import Forward, Passed, Relayed, Stamped
 from tidings.core.wire.codec import (
     CarriedEvent,
     ForwardBatch,

@@ -19,18 +19,9 @@ from typing import Any, NamedTuple, Protocol
 from tidings.core.errors import WireError
 from tidings.core.events.event import Publication
 from tidings.core.events.run import Run
-from tidings.core.messages import (
-    Forward,
-    Hello,
-    Message,
-    Notify,
-    Ping,
-    Pong,
-    Refused,
-    Stamped,
-    Welcome,
-)
+from tidings.core.messages import Hello, Message, Notify, Ping, Pong, Refused, Welcome
 from tidings.core.overlay.epidemic.messages import Carried
+from tidings.core.overlay.guaranteed.messages import Forward, Stamped
 from tidings.core.wire.codec import decode
 from tidings.drivers.sockets.outbox import Chunk, Outbox
 

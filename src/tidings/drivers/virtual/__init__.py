@@ -1,1 +1,4 @@
-"""A network in virtual time: `schedule`, `link`, `streams` (TCP's promises), `node`, `network`."""
+"""A network in virtual time: `schedule`, `link`, `streams` (TCP's promises), `node`, `network`.
+
+docs/internals/simulator.md explains it.
+"""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import heappush
 from random import Random
 
 from tidings.core.events.event import Publication
 from tidings.core.messages import Message, Notify
-from tidings.core.wire.codec import BATCH_OVERHEAD_BYTES, size_of
+from tidings.core.wire.codec import BATCH_OVERHEAD_BYTES, encoder_of, size_of
 from tidings.drivers.virtual.schedule import Schedule
 from tidings.scenarios.file.channels import delay_sampler, loss_sampler
 from tidings.scenarios.file.links import LinkSpec
@@ -23,9 +24,10 @@ Handlers = dict[type, Callable[[str, Message], None]]
 class LinkTraffic:
     """Messages of one class over one link."""
 
-    __slots__ = ("dropped", "messages", "size_bytes", "size_of")
+    __slots__ = ("dropped", "encode", "messages", "size_bytes", "size_of")
 
     def __init__(self, kind: type) -> None:
+        self.encode = encoder_of(kind)
         self.size_of = size_of(kind)
         self.messages = 0
         self.size_bytes = 0
@@ -135,7 +137,13 @@ class VirtualLink:
             notifications.messages += 1
             notifications.size_bytes += size_bytes
         else:
-            size_bytes = self._count(kind, message)
+            traffic = self.others.get(kind)
+            if traffic is None:
+                traffic = self.others[kind] = LinkTraffic(kind)
+            encode = traffic.encode
+            size_bytes = traffic.size_of(message) if encode is None else len(encode(message))
+            traffic.messages += 1
+            traffic.size_bytes += size_bytes
         if not self._plain:
             self._transmit_disturbed(message, size_bytes)
             return
@@ -145,19 +153,11 @@ class VirtualLink:
         schedule = self._schedule
         at = schedule.now + delay_ns
         bucket = schedule.buckets.get(at)
-        if bucket is None:
-            schedule.open(at, (self.handlers[kind], self.source, message))
+        if bucket is None:  # as `schedule.at`, without a call of it
+            schedule.buckets[at] = [(self.handlers[kind], self.source, message)]
+            heappush(schedule.instants, at)
         else:
             bucket.append((self.handlers[kind], self.source, message))
-
-    def _count(self, kind: type, message: Message) -> int:
-        traffic = self.others.get(kind)
-        if traffic is None:
-            traffic = self.others[kind] = LinkTraffic(kind)
-        size_bytes = traffic.size_of(message)
-        traffic.messages += 1
-        traffic.size_bytes += size_bytes
-        return size_bytes
 
     def _transmit_disturbed(self, message: Message, size_bytes: int) -> None:
         if self.cuts or self._is_lost():

@@ -8,7 +8,8 @@ from random import Random
 from typing import Any
 
 from tidings.core.kernel import Handler, Node, RandomSource, Send, TimerName
-from tidings.core.messages import KeepBookmark, Message
+from tidings.core.messages import Message
+from tidings.core.overlay.guaranteed.messages import KeepBookmark
 from tidings.core.store import MemoryStore
 from tidings.drivers.virtual.crash_points import CrashPoints, Point
 from tidings.drivers.virtual.link import VirtualLink
@@ -87,9 +88,10 @@ class SimulatedNode:
         return send
 
     def set_timer(self, name: TimerName, at: int) -> None:
-        self._timer_serial += 1
-        self._timers[name] = self._timer_serial
-        self._schedule.at(max(at, self._schedule.now), self._fire, name, self._timer_serial)
+        serial = self._timer_serial = self._timer_serial + 1
+        self._timers[name] = serial
+        schedule = self._schedule
+        schedule.at(at if at > schedule.now else schedule.now, self._fire, name, serial)
 
     def cancel_timer(self, name: TimerName) -> None:
         self._timers.pop(name, None)

@@ -15,13 +15,15 @@ Entry = tuple[Action, Any, Any]
 
 
 class Schedule:
-    __slots__ = ("_instants", "buckets", "now", "steps")
+    __slots__ = ("buckets", "instants", "now", "steps")
 
     def __init__(self) -> None:
         self.now = 0
         self.steps = 0
         self.buckets: dict[int, list[Entry]] = {}
-        self._instants: list[int] = []
+        """By instant; a new one goes into `instants`, too."""
+        self.instants: list[int] = []
+        """A heap."""
 
     def at(self, when: int, action: Action, first: Any = None, second: Any = None) -> None:
         """Call `action(first, second)` at time `when`, which must not be in the past."""
@@ -31,12 +33,8 @@ class Schedule:
             return
         if when < self.now:
             raise ValueError(f"{when} ns is in the past: it is {self.now} ns")
-        self.open(when, (action, first, second))
-
-    def open(self, when: int, entry: Entry) -> None:
-        """The first entry of an instant for which `buckets` has none, and which is not in the past."""
-        self.buckets[when] = [entry]
-        heappush(self._instants, when)
+        self.buckets[when] = [(action, first, second)]
+        heappush(self.instants, when)
 
     def redirect(self, belongs: Callable[[Action], bool], action: Action) -> None:
         """Let `action` take everything that is due and was for an action that `belongs`."""
@@ -48,17 +46,17 @@ class Schedule:
     @property
     def next_at(self) -> int | None:
         """When the next thing is due; None if nothing is."""
-        return self._instants[0] if self._instants else None
+        return self.instants[0] if self.instants else None
 
     def run(self, until: int) -> None:
         """Let everything happen that is due at or before `until`, and leave the clock there."""
-        instants, buckets = self._instants, self.buckets
+        instants, buckets = self.instants, self.buckets
         while instants and instants[0] <= until:
-            self.now = instants[0]
-            bucket = buckets[self.now]
+            now = self.now = instants[0]
+            bucket = buckets[now]
             for action, first, second in bucket:  # what is put in for this instant joins the end
                 action(first, second)
             self.steps += len(bucket)
             heappop(instants)
-            del buckets[self.now]
+            del buckets[now]
         self.now = max(self.now, until)

@@ -23,8 +23,8 @@ from tidings.core.messages import Message
 from tidings.drivers.virtual.link import Handlers, VirtualLink
 from tidings.drivers.virtual.node import Emit, SimulatedNode
 from tidings.drivers.virtual.schedule import Schedule
-from tidings.scenarios.file.channels import NS_PER_MS
 from tidings.scenarios.file.links import LinkSpec
+from tidings.scenarios.file.times import NS_PER_MS
 
 FIRST_RETRY_NS = 100 * NS_PER_MS
 LAST_RETRY_NS = 2_000 * NS_PER_MS
@@ -119,12 +119,15 @@ class StreamLink(VirtualLink):
             if stream is not None:
                 stream.whole = False
             return
-        leaves_at = self._departs_at(size_bytes) if self._bandwidth_mbps else self._schedule.now
-        arrives_at = leaves_at + self.delay_ns()
+        schedule = self._schedule
+        leaves_at = self._departs_at(size_bytes) if self._bandwidth_mbps else schedule.now
+        delay_ns = self._draw_delay_ns() if self.slowness == 1.0 else self.delay_ns()
+        arrives_at = leaves_at + delay_ns
         if self._draw_loss is not None or self.extra_loss:
             arrives_at += self._retransmissions_ns(stream)
-        self._due_at = max(self._due_at, arrives_at)
-        self._schedule.at(self._due_at, stream.arrive, self.source, message)
+        if arrives_at > self._due_at:
+            self._due_at = arrives_at
+        schedule.at(self._due_at, stream.arrive, self.source, message)
         if self._delays_only:
             self.refresh()
 

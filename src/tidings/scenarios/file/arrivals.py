@@ -15,8 +15,7 @@ from tidings.scenarios.file.schema import (
     IntAttribute,
     Publisher,
 )
-
-NS_PER_S = 1_000_000_000
+from tidings.scenarios.file.times import nanoseconds
 
 
 class DueEvent(NamedTuple):
@@ -37,7 +36,7 @@ def arrivals(plan: Publisher, seed: int, end_ns: int) -> Iterator[DueEvent]:
             due_s += random.expovariate(rate_hz)
         elif number:
             due_s += 1.0 / rate_hz
-        due_ns = round(due_s * NS_PER_S)
+        due_ns = nanoseconds(due_s)
         if due_ns >= end_ns:
             return
         attributes = {name: sample() for name, sample in samplers.items()}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import log
+from collections.abc import Callable, Iterator
+from math import cos, log, sin, sqrt, tau
 from random import Random
 
 from tidings.scenarios.file.schema import (
@@ -17,8 +17,7 @@ from tidings.scenarios.file.schema import (
     NormalDelay,
     UniformDelay,
 )
-
-NS_PER_MS = 1_000_000
+from tidings.scenarios.file.times import NS_PER_MS
 
 
 def delay_sampler(delay: Delay, random: Random) -> Callable[[], int]:
@@ -33,13 +32,23 @@ def delay_sampler(delay: Delay, random: Random) -> Callable[[], int]:
             return lambda: int(low_ns + span_ns * draw())  # as `random.uniform`, without a call of it
         case NormalDelay():
             mean_ns, std_ns = delay.mean * NS_PER_MS, delay.std * NS_PER_MS
-            return lambda: max(0, int(random.gauss(mean_ns, std_ns)))
+            return _normal_delays(mean_ns, std_ns, random.random).__next__
         case LognormalDelay():
             median_log, sigma = log(delay.median * NS_PER_MS), delay.sigma
             return lambda: int(random.lognormvariate(median_log, sigma))
         case EmpiricalDelay():
             values_ns = [round(value * NS_PER_MS) for value in delay.values]
             return lambda: random.choice(values_ns)
+
+
+def _normal_delays(mean_ns: float, std_ns: float, draw: Callable[[], float]) -> Iterator[int]:
+    """As `random.gauss`, number by number, without a call of it for each message."""
+    while True:
+        angle = draw() * tau
+        radius = sqrt(-2.0 * log(1.0 - draw()))
+        for deviation in (cos(angle) * radius, sin(angle) * radius):
+            delay_ns = int(mean_ns + deviation * std_ns)
+            yield delay_ns if delay_ns > 0 else 0
 
 
 def loss_sampler(loss: Loss, random: Random) -> Callable[[], bool] | None:

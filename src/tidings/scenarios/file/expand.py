@@ -9,23 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tidings.scenarios.file.faults import PlannedFault, plan_faults
 from tidings.scenarios.file.links import Links, site_of_nodes
 from tidings.scenarios.file.ordering import PlannedOrdering, plan_ordering
-from tidings.scenarios.file.schema import (
-    Fault,
-    LinkFault,
-    LossFault,
-    Order,
-    PartitionFault,
-    Publisher,
-    Scenario,
-    SubscriberTable,
-)
+from tidings.scenarios.file.schema import Order, Publisher, Scenario, SubscriberTable
 from tidings.scenarios.file.timeline import Step, subscription_timeline
 from tidings.scenarios.file.topology import Topology, build_topology
 from tidings.scenarios.file.workload import generate_clients
-
-Groups = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +27,6 @@ class PlannedSubscriber:
     filter: str | None
     order: Order
     timeline: tuple[Step, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedFault:
-    """A fault from `at_s` until `until_s`, never beyond the end of `duration_s`.
-
-    `groups`, of a partition: what cannot reach each other; nodes in no group reach all. Of a link: its two
-    sides, `forward` cutting only from the first to the second. Of the others: empty.
-    """
-
-    kind: str
-    target: str
-    at_s: float
-    until_s: float
-    groups: Groups
-    fault: Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +66,7 @@ def expand(scenario: Scenario) -> RunPlan:
             _planned_subscriber(subscriber, index) for index, subscriber in enumerate(subscribers)
         ),
         links=Links(scenario.network, scenario.links, scenario.sites, seats),
-        faults=tuple(_planned_fault(fault, scenario, sites) for fault in scenario.faults),
+        faults=plan_faults(scenario, sites, seats, ordering),
         sites=sites,
         ordering=ordering,
     )
@@ -114,41 +88,3 @@ def _planned_subscriber(subscriber: SubscriberTable, index: int) -> PlannedSubsc
         order=subscriber.order,
         timeline=subscription_timeline(subscriber, f"subscriber[{index}]"),
     )
-
-
-def _planned_fault(fault: Fault, scenario: Scenario, sites: Mapping[str, str]) -> PlannedFault:
-    end_s = scenario.duration_s if fault.until_s is None else min(fault.until_s, scenario.duration_s)
-    return PlannedFault(
-        kind=str(fault.__struct_config__.tag),
-        target=fault_target(fault),
-        at_s=fault.at_s,
-        until_s=end_s,
-        groups=_fault_groups(fault, sites),
-        fault=fault,
-    )
-
-
-def _fault_groups(fault: Fault, sites: Mapping[str, str]) -> Groups:
-    if isinstance(fault, PartitionFault):
-        return fault.groups
-    if isinstance(fault, LinkFault):
-        return tuple(_side(name, sites) for name in fault.between)
-    return ()
-
-
-def _side(name: str, sites: Mapping[str, str]) -> tuple[str, ...]:
-    """The nodes of the site of that name, or the node itself."""
-    return tuple(node for node, site in sites.items() if site == name) or (name,)
-
-
-def fault_target(fault: Fault) -> str:
-    """What the fault hits, as the trace names it: `b3,b4`, `b1>b2`, `b1-b2`, `b0,b1|b2,b3` or `*`."""
-    match fault:
-        case LossFault():
-            return "*"
-        case PartitionFault():
-            return "|".join(",".join(group) for group in fault.groups)
-        case LinkFault():
-            return (">" if fault.direction == "forward" else "-").join(fault.between)
-        case _:
-            return ",".join(fault.nodes)

@@ -13,9 +13,13 @@ from dataclasses import dataclass
 
 from tidings.core.errors import ScenarioError, TopicError
 from tidings.core.events.topics import EVERYTHING, TopicPattern
+from tidings.core.ordering.layout import Layout, ServerPlacement
 from tidings.core.ordering.messages import MAX_TOPICS
+from tidings.core.ordering.subscriber import Patience
 from tidings.scenarios.file.decode import shown
+from tidings.scenarios.file.order_nodes import order_node
 from tidings.scenarios.file.schema import Ordering, Scenario, Server, SubscriberTable
+from tidings.scenarios.file.times import NS_PER_MS
 
 ORDERS = ("causal", "total")
 DEFAULT_TTL_MS = 1000.0
@@ -50,6 +54,28 @@ class PlannedOrdering:
             named = (server.broker, server.standby, server.witness)
             found.update(dict.fromkeys(broker for broker in named if broker is not None))
         return tuple(found)
+
+    @property
+    def patience(self) -> Patience | None:
+        return Patience(self.buffer_events, round(self.ttl_ms * NS_PER_MS)) if self.buffer_events else None
+
+    def layout(self) -> Layout:
+        def node_beside(broker: str | None) -> str:
+            return "" if broker is None else order_node(broker)
+
+        return Layout(
+            [
+                ServerPlacement(
+                    server.broker,
+                    server.topics,
+                    node=node_beside(server.broker),
+                    standby=node_beside(server.standby),
+                    witness=node_beside(server.witness),
+                )
+                for server in self.servers
+            ],
+            causal=self.causal,
+        )
 
 
 def plan_ordering(scenario: Scenario, brokers: Sequence[str]) -> PlannedOrdering | None:

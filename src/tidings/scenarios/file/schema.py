@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from tidings.core.events.event import MAX_EVENT_BYTES
+from tidings.core.overlay.epidemic.settings import Algorithm, CachePolicy, Strategy, Weights
+from tidings.core.overlay.modes import BrokerMode
 
 MAX_BROKERS = 100_000
 MAX_CLIENTS = 1_000_000
@@ -38,7 +40,7 @@ TopicNames = Annotated[tuple[str, ...], Meta(min_length=1)]
 
 Order = Literal["none", "fifo", "causal", "total"]
 Arrival = Literal["poisson", "periodic"]
-Mode = Literal["best-effort", "guaranteed", "epidemic", "peers"]
+Mode = Literal[BrokerMode, "peers"]
 
 
 class Table(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -149,11 +151,9 @@ class Overlay(Table, frozen=True, kw_only=True):
 
 
 class Recovery(Table, frozen=True, kw_only=True):
-    algorithm: Literal[
-        "none", "push", "subscriber-pull", "publisher-pull", "combined", "push+pull", "auto"
-    ] = "auto"
-    selection: Literal["random", "wdpg", "wrpg", "pgw"] = "random"
-    weights: Literal["topology", "loss"] = "topology"
+    algorithm: Algorithm = "auto"
+    selection: Strategy = "random"
+    weights: Weights = "topology"
     fanout: Annotated[int, Meta(ge=1, le=MAX_BROKERS)] = 3
     interval_ms: PositiveMilliseconds = 1000.0
     window: Annotated[float, Meta(gt=0, le=1)] = 0.25
@@ -165,7 +165,7 @@ class Recovery(Table, frozen=True, kw_only=True):
     redundancy: Annotated[int, Meta(ge=0, le=128)] = 0
     block_bytes: Annotated[int, Meta(ge=1, le=65_507)] = 1472
     buffer_events: Annotated[int, Meta(ge=1, le=2**31)] = 1500
-    cache_policy: Literal["fifo", "foreign-first", "random"] = "fifo"
+    cache_policy: CachePolicy = "fifo"
     forward_probability: Share = 0.5
     literal: bool = False
 

@@ -15,14 +15,14 @@ from tidings.core.errors import OrderError
 from tidings.core.events.event import Publication, source_text
 from tidings.core.events.subscription import Order, Subscription
 from tidings.core.facts import EventsGivenUp, Misbehaviour, PublicationConfirmed, PublicationNumbered
-from tidings.drivers.sockets.guaranteed import GUARANTEED
+from tidings.core.overlay.modes import GUARANTEED
 from tidings.scenarios.actor import Actor, Window
-from tidings.scenarios.file.arrivals import NS_PER_S, DueEvent, arrivals
+from tidings.scenarios.file.arrivals import DueEvent, arrivals
+from tidings.scenarios.file.times import NS_PER_S, nanoseconds
 from tidings.scenarios.live import facts as words
 from tidings.scenarios.live.facts import PublisherWork, SubscriberWork
 from tidings.scenarios.live.link import ClientRole, LiveLink, report
 from tidings.scenarios.resuming_actor import ResumingActor
-from tidings.scenarios.virtual.faults import nanoseconds
 
 log = logging.getLogger("tidings.cli")
 

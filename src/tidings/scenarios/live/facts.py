@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tidings.core.client.bookmark import Reached
+from tidings.core.ordering.subscriber import Patience
 from tidings.drivers.address import Address
 from tidings.scenarios.file.schema import Order, Publisher
 from tidings.scenarios.file.timeline import Step
@@ -73,9 +74,8 @@ class OrderingWork(msgspec.Struct, frozen=True):
 
     layout: str
     nodes: dict[str, Address]
-    buffer_events: int
-    """0: as long as it takes."""
-    ttl_ms: float
+    patience: Patience | None
+    """None: as long as it takes."""
 
 
 class Go(msgspec.Struct, frozen=True):

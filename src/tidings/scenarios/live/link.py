@@ -15,14 +15,12 @@ from tidings.core.errors import ConnectionFailed
 from tidings.core.events.subscription import Subscription
 from tidings.core.ordering.layout import Layout, parse_layout
 from tidings.core.ordering.module import OrderingModule
-from tidings.core.ordering.subscriber import Patience
 from tidings.drivers.address import Address
 from tidings.drivers.sockets.client import ClientConnection
 from tidings.drivers.sockets.sequencing import SequencersRefused, SequencingConnection
+from tidings.scenarios.file.times import NS_PER_S
 from tidings.scenarios.live import facts as words
 from tidings.scenarios.live.facts import Go, OrderingWork
-from tidings.scenarios.virtual.faults import NS_PER_S
-from tidings.scenarios.virtual.sequencers import NS_PER_MS
 
 RETRY_S = 0.2
 """Between attempts to reach somebody, for a client that starts while all are away."""
@@ -76,9 +74,7 @@ class SequencerLink:
 
     def __init__(self, work: OrderingWork, *, all_are_there: bool) -> None:
         self.layout: Layout = parse_layout(work.layout)
-        self.patience: Patience | None = None
-        if work.buffer_events:
-            self.patience = Patience(work.buffer_events, round(work.ttl_ms * NS_PER_MS))
+        self.patience = work.patience
         self._addresses = tuple(work.nodes.values())
         self._all = all_are_there
         self._connection: SequencingConnection | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from tidings.scenarios.file.expand import PlannedFault
+from tidings.scenarios.file.faults import PlannedFault
 from tidings.scenarios.live.ledger import RunLedger
 
 

@@ -7,11 +7,11 @@ when that closes; what its applications do and are told goes to stdout, line by 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from tidings.drivers.processes.control import wake_when_orphaned
-from tidings.drivers.processes.stdin import stdin_lines
+from tidings.drivers.processes.stdin import each_line
 from tidings.scenarios.live import facts as words
 from tidings.scenarios.live.client import LivePublisher, LiveSubscriber
 from tidings.scenarios.live.facts import ClientWork, Go
@@ -36,15 +36,9 @@ def make_links(work: ClientWork) -> list[LiveLink]:
     return list(links.values())
 
 
-async def lines() -> AsyncIterator[bytes]:
-    async for several in stdin_lines():
-        for line in several:
-            yield line
-
-
 async def work_until_told() -> None:
     """Until stdin ends, or an error, which the conductor hears of."""
-    orders = lines()
+    orders = each_line()
     work = words.decode_work(await anext(orders))
     started: asyncio.Future[Go] = asyncio.get_running_loop().create_future()
     if work.go is not None:

@@ -14,12 +14,12 @@ from tidings.drivers.processes.child import ChildProcess
 from tidings.drivers.processes.control import cut_line
 from tidings.drivers.processes.listening import ListeningProcess
 from tidings.drivers.processes.sequencers import SequencerProcess
-from tidings.scenarios.file.expand import PlannedFault, RunPlan
+from tidings.scenarios.file.expand import RunPlan
+from tidings.scenarios.file.faults import PlannedFault, struck_nodes
 from tidings.scenarios.file.schema import CrashFault, PauseFault
 from tidings.scenarios.live import facts as words
 from tidings.scenarios.live import process as scenario_process
 from tidings.scenarios.live.facts import ClientWork
-from tidings.scenarios.virtual.faults import Neighbours
 
 MAX_CLIENT_PROCESSES = 16
 READ_BYTES = 256 * 1024
@@ -227,56 +227,41 @@ class ClientMember(ScenarioProcess):
 
 
 class ProcessGroup:
-    """All members by the nodes that they play, and the cuts between nodes.
+    """All members by the nodes that they play, and the cuts between nodes."""
 
-    What hits a broker hits the sequencer beside it as well, and where there is an order its clients are cut off with
-    it, as they speak with sequencers everywhere.
-    """
-
-    def __init__(
-        self, servers: Mapping[str, ServerMember], clients: Mapping[str, ClientMember], neighbours: Neighbours
-    ) -> None:
+    def __init__(self, servers: Mapping[str, ServerMember], clients: Mapping[str, ClientMember]) -> None:
         self.servers = servers
         self.clients = clients
-        self._neighbours = neighbours
         self._partitions: list[PlannedFault] = []
 
     async def begin(self, planned: PlannedFault) -> None:
         match planned.fault:
-            case CrashFault(nodes=nodes, state=state):
+            case CrashFault(state=state):
                 keep = state == "kept"
-                await asyncio.gather(*(member.crash(keep_state=keep) for member in self._members(nodes)))
-            case PauseFault(nodes=nodes):
-                await asyncio.gather(*(member.pause() for member in self._members(nodes)))
+                await asyncio.gather(*(member.crash(keep_state=keep) for member in self._struck(planned)))
+            case PauseFault():
+                await asyncio.gather(*(member.pause() for member in self._struck(planned)))
             case _:
                 self._partitions.append(planned)
                 self._cut()
 
     async def end(self, planned: PlannedFault) -> None:
         match planned.fault:
-            case CrashFault(nodes=nodes):
-                await asyncio.gather(*(member.restart() for member in self._members(nodes)))
-            case PauseFault(nodes=nodes):
-                await asyncio.gather(*(member.resume() for member in self._members(nodes)))
+            case CrashFault():
+                await asyncio.gather(*(member.restart() for member in self._struck(planned)))
+            case PauseFault():
+                await asyncio.gather(*(member.resume() for member in self._struck(planned)))
             case _:
                 self._partitions.remove(planned)
                 self._cut()
 
-    def _members(self, nodes: tuple[str, ...]) -> list[ScenarioProcess]:
-        names = self._neighbours.with_order_nodes(nodes)
-        return [self.servers[name] if name in self.servers else self.clients[name] for name in names]
+    def _struck(self, planned: PlannedFault) -> list[ScenarioProcess]:
+        return [self.servers[name] if name in self.servers else self.clients[name] for name in planned.nodes]
 
     def _cut(self) -> None:
-        beyond: dict[str, set[str]] = {name: set() for name in self.servers}
-        for planned in self._partitions:
-            groups = self._neighbours.with_everybody(planned.groups)
-            for group in groups:
-                others = {name for other in groups if other is not group for name in other}
-                for name in group:
-                    if name in beyond:
-                        beyond[name] |= others
+        cuts = [planned.unheard() for planned in self._partitions]
         for name, member in self.servers.items():
-            member.cut(frozenset(beyond[name]))
+            member.cut(frozenset().union(*(unheard.get(name, ()) for unheard in cuts)))
 
     async def leave(self) -> None:
         """The clients first, so that what they end with is still taken."""
@@ -310,13 +295,3 @@ def client_groups(plan: RunPlan) -> list[tuple[str, ...]]:
     shared = min(len(others), max(1, MAX_CLIENT_PROCESSES - len(alone)))
     groups: Sequence[Iterable[str]] = [others[index::shared] for index in range(shared)]
     return [*((name,) for name in alone), *map(tuple, groups)]
-
-
-def struck_nodes(faults: Iterable[PlannedFault]) -> frozenset[str]:
-    """Who is to crash or to stand still."""
-    return frozenset(
-        name
-        for planned in faults
-        if isinstance(planned.fault, CrashFault | PauseFault)
-        for name in planned.fault.nodes
-    )

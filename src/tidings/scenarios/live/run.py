@@ -8,7 +8,6 @@ is left behind.
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
@@ -21,12 +20,15 @@ import msgspec
 
 from tidings.bus.connect import connect
 from tidings.bus.host import ApplicationHost
-from tidings.core.errors import ConnectionFailed, ScenarioError, TidingsError
+from tidings.core.errors import ConnectionFailed, ScenarioError
 from tidings.drivers.address import Address
-from tidings.drivers.processes.brokers import BrokerNetwork, BrokerProcess, EpidemicNetwork, GuaranteedNetwork
+from tidings.drivers.processes.brokers import BrokerNetwork, BrokerProcess
 from tidings.drivers.processes.topology_file import check_size
 from tidings.drivers.sockets.guaranteed import store_path
-from tidings.scenarios.file.expand import PlannedFault, RunPlan, expand
+from tidings.scenarios.file.brokers import recovery_settings
+from tidings.scenarios.file.expand import RunPlan, expand
+from tidings.scenarios.file.faults import PlannedFault, struck_nodes
+from tidings.scenarios.file.modes import check_available
 from tidings.scenarios.file.order_nodes import host_of, order_node
 from tidings.scenarios.file.schema import (
     LinkFault,
@@ -36,6 +38,7 @@ from tidings.scenarios.file.schema import (
     Scenario,
     SlowFault,
 )
+from tidings.scenarios.file.times import NS_PER_S, nanoseconds
 from tidings.scenarios.live.facts import ClientWork, Go, Interval, PublisherWork
 from tidings.scenarios.live.ledger import RunLedger
 from tidings.scenarios.live.observer import Observer
@@ -46,14 +49,13 @@ from tidings.scenarios.live.processes import (
     ProcessGroup,
     ServerMember,
     client_groups,
-    struck_nodes,
 )
-from tidings.scenarios.live.sequencers import LiveOrdering
-from tidings.scenarios.simulate import check_available, recovery_settings, write_nodes
-from tidings.scenarios.trace.metrics import Latency, metrics
+from tidings.scenarios.live.sequencers import LiveOrdering, process_status
+from tidings.scenarios.simulate import write_nodes
+from tidings.scenarios.summary import summary_of, write_summary
+from tidings.scenarios.trace.metrics import metrics
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.trace.writer import TROUBLES, TraceWriter
-from tidings.scenarios.virtual.faults import NS_PER_S, Neighbours, nanoseconds
+from tidings.scenarios.trace.writer import TraceWriter
 
 START_IN_NS = 200_000_000
 """From when all are ready to the common start: time for all to hear of it."""
@@ -73,8 +75,8 @@ Notice = Callable[[str], None]
 
 def check_wall_time(plan: RunPlan, notice: Notice) -> None:
     """ScenarioError, naming the key, where the scenario asks for what only virtual time has."""
-    check_available(plan)
     scenario = plan.scenario
+    check_available(scenario.overlay.mode, "overlay.mode")
     check_size(len(plan.topology.brokers))
     for key, value in _link_keys(scenario):
         if value:
@@ -152,24 +154,21 @@ class Conductor:
         self._cast: ProcessGroup
 
     def _make_network(self, addresses: Mapping[str, Address]) -> BrokerNetwork:
-        topology, overlay = self.plan.topology, self.plan.scenario.overlay
-        shared = GuaranteedNetwork(overlay.delta, overlay.window, self._data) if self.guaranteed else None
-        return BrokerNetwork(topology, addresses, guaranteed=shared, epidemic=self._epidemic_network())
+        scenario, loss = self.plan.scenario, self.plan.scenario.network.loss
+        return BrokerNetwork(
+            self.plan.topology,
+            addresses,
+            scenario.overlay,
+            recovery_settings(scenario.recovery),
+            data=self._data,
+            loss=None if isinstance(loss, NoLoss) else loss,
+        )
 
     def _make_ordering(self, addresses: Mapping[str, Address]) -> LiveOrdering | None:
         if self.plan.ordering is None:
             return None
         services = {name: broker.url for name, broker in self._network.brokers.items()}
         return LiveOrdering(self.plan.ordering, addresses, services, self._data)
-
-    def _epidemic_network(self) -> EpidemicNetwork | None:
-        scenario = self.plan.scenario
-        if scenario.overlay.mode != "epidemic":
-            return None
-        loss = scenario.network.loss
-        return EpidemicNetwork(
-            recovery_settings(scenario.recovery), None if isinstance(loss, NoLoss) else loss
-        )
 
     async def run(self) -> None:
         """The whole course; the trace is complete then, but for its closing."""
@@ -205,7 +204,7 @@ class Conductor:
             process = ClientProcess(label, self.ledger.take)
             process.prefix = self._stage.prefix(label)
             clients |= dict.fromkeys(names, self._make_member(process, names, tasks))
-        return ProcessGroup(servers, clients, Neighbours(self.plan))
+        return ProcessGroup(servers, clients)
 
     def _make_member(
         self, process: ClientProcess, names: tuple[str, ...], tasks: asyncio.TaskGroup
@@ -250,7 +249,7 @@ class Conductor:
 
     def _absences(self, name: str) -> tuple[Interval, ...]:
         return tuple(
-            (nanoseconds(planned.at_s), nanoseconds(planned.until_s))
+            (planned.at_ns, planned.until_ns)
             for planned in self.plan.faults
             if name in struck_nodes([planned])
         )
@@ -319,11 +318,11 @@ class Conductor:
                 return
 
     async def _strike(self, planned: PlannedFault) -> None:
-        await self._until(planned.at_s)
+        await self._until(planned.at_ns)
         await self._cast.begin(planned)
         began_ns = self._now
         self._observer.on_fault(planned, began_ns)
-        await self._until(planned.until_s)
+        await self._until(planned.until_ns)
         await self._cast.end(planned)
         ended_ns = self._now
         self.writer.faults(planned.kind, planned.target, began_ns, ended_ns)
@@ -334,8 +333,8 @@ class Conductor:
         assert self._go is not None
         return self._go.now
 
-    async def _until(self, at_s: float) -> None:
-        await asyncio.sleep(max(0, nanoseconds(at_s) - self._now) / NS_PER_S)
+    async def _until(self, at_ns: int) -> None:
+        await asyncio.sleep(max(0, at_ns - self._now) / NS_PER_S)
 
     async def _tick(self) -> None:
         await asyncio.sleep(TICK_S)
@@ -349,7 +348,7 @@ class Conductor:
         if not self._stage.reachable:
             return
         known = {*self._cast.servers, *self._cast.clients}
-        found = await asyncio.gather(*(status_of(broker) for broker in self._network.brokers.values()))
+        found = await asyncio.gather(*map(process_status, self._network.brokers.values()))
         statuses = dict(zip(self._network.brokers, found, strict=True))
         if self.ordering is not None:
             self.ordering.statuses = await self.ordering.ask()
@@ -376,15 +375,6 @@ def is_linked(status: Mapping[str, Any], around: Iterable[str]) -> bool:
     return all(status["neighbours"][peer]["present"] for peer in around)
 
 
-async def status_of(broker: BrokerProcess) -> dict[str, Any]:
-    """Empty if it does not answer."""
-    try:
-        async with connect(broker.url) as bus:
-            return await bus.status()
-    except TidingsError:
-        return {}
-
-
 async def run_live(
     scenario: Scenario,
     out: Path,
@@ -400,25 +390,13 @@ async def run_live(
     with tempfile.TemporaryDirectory(prefix="tidings-up-") as data, TraceWriter(out) as writer:
         conductor = Conductor(plan, writer, Path(data), progress, stage, observer)
         await conductor.run()
-    summary = summarise(conductor, out)
-    summary["wall_s"] = round(perf_counter() - began_at, 3)
-    path = out / "summary.json"
-    with TROUBLES.told(path):
-        path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    return summary
+    return write_summary(out, summarise(conductor, out), began_at)
 
 
 def summarise(conductor: Conductor, out: Path) -> dict[str, Any]:
     """The fields of the simulator's summary; None for what is not counted in wall time."""
-    plan = conductor.plan
     trace = Trace.read(out)
-    found = msgspec.structs.asdict(metrics(trace))
-    found["latency_ms"] = msgspec.structs.asdict(found["latency_ms"] or Latency(0.0, 0.0, 0.0, 0.0, 0.0))
-    summary = {
-        "seed": plan.scenario.seed,
-        "mode": plan.scenario.overlay.mode,
-        "brokers": len(plan.topology.brokers),
-        **found,
+    rest: dict[str, Any] = {
         "given_up": conductor.ledger.missed,
         "overhead": None,
         "recovered": len(trace.delivered) - trace.delivered["recovered_by"].null_count,
@@ -432,5 +410,5 @@ def summarise(conductor: Conductor, out: Path) -> dict[str, Any]:
     }
     if conductor.ordering is not None:
         ledger = conductor.ledger
-        summary["ordering"] = conductor.ordering.summary(ledger.stamped, ledger.stamp_entries, ledger.broken)
-    return summary
+        rest["ordering"] = conductor.ordering.summary(ledger.stamped, ledger.stamp_entries, ledger.broken)
+    return summary_of(conductor.plan, metrics(trace), rest)

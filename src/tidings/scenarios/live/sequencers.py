@@ -12,12 +12,13 @@ from tidings.bus.connect import connect
 from tidings.core.errors import TidingsError
 from tidings.core.ordering.layout import ServerPlacement
 from tidings.drivers.address import Address
+from tidings.drivers.processes.brokers import BrokerProcess
 from tidings.drivers.processes.layout_file import layout_text
 from tidings.drivers.processes.sequencers import LAYOUT_FILE, SequencerProcess
 from tidings.scenarios.file.order_nodes import order_node
 from tidings.scenarios.file.ordering import PlannedOrdering
 from tidings.scenarios.live.facts import OrderingWork
-from tidings.scenarios.virtual.sequencers import make_layout, status_of
+from tidings.scenarios.summary import ordering_summary, status_of
 
 LOOK_S = 0.1
 
@@ -35,7 +36,7 @@ class LiveOrdering:
         services: Mapping[str, str],
         data: Path,
     ) -> None:
-        self.layout = make_layout(planned)
+        self.layout = planned.layout()
         self.statuses: Statuses = {}
         """As of the end of the run."""
         self._planned = planned
@@ -60,8 +61,7 @@ class LiveOrdering:
     @property
     def work(self) -> OrderingWork:
         """What clients are told."""
-        planned = self._planned
-        return OrderingWork(self.layout.text, self._addresses, planned.buffer_events, planned.ttl_ms)
+        return OrderingWork(self.layout.text, self._addresses, self._planned.patience)
 
     def lose_disk(self, name: str) -> None:
         shutil.rmtree(self._disks[name], ignore_errors=True)
@@ -94,20 +94,13 @@ class LiveOrdering:
         }
 
     async def ask(self) -> Statuses:
-        found = await asyncio.gather(*map(sequencer_status, self.processes.values()))
+        found = await asyncio.gather(*map(process_status, self.processes.values()))
         return dict(zip(self.processes, found, strict=True))
 
     def summary(self, stamped: int, entries: int, broken: list[str]) -> dict[str, Any]:
         """The fields of the simulator's; None for what is not counted in wall time."""
-        return {
-            "causal": self.layout.causal,
-            "topics": len(self.layout.topics),
-            "stamped": stamped,
-            "mean_timestamp_entries": entries / stamped if stamped else 0.0,
-            "changes_of_role": None,
-            "broken": broken,
-            "servers": {place.name: self._server_summary(place) for place in self.layout.servers},
-        }
+        servers = {place.name: self._server_summary(place) for place in self.layout.servers}
+        return ordering_summary(self.layout, stamped, entries, None, broken, servers)
 
     def _server_summary(self, place: ServerPlacement) -> dict[str, Any]:
         replicas = self._replicas(place, self.statuses)
@@ -115,7 +108,7 @@ class LiveOrdering:
         return {"status": status_of(roles), "roles": roles, "numbers": None, "no_ops": None}
 
 
-async def sequencer_status(process: SequencerProcess) -> dict[str, Any]:
+async def process_status(process: BrokerProcess | SequencerProcess) -> dict[str, Any]:
     """Empty if it does not answer."""
     try:
         async with connect(process.url).without_order() as service:

@@ -47,7 +47,7 @@ class Events:
         # Dense, so that arithmetic on them cannot overflow whatever the trace holds.
         self.sequence_rank = _ranks(_longs(published["sequence"])[self.row])
         self.ordinal = _ordinals(self.source)
-        self.confirmed: Mask = pc.is_valid(published["confirmed_ns"]).to_numpy()[self.row]
+        self.confirmed_at = _longs(published["confirmed_ns"].fill_null(NEVER))[self.row]
         self.ids = published["event_id"].combine_chunks().take(pa.array(self.row))
         self.source_names: list[str] = pc.unique(published["source"]).to_pylist()
 
@@ -76,7 +76,7 @@ class Events:
         few = copy(self)
         few.__dict__.pop("by_source", None)
         few.row, few.at, few.topic = self.row[numbers], self.at[numbers], self.topic[numbers]
-        few.sequence_rank, few.confirmed = self.sequence_rank[numbers], self.confirmed[numbers]
+        few.sequence_rank, few.confirmed_at = self.sequence_rank[numbers], self.confirmed_at[numbers]
         sources, few.source = np.unique(self.source[numbers], return_inverse=True)
         few.source_names = [self.source_names[source] for source in sources]
         few.ordinal = _ordinals(few.source)

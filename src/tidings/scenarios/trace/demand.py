@@ -9,6 +9,10 @@ that came: these are excused, unless `strict_end` says that they are not.
 An event that did not come although a later one of its source did is a gap, cancelled or not. With order "total" or
 "causal" that counts topic by topic: such a subscription stops at once on the topics that it leaves, and what is on its
 way on the others still comes for it; and total order keeps that of a source on each topic alone.
+
+On the links of best effort and epidemic networks events overtake each other: that a later one came does not tell that
+an earlier one was not on its way. For them there is `cut_off_ns`: with order "none" or "fifo", what the service
+confirmed so long after the subscription was cancelled, or later, is excused as well.
 """
 
 from __future__ import annotations
@@ -40,17 +44,28 @@ class DeliveryDemand:
         return self.expected - len(self.missing)
 
 
-def demand(coded: Coded, *, confirmed_only: bool = False, strict_end: bool = False) -> DeliveryDemand:
+def demand(
+    coded: Coded, *, confirmed_only: bool = False, strict_end: bool = False, cut_off_ns: int | None = None
+) -> DeliveryDemand:
     """What was owed. `confirmed_only` leaves out unconfirmed events, `strict_end` excuses nothing."""
     expected_of = np.zeros(len(coded.subscriptions), dtype=np.int64)
     parts = [np.empty(0, dtype=np.int64)]
     for piece in _owed(coded, confirmed_only):
         missing = piece[index_in_sorted(coded.delivered_keys, piece) < 0]
-        excused = np.zeros(len(missing), dtype=np.bool_) if strict_end else _on_their_way(coded, missing)
+        excused = np.zeros(len(missing), dtype=np.bool_)
+        if not strict_end:
+            excused = _on_their_way(coded, missing, cut_off_ns=cut_off_ns)
         _count(expected_of, piece // len(coded.events), 1)
         _count(expected_of, missing[excused] // len(coded.events), -1)
         parts.append(missing[~excused])
     return DeliveryDemand(expected_of, np.concatenate(parts))
+
+
+def excuses(coded: Coded, missing: Array) -> tuple[int, int]:
+    """How many of the missing were on their way when their subscription ended, and how many others unconfirmed."""
+    late = _on_their_way(coded, missing, cut_off_ns=None)
+    event = missing[~late] % max(len(coded.events), 1)
+    return int(np.count_nonzero(late)), int(np.count_nonzero(coded.events.confirmed_at[event] == NEVER))
 
 
 def _count(counts: Array, rows: Array, step: int) -> None:
@@ -73,7 +88,7 @@ def _owed(coded: Coded, confirmed_only: bool) -> Iterator[Array]:
         low, high = np.searchsorted(selected, (first[row], end[row]))
         events = selected[low:high]
         if confirmed_only:
-            events = events[coded.events.confirmed[events]]
+            events = events[coded.events.confirmed_at[events] != NEVER]
         parts.append(events + row * len(coded.events))
         size += len(events)
         if size >= PIECE:
@@ -83,8 +98,11 @@ def _owed(coded: Coded, confirmed_only: bool) -> Iterator[Array]:
         yield np.concatenate(parts)
 
 
-def _on_their_way(coded: Coded, missing: Array) -> Mask:
-    """Which of the missing were behind everything that came of their source when the subscription ended."""
+def _on_their_way(coded: Coded, missing: Array, *, cut_off_ns: int | None) -> Mask:
+    """Which of the missing were behind everything that came of their source when the subscription ended.
+
+    And which had reached the service so late that they may be, though later ones came.
+    """
     events = coded.events
     ended = coded.subscriptions.cancelled != NEVER
     if not len(missing) or not ended[missing // len(events)].any():
@@ -109,4 +127,7 @@ def _on_their_way(coded: Coded, missing: Array) -> Mask:
     last_came = np.full(len(missing), -1, dtype=np.int64)
     last_came[place >= 0] = last[place[place >= 0]]
     excused: Mask = ended[row] & (event > last_came)
+    if cut_off_ns is not None:
+        late = events.confirmed_at[event] - cut_off_ns >= coded.subscriptions.cancelled[row]
+        excused |= ended[row] & ~by_topic[row] & late
     return excused

@@ -2,75 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
-from tidings.core.events.text import attribute_text
-from tidings.core.filters.language.predicates import Scalar
 from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.tables import TABLES
 from tidings.scenarios.trace.writer import TraceWriter
 
 
 class MemoryWriter(TraceWriter):
-    """Takes the rows of a trace and keeps them."""
+    """Takes the rows of a trace and keeps them. Events wait for their confirmation however many there are."""
 
     def __init__(self) -> None:
-        self._published: dict[str, list[Any]] = {}
-        self._subscribed: dict[tuple[str, str], list[Any]] = {}
-        self._rows: dict[str, list[Sequence[Any]]] = {
-            "delivered": [],
-            "faults": [],
-            "nodes": [],
-            "traffic": [],
-        }
-
-    def published(
-        self,
-        event_id: str,
-        source: str,
-        sequence: int,
-        topic: str,
-        attributes: Mapping[str, Scalar],
-        size_bytes: int,
-        at_ns: int,
-        confirmed_ns: int | None = None,
-    ) -> None:
-        texts = [(name, attribute_text(value)) for name, value in sorted(attributes.items())]
-        self._published[event_id] = [
-            event_id,
-            source,
-            sequence,
-            topic,
-            texts,
-            size_bytes,
-            at_ns,
-            confirmed_ns,
-        ]
-
-    def confirmed(self, event_id: str, at_ns: int) -> None:
-        row = self._published[event_id]
-        if row[-1] is None:
-            row[-1] = at_ns
-
-    def subscribed(
-        self,
-        subscriber: str,
-        subscription: str,
-        topics: Sequence[str],
-        filter: str | None,  # noqa: A002 - the column's name
-        order: str,
-        requested_ns: int,
-        accepted_ns: int | None = None,
-        cancelled_ns: int | None = None,
-    ) -> None:
-        head = [subscriber, subscription, list(topics), filter, order]
-        self._subscribed[subscriber, subscription] = [*head, requested_ns, accepted_ns, cancelled_ns]
-
-    def accepted(self, subscriber: str, subscription: str, at_ns: int) -> None:
-        self._subscribed[subscriber, subscription][-2] = at_ns
-
-    def cancelled(self, subscriber: str, subscription: str, at_ns: int) -> None:
-        self._subscribed[subscriber, subscription][-1] = at_ns
+        self._max_pending = sys.maxsize
+        self._pending: deque[list[Any]] = deque()
+        self._unconfirmed: dict[str, list[Any]] = {}
+        self._subscriptions: dict[tuple[str, str], list[Any]] = {}
+        self._rows: dict[str, list[Sequence[Any]]] = {name: [] for name in TABLES}
 
     def delivered(
         self,
@@ -98,19 +48,17 @@ class MemoryWriter(TraceWriter):
     @property
     def counts(self) -> tuple[int, int]:
         """How many events were published and how many delivered."""
-        return len(self._published), len(self._rows["delivered"])
+        return len(self._rows["published"]) + len(self._pending), len(self._rows["delivered"])
 
     def unanswered(self) -> str | None:
         """An event that was not confirmed, or a subscription that was neither accepted nor cancelled."""
-        for subscription in self._subscribed.values():
+        for subscription in self._subscriptions.values():
             if subscription[-1] is None and subscription[-2] is None:
                 return f"subscription {subscription[1]} of {subscription[0]} was never accepted"
-        for event in self._published.values():
-            if event[-1] is None:
-                return f"event {event[0]} was never confirmed"
+        for event_id in self._unconfirmed:
+            return f"event {event_id} was never confirmed"
         return None
 
     def trace(self) -> Trace:
-        return Trace.from_rows(
-            published=self._published.values(), subscribed=self._subscribed.values(), **self._rows
-        )
+        published, subscribed = [*self._rows["published"], *self._pending], self._subscriptions.values()
+        return Trace.from_rows(**{**self._rows, "published": published, "subscribed": subscribed})

@@ -25,6 +25,7 @@ from tidings.core.errors import TraceError
 from tidings.core.events.event import RESERVED_ATTRIBUTE
 from tidings.core.events.text import attribute_text
 from tidings.core.filters.language.predicates import Scalar
+from tidings.scenarios.trace.origin import SUMMARY
 from tidings.scenarios.trace.tables import SCHEMAS, TABLES, arrow_table
 from tidings.storage.troubles import Troubles, one_line
 
@@ -313,8 +314,8 @@ class TraceWriter:
     def _put_in_place(self) -> None:
         """Old tables go before the first new one comes: a crash leaves a visible gap, never a mixture."""
         with _told_as_trace_error(f"a trace to {self.directory}"):
-            for file in self._files.values():
-                file.path.unlink(missing_ok=True)
+            for path in (*(file.path for file in self._files.values()), self.directory / SUMMARY):
+                path.unlink(missing_ok=True)
             for file in self._files.values():
                 file.temporary.rename(file.path)
 

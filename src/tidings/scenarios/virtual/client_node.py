@@ -34,6 +34,9 @@ def make_client(
     return ReliableClient(node, at, incarnation=incarnation, acknowledges=False, marks=marks)
 
 
+_OF_PUBLISHER = (PublicationConfirmed, PublicationFailed, PublicationNumbered, PublicationSent)
+
+
 class WatchedNode(Node):
     """Parts composed for one life; `on_discard` is told when it ends."""
 
@@ -112,7 +115,7 @@ class SimulatedClient:
 
     def _tell_both(self, fact: object) -> None:
         assert self.publisher is not None and self.subscriber is not None
-        if isinstance(fact, PublicationConfirmed | PublicationFailed | PublicationNumbered | PublicationSent):
+        if isinstance(fact, _OF_PUBLISHER):
             self.publisher(fact)
         else:
             self.subscriber(fact)

@@ -27,10 +27,10 @@ from tidings.scenarios.actor import NEVER, Actor, Window
 from tidings.scenarios.file.arrivals import DueEvent
 from tidings.scenarios.file.expand import PlannedSubscriber
 from tidings.scenarios.file.schema import Publisher
+from tidings.scenarios.file.times import nanoseconds
 from tidings.scenarios.resuming_actor import ResumingActor
 from tidings.scenarios.trace.writer import TraceWriter
 from tidings.scenarios.virtual.client_node import SimulatedClient
-from tidings.scenarios.virtual.faults import nanoseconds
 from tidings.scenarios.virtual.sequencers import RunOrdering
 from tidings.scenarios.virtual.tally import Tally
 

@@ -9,53 +9,38 @@ from typing import Any
 from tidings.core.client.session import ClientSession
 from tidings.core.facts import Misbehaviour, PublicationConfirmed, PublicationFailed
 from tidings.core.kernel import Node
-from tidings.core.ordering.layout import Layout, ServerPlacement
+from tidings.core.ordering.layout import ServerPlacement
 from tidings.core.ordering.no_ops import NoOpOutbox
 from tidings.core.ordering.replication.node import Sequencer, SequencerNode
 from tidings.core.ordering.replication.replica import Replica, ReplicaRole, RoleChanged
+from tidings.core.ordering.replication.witness import WitnessPart
 from tidings.core.ordering.server.machine import PublishNoOps
 from tidings.core.ordering.server.server import SequencerServer
-from tidings.core.ordering.subscriber import OrderedSubscriber, Patience
+from tidings.core.ordering.subscriber import OrderedSubscriber
 from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.drivers.virtual.node import SimulatedNode
 from tidings.scenarios.file.order_nodes import order_node
 from tidings.scenarios.file.ordering import PlannedOrdering
+from tidings.scenarios.summary import ordering_summary, status_of
 from tidings.scenarios.virtual.client_node import make_client
 
-NS_PER_MS = 1_000_000
 MAX_NOTED = 100
 """Complaints about others that are kept."""
-
-
-def make_layout(planned: PlannedOrdering) -> Layout:
-    return Layout(
-        [
-            ServerPlacement(
-                server.broker,
-                server.topics,
-                node=order_node(server.broker),
-                standby="" if server.standby is None else order_node(server.standby),
-                witness="" if server.witness is None else order_node(server.witness),
-            )
-            for server in planned.servers
-        ],
-        causal=planned.causal,
-    )
 
 
 class RunOrdering:
     """The ordering of one run: its layout, its nodes, and what is counted of it."""
 
     def __init__(self, network: SimulatedNetwork, planned: PlannedOrdering, *, reliable: bool) -> None:
-        self.layout = make_layout(planned)
-        self.patience: Patience | None = None
-        if planned.buffer_events:
-            self.patience = Patience(planned.buffer_events, round(planned.ttl_ms * NS_PER_MS))
+        self.layout = planned.layout()
+        self.patience = planned.patience
         self.broken: list[str] = []
         """Subscriptions whose order was given up, and why."""
         self.not_resumed: list[str] = []
         """Those that began anew after a crash."""
         self.misbehaviour: list[str] = []
+        self.lost_alone: set[str] = set()
+        """Servers that lost their disk while no standby was in step: nobody may have their state."""
         self._stamped = self._entries = 0
         self._no_ops: dict[str, dict[int, int]] = {}
         """Server -> number -> how many events they stand for; a replica that takes over says them again."""
@@ -71,6 +56,17 @@ class RunOrdering:
     def no_ops(self, fact: PublishNoOps) -> None:
         self._no_ops.setdefault(fact.server, {})[fact.number] = fact.count
 
+    def disk_lost(self, name: str) -> None:
+        """Of that node; lost with it are servers that have no standby, or go on alone there by their witness."""
+        witnesses = {node.name: node.witness for node in self.nodes}
+        for place in self.layout.servers:
+            if place.standby:
+                is_alone = witnesses[place.witness].alone(place.name) == name
+            else:
+                is_alone = place.primary == name
+            if is_alone:
+                self.lost_alone.add(place.name)
+
     def role_changed(self) -> None:
         self._changes_of_role += 1
 
@@ -79,15 +75,23 @@ class RunOrdering:
             self.misbehaviour.append(f"{node}: {fact.peer}: {fact.what}")
 
     def summary(self) -> dict[str, Any]:
-        return {
-            "causal": self.layout.causal,
-            "topics": len(self.layout.topics),
-            "stamped": self._stamped,
-            "mean_timestamp_entries": self._entries / self._stamped if self._stamped else 0.0,
-            "changes_of_role": self._changes_of_role,
-            "broken": self.broken,
-            "servers": {place.name: self._server_summary(place) for place in self.layout.servers},
-        }
+        servers = {place.name: self._server_summary(place) for place in self.layout.servers}
+        return ordering_summary(
+            self.layout, self._stamped, self._entries, self._changes_of_role, self.broken, servers
+        )
+
+    @property
+    def alone(self) -> list[str]:
+        """Servers that go on without their standby."""
+        return [
+            place.name
+            for place in self.layout.servers
+            if place.standby
+            and any(
+                replica.role is ReplicaRole.ACTIVE and replica.alone
+                for replica in self._replicas(place).values()
+            )
+        ]
 
     def mistaken(self, subscriber: OrderedSubscriber) -> Iterator[str]:
         """Servers that count on it for other topics than it has."""
@@ -124,14 +128,6 @@ class RunOrdering:
         }
 
 
-def status_of(roles: dict[str, str]) -> str:
-    """Of a server with replicas in these roles: active, lost for good, or waiting for somebody."""
-    for status in (ReplicaRole.ACTIVE, ReplicaRole.LOST):
-        if status in roles.values():
-            return str(status)
-    return str(ReplicaRole.WAITING)
-
-
 class SimulatedSequencer:
     """One node of the ordering, with a session at its broker through which it publishes no-ops."""
 
@@ -140,6 +136,7 @@ class SimulatedSequencer:
     ) -> None:
         self.name = order_node(broker)
         self.sequencer: Sequencer
+        self.witness: WitnessPart
         self._session: ClientSession
         self._broker = broker
         self._ordering = ordering
@@ -155,10 +152,12 @@ class SimulatedSequencer:
         network.attach(self.name, broker)
 
     def _make(self, node: SimulatedNode) -> Node:
-        self._first = self._first and (self._lives == 0 or bool(node.disk))
+        if self._lives and not node.disk:
+            self._first = False
+            self._ordering.disk_lost(self.name)
         store = node.open_store("sequencer")
         hosted = SequencerNode(node, self._ordering.layout, store, first=self._first)
-        self.sequencer = hosted.sequencer
+        self.sequencer, self.witness = hosted.sequencer, hosted.witness
         self._session = make_client(node, self._broker, self._lives, reliable=self._reliable).session
         self._outbox = NoOpOutbox(self._ordering.layout, hosted.sequencer.no_ops_published)
         self._under_way.clear()

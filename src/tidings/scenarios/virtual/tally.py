@@ -13,6 +13,7 @@ from tidings.core.events.subscription import Interest
 from tidings.core.filters.language.predicates import Scalar
 from tidings.core.filters.matching.interest_index import InterestIndex
 from tidings.core.structures.histogram import Histogram
+from tidings.scenarios.trace.metrics import NS_PER_MS, Latency, Metrics, delivery_ratio
 
 
 class Tally:
@@ -31,6 +32,24 @@ class Tally:
         """Interests that count from a time on which may not have come yet."""
         self._holders: dict[Interest, int] = {}
         self._index: InterestIndex[Interest] = InterestIndex()
+
+    def metrics(self) -> Metrics:
+        latency = self.latency_ns
+        return Metrics(
+            self.published,
+            self.delivered,
+            self.expected,
+            delivery_ratio(self.expected, self.expected - self.expected_delivered),
+            self.duplicates,
+            self.out_of_order,
+            Latency(
+                latency.mean / NS_PER_MS,
+                latency.deviation / NS_PER_MS,
+                latency.quantile(0.5) / NS_PER_MS,
+                latency.quantile(0.99) / NS_PER_MS,
+                latency.maximum / NS_PER_MS,
+            ),
+        )
 
     def publish(
         self, topic: str, attributes: Mapping[str, Scalar], published_at: int, blocks: int = 1

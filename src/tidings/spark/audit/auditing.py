@@ -20,14 +20,17 @@ from typing import Any
 
 import msgspec
 
+from tidings.scenarios.trace.checkers import Check
 from tidings.scenarios.trace.checkers.gaps import AGREEMENT
 from tidings.scenarios.trace.checkers.once import EXACTLY_ONCE
+from tidings.scenarios.trace.origin import trace_origin
 from tidings.scenarios.trace.verdict import Found, Verdict, verdict_of
-from tidings.spark.audit.checks import ACROSS_SUBSCRIBERS, MODES, Check, checks_of
+from tidings.spark.audit.checks import ACROSS_SUBSCRIBERS, checks_of
 from tidings.spark.audit.files import Chunk, chunks, trace_files
 from tidings.spark.audit.metrics import METRICS, BucketMetrics, Quantities, put_together
 from tidings.spark.audit.order import ON_CYCLES, Second, decide, find_cycles, gather
-from tidings.spark.audit.stages import Piece, Progress, Stages
+from tidings.spark.audit.remarks import remarks_of
+from tidings.spark.audit.stages import Piece, Progress, Stages, part_of
 from tidings.spark.audit.tasks import (
     COUNTED,
     EDGES,
@@ -60,16 +63,23 @@ class AuditSizes:
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
-    """What to check: the named guarantees, or what was asked for and `mode` promises."""
+    """What to check: the named guarantees, or what was asked for and the mode promises.
+
+    `mode` is "guaranteed", or "asked" for nothing beyond; None takes the mode that the run says that it had.
+    """
 
     guarantees: tuple[str, ...] = ()
-    mode: str = MODES[0]
+    mode: str | None = None
 
 
 class Audited(msgspec.Struct, frozen=True):
-    """What an audit of one trace found. `span` is the time of the first and of the last delivery."""
+    """What an audit of one trace found.
+
+    `mode` is what the run says that it had. `span` is the time of the first and of the last delivery.
+    """
 
     directory: str
+    mode: str | None
     verdicts: list[Verdict]
     quantities: Quantities
     traffic: TrafficSums
@@ -99,6 +109,7 @@ class _Audit:
     ) -> None:
         files = trace_files(directory)
         self._directory = str(directory)
+        self._origin = trace_origin(directory)
         self._stages = stages
         self._request = request
         self._sizes = sizes
@@ -113,13 +124,13 @@ class _Audit:
         known.check_interests()  # a filter that cannot be read is told before any work is done
         publications = self._count(known.subscriptions.order)
         first = self._bucketed(check_bucket).kept()
-        pieces = first.tagged(FOUND, METRICS).collect(_share(self._progress, 0.1, 0.7))
+        pieces = first.tagged(FOUND, METRICS).collect(part_of(self._progress, 0.1, 0.7))
         found = self._found(pieces, publications)
         second = self._open_questions(first, found)
         if second.desks:
             gathered = self._bucketed(gather, second)
             decided = gathered.to_desks(len(second.desks), partial(_reduced, decide, self._job, second))
-            answers = decided.collect(_share(self._progress, 0.8, 1.0))
+            answers = decided.collect(part_of(self._progress, 0.8, 1.0))
             for index in dict.fromkeys(second.desks):
                 found[index] = _found_by(answers, index)
         self._progress(1.0)
@@ -130,27 +141,25 @@ class _Audit:
         )
 
     def _audited(self, verdicts: list[Verdict], quantities: Quantities) -> Audited:
-        job, metrics = self._job, quantities.metrics
-        remarks = []
-        if not metrics.published and not metrics.delivered:
-            remarks.append("nothing was published and nothing delivered")
-        if not quantities.exact:
-            remarks.append("p50 and p99 of all deliveries are up to 0.1 % too low")
+        job = self._job
+        subscribed = job.knowledge.subscribed
+        never = int(subscribed["accepted_ns"].null_count)
         return Audited(
             self._directory,
+            self._origin.mode,
             verdicts,
             quantities,
-            sum_traffic(job.files, metrics.published),
+            sum_traffic(job.files, quantities.metrics.published),
             job.knowledge.subscriptions.subscriber_names,
             job.span,
-            remarks,
+            remarks_of(self._origin, verdicts, quantities, len(subscribed), never),
         )
 
     def _count(self, orders: Sequence[str]) -> Publications:
         """Subscribers, buckets, checks: what the tasks after this one are told."""
         items = [_Item(None, crashed_nodes(self._job.files)), *(_Item(chunk) for chunk in self._chunks)]
         stage = self._stages.map(partial(_first_look, self._job), items)
-        pieces = stage.collect(_share(self._progress, 0.0, 0.1))
+        pieces = stage.collect(part_of(self._progress, 0.0, 0.1))
         counted: list[ChunkCounts] = decoded((piece for piece in pieces if piece.tag == COUNTED), ChunkCounts)
         publications: Publications
         (publications,) = decoded((piece for piece in pieces if piece.tag == PUBLICATIONS), Publications)
@@ -165,7 +174,10 @@ class _Audit:
                 deliveries[number] += part.others.get(name, (0, 0))[1]
         spans = [part.span for part in counted if part.span is not None]
         checks = checks_of(
-            orders, self._request.guarantees, self._request.mode, publisher_killed=publications.killed
+            orders,
+            self._request.guarantees,
+            self._request.mode or self._origin.mode,
+            publisher_killed=publications.killed,
         )
         self._job = replace(
             self._job,
@@ -192,7 +204,7 @@ class _Audit:
         on_cycles: dict[int, bytes] = {}
         if any(check.guarantee in ACROSS_SUBSCRIBERS - {AGREEMENT} for check in checks):
             edges = first.tagged(EDGES).to_desks(len(checks), partial(_reduced, find_cycles, self._job))
-            for piece in edges.collect(_share(self._progress, 0.7, 0.8)):
+            for piece in edges.collect(part_of(self._progress, 0.7, 0.8)):
                 if piece.tag == ON_CYCLES and piece.body:
                     on_cycles[piece.desk] = piece.body
         desks: list[int] = []
@@ -247,10 +259,6 @@ def buckets(deliveries: Sequence[int], rows: int) -> tuple[int, ...]:
             size = 0
         size += many
     return tuple(bounds)
-
-
-def _share(progress: Progress, low: float, high: float) -> Progress:
-    return lambda share: progress(low + (high - low) * share)
 
 
 __all__ = ["AuditRequest", "AuditSizes", "Audited", "Check", "audit_trace", "buckets"]

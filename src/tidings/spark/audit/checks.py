@@ -1,47 +1,31 @@
-"""Which guarantees an audit checks, and over which subscriptions: the choices of `trace.checkers` as data."""
+"""Which guarantees an audit checks: those that were named, or those that were promised."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import NamedTuple
 
 from tidings.core.errors import PipelineError
-from tidings.scenarios.trace.checkers import GUARANTEES, PROMISES, promised_by
+from tidings.scenarios.trace.checkers import GUARANTEES, Check, promised_checks
 from tidings.scenarios.trace.checkers.causal import CAUSAL_ORDER
-from tidings.scenarios.trace.checkers.gaps import AGREEMENT, GAP_FREE
-from tidings.scenarios.trace.checkers.per_source import FIFO
+from tidings.scenarios.trace.checkers.gaps import AGREEMENT
 from tidings.scenarios.trace.checkers.total import TOTAL_ORDER
 
-GUARANTEED = "guaranteed"
-MODES = ("asked", GUARANTEED)
-# Total order alone keeps the order of a source on each topic, not among topics.
-_FIFO_WHEN_GUARANTEED = frozenset({"none", "fifo", "causal"})
-
-
-class Check(NamedTuple):
-    """One guarantee, over the subscriptions that asked for one of `orders` (None: over all)."""
-
-    guarantee: str
-    orders: frozenset[str] | None = None
-    confirmed_only: bool = False
+ASKED = "asked"
+"""Given as the mode: check only what the subscriptions asked for."""
 
 
 def checks_of(
-    orders: Iterable[str], names: Sequence[str] = (), mode: str = MODES[0], *, publisher_killed: bool = False
+    orders: Iterable[str],
+    names: Sequence[str] = (),
+    mode: str | None = None,
+    *,
+    publisher_killed: bool = False,
 ) -> list[Check]:
-    """The named guarantees over all subscriptions; without names what the `orders` asked for, and `mode` promises.
-
-    What a publisher had not got confirmed when it was killed went with it.
-    """
+    """The named guarantees over all subscriptions; without names what was promised (`promised_checks`)."""
     if names:
         return [Check(known_guarantee(name)) for name in dict.fromkeys(names)]
-    asked = [Check(name, PROMISES.get(name)) for name in promised_by(orders)]
-    if mode != GUARANTEED:
-        return asked
-    once, *others = asked
-    others = [check for check in others if check.guarantee != FIFO]
-    return [once, Check(FIFO, _FIFO_WHEN_GUARANTEED), *others, Check(GAP_FREE, None, publisher_killed)]
+    return promised_checks(orders, mode, publisher_killed=publisher_killed)
 
 
 def known_guarantee(name: str) -> str:

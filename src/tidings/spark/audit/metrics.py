@@ -1,20 +1,25 @@
-"""Delivery ratio and latency, bucket by bucket and put together; the definitions are those of `trace.metrics`."""
+"""The metrics of `trace.metrics`, bucket by bucket, with what plots and tables of subscribers need besides."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tidings.core.structures.histogram import SIGNIFICANT_BITS
-from tidings.scenarios.trace.checkers.once import duplicates
+from tidings.scenarios.trace import metrics as trace_metrics
 from tidings.scenarios.trace.coded import Array, Coded, segment_starts
-from tidings.scenarios.trace.demand import demand
-from tidings.scenarios.trace.metrics import Latency, Metrics
+from tidings.scenarios.trace.demand import demand, excuses
+from tidings.scenarios.trace.metrics import (
+    COUNTED_VALUE,
+    NS_PER_MS,
+    Metrics,
+    PartMetrics,
+    latencies,
+    measured,
+)
 from tidings.spark.audit.stages import Piece
 
 if TYPE_CHECKING:
@@ -22,7 +27,6 @@ if TYPE_CHECKING:
 
 METRICS = "metrics"
 TIME_BINS = 200
-NS_PER_MS = 1e6
 Floats = npt.NDArray[np.float64]
 
 SUBSCRIBER = np.dtype(
@@ -38,28 +42,30 @@ SUBSCRIBER = np.dtype(
     ]
 )
 """Of one subscriber; milliseconds, NaN where nothing known was delivered."""
-COUNTED_VALUE = np.dtype([("value", "<i8"), ("count", "<i8")])
 
 
 class BucketMetrics(msgspec.Struct):
-    delivered: int
-    expected: int
-    missing: int
-    duplicates: int
-    out_of_order: int
-    known: int
-    mean_ns: float
-    squares: float
-    """Of the distances from the mean."""
-    latencies: bytes
+    part: PartMetrics
+    in_flight: int
+    unconfirmed: int
     over_time: bytes
     subscribers: bytes
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """Expected deliveries that never came; of these, what was on its way when its subscription was cancelled, and
+    what else was never confirmed to its publisher."""
+
+    deliveries: int
+    in_flight: int
+    unconfirmed: int
 
 
 class Quantities(msgspec.Struct, frozen=True):
     """The metrics of a trace, and what its plots and tables are made of. `exact` is about quantiles."""
 
     metrics: Metrics
+    missing: Missing
     exact: bool
     latency_rows: bytes
     time_counts: bytes
@@ -83,39 +89,24 @@ class Quantities(msgspec.Struct, frozen=True):
 
 def bucket_metrics(job: AuditJob, bucket: int, coded: Coded) -> Iterator[Piece]:
     owed = demand(coded, strict_end=True)
+    in_flight, unconfirmed = excuses(coded, owed.missing)
     known = np.flatnonzero(coded.event >= 0)
-    latency = coded.at[known] - coded.events.at[coded.event[known]]
-    mean = float(latency.mean()) if len(latency) else 0.0
-    values, counts = np.unique(latency if job.exact else rounded(latency), return_counts=True)
+    latency = latencies(coded)
     low, high = job.span
     width = max(high - low + 1, 1) / TIME_BINS
     bins = np.bincount(
         ((coded.at - low) / width).astype(np.int64).clip(0, TIME_BINS - 1), minlength=TIME_BINS
     )
     found = BucketMetrics(
-        delivered=len(coded.event),
-        expected=owed.expected,
-        missing=len(owed.missing),
-        duplicates=duplicates(coded),
-        out_of_order=int(np.count_nonzero(coded.out_of_order)),
-        known=len(latency),
-        mean_ns=mean,
-        squares=float(np.square(latency - mean).sum()),
-        latencies=_rows(COUNTED_VALUE, values, counts).tobytes(),
+        measured(coded, owed, latency, exact=job.exact),
+        in_flight,
+        unconfirmed,
         over_time=bins.astype(np.int64).tobytes(),
         subscribers=_subscribers(
             job, bucket, coded, owed.expected_of, owed.missing, known, latency
         ).tobytes(),
     )
     yield Piece(0, bucket, METRICS, msgspec.msgpack.encode(found))
-
-
-def rounded(values: Array) -> Array:
-    """With eleven leading bits kept: less than 0.1 % too near to zero."""
-    size = np.abs(values)
-    excess = np.maximum(np.frexp(size.astype(np.float64))[1] - SIGNIFICANT_BITS, 0)
-    kept: Array = np.sign(values) * (size >> excess << excess)
-    return kept
 
 
 def _subscribers(
@@ -147,59 +138,18 @@ def _subscribers(
     return rows
 
 
-def put_together(parts: Sequence[BucketMetrics], published: int, *, exact: bool) -> Quantities:
-    values, counts = _latencies(parts)
-    expected = sum(part.expected for part in parts)
-    missing = sum(part.missing for part in parts)
-    metrics = Metrics(
-        published=published,
-        delivered=sum(part.delivered for part in parts),
-        expected=expected,
-        delivery_ratio=(expected - missing) / expected if expected else 1.0,
-        duplicates=sum(part.duplicates for part in parts),
-        out_of_order=sum(part.out_of_order for part in parts),
-        latency_ms=_latency(parts, values, counts),
-    )
+def put_together(buckets: Sequence[BucketMetrics], published: int, *, exact: bool) -> Quantities:
+    parts = [bucket.part for bucket in buckets]
+    latencies = trace_metrics.sum_latencies(parts)
     return Quantities(
-        metrics,
+        trace_metrics.put_together(published, parts, latencies),
+        Missing(
+            sum(part.missing for part in parts),
+            sum(one.in_flight for one in buckets),
+            sum(one.unconfirmed for one in buckets),
+        ),
         exact,
-        latency_rows=_rows(COUNTED_VALUE, values, counts).tobytes(),
-        time_counts=np.sum([np.frombuffer(part.over_time, np.int64) for part in parts], axis=0).tobytes(),
-        subscriber_rows=b"".join(part.subscribers for part in parts),
+        latency_rows=latencies.tobytes(),
+        time_counts=np.sum([np.frombuffer(one.over_time, np.int64) for one in buckets], axis=0).tobytes(),
+        subscriber_rows=b"".join(one.subscribers for one in buckets),
     )
-
-
-def _latencies(parts: Sequence[BucketMetrics]) -> tuple[Array, Array]:
-    rows = np.concatenate([np.frombuffer(part.latencies, COUNTED_VALUE) for part in parts])
-    values, place = np.unique(rows["value"], return_inverse=True)
-    counts = np.zeros(len(values), dtype=np.int64)
-    np.add.at(counts, place, rows["count"])
-    return values, counts
-
-
-def _latency(parts: Sequence[BucketMetrics], values: Array, counts: Array) -> Latency | None:
-    known = sum(part.known for part in parts)
-    if not known:
-        return None
-    mean = sum(part.mean_ns * part.known for part in parts) / known
-    squares = sum(part.squares + part.known * (part.mean_ns - mean) ** 2 for part in parts)
-    ends = np.cumsum(counts)
-
-    def quantile(share: float) -> float:
-        return float(values[np.searchsorted(ends, share * known)] / NS_PER_MS)
-
-    highest = np.concatenate([np.frombuffer(part.subscribers, SUBSCRIBER)["max"] for part in parts])
-    return Latency(
-        mean=mean / NS_PER_MS,
-        std=sqrt(squares / known) / NS_PER_MS,
-        p50=quantile(0.5),
-        p99=quantile(0.99),
-        max=float(np.nanmax(highest)),
-    )
-
-
-def _rows(dtype: np.dtype[Any], *columns: Array) -> npt.NDArray[np.void]:
-    rows = np.empty(len(columns[0]), dtype)
-    for name, column in zip(dtype.names or (), columns, strict=True):
-        rows[name] = column
-    return rows

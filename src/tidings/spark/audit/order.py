@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from tidings.scenarios.trace.checkers import Check
 from tidings.scenarios.trace.checkers.causal import CAUSAL_ORDER, find_late, source_edges
 from tidings.scenarios.trace.checkers.gaps import (
     AGREEMENT,
@@ -25,7 +26,6 @@ from tidings.scenarios.trace.checkers.gaps import (
 from tidings.scenarios.trace.checkers.total import ShownRows, SmallEdges, components, find_inversions, shown
 from tidings.scenarios.trace.coded import Array, Coded, Deliveries, segment_starts
 from tidings.scenarios.trace.verdict import Found
-from tidings.spark.audit.checks import Check
 from tidings.spark.audit.stages import Piece
 from tidings.spark.audit.tasks import EDGE, FOUND
 from tidings.spark.audit.trace import AuditJob, bucket_coded, packed, unpacked

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tidings.core.errors import PipelineError
+from tidings.extras import need
+from tidings.scenarios.trace.metrics import NS_PER_MS
 from tidings.spark.audit.auditing import Audited
-from tidings.spark.audit.metrics import NS_PER_MS, TIME_BINS
+from tidings.spark.audit.metrics import TIME_BINS
 
 LATENCY_BINS = 100
 NS_PER_S = 1e9
@@ -21,8 +22,7 @@ MAX_BARS = 40
 
 def check_plots() -> None:
     """PipelineError, in one line, where nothing can be drawn."""
-    if find_spec("matplotlib") is None:
-        raise PipelineError("plots need matplotlib: pip install 'tidings[spark]'")
+    need("a report with plots", "spark", "matplotlib", error=PipelineError)
 
 
 def draw(trace: Audited, out: Path, prefix: str) -> list[str]:

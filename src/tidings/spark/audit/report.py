@@ -14,7 +14,7 @@ from tidings.scenarios.trace.verdict import Verdict
 from tidings.spark.audit.archive import ArchivesAudited
 from tidings.spark.audit.auditing import Audited
 from tidings.spark.audit.plots import draw
-from tidings.spark.audit.run import AuditReport
+from tidings.spark.audit.run import SPARK, AuditReport, Engine
 
 MAX_PLOTTED = 10
 """Traces that get plots; of the others there are the tables."""
@@ -113,7 +113,14 @@ def latency_table(trace: Audited) -> Any:
 
 
 def page(report: AuditReport, plots: dict[int, list[str]]) -> str:
-    lines = ["# Audit", "", "Everything holds." if report.holds else "**Not everything holds.**", ""]
+    lines = [
+        "# Audit",
+        "",
+        "Everything that was checked holds." if report.holds else "**Not everything holds.**",
+        "",
+        f"Audited {where(report.engine)}.",
+        "",
+    ]
     for number, trace in enumerate(report.traces, 1):
         lines += [
             f"## Trace {_text(trace.directory)}",
@@ -128,6 +135,10 @@ def page(report: AuditReport, plots: dict[int, list[str]]) -> str:
     if report.archives is not None:
         lines += _archive_lines(report.archives)
     return "\n".join(lines)
+
+
+def where(engine: Engine) -> str:
+    return f"{'on Spark' if engine.name == SPARK else 'in this process'} ({engine.why})"
 
 
 def verdict_lines(verdicts: list[Verdict]) -> list[str]:
@@ -169,6 +180,7 @@ def metric_rows(trace: Audited) -> list[tuple[str, str]]:
         "-" if traffic.overhead is None else f"{traffic.overhead:.2f} messages between brokers per event"
     )
     return [
+        ("mode", trace.mode or "-"),
         ("published", f"{metrics.published:,}"),
         ("expected", f"{metrics.expected:,}"),
         ("delivered", f"{metrics.delivered:,}"),

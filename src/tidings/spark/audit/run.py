@@ -1,6 +1,7 @@
 """An audit of whatever was named on the command line: traces and archives, on Spark or in this process.
 
-Each small trace is one task of one job, a large one has jobs of its own; archives are looked at together.
+What is small is audited in this process, which is faster than on Spark. On Spark each small trace is one task of one
+job, a large one has jobs of its own; archives are looked at together.
 """
 
 from __future__ import annotations
@@ -20,15 +21,27 @@ from tidings.spark.audit.auditing import Audited, AuditRequest, AuditSizes, audi
 from tidings.spark.audit.checks import known_guarantee
 from tidings.spark.audit.files import trace_files
 from tidings.spark.audit.on_spark import spark_stages
-from tidings.spark.audit.stages import HereStages, Piece, Progress, Stages
+from tidings.spark.audit.stages import HereStages, Piece, Progress, Stages, part_of
 from tidings.spark.session import spark_session
+from tidings.storage.archive import ArchiveReader
 
 ARCHIVE_FILE = "archive.sqlite"
+LOCAL, SPARK = "local", "spark"
 SMALL_ROWS = 1_000_000
 """Deliveries of a trace that one task looks at as a whole."""
+LOCAL_ROWS = 10_000_000
+"""Deliveries and archived events of all inputs that this process takes: 8 s and 1.1 GB (benchmarks/README.md)."""
+
+
+class Engine(msgspec.Struct, frozen=True):
+    """What did the work, "local" or "spark", and why."""
+
+    name: str
+    why: str
 
 
 class AuditReport(msgspec.Struct, frozen=True):
+    engine: Engine
     traces: list[Audited]
     archives: ArchivesAudited | None
 
@@ -53,14 +66,32 @@ def audit(
     if archives:
         check_named(request.guarantees, len(archives))
     sizes = {path: trace_files(path).rows for path in traces}  # all are looked at before the first is audited
-    with _stages(master, here=here) as stages:
+    engine = choose_engine(sum(sizes.values()) + sum(map(_events, archives)), master, here=here)
+    with _stages(engine, master) as stages:
         share = 1 / (bool(traces) + bool(archives))
-        audited = _audit_traces(stages, sizes, request, lambda done: progress(done * share))
+        small_rows = 0 if engine.name == LOCAL else SMALL_ROWS
+        audited = _audit_traces(stages, sizes, small_rows, request, part_of(progress, 0.0, share))
         checked = None
         if archives:
-            rest = _part(progress, 1 - share, 1.0)
+            rest = part_of(progress, 1 - share, 1.0)
             checked = audit_archives(stages, archives, request.guarantees, rest)
-    return AuditReport([audited[path] for path in traces], checked)
+    return AuditReport(engine, [audited[path] for path in traces], checked)
+
+
+def choose_engine(rows: int, master: str | None, *, here: bool) -> Engine:
+    if here:
+        return Engine(LOCAL, "--here")
+    if master is not None:
+        return Engine(SPARK, f"--master {master}")
+    if rows <= LOCAL_ROWS:
+        return Engine(LOCAL, f"{rows:,} deliveries: up to {LOCAL_ROWS:,} this is faster than Spark")
+    return Engine(SPARK, f"{rows:,} deliveries: above {LOCAL_ROWS:,} Spark bounds memory and uses all cores")
+
+
+def _events(archive: Path) -> int:
+    with ArchiveReader(archive) as reader:
+        first, end = reader.bounds()
+    return end - first
 
 
 def _is_archive(path: Path) -> bool:
@@ -77,31 +108,34 @@ def _is_archive(path: Path) -> bool:
 
 
 @contextmanager
-def _stages(master: str | None, *, here: bool) -> Iterator[Stages]:
-    if here:
-        yield cast("Stages", HereStages())
+def _stages(engine: Engine, master: str | None) -> Iterator[Stages]:
+    if engine.name == LOCAL:
+        yield HereStages()
         return
     with spark_session(master, app="tidings audit") as session, spark_stages(session) as stages:
         yield cast("Stages", stages)
 
 
 def _audit_traces(
-    stages: Stages, sizes: dict[Path, int], request: AuditRequest, progress: Progress
+    stages: Stages, sizes: dict[Path, int], small_rows: int, request: AuditRequest, progress: Progress
 ) -> dict[Path, Audited]:
-    small = [path for path, rows in sizes.items() if rows <= SMALL_ROWS]
+    """Those of up to `small_rows` side by side, each as one task; the others one after the other."""
+    small = [path for path, rows in sizes.items() if small_rows > 0 and rows <= small_rows]
     total = max(sum(sizes.values()), 1)
     done = sum(sizes[path] for path in small)
     audited: dict[Path, Audited] = {}
     if small:
         items = [(number, path.resolve()) for number, path in enumerate(small)]
-        pieces = stages.map(partial(audit_small, request), items).collect(_part(progress, 0.0, done / total))
+        pieces = stages.map(partial(audit_small, request), items).collect(
+            part_of(progress, 0.0, done / total)
+        )
         for piece in pieces:
             path = small[piece.place]
             found = msgspec.msgpack.decode(piece.body, type=Audited)
             audited[path] = msgspec.structs.replace(found, directory=str(path))
     for path, rows in sizes.items():
         if path not in audited:
-            share = _part(progress, done / total, (done + rows) / total)
+            share = part_of(progress, done / total, (done + rows) / total)
             audited[path] = audit_trace(stages, path, request, progress=share)
             done += rows
     return audited
@@ -110,9 +144,5 @@ def _audit_traces(
 def audit_small(request: AuditRequest, item: tuple[int, Path]) -> Iterator[Piece]:
     """A whole trace in one task."""
     number, path = item
-    found = audit_trace(cast("Stages", HereStages()), path, request, AuditSizes())
+    found = audit_trace(HereStages(), path, request, AuditSizes())
     yield Piece(0, number, "audited", msgspec.msgpack.encode(found))
-
-
-def _part(progress: Progress, low: float, high: float) -> Progress:
-    return lambda share: progress(low + (high - low) * share)

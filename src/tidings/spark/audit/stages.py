@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -97,30 +97,58 @@ def without_problems(pieces: list[Piece]) -> list[Piece]:
     return pieces
 
 
+def part_of(progress: Progress, low: float, high: float) -> Progress:
+    """What reports a share of a part as the share of the whole."""
+    return lambda share: progress(low + (high - low) * share)
+
+
 class HereStages:
     """Everything in this process, one after the other; for what is small, and where there is no Java."""
 
     def map(self, run: Run, items: Sequence[Any]) -> HereStage:
-        return HereStage([piece for item in items for piece in checked(run)(item)])
+        def make(progress: Progress) -> list[Piece]:
+            made: list[Piece] = []
+            for done, item in enumerate(items, 1):
+                made += checked(run)(item)
+                progress(done / len(items))
+            return made
+
+        return HereStage(make)
 
 
 class HereStage:
-    def __init__(self, pieces: list[Piece]) -> None:
-        self._pieces = pieces
+    def __init__(self, make: Callable[[Progress], list[Piece]]) -> None:
+        self._make = make
 
     def to_desks(self, desks: int, reduce: Reduce) -> HereStage:
-        in_order = sorted(self._pieces, key=lambda piece: (piece.desk, piece.place))
-        made: list[Piece] = []
-        for desk, pieces in groupby(in_order, key=lambda piece: piece.desk):
-            made += at_desk(desk, pieces, reduce)
-        return HereStage(made)
+        def make(progress: Progress) -> list[Piece]:
+            pieces = self._make(part_of(progress, 0.0, 0.5))
+            pieces.sort(key=lambda piece: (piece.desk, piece.place))
+            made: list[Piece] = []
+            for done, (desk, group) in enumerate(groupby(pieces, key=lambda piece: piece.desk), 1):
+                made += at_desk(desk, group, reduce)
+                progress(min(0.5 + 0.5 * done / desks, 1.0))
+            return made
+
+        return HereStage(make)
 
     def tagged(self, *tags: str) -> HereStage:
-        return HereStage([piece for piece in self._pieces if piece.tag in (*tags, PROBLEM)])
+        return HereStage(
+            lambda progress: [piece for piece in self._make(progress) if piece.tag in (*tags, PROBLEM)]
+        )
 
-    def kept(self) -> Self:
-        return self
+    def kept(self) -> HereStage:
+        made: list[Piece] | None = None
+
+        def make(progress: Progress) -> list[Piece]:
+            nonlocal made
+            if made is None:
+                made = self._make(progress)
+            return list(made)  # whoever gets them may sort them
+
+        return HereStage(make)
 
     def collect(self, progress: Progress = lambda share: None) -> list[Piece]:
+        pieces = without_problems(self._make(progress))
         progress(1.0)
-        return without_problems(self._pieces)
+        return pieces

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tidings.scenarios.trace.checkers import Check
 from tidings.scenarios.trace.checkers.causal import CAUSAL_ORDER, causal_edges
 from tidings.scenarios.trace.checkers.gaps import AGREEMENT, GAP_FREE, find_gaps, missing_of_equals
 from tidings.scenarios.trace.checkers.once import EXACTLY_ONCE, find_wrong_deliveries, find_wrong_publications
@@ -15,7 +16,6 @@ from tidings.scenarios.trace.checkers.per_source import FIFO, find_unordered
 from tidings.scenarios.trace.checkers.total import TOTAL_ORDER, Edges, order_edges
 from tidings.scenarios.trace.coded import Coded, coded_deliveries, distinct_sorted
 from tidings.scenarios.trace.verdict import Found
-from tidings.spark.audit.checks import Check
 from tidings.spark.audit.files import Chunk, read_chunk
 from tidings.spark.audit.metrics import bucket_metrics
 from tidings.spark.audit.stages import Piece

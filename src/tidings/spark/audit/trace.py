@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tidings.core.errors import TraceError
+from tidings.scenarios.trace.checkers import Check
 from tidings.scenarios.trace.coded import Array, Coded, CodedSubscriptions, Deliveries, Events, Mask
 from tidings.scenarios.trace.interests import Interests
-from tidings.spark.audit.checks import Check
 from tidings.spark.audit.files import TraceFiles, event_id_at, read_table
 from tidings.spark.audit.stages import Piece
 

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidings.core.errors import PipelineError
+from tidings.extras import need
 from tidings.spark.plan.planning import OrderPlan
 from tidings.spark.plan.sizes import histogram
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NO_MATPLOTLIB = "the figure of a plan needs matplotlib: pip install 'tidings[spark]'"
 GROUPS = pa.schema(
     [
         pa.field("rank", pa.int64(), nullable=False),
@@ -42,10 +42,7 @@ SIZES = pa.schema(
 
 def write_plan(plan: OrderPlan, directory: Path) -> list[str]:
     """The names of the files that were written."""
-    try:
-        import matplotlib as _  # noqa: F401 - before anything is written
-    except ImportError:
-        raise PipelineError(NO_MATPLOTLIB) from None
+    need("the figure of a plan", "spark", "matplotlib", error=PipelineError)  # before anything is written
     directory.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(group_rows(plan), schema=GROUPS), directory / "groups.parquet")
     pq.write_table(pa.Table.from_pylist(size_rows(plan), schema=SIZES), directory / "sizes.parquet")
@@ -60,7 +57,7 @@ def write_plan(plan: OrderPlan, directory: Path) -> list[str]:
 
 def group_rows(plan: OrderPlan) -> list[dict[str, Any]]:
     texts, planned = plan.entries.texts, plan.planned
-    rank_of = {number: rank for rank, number in enumerate(planned.order)}
+    rank_of = {number: rank for rank, number in enumerate(planned.topics)}
     subscribers, entries = plan.counted.counts.subscribers, plan.stamp_entries
     return [
         {
@@ -76,7 +73,7 @@ def group_rows(plan: OrderPlan) -> list[dict[str, Any]]:
                 for other in sorted(np.flatnonzero(plan.groups[number]).tolist(), key=rank_of.__getitem__)
             ],
         }
-        for rank, number in enumerate(planned.order)
+        for rank, number in enumerate(planned.topics)
     ]
 
 

@@ -17,14 +17,15 @@ import numpy as np
 from tidings.core.errors import PipelineError, TopicError
 from tidings.core.events.topics import check_topic
 from tidings.core.ordering.layout import Layout, ServerPlacement
+from tidings.core.ordering.placement import Placement
 from tidings.drivers.address import Address
 from tidings.drivers.sockets.ordering_links import check_layout_size
 from tidings.spark.plan.counts import Flags, Ints
 from tidings.spark.plan.entries import PlanEntries
 from tidings.spark.plan.local import CountedSubscriptions, count_here
-from tidings.spark.plan.placement import Floats, Placed, PlannedDemand, placements
+from tidings.spark.plan.placement import demand_of, placements
 from tidings.spark.plan.sites import PlannedSite, PlannedSites, standby_of, witness_of
-from tidings.spark.plan.sizes import SizeQuantiles, sizes_of
+from tidings.spark.plan.sizes import Floats, SizeQuantiles, sizes_of
 from tidings.spark.plan.tables import STDIN, flat_rows, kind_of, read_table
 from tidings.spark.plan.trace import read_trace, trace_directory
 from tidings.spark.tasks import Progress
@@ -55,7 +56,7 @@ class OrderPlan:
     groups: Flags
     weights: Floats
     weighted_by: str
-    placements: Mapping[str, Placed]
+    placements: Mapping[str, Placement[int]]
     notes: tuple[str, ...]
 
     @property
@@ -67,7 +68,7 @@ class OrderPlan:
         return self.counted.sites
 
     @property
-    def planned(self) -> Placed:
+    def planned(self) -> Placement[int]:
         return self.placements["planned"]
 
     @property
@@ -200,7 +201,7 @@ def plan_counted(
             notes.append(f"topics that are published on, have no subscriber, and are left out: {left_out:,}")
     request.progress(COUNTING)
     groups = counts.groups(request.threshold)
-    demand = PlannedDemand(counts, groups, of_entries)
+    demand = demand_of(counts, groups, of_entries)
     if len(entries.behind()):
         notes.append(
             f"patterns that overlap with other entries, and so stand at the end: {len(entries.behind()):,}"

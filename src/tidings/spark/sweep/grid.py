@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
 
-from tidings.core.errors import NotYetAvailable, ScenarioError
+from tidings.core.errors import ScenarioError
 from tidings.scenarios.file.check import check_scenario
 from tidings.scenarios.file.decode import decode_scenario, join, nearest, shown
+from tidings.scenarios.file.modes import check_available
 from tidings.scenarios.file.schema import Scenario
 from tidings.scenarios.file.text_file import parse_toml, read_text
-from tidings.scenarios.simulate import AVAILABLE_MODES
 from tidings.spark.sweep.paths import Path, join_path, placed, split_path
 
 MAX_RUNS = 1_000_000
@@ -84,9 +84,7 @@ def document_at(document: Mapping[str, Any], values: Values, seed: int) -> dict[
 def scenario_at(document: Mapping[str, Any], values: Values, seed: int) -> Scenario:
     scenario = decode_scenario(document_at(document, values, seed))
     check_scenario(scenario)
-    mode = scenario.overlay.mode
-    if mode not in AVAILABLE_MODES:
-        raise NotYetAvailable(f'overlay.mode: "{mode}" is not yet available')
+    check_available(scenario.overlay.mode, "overlay.mode")
     return scenario
 
 

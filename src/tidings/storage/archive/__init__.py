@@ -2,7 +2,13 @@
 
 `Archive` writes; `ArchiveReader` reads, in any process and at any time. The newest rows, the tail, are in a SQLite
 file in WAL mode; older ones in Parquet files, the segments, which Spark reads as they are.
+
+docs/internals/storage.md says why.
 """
+
+from tidings.extras import need
+
+need("an archive", "archive")
 
 from tidings.storage.archive.archive import Archive
 from tidings.storage.archive.events import events_of

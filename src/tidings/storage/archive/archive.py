@@ -100,6 +100,7 @@ class Archive(Opened):
             raise
 
     def close(self) -> None:
+        """Release the lock; what was appended is on disk already."""
         super().close()
         self._lock.close()
 

@@ -50,10 +50,12 @@ class ArchiveReader(Opened):
             raise
 
     def segments(self) -> list[Segment]:
+        """The sealed files, oldest first."""
         with self._database.transaction():
             return read_segments(self._database)
 
     def consumers(self) -> dict[str, int]:
+        """How far each consumer has committed: the next offset that it needs."""
         with self._database.transaction():
             return read_consumers(self._database)
 

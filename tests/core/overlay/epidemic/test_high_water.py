@@ -124,6 +124,26 @@ def test_a_loss_at_the_tail_is_noticed_at_the_end_of_lossy_hops() -> None:
     assert network.shown("b3") == [1]
 
 
+def test_a_loss_at_the_tail_is_noticed_though_the_origin_has_crashed_and_counts_anew() -> None:
+    """b1 has what b0 published last, and b2 hears of it when b0 has published more."""
+    network = EpidemicNetwork("b0-b1-b2", settings())
+    network.subscribe("b1")
+    network.subscribe("b2")
+    network.publish("b0")
+    network.lose = lambda passage: "b2" in (passage.source, passage.target)
+    network.publish("b0")
+    network.network.crash("b0", keep_state=False)
+    network.run(1)
+    network.network.restart("b0")
+    network.run(1)
+    network.publish("b0")
+    network.lose = lambda passage: False
+    network.publish("b0")
+    network.run(20)
+    assert network.shown("b1") == [1, 2, 3, 4]
+    assert network.shown("b2") == [1, 2, 3, 4]
+
+
 # --- Bad input
 
 

@@ -16,7 +16,9 @@ import numpy as np
 
 from tidings.core.filters.language.predicates import ValueKind
 from tidings.core.filters.matching.bit_rows import BitRows, decode, set_bits
-from tidings.core.filters.matching.value_domain import Domain, Shape
+from tidings.core.filters.matching.shapes import Shape
+from tidings.core.filters.matching.shelf import TYPES_OF_KIND
+from tidings.core.filters.matching.value_domain import Domain
 
 MAX_CUTS = {ValueKind.NUMBER: 64, ValueKind.STRING: 128, ValueKind.BYTES: 128, ValueKind.BOOLEAN: 2}
 """Doubts about numbers are resolved in bulk with their bounds; about texts, one by one, so these get more cuts."""
@@ -26,13 +28,6 @@ MIN_DOUBTS = 24
 
 UNASKED_ROW = 0
 """The row of values of a kind that no constraint asks for."""
-
-TYPES_OF_KIND: dict[ValueKind, tuple[type, ...]] = {
-    ValueKind.NUMBER: (int, float),
-    ValueKind.STRING: (str,),
-    ValueKind.BOOLEAN: (bool,),
-    ValueKind.BYTES: (bytes,),
-}
 
 
 class AttributeTable:

@@ -35,8 +35,8 @@ from tidings.core.filters.matching.box_cells import (
     Ruler,
     Slots,
 )
+from tidings.core.filters.matching.shapes import Shape, shape_of
 from tidings.core.filters.matching.shelf import IndexedConjunct, Shelf
-from tidings.core.filters.matching.value_domain import Shape, shape_of
 
 REGIONS = 16
 """Regions of numbers per attribute: with more, boxes are in more cells; with fewer, cells have more boxes."""

@@ -7,15 +7,21 @@ takes long; until all have moved, events are matched in the old store, too. Wher
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tidings.core.filters.language.predicates import Conjunct, Scalar
 from tidings.core.filters.matching.box_cells import Labels
 from tidings.core.filters.matching.box_index import Box, BoxIndex
 from tidings.core.filters.matching.event_values import exact_attributes
-from tidings.core.filters.matching.shelf_index import NOWHERE, ShelfIndex
+from tidings.core.filters.matching.listed_conjuncts import GONE
+from tidings.core.filters.matching.paged_index import PagedIndex
+from tidings.core.filters.matching.shelf_index import NOWHERE
+
+K = TypeVar("K", bound=Hashable)
 
 BOXES_FROM = 2_048
 """Fewer conjuncts are matched by shelves and bitmaps."""
@@ -47,7 +53,7 @@ class ConjunctStore:
 
     def __init__(self, boxes: BoxIndex | None = None) -> None:
         self.boxes = boxes
-        self.shelves = ShelfIndex()
+        self.shelves = PagedIndex()
 
     def __len__(self) -> int:
         return len(self.shelves) + (0 if self.boxes is None else len(self.boxes))
@@ -159,3 +165,28 @@ class ConjunctIndex:
         """Give back the old store once it is empty, and with it whoever was removed before its move."""
         if self.old_store is not None and not len(self.old_store):
             self._to_move, self.old_store = [], None
+
+
+class KeyArray(Generic[K]):
+    """Keys by position. An array, as keys are far apart in memory and it asks for all at once."""
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._keys: NDArray[np.object_] = np.empty(0, np.object_)
+        """Longer than needed."""
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def append(self, key: K) -> None:
+        if self._size == len(self._keys):
+            self._keys = np.concatenate([self._keys, np.full(self._size + 64, GONE)])
+        self._keys[self._size] = key
+        self._size += 1
+
+    def forget(self, position: int) -> None:
+        self._keys[position] = GONE
+
+    def at(self, positions: Labels | Sequence[int]) -> list[K]:
+        found: list[K] = self._keys[positions].tolist()
+        return found

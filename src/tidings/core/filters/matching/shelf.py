@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from tidings.core.filters.language.predicates import Conjunct, Constraint, Scalar, ValueKind
+from tidings.core.filters.matching.shapes import Shape, shape_of
 
-from tidings.core.filters.language.predicates import Conjunct, Constraint, Scalar
-from tidings.core.filters.matching.bit_rows import Slots
-from tidings.core.filters.matching.value_domain import Shape, shape_of
+if TYPE_CHECKING:
+    from tidings.core.filters.matching.bit_rows import Slots
 
 Check = Callable[[Mapping[str, Scalar]], bool]
 ShelfKey = tuple[str, type, Any]
+
+TYPES_OF_KIND: dict[ValueKind, tuple[type, ...]] = {
+    ValueKind.NUMBER: (int, float),
+    ValueKind.STRING: (str,),
+    ValueKind.BOOLEAN: (bool,),
+    ValueKind.BYTES: (bytes,),
+}
 
 
 class Shelf:
@@ -24,7 +31,8 @@ class Shelf:
         self.key = key
         self.size = 0
         self.members: list[IndexedConjunct] | None = None if key is None else []
-        self.pages: Slots = np.zeros(0, np.int64)
+        self.pages: Slots
+        """Set where there is no list."""
         self.spare_pages: list[int] = []
         """Reserved beside the last page, and not yet among `pages`."""
         self.free_slots: list[int] = []

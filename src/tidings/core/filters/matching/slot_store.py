@@ -33,8 +33,8 @@ from tidings.core.filters.matching.bit_rows import (
     widened,
 )
 from tidings.core.filters.matching.number_bounds import NumberBounds
+from tidings.core.filters.matching.shapes import Shape
 from tidings.core.filters.matching.shelf import IndexedConjunct, main_shape
-from tidings.core.filters.matching.value_domain import Shape
 
 ABSENCE_ROWS = 64
 """Attributes share these rows, which say who needs a value; up to 64 attributes each has its own."""

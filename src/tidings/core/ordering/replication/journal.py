@@ -113,9 +113,9 @@ class Journal:
 
     def append(self, number: int, batches: list[bytes]) -> None:
         """The batches from `number` on."""
-        changes: list[Change] = []
-        for offset, batch in enumerate(batches):
-            changes.append(("log", self._key(number + offset), batch))
+        changes: list[Change] = [
+            ("log", self._key(number + offset), batch) for offset, batch in enumerate(batches)
+        ]
         outdated: list[int] = []
         if self._outdated:
             outdated += islice(self._outdated, REMOVED_WITH_EACH * len(batches))
@@ -135,7 +135,8 @@ class Journal:
     @property
     def is_long(self) -> bool:
         """It is time to write the state and forget the inputs."""
-        return self._log_bytes > max(SMALLEST_COMPACTION_BYTES, COMPACTION_FACTOR * self._state_bytes)
+        log_bytes = self._log_bytes
+        return log_bytes > SMALLEST_COMPACTION_BYTES and log_bytes > COMPACTION_FACTOR * self._state_bytes
 
     def replace(self, state: bytes, number: int, term: int, active: str, *, alone: bool) -> None:
         """The state after batch `number`, instead of all that was there."""

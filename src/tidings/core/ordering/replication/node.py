@@ -32,17 +32,19 @@ from tidings.core.ordering.replication.witness import WitnessPart
 from tidings.core.ordering.routes import Routes
 from tidings.core.store import Store
 
-_ANSWERS = (
-    ChainTaken,
-    NoState,
-    NotActive,
-    Replicate,
-    Replicated,
-    Ruling,
-    StatePart,
-    StateTaken,
-    StateWanted,
-)
+_OF_REPLICA: dict[type, str] = {
+    ChainItem: "on_chain_item",
+    ChainTaken: "on_chain_taken",
+    Between: "on_between",
+    Replicate: "on_replicate",
+    Replicated: "on_replicated",
+    StateWanted: "on_state_wanted",
+    NoState: "on_no_state",
+    StatePart: "on_state_part",
+    StateTaken: "on_state_taken",
+    Ruling: "on_ruling",
+}
+"""What replicas say to each other -> the method that takes it."""
 
 
 class _PortWithSelf:
@@ -70,7 +72,7 @@ class _PortWithSelf:
         self._port.set_timer(("sequencer", "", "self"), self._port.now)
 
     def sender(self, to: str) -> Send:
-        return lambda message: self.send(to, message)
+        return self._port.sender(to) if to != self.node else lambda message: self.send(to, message)
 
     def hand_over(self) -> None:
         while self._waiting:
@@ -84,12 +86,11 @@ class Sequencer(Part):
     handles = {
         Create: "on_create",
         ChangeSubscription: "on_change_subscription",
-        PublisherAlive: "on_addressed",
-        PublisherGone: "on_addressed",
-        SubscriberAlive: "on_addressed",
-        ChainItem: "on_addressed",
-        Between: "on_addressed",
-        **dict.fromkeys(_ANSWERS, "on_addressed"),
+        PublisherAlive: "on_sign_of_life",
+        PublisherGone: "on_sign_of_life",
+        SubscriberAlive: "on_sign_of_life",
+        NotActive: "on_not_active",
+        **dict.fromkeys(_OF_REPLICA, "on_addressed"),
     }
 
     def __init__(self, port: Port, layout: Layout, store: Store, *, times: Times, first: bool) -> None:
@@ -115,7 +116,9 @@ class Sequencer(Part):
             self.replicas[str(server)].on_timer(str(what))
 
     def _on_own(self, sender: str, message: Message) -> None:
-        self.on_addressed(sender, message)
+        method = self.handles.get(message.__class__)
+        if method is not None:
+            getattr(self, method)(sender, message)
 
     def on_create(self, sender: str, message: Create) -> None:
         if message.topic < self.layout.chain.topics:
@@ -130,19 +133,20 @@ class Sequencer(Part):
         else:
             self._refuse(sender, f"it subscribes to topic {lowest}, and there is none")
 
+    def on_sign_of_life(self, sender: str, message: PublisherAlive | PublisherGone | SubscriberAlive) -> None:
+        self._to_client_side(sender, message.server, message)
+
+    def on_not_active(self, sender: str, message: NotActive) -> None:
+        if message.active and self.routes.is_replica(message.server, sender):
+            self.routes.speaks(message.server, message.active)
+
     def on_addressed(self, sender: str, message: Message) -> None:
         server: str = message.server  # type: ignore[union-attr]
-        if isinstance(message, NotActive):
-            if message.active and self.routes.is_replica(server, sender):
-                self.routes.speaks(server, message.active)
-            return
         replica = self.replicas.get(server)
-        if isinstance(message, PublisherAlive | PublisherGone | SubscriberAlive):
-            self._to_client_side(sender, server, message)
-        elif replica is None:
+        if replica is None:
             self._refuse(sender, f"it speaks to sequencer server {server}, which is not here")
         else:
-            self._to_replica(replica, sender, message)
+            getattr(replica, _OF_REPLICA[message.__class__])(sender, message)
 
     def _to_client_side(
         self,
@@ -155,30 +159,6 @@ class Sequencer(Part):
             self._refuse(sender, f"it asks sequencer server {server}, which is not here")
         else:
             replica.on_client(sender, message)
-
-    @staticmethod
-    def _to_replica(replica: Replica, sender: str, message: Message) -> None:
-        match message:
-            case ChainItem():
-                replica.on_chain_item(sender, message)
-            case ChainTaken():
-                replica.on_chain_taken(sender, message)
-            case Between():
-                replica.on_between(sender, message)
-            case Replicate():
-                replica.on_replicate(sender, message)
-            case Replicated():
-                replica.on_replicated(sender, message)
-            case StateWanted():
-                replica.on_state_wanted(sender)
-            case NoState():
-                replica.on_no_state(sender)
-            case StatePart():
-                replica.on_state_part(sender, message)
-            case StateTaken():
-                replica.on_state_taken(sender, message)
-            case Ruling():
-                replica.on_ruling(sender, message)
 
     def _refuse(self, sender: str, what: str) -> None:
         self.port.emit(Misbehaviour(sender, what))

@@ -50,9 +50,9 @@ class OutputGate:
 
     def hold(self, number: int, machine: SequencerMachine) -> None:
         """What comes of batch `number`."""
-        for output in machine.outputs:
-            self._held.append((number, output))
-        machine.outputs.clear()
+        if machine.outputs:
+            self._held.extend([(number, output) for output in machine.outputs])
+            machine.outputs.clear()
 
     def forget(self) -> None:
         self._held.clear()

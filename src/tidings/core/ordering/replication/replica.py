@@ -65,6 +65,7 @@ EXPIRE_TICKS = 4
 """Leases are long: looking through all clients now and then is enough."""
 
 ClientMessage = Create | ChangeSubscription | PublisherAlive | PublisherGone | SubscriberAlive
+_OF_SUBSCRIBERS = (ChangeSubscription, SubscriberAlive)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -139,7 +140,8 @@ class Replica:
         self._peer_heard_at = port.now
         self._claiming: bool | None = None
         """Whether alone is claimed, or in step; None: nothing is."""
-        self._standby = StandbyLink(server, lambda message: port.send(self._peer, message))
+        self._send_to_peer = port.sender(self._peer or port.node)  # without a peer nothing is sent there
+        self._standby = StandbyLink(server, self._send_to_peer)
         self._state_term = 0
         """The last term in which a state was sent; acknowledgements in it may be of a state that is gone."""
         self._floor = 0
@@ -306,7 +308,7 @@ class Replica:
             return
         machine = self.machine
         assert machine is not None
-        if isinstance(message, ChangeSubscription | SubscriberAlive):
+        if isinstance(message, _OF_SUBSCRIBERS):
             identity = message.subscriber
         else:
             identity = message.publisher
@@ -346,7 +348,7 @@ class Replica:
             if message.number <= self.machine.taken:  # it changes nothing, and is answered
                 if not self._speaker.is_full:
                     self.machine.apply(sender, message)
-                    self._collect(batched=len(self._batch) > 0)
+                    self._collect()
             elif message.number > self.machine.taken + 1:
                 self._early_items.keep(message.number, (sender, message))
             elif not self._is_full():
@@ -392,22 +394,24 @@ class Replica:
         )
 
     def _input(self, sender: str, message: Input) -> None:
-        assert self.machine is not None
-        self.machine.apply(sender, message)
+        machine = self.machine
+        assert machine is not None
+        machine.apply(sender, message)
         written = _encode((sender, message))
         self._batch.append(Raw(written))
         self._batch_bytes += len(written)
-        self._collect(batched=True)
+        self._speaker.hold(self._number + 1, machine)
         if self._batch_bytes > MAX_BATCH_BYTES:
             self._commit()
         elif not self._committing:
             self._committing = True
             self._set_timer("commit", 0)
 
-    def _collect(self, *, batched: bool) -> None:
+    def _collect(self) -> None:
+        """What comes of something that is not written."""
         assert self.machine is not None
-        self._speaker.hold(self._number + batched, self.machine)
-        if not batched:
+        self._speaker.hold(self._number + bool(self._batch), self.machine)
+        if not self._batch:
             self._release()
 
     def _commit(self) -> None:
@@ -472,12 +476,12 @@ class Replica:
         if self._claiming is not None:
             self._claim(alone=self._claiming)
 
-    def on_no_state(self, sender: str) -> None:
+    def on_no_state(self, sender: str, message: NoState) -> None:
         if sender == self._peer and self.machine is None and not self._journal.standing.term:
             self._peer_has_none = True
             self._claim_first()
 
-    def on_state_wanted(self, sender: str) -> None:
+    def on_state_wanted(self, sender: str, message: StateWanted) -> None:
         if sender != self._peer:
             return
         if self.machine is None and not self.term:
@@ -636,7 +640,7 @@ class Replica:
         self._compact()
 
     def _acknowledge(self) -> None:
-        self.port.send(self._peer, Replicated(self.server, self.term, self._number))
+        self._send_to_peer(Replicated(self.server, self.term, self._number))
 
     # --- The witness
 

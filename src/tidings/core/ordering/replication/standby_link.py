@@ -53,7 +53,7 @@ class StandbyLink:
 
     def safe(self, number: int) -> int:
         """Up to which batch something may be said; `number` is the last on our own disk."""
-        return min(number, self._acknowledged) if self._gated else number
+        return self._acknowledged if self._gated and self._acknowledged < number else number
 
     def leave_behind(self) -> None:
         self.follows = self._gated = False

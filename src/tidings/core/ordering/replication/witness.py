@@ -45,6 +45,11 @@ class WitnessPart(Part):
                 server = key.removeprefix(_PREFIX).decode()
                 self._records[server] = msgspec.msgpack.decode(value, type=_Record)
 
+    def alone(self, server: str) -> str:
+        """Who goes on alone for the server; empty: nobody does."""
+        record = self._records.get(server, NOBODY)
+        return record.active if record.alone else ""
+
     def on_claim(self, sender: str, message: Claim) -> None:
         place = self._places.get(message.server)
         if place is None or sender not in (place.primary, place.standby):

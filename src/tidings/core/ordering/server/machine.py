@@ -63,6 +63,7 @@ MachineOutput = tuple[str, Message] | Output
 """A message to a client's node or, for `CHAIN` and `Between`, to a server; or something for the driver."""
 
 _CHAIN = (CreateRelay, AnswersTaken, SubscribeWalk)
+_BETWEEN = (StampsAgain, WalkAgain)
 _encode = msgspec.msgpack.Encoder().encode
 _decode_inputs = msgspec.msgpack.Decoder(Inputs).decode
 
@@ -193,7 +194,7 @@ class SequencerMachine:
             self._sent += 1
             self.untaken[self._sent] = message
             self.outputs.append((to, ChainItem(to, self._sent, message)))
-        elif isinstance(message, StampsAgain | WalkAgain):
+        elif isinstance(message, _BETWEEN):
             self.outputs.append((to, Between(to, message)))
         else:
             self.outputs.append((to, message))

@@ -15,7 +15,7 @@ from tidings.core.facts import Misbehaviour
 from tidings.core.kernel import Part, Port, TimerName
 from tidings.core.messages import PatternCount
 from tidings.core.overlay.epidemic.gossip import Gossip
-from tidings.core.overlay.epidemic.losses import LossDetector
+from tidings.core.overlay.epidemic.losses import LossDetector, StreamKey
 from tidings.core.overlay.epidemic.messages import MAX_NUMBERS, HighWater, HighWaterTaken, PatternNumbers
 from tidings.core.overlay.epidemic.pattern_counter import PatternCounter
 from tidings.core.overlay.epidemic.patterns import Patterns
@@ -34,13 +34,12 @@ MAX_SETTLED_NUMBERS = 1_024
 class Fresh:
     """A count that was raised lately, and who has not acknowledged it."""
 
-    __slots__ = ("attempts", "epoch", "next_at", "number", "taken", "via")
+    __slots__ = ("attempts", "next_at", "number", "taken", "via")
 
     def __init__(self) -> None:
-        self.epoch = self.number = -1
+        self.number = -1
 
-    def raise_to(self, epoch: int, number: int, via: str, next_at: int) -> None:
-        self.epoch = epoch
+    def raise_to(self, number: int, via: str, next_at: int) -> None:
         self.number = number
         self.via = via
         """Who told us; it knows."""
@@ -74,7 +73,8 @@ class HighWaters(Part, SettledNumbers):
         self._interval_ns = interval_ns
         self._turn_ns = max(interval_ns // TURNS_PER_INTERVAL, SHORTEST_TURN_NS)
         self._enabled = enabled
-        self._fresh: dict[tuple[str, bytes], Fresh] = {}
+        self._fresh: dict[StreamKey, Fresh] = {}
+        """A new epoch does not end the telling of the one before: its last events may be lost, too."""
         self._running = False
 
     def passed(self, origin: str, numbers: PatternNumbers, via: str) -> None:
@@ -88,17 +88,17 @@ class HighWaters(Part, SettledNumbers):
         if self._enabled:
             rest_at = self.port.now + self._interval_ns * 3 // 2  # an event before then tells as much
             for pattern, epoch, number in numbers:
-                self._raise(origin, pattern, epoch, number, via, rest_at)
+                self._raise((origin, pattern, epoch), number, via, rest_at)
             self._keep_running()
 
-    def _raise(self, origin: str, pattern: bytes, epoch: int, number: int, via: str, next_at: int) -> None:
-        fresh = self._fresh.get((origin, pattern))
+    def _raise(self, key: StreamKey, number: int, via: str, next_at: int) -> None:
+        fresh = self._fresh.get(key)
         if fresh is None:
             if len(self._fresh) >= MAX_FRESH:
                 return
-            fresh = self._fresh[origin, pattern] = Fresh()
-        if (epoch, number) > (fresh.epoch, fresh.number):
-            fresh.raise_to(epoch, number, via, next_at)
+            fresh = self._fresh[key] = Fresh()
+        if number > fresh.number:
+            fresh.raise_to(number, via, next_at)
 
     def _keep_running(self) -> None:
         if self._fresh and not self._running:
@@ -108,20 +108,21 @@ class HighWaters(Part, SettledNumbers):
     def on_timer(self, name: TimerName) -> None:
         """A turn: all that is to be told to a neighbour goes together."""
         counts: dict[str, list[PatternCount]] = {}
-        for (origin, pattern), fresh in list(self._fresh.items()):
-            if fresh.next_at <= self.port.now and not self._tell(origin, pattern, fresh, counts):
-                del self._fresh[origin, pattern]
+        for key, fresh in list(self._fresh.items()):
+            if fresh.next_at <= self.port.now and not self._tell(key, fresh, counts):
+                del self._fresh[key]
         for hop, told in sorted(counts.items()):
             for start in range(0, len(told), MAX_NUMBERS):
                 self.port.send(hop, HighWater(tuple(told[start : start + MAX_NUMBERS])))
         self._running = False
         self._keep_running()
 
-    def _tell(self, origin: str, pattern: bytes, fresh: Fresh, counts: dict[str, list[PatternCount]]) -> bool:
+    def _tell(self, key: StreamKey, fresh: Fresh, counts: dict[str, list[PatternCount]]) -> bool:
         """Puts the count into `counts` for all who lack it; False if there is nobody, or not in reach."""
+        origin, pattern, epoch = key
         waiting = [hop for hop in self._patterns.hops(pattern) if hop != fresh.via and hop not in fresh.taken]
         for hop in waiting:
-            counts.setdefault(hop, []).append((pattern, origin, fresh.epoch, fresh.number))
+            counts.setdefault(hop, []).append((pattern, origin, epoch, fresh.number))
         fresh.attempts += 1
         pause_ns = min(self._turn_ns << min(fresh.attempts, 20), LONGEST_PAUSE_NS)
         fresh.next_at = self.port.now + pause_ns
@@ -160,11 +161,11 @@ class HighWaters(Part, SettledNumbers):
         if self._losses.lost:
             self._gossip.hasten()
         if self._enabled:
-            self._raise(origin, pattern, epoch, number, sender, self.port.now)  # it is at rest already
+            self._raise((origin, pattern, epoch), number, sender, self.port.now)  # it is at rest already
             self._keep_running()
 
     def on_high_water_taken(self, sender: str, message: HighWaterTaken) -> None:
         for pattern, origin, epoch, number in message.counts:
-            fresh = self._fresh.get((origin, pattern))
-            if fresh is not None and (epoch, number) == (fresh.epoch, fresh.number):
+            fresh = self._fresh.get((origin, pattern, epoch))
+            if fresh is not None and number == fresh.number:
                 fresh.taken[sender] = None

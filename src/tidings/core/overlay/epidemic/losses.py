@@ -8,8 +8,8 @@ Where we differ from the paper:
 
 * Only what is counted after the subscription is missed: a stream begins at a baseline, given by `watch` or, for
   an origin or an epoch never heard of, guessed from its first number (`baseline_before`).
-* One epoch of an (origin, pattern) is followed, the newest. Losses of earlier ones stay in the list, and an event
-  of an earlier epoch can only settle one of those.
+* An epoch that was followed still is when a newer one begins: an origin that crashed counts anew, and its last
+  events before that may be lost to us and with others. One that is over when it is first heard of is not.
 * Loss at the tail is noticed by the origin's high-water messages.
 * A loss leaves the list when the event comes, when nobody here subscribes any longer, when it is too old, was
   asked for too often, or when there are too many; the last three count as given up.
@@ -63,14 +63,9 @@ class AnswerTime:
 
 
 class _Stream:
-    """What is known of the newest epoch of an (origin, pattern)."""
-
     __slots__ = ("heard", "high", "key")
 
     def __init__(self, key: StreamKey, high: int, *, heard: bool) -> None:
-        self.restart(key, high, heard=heard)
-
-    def restart(self, key: StreamKey, high: int, *, heard: bool) -> None:
         self.key = key
         self.high = high
         """All numbers up to this one are accounted for."""
@@ -119,8 +114,8 @@ class LossDetector:
         self._max_attempts = max_attempts
         self._answer_time = answer_time or AnswerTime(0)
         self._blind = blind
-        self._watched: dict[bytes, dict[str, _Stream]] = {}
-        """Pattern -> origin -> stream."""
+        self._watched: dict[bytes, dict[str, dict[int, _Stream]]] = {}
+        """Pattern -> origin -> epoch -> stream, the newest epoch last."""
         self._recent: OrderedDict[_Stream, None] = OrderedDict()
         """Every stream, the one not heard of for the longest time first."""
         self._lost: OrderedDict[tuple[StreamKey, int], _Loss] = OrderedDict()
@@ -142,18 +137,19 @@ class LossDetector:
 
         For a pattern that is watched already, baselines of origins not heard of yet are added or raised.
         """
-        streams = self._watched.setdefault(pattern, {})
+        self._watched.setdefault(pattern, {})
         for origin, epoch, number in baselines:
-            stream = streams.get(origin)
-            if stream is None:
+            newest = self._newest(origin, pattern)
+            if newest is None or (not newest.heard and epoch > newest.epoch):
                 self._follow((origin, pattern, epoch), number, heard=False)
-            elif not stream.heard and (epoch, number) > (stream.epoch, stream.high):
-                stream.restart((origin, pattern, epoch), number, heard=False)
+            elif not newest.heard and epoch == newest.epoch:
+                newest.high = max(newest.high, number)
 
     def unwatch(self, pattern: bytes) -> None:
         """Nobody here subscribes any longer: nothing of the pattern is missed."""
-        for stream in self._watched.pop(pattern, {}).values():
-            del self._recent[stream]
+        for epochs in self._watched.pop(pattern, {}).values():
+            for stream in epochs.values():
+                del self._recent[stream]
         for entry in [entry for entry in self._lost if entry[0][1] == pattern]:
             del self._lost[entry]
 
@@ -223,29 +219,39 @@ class LossDetector:
             stream.high = high
 
     def _heard(self, key: StreamKey, number: int) -> _Stream | None:
-        """The stream, begun if it is new; None if its epoch is over."""
+        """The stream, begun if it is new; None if its epoch was over before it was heard of."""
         origin, pattern, epoch = key
-        stream = self._watched[pattern].get(origin)
+        stream = self._watched[pattern].get(origin, {}).get(epoch)
         if stream is None:
+            newest = self._newest(origin, pattern)
+            if newest is not None and epoch < newest.epoch:
+                return None
             return self._follow(key, baseline_before(number, self._blind), heard=True)
-        if epoch < stream.epoch:
-            return None
-        if epoch > stream.epoch:
-            stream.restart(key, baseline_before(number, self._blind), heard=True)
         stream.heard = True
         self._recent.move_to_end(stream)
         return stream
 
+    def _newest(self, origin: str, pattern: bytes) -> _Stream | None:
+        epochs = self._watched[pattern].get(origin)
+        return None if epochs is None else epochs[next(reversed(epochs))]
+
     def _follow(self, key: StreamKey, high: int, *, heard: bool) -> _Stream:
+        """Of an epoch later than all that are followed."""
         if len(self._recent) >= self._max_streams:
-            forgotten, _ = self._recent.popitem(last=False)
-            origin, pattern, _ = forgotten.key
-            del self._watched[pattern][origin]
+            self._forget_oldest()
         stream = _Stream(key, high, heard=heard)
         self._recent[stream] = None
-        origin, pattern, _ = key
-        self._watched[pattern][origin] = stream
+        origin, pattern, epoch = key
+        self._watched[pattern].setdefault(origin, {})[epoch] = stream
         return stream
+
+    def _forget_oldest(self) -> None:
+        forgotten, _ = self._recent.popitem(last=False)
+        origin, pattern, epoch = forgotten.key
+        epochs = self._watched[pattern][origin]
+        del epochs[epoch]
+        if not epochs:
+            del self._watched[pattern][origin]
 
     def _lose(self, key: StreamKey, first: int, last: int, now: int) -> None:
         """List `first` to `last`, or as many of the newest as can be listed: the cost does not grow with the gap."""

@@ -11,7 +11,8 @@ from msgspec import Meta
 
 from tidings.core.events.event import Counter, Name
 from tidings.core.events.run import Stretch, cut
-from tidings.core.messages import LabelItems, PatternCount, WireMessage
+from tidings.core.messages import PatternCount, WireMessage
+from tidings.core.overlay.guaranteed.messages import LabelItems
 
 MAX_NUMBERS = 64
 MAX_ROUTE = 64

@@ -23,6 +23,8 @@ LISTED_NS = 1_000_000_000
 
 
 class RecoverySettings(Struct, frozen=True, kw_only=True):
+    """How brokers of mode "epidemic" repair what is lost. `[recovery]` in docs/scenarios.md explains the keys."""
+
     algorithm: Algorithm = "auto"
     selection: Strategy = "random"
     weights: Weights = "topology"
@@ -72,18 +74,22 @@ class RecoverySettings(Struct, frozen=True, kw_only=True):
 
     @property
     def listed_rounds(self) -> int:
+        """In how many rounds an event is advertised."""
         return self.rounds or max(1, -(-LISTED_NS // self.interval_ns))
 
     @property
     def pushes_events(self) -> bool:
+        """Sends an event on as soon as it comes."""
         return self.algorithm == "push+pull" or (self.algorithm == "push" and self.push == "event")
 
     @property
     def pushes_digests(self) -> bool:
+        """Sends a digest of the cache every round."""
         return self.algorithm == "push" and self.push == "digest"
 
     @property
     def advertises(self) -> bool:
+        """Announces what is in the cache."""
         return self.algorithm in ("push+pull", "subscriber-pull") and self.pull == "advertise"
 
     @property
@@ -95,6 +101,7 @@ class RecoverySettings(Struct, frozen=True, kw_only=True):
 
     @property
     def records_routes(self) -> bool:
+        """Events carry their route, so that the publisher's broker can be asked along it."""
         return self.algorithm in ("publisher-pull", "combined")
 
     def resolved(self) -> RecoverySettings:

@@ -22,16 +22,7 @@ from tidings.core.facts import Misbehaviour
 from tidings.core.filters.matching.cover_index import CoverIndex
 from tidings.core.kernel import Part, Port, TimerName
 from tidings.core.messages import (
-    Attach,
-    Attached,
-    Baseline,
-    Coverage,
-    Drain,
-    Notified,
     PublishFailed,
-    Stamp,
-    Stamped,
-    StampTaken,
     Status,
     StatusRequest,
     Subscribe,
@@ -47,6 +38,17 @@ from tidings.core.overlay.guaranteed.local_subscriptions import (
     UNKNOWN_CLIENT,
     ClientSubscription,
     LocalSubscriptions,
+)
+from tidings.core.overlay.guaranteed.messages import (
+    Attach,
+    Attached,
+    Baseline,
+    Coverage,
+    Drain,
+    Notified,
+    Stamp,
+    Stamped,
+    StampTaken,
 )
 from tidings.core.overlay.guaranteed.queued import LocalClient
 from tidings.core.overlay.guaranteed.sessions import Sessions

@@ -22,7 +22,7 @@ import msgspec
 from tidings.core.errors import StoreCorrupt, StoreError
 from tidings.core.facts import BookmarkIsKept, BookmarksKnown
 from tidings.core.kernel import Part, Port
-from tidings.core.messages import BookmarkKept, KeepBookmark
+from tidings.core.overlay.guaranteed.messages import BookmarkKept, KeepBookmark
 from tidings.core.store import Store
 
 TABLE = "bookmarks"

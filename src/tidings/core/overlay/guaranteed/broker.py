@@ -8,12 +8,12 @@ import msgspec
 
 from tidings.core.errors import StoreCorrupt
 from tidings.core.kernel import Node, Port
-from tidings.core.messages import Neighbour
 from tidings.core.overlay.guaranteed.attachments import Attachments
 from tidings.core.overlay.guaranteed.bookmarks import KeptBookmarks
 from tidings.core.overlay.guaranteed.delivery import Delivery
 from tidings.core.overlay.guaranteed.local_subscriptions import LocalSubscriptions
 from tidings.core.overlay.guaranteed.membership import Membership, read_news
+from tidings.core.overlay.guaranteed.messages import Neighbour
 from tidings.core.overlay.guaranteed.neighbourhood import Neighbourhood
 from tidings.core.overlay.guaranteed.queued import LocalClient, name_of
 from tidings.core.overlay.guaranteed.relays import RelayingPort, Relays

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tidings.core.kernel import Port
-from tidings.core.messages import Confirm, Parked, Passed
+from tidings.core.messages import Confirm
 from tidings.core.overlay.guaranteed.hops import Hops
+from tidings.core.overlay.guaranteed.messages import Parked, Passed
 from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queued
 
 

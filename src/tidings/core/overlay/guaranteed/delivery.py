@@ -27,20 +27,11 @@ from tidings.core.events.run import Run, Stretch, stripped
 from tidings.core.events.subscription import Interest
 from tidings.core.facts import Misbehaviour, SpillFailed
 from tidings.core.kernel import Part, Port, TimerName
-from tidings.core.messages import (
-    Forward,
-    ForwardGap,
-    Message,
-    Missed,
-    Notify,
-    Parked,
-    Passed,
-    PublishFailed,
-    Taken,
-)
+from tidings.core.messages import Message, Notify, PublishFailed
 from tidings.core.overlay.guaranteed.confirmations import Confirmations
 from tidings.core.overlay.guaranteed.hops import Hops, Senders
 from tidings.core.overlay.guaranteed.local_subscriptions import LocalSubscriptions
+from tidings.core.overlay.guaranteed.messages import Forward, ForwardGap, Missed, Parked, Passed, Taken
 from tidings.core.overlay.guaranteed.parking import Parking
 from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queue, Queued, Row
 from tidings.core.overlay.guaranteed.sessions import SessionListener, Sessions
@@ -413,6 +404,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
     def _assign(self, queued: Queued) -> None:
         """Hand it to every ready hop that leads to somebody who has not got it."""
         names_of: dict[Hop, list[Hop]] = {}
+        frontier, labels = self._sessions.frontier, self._log.labels
         for name, chosen in queued.pending.items():
             if chosen is not None:
                 continue
@@ -420,7 +412,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
                 if name in self.hops:
                     names_of[name] = [name]
                 continue
-            hop = self._sessions.frontier(self._log.labels[name])
+            hop = frontier(labels[name])
             if hop in names_of:
                 names_of[hop].append(name)
             elif hop is not None and self._subscriptions.ready(hop):

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 
 from tidings.core.client.arrivals import Ranges
 from tidings.core.kernel import Port
-from tidings.core.messages import Taken
+from tidings.core.overlay.guaranteed.messages import Taken
 from tidings.core.overlay.guaranteed.queued import NOBODY, Hop, LocalClient, Queue, Queued, name_of
 from tidings.core.overlay.guaranteed.sessions import Sessions
 from tidings.core.structures.range_map import RangeMap

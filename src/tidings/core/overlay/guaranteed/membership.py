@@ -14,9 +14,10 @@ import msgspec
 from tidings.core.errors import StoreCorrupt
 from tidings.core.facts import JoinAnswered, JoinRefused, LeftNetwork, Misbehaviour, SessionWanted
 from tidings.core.kernel import Node, Part, Port, TimerName
-from tidings.core.messages import Join, Joined, Neighbour, Refused
+from tidings.core.messages import Refused
 from tidings.core.overlay.guaranteed.attachments import Attachments
 from tidings.core.overlay.guaranteed.delivery import Delivery
+from tidings.core.overlay.guaranteed.messages import Join, Joined, Neighbour
 from tidings.core.overlay.guaranteed.neighbourhood import Neighbourhood
 from tidings.core.overlay.guaranteed.sessions import SessionListener, Sessions, has_left
 from tidings.core.overlay.labels import Label, distance, label_text

@@ -8,9 +8,9 @@ gives nothing up: it holds up the publishers until there is room again.
 from __future__ import annotations
 
 from tidings.core.kernel import Port, TimerName
-from tidings.core.messages import Forward, ForwardGap
 from tidings.core.overlay.guaranteed.confirmations import Confirmations
 from tidings.core.overlay.guaranteed.hops import Hops, Senders
+from tidings.core.overlay.guaranteed.messages import Forward, ForwardGap
 from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queue, Queued
 from tidings.core.overlay.guaranteed.sessions import Sessions
 from tidings.core.overlay.guaranteed.spill import Spill, SpillLimits
@@ -71,14 +71,14 @@ class Parking:
         """It waits from now on: whoever published it should not wait for what may be parked."""
         if self._sweep_at is None:  # else it is due by then
             self.set_sweep()
-        if self._queue.parked_count and self._is_stuck(queued):
+        if self._queue.parked_count and self._is_stuck(queued, self._port.now):
             self.sweep_soon()
         elif queued.local and self._is_waited_for(queued):
             self.sweep_soon(PROMPT_NS)
 
     def finished(self, queued: Queued) -> None:
         """Nobody waits for it any more."""
-        if self._last_gaps.get(queued.flow) is queued:
+        if self._last_gaps and self._last_gaps.get(queued.flow) is queued:
             del self._last_gaps[queued.flow]
         if queued.parked and queued.message is not None:
             self._memory_bytes -= queued.size_bytes
@@ -103,8 +103,9 @@ class Parking:
         """Park what waits only for those who cannot be reached; delete from disk what is done. Returns the gaps in the
         place of what was given up: they have to go on."""
         self._sweep_at = None
-        newest = self._port.now if self._sweep_all else self._port.now - SWEEP_NS
-        self._sweep_all = False
+        now = self._port.now
+        newest = now if self._sweep_all else now - SWEEP_NS
+        self._sweep_all = look_again = False
         if self._away:
             self._away = {name: last for name, last in self._away.items() if last in self._queue}
         stuck: list[Queued] = []
@@ -113,20 +114,22 @@ class Parking:
             if queued.taken_at > newest:
                 break
             # In the order of each flow: a publisher's client forgets what is confirmed, and sends the rest again.
-            if queued.flow not in blocked and self._is_stuck(queued):
+            if queued.flow not in blocked and self._is_stuck(queued, now):
                 stuck.append(queued)
                 continue
             blocked.add(queued.flow)
-            if self._port.now - queued.taken_at < PROMPT_NS and self._is_waited_for(queued):
-                self.sweep_soon(PROMPT_NS)
+            if not look_again and now - queued.taken_at < PROMPT_NS:
+                look_again = self._is_waited_for(queued)
+        if look_again:
+            self.sweep_soon(PROMPT_NS)
         gaps = self._park(stuck) if stuck else []
         self._spill.sweep()
         if self._queue.unparked_count or self._spill.is_outdated:
             self.set_sweep()
         return gaps
 
-    def _is_stuck(self, queued: Queued) -> bool:
-        waited_ns = self._port.now - queued.taken_at
+    def _is_stuck(self, queued: Queued, now: int) -> bool:
+        waited_ns = now - queued.taken_at
         for name, hop in queued.pending.items():
             if hop is None:
                 if not isinstance(name, LocalClient):
@@ -136,14 +139,12 @@ class Parking:
                 if waited_ns < SWEEP_NS and self._away.get(name) not in self._queue:
                     return False  # it may be back at once
             elif isinstance(hop, LocalClient):
-                if waited_ns < self._patience_ns(queued) and not self._hops.is_behind(hop):
+                is_prompt = waited_ns < PROMPT_NS or (waited_ns < SLOW_NS and not self._is_waited_for(queued))
+                if is_prompt and not self._hops.is_behind(hop):
                     return False
             elif hop not in queued.parked_beyond:
                 return False
         return True
-
-    def _patience_ns(self, queued: Queued) -> int:
-        return PROMPT_NS if self._is_waited_for(queued) else SLOW_NS
 
     def _is_waited_for(self, queued: Queued) -> bool:
         """By a publisher that publishes one by one, for clients of ours."""

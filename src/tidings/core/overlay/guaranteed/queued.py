@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from tidings.core.messages import Forward, ForwardGap
+from tidings.core.overlay.guaranteed.messages import Forward, ForwardGap
 from tidings.core.overlay.labels import Label
 from tidings.core.structures.range_map import RangeMap
 

@@ -18,8 +18,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tidings.core.kernel import Part, Port, RandomSource, Send, TimerName
-from tidings.core.messages import Message, Relay, Relayed
+from tidings.core.messages import Message
 from tidings.core.overlay.guaranteed.delivery import Delivery
+from tidings.core.overlay.guaranteed.messages import Relay, Relayed
 from tidings.core.overlay.guaranteed.sessions import SessionListener, Sessions
 from tidings.core.overlay.labels import distance
 

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping
 
 from tidings.core.facts import Misbehaviour, SessionUnwanted, SessionWanted
 from tidings.core.kernel import Part, Port, TimerName
-from tidings.core.messages import Greeting, Heartbeat, Neighbour, Refused
+from tidings.core.messages import Refused
+from tidings.core.overlay.guaranteed.messages import Greeting, Heartbeat, Neighbour
 from tidings.core.overlay.guaranteed.neighbourhood import Neighbourhood
 from tidings.core.overlay.labels import Label, distance, label_text
 

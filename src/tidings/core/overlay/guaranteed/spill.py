@@ -8,7 +8,7 @@ import msgspec
 
 from tidings.core.errors import StoreCorrupt, StoreError, StoreFull, WireError
 from tidings.core.events.run import Run, Stretch, decode_stretch
-from tidings.core.messages import Forward, ForwardGap
+from tidings.core.overlay.guaranteed.messages import Forward, ForwardGap
 from tidings.core.overlay.guaranteed.queued import Queued, Row
 from tidings.core.store import Change, Store
 

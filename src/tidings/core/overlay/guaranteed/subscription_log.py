@@ -17,7 +17,7 @@ import msgspec
 from tidings.core.errors import FilterError, StoreCorrupt, TopicError, WireError
 from tidings.core.events.run import Stretch
 from tidings.core.events.subscription import Interest, make_interest
-from tidings.core.messages import Record
+from tidings.core.overlay.guaranteed.messages import Record
 from tidings.core.overlay.guaranteed.regions import Region
 from tidings.core.overlay.labels import Label, on_path
 from tidings.core.overlay.matching import Matcher, Selection

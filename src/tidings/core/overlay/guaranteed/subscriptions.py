@@ -18,7 +18,15 @@ from functools import lru_cache
 from tidings.core.events.subscription import Interest
 from tidings.core.facts import Misbehaviour
 from tidings.core.kernel import Part, Port, TimerName
-from tidings.core.messages import Activate, Collect, Covered, Record, Records, RecordsTaken, Sync
+from tidings.core.overlay.guaranteed.messages import (
+    Activate,
+    Collect,
+    Covered,
+    Record,
+    Records,
+    RecordsTaken,
+    Sync,
+)
 from tidings.core.overlay.guaranteed.regions import Region, RegionWire
 from tidings.core.overlay.guaranteed.sessions import SessionListener, Sessions
 from tidings.core.overlay.guaranteed.subscription_log import LogEntry, SubscriptionLog, readable_interest

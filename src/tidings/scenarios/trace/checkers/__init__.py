@@ -7,6 +7,7 @@ on Spark use these same functions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from tidings.core.errors import TraceError
 from tidings.scenarios.trace.checkers.causal import CAUSAL_ORDER, causal_order
@@ -18,8 +19,10 @@ from tidings.scenarios.trace.reader import Trace
 from tidings.scenarios.trace.verdict import Verdict, Witness
 
 __all__ = [
+    "GUARANTEED",
     "GUARANTEES",
     "PROMISES",
+    "Check",
     "Verdict",
     "Witness",
     "agreement",
@@ -29,7 +32,8 @@ __all__ = [
     "fifo",
     "gap_free",
     "promised",
-    "promised_by",
+    "promised_checks",
+    "run_check",
     "total_order",
 ]
 
@@ -57,16 +61,39 @@ _ORDERED: Mapping[str, Callable[..., Verdict]] = {
 }
 
 
+GUARANTEED = "guaranteed"
+"""The mode that promises FIFO, and that nothing is missing, whatever a subscription asks for."""
+# Total order alone keeps the order of a source on each topic, not among topics.
+_FIFO_WHEN_GUARANTEED = frozenset({"none", "fifo", "causal"})
+
+
+class Check(NamedTuple):
+    """One guarantee, over the subscriptions that asked for one of `orders` (None: over all)."""
+
+    guarantee: str
+    orders: frozenset[str] | None = None
+    confirmed_only: bool = False
+
+
+def promised_checks(
+    orders: Iterable[str], mode: str | None = None, *, publisher_killed: bool = False
+) -> list[Check]:
+    """What the subscriptions asked for by their `orders`, and what the mode of the network promises beyond.
+
+    Exactly once is always among them. What a publisher had not got confirmed when it was killed went with it.
+    """
+    asked = frozenset(orders)
+    ordered = [Check(name, of) for name, of in PROMISES.items() if asked & of]
+    if mode != GUARANTEED:
+        return [Check(EXACTLY_ONCE), *ordered]
+    ordered = [check for check in ordered if check.guarantee != FIFO]
+    fifo_too = Check(FIFO, _FIFO_WHEN_GUARANTEED)
+    return [Check(EXACTLY_ONCE), fifo_too, *ordered, Check(GAP_FREE, None, publisher_killed)]
+
+
 def promised(trace: Trace) -> list[str]:
     """The guarantees that the subscriptions asked for by their order; exactly once is always among them."""
-    return promised_by(trace.coded.subscriptions.order)
-
-
-def promised_by(orders: Iterable[str]) -> list[str]:
-    asked = frozenset(orders)
-    return [
-        name for name in GUARANTEES if name == EXACTLY_ONCE or (name in PROMISES and asked & PROMISES[name])
-    ]
+    return [check.guarantee for check in promised_checks(trace.coded.subscriptions.order)]
 
 
 def check_all(trace: Trace, guarantees: Iterable[str] | None = None) -> list[Verdict]:
@@ -75,7 +102,7 @@ def check_all(trace: Trace, guarantees: Iterable[str] | None = None) -> list[Ver
     Without names: what was promised, each only over the subscriptions that it was promised to.
     """
     if guarantees is None:
-        return [_check_promised(trace, name) for name in promised(trace)]
+        return [run_check(trace, check) for check in promised_checks(trace.coded.subscriptions.order)]
     names = list(guarantees)
     for name in names:
         if name not in GUARANTEES:
@@ -83,7 +110,9 @@ def check_all(trace: Trace, guarantees: Iterable[str] | None = None) -> list[Ver
     return [GUARANTEES[name](trace) for name in names]
 
 
-def _check_promised(trace: Trace, name: str) -> Verdict:
-    if name in _ORDERED:
-        return _ORDERED[name](trace, orders=PROMISES[name])
-    return GUARANTEES[name](trace)
+def run_check(trace: Trace, check: Check) -> Verdict:
+    if check.guarantee in _ORDERED:
+        return _ORDERED[check.guarantee](trace, orders=check.orders)
+    if check.guarantee == GAP_FREE:
+        return gap_free(trace, confirmed_only=check.confirmed_only)
+    return GUARANTEES[check.guarantee](trace)

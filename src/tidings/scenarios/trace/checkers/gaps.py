@@ -13,17 +13,23 @@ GAP_FREE = "gap_free"
 AGREEMENT = "agreement"
 
 
-def gap_free(trace: Trace, *, confirmed_only: bool = False, strict_end: bool = False) -> Verdict:
+def gap_free(
+    trace: Trace, *, confirmed_only: bool = False, strict_end: bool = False, cut_off_ns: int | None = None
+) -> Verdict:
     """Every event that a subscription is owed (see `trace.demand`) was delivered to it.
 
     `counts` says how many were `expected` and how many of these `delivered`.
     """
-    found = find_gaps(trace.coded, confirmed_only=confirmed_only, strict_end=strict_end)
+    found = find_gaps(
+        trace.coded, confirmed_only=confirmed_only, strict_end=strict_end, cut_off_ns=cut_off_ns
+    )
     return verdict_of(GAP_FREE, [found])
 
 
-def find_gaps(coded: Coded, *, confirmed_only: bool = False, strict_end: bool = False) -> Found:
-    owed = demand(coded, confirmed_only=confirmed_only, strict_end=strict_end)
+def find_gaps(
+    coded: Coded, *, confirmed_only: bool = False, strict_end: bool = False, cut_off_ns: int | None = None
+) -> Found:
+    owed = demand(coded, confirmed_only=confirmed_only, strict_end=strict_end, cut_off_ns=cut_off_ns)
 
     def describe(key: int) -> Case:
         row, event = divmod(int(key), len(coded.events))

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tidings.extras import need
 from tidings.scenarios.trace.coded import Array, Coded, segment_starts
 from tidings.scenarios.trace.reader import Trace
 from tidings.scenarios.trace.verdict import Case, Found, Verdict, Witness, first_cases, verdict_of
@@ -71,6 +72,7 @@ def order_edges(coded: Coded, rows: Array) -> Edges:
 
 def components(edges: Edges | SmallEdges, size: int) -> Array:
     """The component of each of `size` events, named by its lowest; -1 for an event that is alone in its own."""
+    need("the check of a total order", "sim", "scipy")
     # All checkers are imported together, and this takes longer than all the rest of them.
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components

@@ -1,0 +1,47 @@
+"""Which Python Spark runs: the one that runs the program, which has tidings, instead of any `python3` on PATH.
+
+Spark's JVM looks for `format("tidings")` with PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else `python3`, as its
+environment was when it started. Tasks run with PYSPARK_PYTHON, else `python3`, as of the start of the SparkContext.
+So a program that is started by the path of its Python, without an activated environment, asks the system's Python,
+which has no tidings.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+SETTINGS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+
+
+def use_this_python() -> None:
+    """Has Spark run this Python, unless the user has chosen one, or Spark would find this one by itself."""
+    if any(os.environ.get(name) for name in SETTINGS) or not sys.executable or _is_first_on_path():
+        return
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    if "pyspark.sql" in sys.modules:
+        _mend_running_session()
+
+
+def _is_first_on_path() -> bool:
+    """Links are not followed: the Python of a virtual environment is a link to one that has other packages."""
+    found = shutil.which("python3")
+    return found is not None and Path(found).absolute().parent == Path(sys.executable).absolute().parent
+
+
+def _mend_running_session() -> None:
+    """The JVM has read its environment, so the source is registered by hand.
+
+    Not on a cluster: its workers may well run, under the name `python3`, a Python that has tidings.
+    """
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is None or not session.sparkContext.master.startswith("local"):
+        return
+    from pyspark_tidings import DefaultSource
+
+    session.sparkContext.pythonExec = sys.executable
+    session.dataSource.register(DefaultSource)
