@@ -36,7 +36,7 @@ class Expression:
 
     def __bool__(self) -> NoReturn:
         raise FilterError(
-            "a filter has no truth value; combine filters with &, | and ~, not with and, or and not"
+            "a filter has no truth value; combine filters with &, | and ~ instead of and, or and not"
         )
 
 

@@ -45,7 +45,7 @@ def prefix_above(prefix: str, low: str, is_open: bool) -> bool:
 
 
 def prefix_below(prefix: str, high: str, is_open: bool) -> bool:
-    """Return True if every text with the prefix is below `high`; texts have no longest, so `is_open` is irrelevant."""
+    """Return True if every text with the prefix is below `high`; `is_open` is irrelevant, as no text is the longest."""
     return prefix < high and not high.startswith(prefix)
 
 

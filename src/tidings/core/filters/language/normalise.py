@@ -109,7 +109,7 @@ class _Normaliser:
                 if both is None:
                     continue
                 found[text_of(both, self._work)] = both
-                # absorption may shrink the product below the limit, but not from far beyond it
+                # absorption may still shrink the product to the limit; far beyond it we give up
                 self._check_conjuncts(len(found), slack=_SLACK)
         product = self._checked(absorb(found.values(), self._work))
         self._check_conjuncts(len(product))

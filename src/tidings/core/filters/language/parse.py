@@ -315,7 +315,7 @@ class _Parser:
             return self._error("subqueries are not supported", token)
         if token.kind is Lexeme.WORD and token.text in REFUSED:
             return self._error(f"{token.text} is not supported; put it in backticks if it is a name", token)
-        return self._error(f"unexpected {_named(token)}", token)
+        return self._error(f"{_named(token)} is unexpected here", token)
 
 
 def _named(token: Token) -> str:

@@ -3,7 +3,7 @@
 A filter in disjunctive normal form is a tuple of `Conjunct`s. A conjunct has `Constraint`s, sorted by attribute, plus
 comparisons between two attributes. An attribute has at most one constraint of plain values; each comparison with a
 number that is not plain (see `is_plain`) is a separate constraint, because two such comparisons cannot always be
-merged. No conjunct is FALSE, one empty conjunct is TRUE. Negation has been pushed into the constraints, so all that
+merged. An empty tuple is FALSE, one empty conjunct is TRUE. Negation has been pushed into the constraints, so all that
 matters is whether a constraint is true: on NULL (a missing attribute, a value of another kind) it fails unless it
 asks for NULL.
 
