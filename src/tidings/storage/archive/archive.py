@@ -44,7 +44,7 @@ from tidings.storage.archive.upkeep import Upkeep
 from tidings.storage.files import sync_directory
 
 RETRY_S = 5.0
-"""How long `append` waits after a failure before it tries to seal again."""
+"""After a failure, `append` does not try to seal again before this has passed."""
 MAX_GAPS = 10_000
 MAX_REASON_CHARACTERS = 1_000
 
