@@ -193,8 +193,8 @@ ROW_DAMAGES = {
     "a row less": ("DELETE FROM tail WHERE offset = 55", "offsets? 55 "),
     "a row elsewhere": ("UPDATE tail SET offset = 56 WHERE offset = 55", "offsets? 5[56] "),
     "an event in two rows": (misplaced(55, 50), "offsets? 5[05] "),
-    "a row behind the end": (misplaced(65, 75), "offset 75 "),
-    "the first row again": (misplaced(45, 30), "offset 30 "),
+    "a row behind the end": (misplaced(65, 75), "offset 75,"),
+    "the first row again": (misplaced(45, 30), "offset 30,"),
     "another number of events": (
         "UPDATE tail SET value = CAST(x'9509' || SUBSTR(value, 3) AS BLOB) WHERE offset = 55", "offset 55 ",
     ),
