@@ -51,14 +51,14 @@ class _Verdict(Struct, frozen=True, gc=False):
 
     flow: Flow
     label: Label
-    mark: int
+    log_position: int
     excluded: tuple[str, ...]
 
     def here(self, route: Route, name: str) -> tuple[LogEntry, ...]:
         """The records of that broker that get them."""
         for to in route:
             if to.broker == name:
-                return _admitted(to, self.mark, self.excluded)
+                return _admitted(to, self.log_position, self.excluded)
         return ()
 
 
@@ -290,8 +290,8 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         if fresh > stretch.last:
             return
         position = self._log.position
-        mark = min(stamp, position) if generation == self.generation else position
-        verdict = _Verdict(flow, own.label, mark, ())
+        log_position = min(stamp, position) if generation == self.generation else position
+        verdict = _Verdict(flow, own.label, log_position, ())
         refused = set(range(fresh, stretch.last + 1))
         reasons: list[str] = []
         parts = self._log.routes(_from(stretch, fresh), own.label, lambda error: reasons.append(str(error)))
@@ -372,7 +372,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
                 self.port.now,
                 message if part is stretch else _with(message, part),
                 part.size_bytes,
-                verdict.mark,
+                verdict.log_position,
                 verdict.excluded,
                 targets,
             )
@@ -382,13 +382,13 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             self._place(queued)
 
     def _set_pending(self, queued: Queued, route: Route) -> None:
-        pending, mark, excluded = queued.pending, queued.mark, queued.excluded
+        pending, log_position, excluded = queued.pending, queued.log_position, queued.excluded
         for to in route:
             broker = to.broker
             if broker == self._name:
                 for client in queued.local:
                     pending[LocalClient(client)] = None
-            elif (not excluded and to.newest <= mark) or _admitted(to, mark, excluded):
+            elif (not excluded and to.newest <= log_position) or _admitted(to, log_position, excluded):
                 pending[broker] = None
 
     def _place(self, queued: Queued) -> None:
@@ -430,12 +430,12 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         if isinstance(message, ForwardGap):
             return message
         excluded = queued.excluded
-        if queued.mark < self._log.position:
+        if queued.log_position < self._log.position:
             newer = [
                 entry.id
                 for to in self._log.route(message.stretch, queued.label)
                 for entry in to.entries
-                if entry.position > queued.mark
+                if entry.position > queued.log_position
             ]
             excluded = tuple(dict.fromkeys((*excluded, *newer)))
         if excluded == message.excluded:
@@ -517,7 +517,8 @@ class Delivery(Part, SessionListener, SubscriptionListener):
                 to.broker
                 for to in self._log.route(message.stretch, queued.label)
                 if any(
-                    entry.position <= queued.mark and entry.id not in queued.excluded for entry in to.entries
+                    entry.position <= queued.log_position and entry.id not in queued.excluded
+                    for entry in to.entries
                 )
             }
         self._strike(queued, [name for name in queued.pending if name in brokers and name not in wanted])
@@ -616,7 +617,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         """What one of our own clients was told is safe."""
         flow = (self._name, stretch.source, stretch.incarnation)
         self.seen[flow] = max(self.seen.get(flow, 0), stretch.last)
-        verdict = _Verdict(flow, spilled.label, spilled.mark, spilled.excluded)
+        verdict = _Verdict(flow, spilled.label, spilled.log_position, spilled.excluded)
         self._serial = max(self._serial, spilled.serial + stretch.count - 1)
 
         def complain(error: WireError) -> None:
@@ -628,7 +629,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             for part, targets in parts:
                 serial = spilled.serial + part.first - stretch.first
                 queued = Queued(serial, flow, spilled.label, part.first, part.last, part.count, self.port.now)
-                queued.mark, queued.excluded = spilled.mark, spilled.excluded
+                queued.log_position, queued.excluded = spilled.log_position, spilled.excluded
                 queued.size_bytes = part.size_bytes
                 queued.local = targets
                 self._set_pending(queued, route)
@@ -639,11 +640,11 @@ class Delivery(Part, SessionListener, SubscriptionListener):
                     self.queue.add(queued)
 
 
-def _admitted(to: Destination, mark: int, excluded: tuple[str, ...]) -> tuple[LogEntry, ...]:
-    """The records of the destination that get publications with that mark."""
-    if not excluded and to.newest <= mark:
+def _admitted(to: Destination, log_position: int, excluded: tuple[str, ...]) -> tuple[LogEntry, ...]:
+    """The records of the destination that get publications taken at that position of the log."""
+    if not excluded and to.newest <= log_position:
         return to.entries
-    return tuple(entry for entry in to.entries if entry.position <= mark and entry.id not in excluded)
+    return tuple(entry for entry in to.entries if entry.position <= log_position and entry.id not in excluded)
 
 
 def _from(stretch: Stretch, first: int) -> Stretch:

@@ -234,5 +234,5 @@ class Parking:
             for to in self._log.route(message.stretch, queued.label)
             if to.broker in queued.pending
             for entry in to.entries
-            if entry.position <= queued.mark and entry.id not in queued.excluded
+            if entry.position <= queued.log_position and entry.id not in queued.excluded
         )

@@ -59,7 +59,7 @@ class Queued(Struct, eq=False):
     message: Forward | ForwardGap | None = None
     """With these publications, and maybe others around them; None while it is on disk only."""
     size_bytes: int = 0
-    mark: int = 0
+    log_position: int = 0
     """Records of the log beyond this position do not get it, and never will."""
     excluded: tuple[str, ...] = ()
     local: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Queued(Struct, eq=False):
         part.size_bytes = self.size_bytes * count // self.count
         self.size_bytes -= part.size_bytes
         self.last, self.count = at - 1, offset
-        part.message, part.mark, part.excluded = self.message, self.mark, self.excluded
+        part.message, part.log_position, part.excluded = self.message, self.log_position, self.excluded
         part.pending = dict(self.pending)
         part.hops = {hop: number and number + offset for hop, number in self.hops.items()}
         part.parked_beyond = self.parked_beyond

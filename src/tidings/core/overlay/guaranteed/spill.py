@@ -32,7 +32,7 @@ class Spilled(msgspec.Struct, array_like=True, frozen=True):
     label: tuple[int, ...]
     generation: int
     stamp: int
-    mark: int
+    log_position: int
     excluded: tuple[str, ...]
     own: bool
     """Of one of this broker's own clients, who has been told that they are safe."""
@@ -90,7 +90,7 @@ class Spill:
                 message.label,
                 message.generation,
                 message.stamp,
-                queued.mark,
+                queued.log_position,
                 queued.excluded,
                 queued.flow[0] == self._broker,
                 bytes(message.stretch.raw),
