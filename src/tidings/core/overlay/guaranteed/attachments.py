@@ -76,6 +76,7 @@ class Attachment:
     __slots__ = (
         "attached",
         "away_since",
+        "done_held_back",
         "draining",
         "incarnation",
         "lasting",
@@ -83,7 +84,6 @@ class Attachment:
         "stamp_sent",
         "stamp_taken",
         "subscriptions",
-        "unnoted",
     )
 
     def __init__(self, now: int) -> None:
@@ -96,7 +96,7 @@ class Attachment:
         self.subscriptions: dict[str, ClientSubscription] = {}
         self.draining: dict[str, int] = {}
         """Ended subscriptions for which publications still wait, with the serial of the last one."""
-        self.unnoted: Ranges = ()
+        self.done_held_back: Ranges = ()
         """Notifications that it is done with, held back while the disk has no room for its bookmark."""
 
 
@@ -265,7 +265,7 @@ class Attachments(Part, SubscriptionListener):
         if client.attached:
             client.attached = client.publishes = False
             self._stamps.remove(peer)
-            client.unnoted = ()
+            client.done_held_back = ()
             client.away_since = self.port.now
             self._delivery.client_gone(peer)
             self._subscriptions.claim()
@@ -275,7 +275,7 @@ class Attachments(Part, SubscriptionListener):
             del self.clients[peer]
 
     def on_notified(self, sender: str, message: Notified) -> None:
-        done = self._noted(sender, message.done)
+        done = self._forgettable(sender, message.done)
         if not self._delivery.client_took(sender, message.granted, done):
             last = max((message.granted, *(last for _, last in done)))
             self.port.emit(Misbehaviour(sender, f"acknowledges notification {last}, which it was never sent"))
@@ -284,15 +284,15 @@ class Attachments(Part, SubscriptionListener):
         if client is not None and client.draining:
             self._end_drained(sender, client)
 
-    def _noted(self, sender: str, done: Ranges) -> Ranges:
+    def _forgettable(self, sender: str, done: Ranges) -> Ranges:
         """Return what may be forgotten. Hold back everything while the client's bookmark does not fit on disk."""
         client = self.clients.get(sender)
         if client is None:
             return done
-        if client.unnoted:
-            done, client.unnoted = (*client.unnoted, *done), ()
+        if client.done_held_back:
+            done, client.done_held_back = (*client.done_held_back, *done), ()
         if not self._bookmarks.write(sender):
-            done, client.unnoted = (), done
+            done, client.done_held_back = (), done
         return done
 
     def _client(self, name: str) -> Attachment:

@@ -126,7 +126,7 @@ class LeftBookmarks:
         self._discarded: set[str] = set()
         """Earlier subscriptions for which events came that nobody took."""
         self._makers: dict[str, Callable[[], bytes]] = {}
-        self._told: dict[str, bytes] = {}
+        self._sent: dict[str, bytes] = {}
         """What was sent on this connection."""
         self._asked: dict[str, int] = {}
         """Subscription -> number of the last bookmark for which a BookmarkKept was requested."""
@@ -163,8 +163,8 @@ class LeftBookmarks:
     def tell(self) -> None:
         for subscription, make in self._makers.items():
             state = make()
-            if state != self._told.get(subscription):
-                self._told[subscription] = state
+            if state != self._sent.get(subscription):
+                self._sent[subscription] = state
                 self._send(KeepBookmark(subscription, state))
 
     def ask(self, subscription: str) -> int:
@@ -174,7 +174,7 @@ class LeftBookmarks:
         return number
 
     def _send_asked(self, subscription: str) -> None:
-        state = self._told[subscription] = self._makers[subscription]()
+        state = self._sent[subscription] = self._makers[subscription]()
         self._send(KeepBookmark(subscription, state, self._asked[subscription]))
 
     def on_kept(self, message: BookmarkKept) -> None:
@@ -183,12 +183,12 @@ class LeftBookmarks:
     def forget(self, subscription: str) -> None:
         """Remove the bookmark: there is nothing to resume."""
         self._makers.pop(subscription, None)
-        self._told.pop(subscription, None)
+        self._sent.pop(subscription, None)
         self._send(KeepBookmark(subscription, b""))
 
     def link_up(self) -> None:
         """Resend the bookmarks on a new connection: another broker may not know them."""
-        self._told.clear()
+        self._sent.clear()
         for subscription in self._makers:
             if subscription in self._asked:
                 self._send_asked(subscription)

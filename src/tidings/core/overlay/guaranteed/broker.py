@@ -178,9 +178,9 @@ class GuaranteedBroker(Node, SubscriptionListener):
         for peer, (label, address) in (neighbours or known).items():
             if peer not in news or not news[peer].gone:
                 around.add(peer, label, address)
-        for told in news.values():
-            if not told.gone:
-                around.add(told.name, tuple(told.label), told.address)
+        for neighbour in news.values():
+            if not neighbour.gone:
+                around.add(neighbour.name, tuple(neighbour.label), neighbour.address)
         return around
 
     def recovered(self) -> None:

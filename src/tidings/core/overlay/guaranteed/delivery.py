@@ -329,10 +329,10 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             if len(self.seen) > MAX_FLOWS:
                 del self.seen[next(iter(self.seen))]
             return first
-        known = min(last, seen)
-        self.duplicates += known - first + 1
-        self._add_sender(flow, first, known, sender, number)
-        return known + 1
+        last_seen = min(last, seen)
+        self.duplicates += last_seen - first + 1
+        self._add_sender(flow, first, last_seen, sender, number)
+        return last_seen + 1
 
     def _add_sender(self, flow: Flow, first: int, last: int, sender: Hop, number: int) -> None:
         """Add a sender to those of these duplicates that are queued, and confirm the rest, which everybody has."""
@@ -596,12 +596,12 @@ class Delivery(Part, SessionListener, SubscriptionListener):
     def _set_pending_of_gap(self, queued: Queued, subscriptions: Sequence[str]) -> None:
         here: list[str] = []
         own = self._sessions.neighbourhood
-        for known in subscriptions:
-            entry = self._log.get(known)
+        for record_id in subscriptions:
+            entry = self._log.get(record_id)
             if entry is None or entry.dead or not on_path(own.label, queued.label, entry.record.label):
                 continue
             if entry.record.broker == self._name:
-                here.append(known)
+                here.append(record_id)
             else:
                 queued.pending[entry.record.broker] = None
         queued.local = self._local.gap_targets(here)

@@ -37,10 +37,10 @@ def read_news(store: Store) -> dict[str, Neighbour]:
     for key, value in store.read("identity"):
         if key.startswith(NEWS_KEY):
             try:
-                told = _decode_news(value)
+                neighbour = _decode_news(value)
             except msgspec.MsgspecError as error:
                 raise StoreCorrupt(f"neighbour {key!r} does not decode: {error}") from None
-            news[told.name] = told
+            news[neighbour.name] = neighbour
     return news
 
 
@@ -104,7 +104,7 @@ class Membership(Part, SessionListener):
         """Return a number that no child ever had."""
         own = self._around.label
         labels = [self._around.label_of(peer) for peer in self._around]
-        labels += [tuple(told.label) for told in self._news.values()]
+        labels += [tuple(neighbour.label) for neighbour in self._news.values()]
         return max((label[-1] for label in labels if label[:-1] == own), default=-1) + 1
 
     def on_neighbour(self, sender: str, message: Neighbour) -> None:
@@ -114,33 +114,33 @@ class Membership(Part, SessionListener):
     def established(self, peer: str) -> None:
         """Send a peer that returned the news that it may have missed."""
         label = self._around.label_of(peer)
-        for told in self._news.values():
-            if told.name != peer and distance(tuple(told.label), label) <= self._around.reach:
-                self.port.send(peer, told)
+        for neighbour in self._news.values():
+            if neighbour.name != peer and distance(tuple(neighbour.label), label) <= self._around.reach:
+                self.port.send(peer, neighbour)
 
-    def _learn(self, told: Neighbour, source: str | None) -> None:
+    def _learn(self, neighbour: Neighbour, source: str | None) -> None:
         """Store the news if it concerns us, and pass it on. A broker that left never returns."""
-        known = self._news.get(told.name)
-        label: Label = tuple(told.label)
-        if told.name == self._around.name or distance(label, self._around.label) > self._around.reach:
+        known = self._news.get(neighbour.name)
+        label: Label = tuple(neighbour.label)
+        if neighbour.name == self._around.name or distance(label, self._around.label) > self._around.reach:
             return
-        if known == told or (known is not None and known.gone):
+        if known == neighbour or (known is not None and known.gone):
             return
         try:
-            if told.gone:
-                if told.name in self._around:
-                    self._around.remove(told.name)
+            if neighbour.gone:
+                if neighbour.name in self._around:
+                    self._around.remove(neighbour.name)
             else:
-                self._around.add(told.name, label, told.address)
+                self._around.add(neighbour.name, label, neighbour.address)
         except ValueError as error:
             if source is not None:
-                self.port.emit(Misbehaviour(source, f"sent impossible news of {told.name}: {error}"))
+                self.port.emit(Misbehaviour(source, f"sent impossible news of {neighbour.name}: {error}"))
             return
-        self._news[told.name] = told
-        self._store.write([("identity", NEWS_KEY + told.name.encode(), _encode(told))])
+        self._news[neighbour.name] = neighbour
+        self._store.write([("identity", NEWS_KEY + neighbour.name.encode(), _encode(neighbour))])
         for peer in list(self._around):
-            if peer not in (source, told.name) and self._sessions.established(peer):
-                self.port.send(peer, told)
+            if peer not in (source, neighbour.name) and self._sessions.established(peer):
+                self.port.send(peer, neighbour)
         self._sessions.neighbours_changed()
 
     # --- Leaving
@@ -204,7 +204,9 @@ class Joining(Part):
 
     def on_joined(self, sender: str, message: Joined) -> None:
         self.port.cancel_timer((self.name, "retry"))
-        around = {told.name: (tuple(told.label), told.address) for told in message.neighbours}
+        around = {
+            neighbour.name: (tuple(neighbour.label), neighbour.address) for neighbour in message.neighbours
+        }
         self.port.emit(JoinAnswered(tuple(message.label), message.delta, around))
 
     def on_refused(self, sender: str, message: Refused) -> None:

@@ -83,8 +83,8 @@ class SessionListener:
 
 def has_left(news: Mapping[str, Neighbour], peer: str) -> bool:
     """Return True if the peer has left the network for good."""
-    told = news.get(peer)
-    return told is not None and told.gone
+    neighbour = news.get(peer)
+    return neighbour is not None and neighbour.gone
 
 
 class Sessions(Part):

@@ -182,21 +182,25 @@ class SubscriptionLog:
 
     def collect(self, record_ids: Sequence[str]) -> list[str]:
         """Collect these, whose tombstones everybody has. Return those that were not collected before."""
-        news = [known for known in record_ids if not self.is_collected(known) and _split(known)[1] >= 0]
+        news = [
+            record_id
+            for record_id in record_ids
+            if not self.is_collected(record_id) and _split(record_id)[1] >= 0
+        ]
         changes: list[Change] = []
-        for known in news:
-            source, number = _split(known)
+        for record_id in news:
+            source, number = _split(record_id)
             ranges = self._collected.setdefault(source, RangeSet())
             ranges.add(number)
-            changes.append(("log", known.encode(), None))
-            if known in self._entries and self._entries[known].position == self.position:
+            changes.append(("log", record_id.encode(), None))
+            if record_id in self._entries and self._entries[record_id].position == self.position:
                 changes.append(("log", POSITION, _encode(self.position)))
             changes.append(("log", COLLECTED + source.encode(), _encode(list(ranges))))
         if changes:
             self._store.write(changes)
             self._routes.clear()
-        for known in news:
-            entry = self._entries.pop(known, None)
+        for record_id in news:
+            entry = self._entries.pop(record_id, None)
             if entry is not None and not entry.dead:
                 self._remove_from_table(entry)
         return news

@@ -251,11 +251,11 @@ class Subscriptions(Part, SessionListener):
         ]
         exchange.lacking = {entry.id: None for entry in lacking}
         self._send_records(sender, lacking)
-        needed = [known for known in live if known not in self.log]
-        for known in dead:
-            entry = self.log.get(known)
+        needed = [record_id for record_id in live if record_id not in self.log]
+        for record_id in dead:
+            entry = self.log.get(record_id)
             if entry is None or not entry.dead:
-                needed.append(known)
+                needed.append(record_id)
         collected = sorted(filter(self.log.is_collected, needed))
         for part in _parts(collected):
             self.port.send(sender, Collect(tuple(part)))
@@ -322,20 +322,20 @@ class Subscriptions(Part, SessionListener):
         self._spread(news, sender)
         fresh = {entry.id for entry in news}
         for record in message.records:
-            known = self.log.get(record.id)
-            if known is not None and known.id not in fresh:
-                self._report(known)
+            entry = self.log.get(record.id)
+            if entry is not None and entry.id not in fresh:
+                self._report(entry)
 
     def on_records_taken(self, sender: str, message: RecordsTaken) -> None:
         exchange = self._exchanges.get(sender)
         if exchange is None or exchange.lacking is None:
             return
-        for known in message.dead:
-            exchange.lacking.pop(known, None)
-        for known in message.ids:
-            entry = self.log.get(known)
+        for record_id in message.dead:
+            exchange.lacking.pop(record_id, None)
+        for record_id in message.ids:
+            entry = self.log.get(record_id)
             if entry is None or not entry.dead:
-                exchange.lacking.pop(known, None)
+                exchange.lacking.pop(record_id, None)
 
     def _spread(self, news: Sequence[LogEntry], source: str | None) -> None:
         """Send new records to all other peers, and note who may lack them."""
@@ -397,8 +397,8 @@ class Subscriptions(Part, SessionListener):
         except ValueError as error:
             self.port.emit(Misbehaviour(sender, f"reports an invalid region: {error}"))
             return
-        for known in message.ids:
-            entry = self.log.get(known)
+        for record_id in message.ids:
+            entry = self.log.get(record_id)
             if entry is not None and entry.dead == message.dead:
                 self._hear(sender, entry, region)
 
@@ -498,12 +498,12 @@ class Subscriptions(Part, SessionListener):
 
     def _collect(self, record_ids: Sequence[str], source: str | None) -> None:
         gone = self.log.collect(record_ids)
-        for known in gone:
-            self._open.pop(known, None)
+        for record_id in gone:
+            self._open.pop(record_id, None)
         for peer, exchange in self._exchanges.items():
             if exchange.lacking is not None:
-                for known in gone:
-                    exchange.lacking.pop(known, None)
+                for record_id in gone:
+                    exchange.lacking.pop(record_id, None)
             if peer != source and exchange.linked:
                 for part in _parts(gone):
                     self.port.send(peer, Collect(tuple(part)))
