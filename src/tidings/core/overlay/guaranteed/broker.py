@@ -161,9 +161,7 @@ class GuaranteedBroker(Node, SubscriptionListener):
             ("delta", identity.delta, self.delta),
         ):
             if kept != given:
-                raise ValueError(
-                    f"the data on disk belong to a broker with {what} {kept}, but this one has {what} {given}"
-                )
+                raise ValueError(f"the data on disk belong to a broker with {what} {kept}, not {given}")
         return identity, self.store.get("identity", b"recovering") is not None
 
     def _make_neighbourhood(
