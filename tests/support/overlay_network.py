@@ -386,7 +386,7 @@ def exclude_by_the_table_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     message = Delivery._message
 
     def as_of_now(self: Delivery, queued: Queued) -> Message:
-        queued.mark, queued.excluded = self._log.position, ()
+        queued.log_position, queued.excluded = self._log.position, ()
         return message(self, queued)
 
     monkeypatch.setattr(Delivery, "_message", as_of_now)
