@@ -243,7 +243,7 @@ def test_what_is_no_state_and_no_inputs_is_refused() -> None:
 def test_the_first_claim_keeps_its_mark_until_something_came_of_it() -> None:
     tables: Tables = {}
     journal = Journal(MemoryStore(tables), "middle", LAYOUT)
-    assert journal.mark is None
-    journal.keep_mark(17)
-    assert Journal(MemoryStore(tables), "middle", LAYOUT).mark == 17
-    assert Journal(MemoryStore(tables), "low", LAYOUT).mark is None
+    assert journal.claim_nonce is None
+    journal.keep_claim_nonce(17)
+    assert Journal(MemoryStore(tables), "middle", LAYOUT).claim_nonce == 17
+    assert Journal(MemoryStore(tables), "low", LAYOUT).claim_nonce is None

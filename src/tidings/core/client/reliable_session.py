@@ -62,7 +62,7 @@ EARLY_NS = 5_000_000_000
 """So long, from its first connection on, a client keeps what comes for subscriptions that it has not made (again)."""
 
 
-Marks = dict[str, Mapping[tuple[str, int], int]]
+ResumePoints = dict[str, Mapping[tuple[str, int], int]]
 """Subscription -> the last sequence shown, by source and incarnation."""
 
 
@@ -101,11 +101,11 @@ class ReliableSession(ClientSession):
         acknowledges: bool = True,
         gathers: bool = False,
         lasting: bool = True,
-        marks: Marks | None = None,
+        resume_points: ResumePoints | None = None,
     ) -> None:
         super().__init__(port, broker, incarnation=incarnation)
         self._lasting = lasting
-        self._marks: Marks = {} if marks is None else marks
+        self._resume_points: ResumePoints = {} if resume_points is None else resume_points
         self.acknowledges = acknowledges
         """What is shown is done with. False: it is when the application says so (`Delivered.ticket`)."""
         self._gathers = gathers
@@ -201,8 +201,8 @@ class ReliableSession(ClientSession):
         super().subscribe(*subscriptions)
         for subscription in subscriptions:
             highest = self._held[subscription.id].highest
-            highest.update(self._marks.get(subscription.id, {}))
-            self._marks[subscription.id] = highest
+            highest.update(self._resume_points.get(subscription.id, {}))
+            self._resume_points[subscription.id] = highest
         if self._is_early:
             self._asked.update(subscription.id for subscription in subscriptions)
             self._show_early({subscription.id: subscription.interest() for subscription in subscriptions})
@@ -229,7 +229,7 @@ class ReliableSession(ClientSession):
     def on_unsubscribed(self, sender: str, message: Unsubscribed) -> None:
         super().on_unsubscribed(sender, message)
         if message.subscription not in self._held:
-            self._marks.pop(message.subscription, None)
+            self._resume_points.pop(message.subscription, None)
 
     def on_notify(self, sender: str, message: Notify) -> None:
         self._handle(sender, message.subscriptions, message.stretch)
@@ -474,10 +474,13 @@ def _kept(what: Stretch | Missed) -> Stretch | Missed:
 
 
 class ReliableClient(Node):
-    """`marks` may outlive the client, so that another one goes on where it ended. A client that is not `lasting` has
-    a name that nobody will use again: while it is away its subscriptions are kept for a minute, not for a day. Unless
-    it `acknowledges` by itself, the application says what it is done with; one that `gathers` tells its broker once in
-    an instant."""
+    """A node with one reliable session.
+
+    `resume_points` may outlive the client, so that another one can continue where it ended. A client that is not
+    `lasting` has a name that nobody will use again: while it is away, its subscriptions are kept for a minute, not a
+    day. Unless the client `acknowledges` by itself, the application says what it is done with. One that `gathers`
+    acknowledges to its broker once per instant.
+    """
 
     def __init__(
         self,
@@ -488,7 +491,7 @@ class ReliableClient(Node):
         acknowledges: bool = True,
         gathers: bool = False,
         lasting: bool = True,
-        marks: Marks | None = None,
+        resume_points: ResumePoints | None = None,
     ) -> None:
         self.session = ReliableSession(
             port,
@@ -497,7 +500,7 @@ class ReliableClient(Node):
             acknowledges=acknowledges,
             gathers=gathers,
             lasting=lasting,
-            marks=marks,
+            resume_points=resume_points,
         )
         self.publish = self.session.publish
         self.flush = self.session.flush

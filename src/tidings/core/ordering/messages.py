@@ -266,7 +266,7 @@ class Claim(WireMessage, frozen=True, gc=False, tag=123):
     server: Name
     term: Counter
     alone: bool
-    mark: Counter
+    claim_nonce: Counter
     """Of the claimant's present life."""
 
 
@@ -277,7 +277,7 @@ class Ruling(WireMessage, frozen=True, gc=False, tag=124):
     term: Counter
     active: Annotated[str, Meta(max_length=256)]
     alone: bool
-    mark: Counter
+    claim_nonce: Counter
     """Of the claim that was granted."""
 
 

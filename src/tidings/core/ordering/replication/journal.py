@@ -49,7 +49,7 @@ class Journal:
         self._layout = layout
         self._standing_key = b"order:" + server.encode()
         self._state_key = b"order-state:" + server.encode()
-        self._mark_key = b"order-mark:" + server.encode()
+        self._claim_nonce_key = b"order-mark:" + server.encode()
         self._prefix = b"order:" + server.encode() + b"\0"
         self._logged: list[int] = []
         """The numbers of the batches since the state was written."""
@@ -90,14 +90,14 @@ class Journal:
         return machine, number
 
     @property
-    def mark(self) -> int | None:
+    def claim_nonce(self) -> int | None:
         """Of the first claim ever, if a life before made it and was gone before it began."""
-        value = self._store.get("identity", self._mark_key)
+        value = self._store.get("identity", self._claim_nonce_key)
         return None if value is None else int.from_bytes(value)
 
-    def keep_mark(self, mark: int) -> None:
+    def keep_claim_nonce(self, nonce: int) -> None:
         """Before the first claim is made."""
-        self._store.write([("identity", self._mark_key, mark.to_bytes(8))])
+        self._store.write([("identity", self._claim_nonce_key, nonce.to_bytes(8))])
 
     def batches_after(self, number: int, last: int) -> dict[int, bytes] | None:
         """Those after `number` up to the last one; None if they are part of the written state by now."""

@@ -126,7 +126,7 @@ class Replica:
         self._below = layout.chain.below(server)
         self._journal = Journal(store, server, layout)
         drawn = port.random.randrange(1, 2**62)
-        self._mark = drawn if self._journal.standing.term else self._journal.mark or drawn
+        self._claim_nonce = drawn if self._journal.standing.term else self._journal.claim_nonce or drawn
         self._number = 0
         """Of the last batch that is on disk."""
         self._batch: list[Raw] = []
@@ -290,15 +290,15 @@ class Replica:
         A witness that lost its disk would grant it.
         """
         if not self._peer_has_none:
-            self.port.send(self._witness, Claim(self.server, NO_TERM, True, self._mark))
+            self.port.send(self._witness, Claim(self.server, NO_TERM, True, self._claim_nonce))
             return
-        if not self._journal.standing.term and self._journal.mark is None:
+        if not self._journal.standing.term and self._journal.claim_nonce is None:
             try:
-                self._journal.keep_mark(self._mark)
+                self._journal.keep_claim_nonce(self._claim_nonce)
             except StoreError as error:
                 self.trouble = str(error)
                 return
-        self.port.send(self._witness, Claim(self.server, 0, True, self._mark))
+        self.port.send(self._witness, Claim(self.server, 0, True, self._claim_nonce))
 
     # --- Inputs
 
@@ -646,7 +646,7 @@ class Replica:
 
     def _claim(self, *, alone: bool) -> None:
         if self.machine is not None and self._witness:
-            self.port.send(self._witness, Claim(self.server, self.term, alone, self._mark))
+            self.port.send(self._witness, Claim(self.server, self.term, alone, self._claim_nonce))
 
     def on_ruling(self, sender: str, message: Ruling) -> None:
         if sender not in (self._witness, self._peer) or message.term < self.term:
@@ -660,7 +660,7 @@ class Replica:
 
     def _on_own_ruling(self, message: Ruling) -> None:
         if self.machine is None:
-            if message.mark == self._mark and message.term == 1:
+            if message.claim_nonce == self._claim_nonce and message.term == 1:
                 self.term = 1
                 self._begin()
             else:
@@ -668,7 +668,7 @@ class Replica:
                 if message.alone and self.role is not ReplicaRole.LOST:
                     self._become(ReplicaRole.LOST)
             return
-        if message.mark != self._mark:
+        if message.claim_nonce != self._claim_nonce:
             self.term = message.term  # of an earlier life; claim from there
             return
         if message.term == self.term:

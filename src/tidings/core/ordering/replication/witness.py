@@ -23,7 +23,7 @@ class _Record(Struct, array_like=True, frozen=True):
     term: int = 0
     active: str = ""
     alone: bool = True
-    mark: int = 0
+    claim_nonce: int = 0
 
 
 NOBODY = _Record()
@@ -56,7 +56,7 @@ class WitnessPart(Part):
             return
         record = self._records.get(message.server, NOBODY)
         if self._is_granted(record, sender, message, primary=place.primary):
-            record = _Record(record.term + 1, sender, message.alone, message.mark)
+            record = _Record(record.term + 1, sender, message.alone, message.claim_nonce)
             key = _PREFIX + message.server.encode()
             # Written before it is said: a witness that forgot could rule otherwise.
             try:
@@ -64,7 +64,9 @@ class WitnessPart(Part):
             except StoreError:
                 return  # it is claimed again
             self._records[message.server] = record
-        self.port.send(sender, Ruling(message.server, record.term, record.active, record.alone, record.mark))
+        self.port.send(
+            sender, Ruling(message.server, record.term, record.active, record.alone, record.claim_nonce)
+        )
 
     @staticmethod
     def _is_granted(record: _Record, sender: str, claim: Claim, *, primary: str) -> bool:
