@@ -116,7 +116,7 @@ def test_spread_puts_the_replicas_on_the_nodes_after_each() -> None:
         (
             single("n", ["/a"]),
             single("m", ["/a"]),
-            "the same topics are at other servers, or their replicas at other nodes",
+            "the same topics are on different servers, or replicas on different nodes",
         ),
         (
             single("n", [f"/{number}" for number in range(SHOWN + 3)]),

@@ -426,7 +426,7 @@ def test_answers_to_nobody_and_to_nothing_are_ignored() -> None:
         (1, Timestamp(0, 2**62 - 4), "numbers from"),
         (1, Timestamp(0, 1, (1,), ()), "make no sense"),
         (1, Timestamp(0, 1, (0,), (1,)), "make no sense"),
-        (1, Timestamp(0, 1, (3,), (1,)), "make no sense"),
+        (1, Timestamp(0, 1, (3,), (1,)), "unknown topics"),
         (1, Timestamp(0, 1, (2, 1), (1, 1)), "not ascending"),
         (1, Timestamp(0, 1, (1,), (-1,)), "impossible clocks"),
     ],
