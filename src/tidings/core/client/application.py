@@ -197,7 +197,7 @@ class Application:
     def shown(self, subscription_id: str) -> Mapping[tuple[str, int], int] | None:
         return self._beneath.shown(subscription_id)
 
-    # --- What the service beneath says
+    # --- Facts of the service
 
     def on_fact(self, fact: object) -> None:
         if isinstance(fact, Delivered):  # most are
@@ -260,7 +260,7 @@ class Application:
             holder.on_broker_changed()
         self.emit(fact)
 
-    # --- What the ordering module says
+    # --- Facts of the ordering module
 
     def _on_shown(self, fact: EventsShown) -> None:
         self._by_key[fact.key].on_shown(fact)

@@ -128,7 +128,7 @@ class OrderNumbering:
         first = self._parts[0].stretch.first if self._parts else self._making.first
         return first is not None and sequence >= first
 
-    # --- What the service says
+    # --- Answers of the service
 
     def on_confirmed(self, first: int, last: int) -> None:
         for handle, count in self._take(first, last):
@@ -142,7 +142,7 @@ class OrderNumbering:
         """The handles of these sequences, and how many each has."""
         return [(handle, end - begin + 1) for begin, end, handle in self._handles.take(first, last)]
 
-    # --- When it cannot go on
+    # --- Failure
 
     def refuse(self, reason: str) -> None:
         """Nothing gets a number any more: what waits for one, or behind one, fails."""

@@ -248,7 +248,7 @@ class OrderedSubscription:
         self._draining: dict[str, None] = {}
         """Subscriptions in the service that have successors; what is on its way for them alone still comes."""
 
-    # --- What is wanted
+    # --- Requests of the application
 
     def start(self) -> None:
         self._is_waiting = True
@@ -375,7 +375,7 @@ class OrderedSubscription:
             self._owner.unsubscribe(name)
         self._draining.clear()
 
-    # --- How far the change is
+    # --- Progress of a change
 
     def _maybe_join(self) -> None:
         missing = self._wanted - self._asked
@@ -462,7 +462,7 @@ class OrderedSubscription:
         self._maybe_complete()
         self._maybe_grant()
 
-    # --- Of one life and the next
+    # --- Resuming after a restart
 
     def on_bookmarks_known(self) -> None:
         if not self._is_waiting:
@@ -680,7 +680,7 @@ class OrderedSubscription:
             for ticket in waiting:
                 ticket.grant()
 
-    # --- When it cannot go on
+    # --- Failure
 
     def on_missed(self, fact: EventsGivenUp) -> None:
         """Those after what the service gave up would wait for ever, unless there is patience."""

@@ -78,7 +78,7 @@ class PlainSubscription:
         self._in_order = False
         """Nothing is shown of a source that lies before what was."""
 
-    # --- What is wanted
+    # --- Requests of the application
 
     def start(self) -> None:
         self._is_waiting = True
@@ -166,7 +166,7 @@ class PlainSubscription:
         wanted = self._wanted
         return Subscription(self._name(form), form.topics, form.filter, wanted.order, wanted.headers)
 
-    # --- Of one life and the next
+    # --- Resuming after a restart
 
     def on_bookmarks_known(self) -> None:
         if self._is_waiting:
@@ -212,7 +212,7 @@ class PlainSubscription:
             self._bookmarks.keep(self.id, lambda: state)
             self._bookmarks.tell()
 
-    # --- What the service says
+    # --- Answers of the service
 
     def on_accepted(self, fact: SubscriptionAccepted) -> None:
         if self._next is not None and fact.subscription == self._name(self._next):

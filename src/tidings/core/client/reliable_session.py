@@ -195,7 +195,7 @@ class ReliableSession(ClientSession):
             self.port.emit(PublicationFailed(message.sequence, message.reason))
             self._pump()
 
-    # --- Being notified
+    # --- Subscribing and notifications
 
     def subscribe(self, *subscriptions: Subscription) -> None:
         super().subscribe(*subscriptions)
@@ -319,7 +319,7 @@ class ReliableSession(ClientSession):
         if self.acknowledges:
             ticket.done()
 
-    # --- What an earlier life of this client had asked for, and this one may ask for again
+    # --- Notifications for subscriptions of an earlier run
 
     def _keep_early(self, subscriptions: tuple[str, ...], what: Stretch | Missed, notice: Notice) -> None:
         unknown = {name for name in subscriptions if name not in self._asked}
@@ -372,7 +372,7 @@ class ReliableSession(ClientSession):
             case _:
                 super().on_timer(name)
 
-    # --- What the application is done with
+    # --- Acknowledgements
 
     def stop_acknowledging(self) -> None:
         self._stopped = True
@@ -394,7 +394,7 @@ class ReliableSession(ClientSession):
                 self.bookmarks.tell()
             self.port.send(self.broker, Notified(*news))
 
-    # --- What outlives this life
+    # --- Bookmarks and baselines
 
     def on_bookmark(self, sender: str, message: KeepBookmark) -> None:
         if self.bookmarks is not None:

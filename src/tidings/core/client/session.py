@@ -118,7 +118,7 @@ class ClientSession(Part):
         self._unanswered: dict[str, OwnSubscription] = {}
         self._attempt = 0
 
-    # --- What the application asks for
+    # --- Requests of the application
 
     def publish(
         self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
@@ -222,7 +222,7 @@ class ClientSession(Part):
         """Ask the broker for its state; StatusReceived follows."""
         self.port.send(self.broker, StatusRequest())
 
-    # --- What the broker says
+    # --- Answers of the broker
 
     def on_notify(self, sender: str, message: Notify) -> None:
         stretch = message.stretch

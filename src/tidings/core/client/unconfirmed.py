@@ -70,7 +70,7 @@ class Unconfirmed:
             self._sent += stretch.count
             yield stamped
 
-    # --- What the broker says
+    # --- Answers of the broker
 
     def taken(self, count: int) -> None:
         self._taken = min(max(self._taken, count), self._sent)

@@ -131,7 +131,7 @@ class WalkAgain(WireMessage, frozen=True, gc=False, tag=109):
     version: Request
 
 
-# --- Life and death of clients ----------------------------------------------------------------------------
+# --- Heartbeats and expiry of clients ---------------------------------------------------------------------
 
 
 class PublisherAlive(WireMessage, frozen=True, gc=False, tag=110):
@@ -207,7 +207,7 @@ class Between(WireMessage, frozen=True, gc=False, tag=117):
     message: Datagram
 
 
-# --- A server and its standby -----------------------------------------------------------------------------
+# --- Replication ------------------------------------------------------------------------------------------
 
 
 class Replicate(WireMessage, frozen=True, gc=False, tag=118):
@@ -280,7 +280,7 @@ class Ruling(WireMessage, frozen=True, gc=False, tag=124):
     """That of the granted claim."""
 
 
-# --- Inputs that a replica makes itself; they travel within `Replicate` only -------------------------------
+# --- Inputs that a replica makes itself, sent within `Replicate` only -------------------------------------
 
 
 class PublisherExpired(WireMessage, frozen=True, gc=False, tag=125):

@@ -1,4 +1,4 @@
-"""The part of a node that hosts replicas of sequencer servers: it hands each message to the one it is for."""
+"""The part of a node that hosts replicas of sequencer servers and dispatches messages to them."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _OF_REPLICA: dict[type, str] = {
     StateTaken: "on_state_taken",
     Ruling: "on_ruling",
 }
-"""What replicas say to each other -> the method that takes it."""
+"""Message between replicas -> its handler."""
 
 
 class _PortWithSelf:
-    """A port that also reaches its own node: replicas of neighbouring servers may sit on one."""
+    """A port that can also send to its own node: it may host replicas of neighbouring servers."""
 
     def __init__(self, port: Port, deliver: Callable[[str, Message], None]) -> None:
         self._port = port
@@ -80,7 +80,7 @@ class _PortWithSelf:
 
 
 class Sequencer(Part):
-    """All replicas of a node. `first`: the node never ran before, or has kept its disk."""
+    """All replicas of a node. `first` means that the node never ran before, or has kept its disk."""
 
     name = "sequencer"
     handles = {
@@ -124,14 +124,14 @@ class Sequencer(Part):
         if message.topic < self.layout.chain.topics:
             self._to_client_side(sender, self.layout.chain.server_of(message.topic), message)
         else:
-            self._refuse(sender, f"it asks for numbers of topic {message.topic}, and there is none")
+            self._refuse(sender, f"requests numbers of topic {message.topic}, which does not exist")
 
     def on_change_subscription(self, sender: str, message: ChangeSubscription) -> None:
         lowest = max((*message.topics, *message.ghosts), default=self.layout.chain.topics)
         if lowest < self.layout.chain.topics:
             self._to_client_side(sender, self.layout.chain.server_of(lowest), message)
         else:
-            self._refuse(sender, f"it subscribes to topic {lowest}, and there is none")
+            self._refuse(sender, f"subscribes to topic {lowest}, which does not exist")
 
     def on_sign_of_life(self, sender: str, message: PublisherAlive | PublisherGone | SubscriberAlive) -> None:
         self._to_client_side(sender, message.server, message)
@@ -144,7 +144,7 @@ class Sequencer(Part):
         server: str = message.server  # type: ignore[union-attr]
         replica = self.replicas.get(server)
         if replica is None:
-            self._refuse(sender, f"it speaks to sequencer server {server}, which is not here")
+            self._refuse(sender, f"sends to sequencer server {server}, which is not on this node")
         else:
             getattr(replica, _OF_REPLICA[message.__class__])(sender, message)
 
@@ -156,7 +156,7 @@ class Sequencer(Part):
     ) -> None:
         replica = self.replicas.get(server)
         if replica is None:
-            self._refuse(sender, f"it asks sequencer server {server}, which is not here")
+            self._refuse(sender, f"sends to sequencer server {server}, which is not on this node")
         else:
             replica.on_client(sender, message)
 
@@ -168,7 +168,7 @@ class Sequencer(Part):
 
     @property
     def ready(self) -> bool:
-        """Every server of this node has somebody who speaks for it, as far as is known here."""
+        """True if every server of this node has an active replica, as far as this node knows."""
         return all(
             replica.role in (ReplicaRole.ACTIVE, ReplicaRole.STANDBY) for replica in self.replicas.values()
         )
@@ -178,7 +178,7 @@ class Sequencer(Part):
 
 
 class SequencerNode(Node):
-    """A node of the ordering: replicas, and the witness of others."""
+    """A sequencer node: its replicas, and the witness of other servers."""
 
     def __init__(
         self, port: Port, layout: Layout, store: Store, *, times: Times | None = None, first: bool
