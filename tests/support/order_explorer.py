@@ -704,7 +704,7 @@ def forget_linger(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forget_ghosts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without rule 2."""
-    monkeypatch.setattr(SequencingGroups, "_haunt", lambda self, topic, ghosts: None)
+    monkeypatch.setattr(SequencingGroups, "_add_ghosts", lambda self, topic, ghosts: None)
 
 
 def forget_fence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ class Arrivals:
         self.count = 0
         self._on_news = on_news
         self._granted = 0
-        self._told = 0
+        self._reported = 0
         self._settled: RangeSet | None = None
         """Granted or done numbers above `_granted` + 1; None if there are none."""
         self._done: list[tuple[int, int]] = []
@@ -42,9 +42,9 @@ class Arrivals:
 
     def news(self) -> tuple[int, Ranges] | None:
         """Return what the broker does not know yet: how many are granted, and which are done. None: nothing."""
-        if self._granted == self._told and not self._done:
+        if self._granted == self._reported and not self._done:
             return None
-        self._told = self._granted
+        self._reported = self._granted
         done, self._done = self._done, []
         return self._granted, merged(done)
 
@@ -99,7 +99,7 @@ class Notice(Struct, eq=False):
     """Ranges that were ever held; mostly one."""
     _shared: dict[int, _Shared] | None = None
     """Sequences with several holders; None until there is one."""
-    _unsaid: tuple[tuple[int, int, bool, bool], ...] = ()
+    _unapplied: tuple[tuple[int, int, bool, bool], ...] = ()
     """What holders reported before `close`: first, last, whether they are done, whether they had granted it."""
 
     def hold(self, first: int, last: int, *, granted: bool = False) -> None:
@@ -131,7 +131,7 @@ class Notice(Struct, eq=False):
             held = RangeSet((first, last + 1) for first, last in self._holds)
             for start, stop in held.missing(self.first, self.last + 1):
                 self._arrivals.finish(start + self._shift, stop - 1 + self._shift)
-        for first, last, done, granted in self._unsaid:
+        for first, last, done, granted in self._unapplied:
             if done and not self._shared:
                 self._arrivals.finish(first + self._shift, last + self._shift)
             elif done:
@@ -142,13 +142,13 @@ class Notice(Struct, eq=False):
     def grant(self, first: int, last: int) -> None:
         """Record that a holder buffers these: more may be sent."""
         if self._is_open:
-            self._unsaid += ((first, last, False, True),)
+            self._unapplied += ((first, last, False, True),)
         elif not self._shared:
             self._arrivals.grant(first + self._shift, last + self._shift)
         else:
-            for low, high in self._alone(first, last):
+            for low, high in self._with_one_holder(first, last):
                 self._arrivals.grant(low + self._shift, high + self._shift)
-            for sequence in self._together(first, last):
+            for sequence in self._with_several_holders(first, last):
                 self._shared[sequence].ungranted -= 1
                 if not self._shared[sequence].ungranted:
                     self._arrivals.grant(sequence + self._shift, sequence + self._shift)
@@ -156,13 +156,13 @@ class Notice(Struct, eq=False):
     def release(self, first: int, last: int, *, granted: bool = False) -> None:
         """Record that a holder is done with these."""
         if self._is_open:
-            self._unsaid += ((first, last, True, granted),)
+            self._unapplied += ((first, last, True, granted),)
         elif not self._shared:
             self._arrivals.finish(first + self._shift, last + self._shift)
         else:
-            for low, high in self._alone(first, last):
+            for low, high in self._with_one_holder(first, last):
                 self._arrivals.finish(low + self._shift, high + self._shift)
-            for sequence in self._together(first, last):
+            for sequence in self._with_several_holders(first, last):
                 self._release_shared(sequence, self._shared, granted=granted)
 
     def _release_shared(self, sequence: int, shared: dict[int, _Shared], *, granted: bool) -> None:
@@ -175,12 +175,12 @@ class Notice(Struct, eq=False):
         elif not of.ungranted:
             self._arrivals.grant(sequence + self._shift, sequence + self._shift)
 
-    def _alone(self, first: int, last: int) -> Ranges:
+    def _with_one_holder(self, first: int, last: int) -> Ranges:
         """Return those that have one holder."""
         shared = self._shared or {}
         return merged([(each, each) for each in range(first, last + 1) if each not in shared])
 
-    def _together(self, first: int, last: int) -> list[int]:
+    def _with_several_holders(self, first: int, last: int) -> list[int]:
         shared = self._shared or {}
         return [each for each in range(first, last + 1) if each in shared]
 

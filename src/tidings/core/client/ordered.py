@@ -230,7 +230,7 @@ class OrderedSubscription:
         """Waiting for what an earlier run may have left; resting without topics."""
         self._resuming = False
         """The servers have not confirmed yet that they know the earlier run."""
-        self._noting = 0
+        self._awaited_bookmark = 0
         """The number of the bookmark that completes the change once it is kept."""
         self._doubt = ""
         """Why a missing event may never arrive."""
@@ -299,7 +299,7 @@ class OrderedSubscription:
             ended.append(self._adjust(self._entries[rank], rank, topics))
         for rank in sorted(self._wanted - before):
             self._enter(rank, self._make_entry(rank, topics))
-        self._tell()
+        self._send_bookmark()
         left = self._asked - self._wanted
         if left and self.key is not None:
             self._asked -= left
@@ -412,11 +412,11 @@ class OrderedSubscription:
             if self._bookmarks is None or self.key is None:
                 self._say_complete()
             else:  # complete only when a restart would resume it
-                self._noting = self._bookmarks.ask(self.id)
+                self._awaited_bookmark = self._bookmarks.ask(self.id)
 
     def on_bookmark_kept(self, number: int) -> None:
-        if self._complete and number == self._noting:
-            self._noting = 0
+        if self._complete and number == self._awaited_bookmark:
+            self._awaited_bookmark = 0
             self._say_complete()
 
     def _say_complete(self) -> None:
@@ -436,7 +436,7 @@ class OrderedSubscription:
             if before is not None:
                 self._drop(entry, before)
                 self._draining[before.id] = None
-                self._tell()
+                self._send_bookmark()
                 self._owner.unsubscribe(before.id, drain=True)
         self._maybe_join()
 
@@ -451,7 +451,7 @@ class OrderedSubscription:
         """Forget a replaced subscription: it has drained."""
         if fact.subscription in self._draining:
             del self._draining[fact.subscription]
-            self._tell()
+            self._send_bookmark()
 
     def on_joined(self, ranks: Iterable[int]) -> None:
         """Handle the module's JoinCompleted. An entry that was left and joined again starts with its last join."""
@@ -567,7 +567,7 @@ class OrderedSubscription:
             count -= passed if turn.waits else 0
         return progress.reached(self._incarnation)
 
-    def _tell(self) -> None:
+    def _send_bookmark(self) -> None:
         if self._bookmarks is not None:
             self._bookmarks.tell()
 

@@ -152,12 +152,12 @@ class PlainSubscription:
 
     def _ask_for(self, *forms: Form) -> None:
         """Request forms in the service, after the bookmark that describes them."""
-        self._tell()
+        self._send_bookmark()
         self._owner.subscribe(self, *map(self._in_service, forms))
 
     def _leave(self, form: Form) -> None:
         self._draining[self._name(form)] = form
-        self._tell()
+        self._send_bookmark()
         self._owner.unsubscribe(self._name(form), drain=True)
 
     def _name(self, form: Form) -> str:
@@ -205,7 +205,7 @@ class PlainSubscription:
         for name in list(self._draining):
             self._owner.unsubscribe(name, drain=True)
 
-    def _tell(self) -> None:
+    def _send_bookmark(self) -> None:
         """Send the bookmark. A subscription that never changed needs none: its own name is enough."""
         if self._bookmarks is not None and self._made > 1:
             forms = Forms(self._made, self._current, self._next, tuple(self._draining.values()))
@@ -235,7 +235,7 @@ class PlainSubscription:
     def on_failed(self, fact: SubscriptionFailed) -> None:
         if self._next is not None and fact.subscription == self._name(self._next):
             self._next = None
-            self._tell()
+            self._send_bookmark()
             self._owner.emit(ChangeFailed(self.id, fact.reason))
         elif self._draining.pop(fact.subscription, None) is None:
             self._owner.emit(SubscriptionFailed(self.id, fact.reason))
@@ -250,7 +250,7 @@ class PlainSubscription:
 
     def on_cancelled(self, fact: SubscriptionCancelled) -> None:
         if self._draining.pop(fact.subscription, None) is not None:
-            self._tell()
+            self._send_bookmark()
 
     # --- Events
 

@@ -44,7 +44,7 @@ class SequencingGroups:
                 self._uncount(topic, old)
             elif topic not in old:
                 self._count(topic, new)
-                self._haunt(topic, ghosts)
+                self._add_ghosts(topic, ghosts)
             else:
                 self._uncount(topic, old - new)
                 self._count(topic, new - old)
@@ -98,7 +98,7 @@ class SequencingGroups:
         if self._threshold > 1:
             self._linger[topic].add(other)
 
-    def _haunt(self, topic: int, ghosts: Collection[int]) -> None:
+    def _add_ghosts(self, topic: int, ghosts: Collection[int]) -> None:
         """Apply rule 2."""
         if self._threshold > 1:
             self._linger[topic].update(ghosts)

@@ -256,7 +256,7 @@ class OrderingModule(Part):
         elif key == "doubt":
             (subscriber,) = inner
             assert isinstance(subscriber, int)
-            self._look_at_doubtful(subscriber)
+            self._check_doubt(subscriber)
         elif key == PUBLISHER:
             if self._publisher is not None:
                 self._publisher.on_timer(tuple(inner))
@@ -599,9 +599,9 @@ class OrderingModule(Part):
         """Limit from now on how long the subscriber waits: a missing event may never arrive."""
         if key in self._subscribers and key not in self._doubts:
             self._doubts[key] = _Doubt(why)
-            self._look_at_doubtful(key)
+            self._check_doubt(key)
 
-    def _look_at_doubtful(self, key: int) -> None:
+    def _check_doubt(self, key: int) -> None:
         doubt = self._doubts[key]
         lacks = self.waits_for(key) if self.buffered(key) else ""
         if lacks and lacks == doubt.lacked:

@@ -334,7 +334,7 @@ class OrderedSubscriber(Part):
             if topic not in self._under_way:
                 self._expected -= queue.count
             self._release_all(queue)
-            self._look_again()
+            self._rescan()
 
     def drop_all(self) -> None:
         """End the subscriber: nothing that waits or arrives is shown."""
@@ -370,7 +370,7 @@ class OrderedSubscriber(Part):
         request = ChangeSubscription(self.identity, self._version, topics, ghosts, resumes)
         self._current = change, request, before
         self._repeats = 0
-        self._look_again()
+        self._rescan()
         self._send_request(request)
 
     def _send_request(self, request: ChangeSubscription) -> None:
@@ -407,7 +407,7 @@ class OrderedSubscriber(Part):
             self.port.emit(TopicsLeft(change.remove))
         for topic in change.add:
             self._release(topic)
-        self._look_again()
+        self._rescan()
         self._start_next()
 
     def _complete(
@@ -497,14 +497,14 @@ class OrderedSubscriber(Part):
             if not is_head:
                 self._settle((topic,))
         elif fresh and self._patience is None:
-            self._look_at_room(last - first + 1)
+            self._check_room(last - first + 1)
         if self._patience is not None:
             for begin, end in fresh:
                 for left_first, left_last, _ in queue.events.overlapping(begin, end):
                     self._expect(topic, left_first, left_last)
             self._make_room(topic)
 
-    def _look_at_room(self, count: int) -> None:
+    def _check_room(self, count: int) -> None:
         """Check the buffer's size now and then: adding it up takes time proportional to the topics."""
         self._kept_since_look += count
         if self._kept_since_look >= LOOK_EVERY:
@@ -532,7 +532,7 @@ class OrderedSubscriber(Part):
                 self._release_event(event, begin, stop - 1)
             start = stop
 
-    def _look_again(self) -> None:
+    def _rescan(self) -> None:
         """Scan all heads anew: topics were added or removed, so earlier results are void."""
         self._waiting.clear()
         for queue in self._queues.values():

@@ -32,7 +32,7 @@ from tidings.core.ordering.replication.witness import WitnessPart
 from tidings.core.ordering.routes import Routes
 from tidings.core.store import Store
 
-_OF_REPLICA: dict[type, str] = {
+_REPLICA_HANDLERS: dict[type, str] = {
     ChainItem: "on_chain_item",
     ChainTaken: "on_chain_taken",
     Between: "on_between",
@@ -90,14 +90,14 @@ class Sequencer(Part):
         PublisherGone: "on_sign_of_life",
         SubscriberAlive: "on_sign_of_life",
         NotActive: "on_not_active",
-        **dict.fromkeys(_OF_REPLICA, "on_addressed"),
+        **dict.fromkeys(_REPLICA_HANDLERS, "on_addressed"),
     }
 
     def __init__(self, port: Port, layout: Layout, store: Store, *, times: Times, first: bool) -> None:
         super().__init__(port)
         self.layout = layout
         self.routes = Routes(layout)
-        self._port = _PortWithSelf(port, self._on_own)
+        self._port = _PortWithSelf(port, self._on_message_to_self)
         self.replicas = {
             place.name: Replica(self._port, place.name, layout, store, self.routes, times, first=first)
             for place in layout.servers
@@ -115,26 +115,26 @@ class Sequencer(Part):
         else:
             self.replicas[str(server)].on_timer(str(what))
 
-    def _on_own(self, sender: str, message: Message) -> None:
+    def _on_message_to_self(self, sender: str, message: Message) -> None:
         method = self.handles.get(message.__class__)
         if method is not None:
             getattr(self, method)(sender, message)
 
     def on_create(self, sender: str, message: Create) -> None:
         if message.topic < self.layout.chain.topics:
-            self._to_client_side(sender, self.layout.chain.server_of(message.topic), message)
+            self._to_replica(sender, self.layout.chain.server_of(message.topic), message)
         else:
-            self._refuse(sender, f"requests numbers of topic {message.topic}, which does not exist")
+            self._reject(sender, f"requests numbers of topic {message.topic}, which does not exist")
 
     def on_change_subscription(self, sender: str, message: ChangeSubscription) -> None:
         lowest = max((*message.topics, *message.ghosts), default=self.layout.chain.topics)
         if lowest < self.layout.chain.topics:
-            self._to_client_side(sender, self.layout.chain.server_of(lowest), message)
+            self._to_replica(sender, self.layout.chain.server_of(lowest), message)
         else:
-            self._refuse(sender, f"subscribes to topic {lowest}, which does not exist")
+            self._reject(sender, f"subscribes to topic {lowest}, which does not exist")
 
     def on_sign_of_life(self, sender: str, message: PublisherAlive | PublisherGone | SubscriberAlive) -> None:
-        self._to_client_side(sender, message.server, message)
+        self._to_replica(sender, message.server, message)
 
     def on_not_active(self, sender: str, message: NotActive) -> None:
         if message.active and self.routes.is_replica(message.server, sender):
@@ -144,11 +144,11 @@ class Sequencer(Part):
         server: str = message.server  # type: ignore[union-attr]
         replica = self.replicas.get(server)
         if replica is None:
-            self._refuse(sender, f"sends to sequencer server {server}, which is not on this node")
+            self._reject(sender, f"sends to sequencer server {server}, which is not on this node")
         else:
-            getattr(replica, _OF_REPLICA[message.__class__])(sender, message)
+            getattr(replica, _REPLICA_HANDLERS[message.__class__])(sender, message)
 
-    def _to_client_side(
+    def _to_replica(
         self,
         sender: str,
         server: str,
@@ -156,11 +156,11 @@ class Sequencer(Part):
     ) -> None:
         replica = self.replicas.get(server)
         if replica is None:
-            self._refuse(sender, f"sends to sequencer server {server}, which is not on this node")
+            self._reject(sender, f"sends to sequencer server {server}, which is not on this node")
         else:
             replica.on_client(sender, message)
 
-    def _refuse(self, sender: str, what: str) -> None:
+    def _reject(self, sender: str, what: str) -> None:
         self.port.emit(Misbehaviour(sender, what))
 
     def no_ops_published(self, server: str, number: int) -> None:

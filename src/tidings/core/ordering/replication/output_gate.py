@@ -30,7 +30,7 @@ class OutputGate:
         self._above = layout.chain.above(server)
         self._held: deque[tuple[int, MachineOutput]] = deque()
         """With the number of the batch that must be safe first."""
-        self._said = 0
+        self._last_sent = 0
         """The last item of the chain that left."""
         self._silence = 0
         """Ticks since an item of the chain was acknowledged."""
@@ -42,7 +42,7 @@ class OutputGate:
     def begin(self, machine: SequencerMachine) -> None:
         """Become active: emit and resend all that the previously active replica may not have sent."""
         self._held.clear()
-        self._said = machine.sent
+        self._last_sent = machine.sent
         for no_ops in list(machine.no_ops.values()):
             self._port.emit(no_ops)
         self._silence = REPEAT_TICKS - 1  # at once
@@ -61,15 +61,15 @@ class OutputGate:
         """Send the outputs of all batches up to `safe`."""
         held = self._held
         while held and held[0][0] <= safe:
-            self._say(held.popleft()[1])
+            self._send(held.popleft()[1])
 
-    def _say(self, output: MachineOutput) -> None:
+    def _send(self, output: MachineOutput) -> None:
         if isinstance(output, Output):
             self._port.emit(output)
             return
         to, message = output
         if isinstance(message, ChainItem):
-            self._said = message.number
+            self._last_sent = message.number
             self._send_to_server(to, message)
         elif isinstance(message, ChainTaken):
             self._send_to_server(to, message)
@@ -97,5 +97,5 @@ class OutputGate:
         if self._silence % SUSPECT_TICKS == 0:
             self._routes.suspect(above)
         for number in list(machine.untaken)[:REPEATED]:
-            if number <= self._said:
+            if number <= self._last_sent:
                 self._send_to_server(above, ChainItem(above, number, machine.untaken[number]))

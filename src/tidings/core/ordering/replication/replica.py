@@ -132,7 +132,7 @@ class Replica:
         self._batch: list[Raw] = []
         self._batch_bytes = 0
         self._committing = False
-        self._speaker = OutputGate(port, server, layout, routes)
+        self._output_gate = OutputGate(port, server, layout, routes)
         self._leases = Leases()
         self._ticked_at = port.now
         self._ticks = 0
@@ -199,7 +199,7 @@ class Replica:
         self._leases.clear()
         self._forget_early()
         self._become(ReplicaRole.ACTIVE)
-        self._speaker.begin(self.machine)
+        self._output_gate.begin(self.machine)
         if self._peer:  # a peer that believes it is in step no longer is, and should soon ask for the state
             self.port.send(self._peer, Ruling(self.server, self.term, self.port.node, self.alone, 0))
             self._announce()
@@ -239,7 +239,7 @@ class Replica:
     def _drop_batch(self) -> None:
         self._batch.clear()
         self._batch_bytes = 0
-        self._speaker.forget()
+        self._output_gate.forget()
 
     def _set_timer(self, what: str, after_ns: int) -> None:
         self.port.set_timer(("sequencer", self.server, what), self.port.now + after_ns)
@@ -265,7 +265,7 @@ class Replica:
             self._commit()
             if self._ticks % EXPIRE_TICKS == 0:
                 self._expire()
-            self._speaker.repeat_chain(self.machine)
+            self._output_gate.repeat_chain(self.machine)
             self._tend_standby()
         elif self.role is ReplicaRole.STANDBY:
             self._commit_received()
@@ -304,7 +304,7 @@ class Replica:
 
     def on_client(self, sender: str, message: ClientMessage) -> None:
         if self.role is not ReplicaRole.ACTIVE:
-            self._send_elsewhere(sender)
+            self._redirect(sender)
             return
         machine = self.machine
         assert machine is not None
@@ -337,16 +337,16 @@ class Replica:
         for following in self._early_requests.after(message):
             self._input(following.publisher[0], following)
 
-    def _send_elsewhere(self, sender: str) -> None:
+    def _redirect(self, sender: str) -> None:
         lost = self.role is ReplicaRole.LOST
         self.port.send(sender, NotActive(self.server, "" if lost else self._peer, lost))
 
     def on_chain_item(self, sender: str, message: ChainItem) -> None:
-        if self._is_mine(sender, self._below):
+        if self._is_from_neighbour(sender, self._below):
             assert self.machine is not None and self._below is not None
             self._routes.speaks(self._below, sender)
             if message.number <= self.machine.taken:  # a duplicate changes nothing, and is acknowledged
-                if not self._speaker.is_full:
+                if not self._output_gate.is_full:
                     self.machine.apply(sender, message)
                     self._collect()
             elif message.number > self.machine.taken + 1:
@@ -358,11 +358,11 @@ class Replica:
                     self._input(*item)
 
     def on_chain_taken(self, sender: str, message: ChainTaken) -> None:
-        if self._is_mine(sender, self._above) and self._above is not None:
+        if self._is_from_neighbour(sender, self._above) and self._above is not None:
             assert self.machine is not None
             self._routes.speaks(self._above, sender)
             if next(iter(self.machine.untaken), message.number + 1) <= message.number:
-                self._speaker.was_heard()
+                self._output_gate.was_heard()
                 self._input(sender, message)
 
     def on_between(self, sender: str, message: Between) -> None:
@@ -373,10 +373,10 @@ class Replica:
         if self.role is ReplicaRole.ACTIVE and self.machine is not None and number in self.machine.no_ops:
             self._input(self.port.node, NoOpsPublished(number))
 
-    def _is_mine(self, sender: str, server: str | None) -> bool:
+    def _is_from_neighbour(self, sender: str, server: str | None) -> bool:
         if self._routes.is_replica(server, sender):
             if self.role is not ReplicaRole.ACTIVE:
-                self._send_elsewhere(sender)
+                self._redirect(sender)
             return self.role is ReplicaRole.ACTIVE
         self.port.emit(Misbehaviour(sender, f"sends along the chain to {self.server} but is not next to it"))
         return False
@@ -387,7 +387,7 @@ class Replica:
         return (
             len(self.machine.untaken) >= MAX_UNTAKEN
             or self._standby.is_full
-            or self._speaker.is_full
+            or self._output_gate.is_full
             or bool(self.trouble)
         )
 
@@ -398,7 +398,7 @@ class Replica:
         written = _encode((sender, message))
         self._batch.append(Raw(written))
         self._batch_bytes += len(written)
-        self._speaker.hold(self._number + 1, machine)
+        self._output_gate.hold(self._number + 1, machine)
         if self._batch_bytes > MAX_BATCH_BYTES:
             self._commit()
         elif not self._committing:
@@ -408,7 +408,7 @@ class Replica:
     def _collect(self) -> None:
         """Hold or send the outputs of an input that is not written."""
         assert self.machine is not None
-        self._speaker.hold(self._number + bool(self._batch), self.machine)
+        self._output_gate.hold(self._number + bool(self._batch), self.machine)
         if not self._batch:
             self._release()
 
@@ -444,7 +444,7 @@ class Replica:
                 self.trouble = str(error)
 
     def _release(self) -> None:
-        self._speaker.release(self._standby.safe(self._number))
+        self._output_gate.release(self._standby.safe(self._number))
 
     # --- Leases of clients
 
@@ -466,7 +466,7 @@ class Replica:
         if not self._peer:
             return
         silent_ns = self.port.now - self._peer_heard_at
-        if self._standby.gets_the_state and silent_ns > self._times.lease_ns:
+        if self._standby.is_receiving_state and silent_ns > self._times.lease_ns:
             self._standby.leave_behind()  # it asks again when it is back
         self._standby.tick(self.term, self._number)
         if self._standby.follows and silent_ns > self._times.lease_ns // 2:
@@ -486,7 +486,7 @@ class Replica:
             self.port.send(self._peer, NoState(self.server))
         if self.role is ReplicaRole.STANDBY:  # the active replica has lost its state
             self._claim(alone=True)
-        elif self.role is ReplicaRole.ACTIVE and not self._standby.gets_the_state:
+        elif self.role is ReplicaRole.ACTIVE and not self._standby.is_receiving_state:
             if self._standby.is_gated or self._state_term == self.term:
                 self._claiming = True
                 self._claim(alone=True)
@@ -538,7 +538,7 @@ class Replica:
 
     def _maybe_claim_step(self) -> None:
         """Claim to be in step once the standby has all that was sent while alone: then it may take over."""
-        if self._standby.has_all_that_was_said and self.alone and self._claiming is None:
+        if self._standby.may_take_over and self.alone and self._claiming is None:
             # Written first: if we stop before we learn the ruling, we must not continue alone.
             try:
                 self._journal.stand(self.term, self.port.node, alone=False)

@@ -35,7 +35,7 @@ class StandbyLink:
         self._transfer: StateSender | None = None
 
     @property
-    def gets_the_state(self) -> bool:
+    def is_receiving_state(self) -> bool:
         return self._transfer is not None
 
     @property
@@ -47,8 +47,8 @@ class StandbyLink:
         return self._gated and len(self._unacknowledged) >= MAX_UNACKNOWLEDGED
 
     @property
-    def has_all_that_was_said(self) -> bool:
-        """True if the standby may take over."""
+    def may_take_over(self) -> bool:
+        """True if the standby has all that was sent, and so may take over."""
         return self._gated and self._acknowledged >= self._gated_after
 
     def safe(self, number: int) -> int:

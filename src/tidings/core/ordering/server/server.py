@@ -138,7 +138,7 @@ class SequencerServer(Part):
         self._above = chain.above(port.node)
         self._below = chain.below(port.node)
         self._requests: dict[Identity, _Requests] = {}
-        self._lives: dict[str, int] = {}
+        self._publisher_counts: dict[str, int] = {}
         """Node -> how many publishers it has in `_requests`."""
         self._answers: dict[Identity, dict[str, dict[int, EventStamps]]] = {}
         """Publisher -> server that counts its requests -> request -> answer: the unacknowledged ones that end here.
@@ -176,7 +176,7 @@ class SequencerServer(Part):
         else:
             requests = self._requests.get(publisher)
             if requests is None:
-                if self._lives.get(sender, 0) >= MAX_LIVES:
+                if self._publisher_counts.get(sender, 0) >= MAX_LIVES:
                     self.port.emit(Misbehaviour(sender, f"has more than {MAX_LIVES} publishers at once"))
                     return
                 requests = self._begin(publisher)
@@ -188,7 +188,7 @@ class SequencerServer(Part):
 
     def _begin(self, publisher: Identity) -> _Requests:
         requests = self._requests[publisher] = _Requests()
-        self._lives[publisher[0]] = self._lives.get(publisher[0], 0) + 1
+        self._publisher_counts[publisher[0]] = self._publisher_counts.get(publisher[0], 0) + 1
         return requests
 
     def _repeat(self, publisher: Identity, requests: _Requests, request: int) -> None:
@@ -344,7 +344,7 @@ class SequencerServer(Part):
             self.on_publisher_alive(sender, message)
             requests = self._requests.get(message.publisher, _Requests())
             highest = min(requests.holders.values(), key=self._chain.position_of, default=self.port.node)
-            self._bury(message.publisher)
+            self._declare_dead(message.publisher)
             self._replace_answers(message.publisher, self.port.node)
             if highest != self.port.node:
                 # Up the chain, behind its acknowledgements: PublisherGone alone could overtake these, and the servers
@@ -392,16 +392,16 @@ class SequencerServer(Part):
 
     def publisher_dead(self, publisher: Identity) -> None:
         """Replace by no-ops what the publisher may not have published. Every server does so when its lease expires."""
-        self._bury(publisher)
+        self._declare_dead(publisher)
         for server in list(self._answers.get(publisher, ())):
             self._replace_answers(publisher, server)
 
-    def _bury(self, publisher: Identity) -> None:
+    def _declare_dead(self, publisher: Identity) -> None:
         self._dead.add(publisher, None)
         if self._requests.pop(publisher, None) is not None:
-            self._lives[publisher[0]] -= 1
-            if not self._lives[publisher[0]]:
-                del self._lives[publisher[0]]
+            self._publisher_counts[publisher[0]] -= 1
+            if not self._publisher_counts[publisher[0]]:
+                del self._publisher_counts[publisher[0]]
 
     def _replace_answers(self, publisher: Identity, server: str) -> None:
         for stamps in self._take_answers(publisher, server).values():
