@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
 
-from tidings.core.client.beneath import END, NOTHING, Taking
+from tidings.core.client.beneath import NOTHING, Taking
 from tidings.core.client.bookmark import (
     Bookmark,
     Forms,
@@ -33,9 +33,10 @@ from tidings.core.client.bookmark import (
     whole_name,
 )
 from tidings.core.client.owner import SubscriptionOwner
+from tidings.core.client.turns import HeldStretch, Turn
 from tidings.core.errors import OrderError, SubscriptionRefused, WireError
 from tidings.core.events.event import WHOLE, Publication
-from tidings.core.events.run import Content, Stretch, cut, look
+from tidings.core.events.run import Content, Stretch, look
 from tidings.core.events.subscription import Interest, Order, Subscription, make_interest
 from tidings.core.events.timestamp import Timestamp
 from tidings.core.events.topics import TopicPattern
@@ -56,7 +57,6 @@ from tidings.core.ordering.resuming import Resumption
 from tidings.core.ordering.stamps import check_stamp
 from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
 from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
-from tidings.core.structures.range_set import RangeSet
 
 SLOW_READER_EVENTS = 1_024
 """Numbers that had their turn and are not done; beyond, a lossless service gets no more credit."""
@@ -94,91 +94,6 @@ class _Entry:
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
         return tuple(each for each in (self.numbers, self.whole, self.following) if each is not None)
-
-
-class _Held:
-    """A notification of the service, with the number of its first event (or no-op)."""
-
-    __slots__ = ("left", "number", "recovered_by", "stretch", "ticket")
-
-    def __init__(self, stretch: Stretch, number: int, ticket: Taking, recovered_by: str) -> None:
-        self.stretch = stretch
-        self.number = number
-        self.left = stretch.numbers
-        """How many numbers are not released."""
-        self.ticket = ticket
-        self.recovered_by = recovered_by
-
-    def sequence_of(self, number: int) -> int:
-        return self.stretch.first + number - self.number
-
-    def cut(self, number: int, count: int) -> Stretch:
-        """Return the events of these numbers."""
-        first = self.sequence_of(number)
-        return cut(self.stretch, first, first + count - 1)
-
-    def release(self, number: int, count: int) -> None:
-        """Release these numbers. No-ops are one event of the service, which is done when all their numbers are."""
-        self.left -= count
-        if self.stretch.kind <= WHOLE:
-            first = self.sequence_of(number)
-            self.ticket.done(first, first + count - 1)
-        elif not self.left:
-            self.ticket.done()
-
-
-class _Turn:
-    """Numbers that had their turn in the order; the application's ticket, if they were shown."""
-
-    __slots__ = ("_held", "_number", "_owner", "_undone", "count", "stamp", "waits")
-
-    def __init__(
-        self, owner: OrderedSubscription, held: _Held, stamp: Timestamp, count: int, *, waits: bool
-    ) -> None:
-        self._owner = owner
-        self._held = held
-        self._number = stamp.number
-        """The first number that is not released."""
-        self.stamp = stamp
-        self.count = count
-        """How many numbers are not released."""
-        self.waits = waits
-        """True while the application is not done."""
-        self._undone: RangeSet | None = None
-        """The sequences that the application is not done with, once it is done with some; None: all or none."""
-
-    def ahead(self, progress: Progress, count: int) -> None:
-        """Advance `progress` as if `count` of these numbers were done."""
-        progress.pass_by(self.stamp.topic, self._number, count, no_op=self._held.stretch.kind > WHOLE)
-
-    def grant(self, first: int = 0, last: int = END) -> None:
-        pass
-
-    def done(self, first: int = 0, last: int = END) -> None:
-        if not self.waits:
-            return
-        begin = self._held.sequence_of(self._number)
-        end = begin + self.count
-        if self._undone is not None or first > begin or last < end - 1:
-            self._undone = self._undone or RangeSet([(begin, end)])
-            self._undone.remove(first, last + 1)
-        self.waits = bool(self._undone)
-        self._owner.on_done()
-
-    def release(self) -> int:
-        """Release what can be released in order, and return how many numbers are left."""
-        count = self.count
-        if self.waits:
-            undone = None if self._undone is None else self._undone.first
-            count = 0 if undone is None else undone - self._held.sequence_of(self._number)
-        if count:
-            number = self._number
-            # Progress first: the bookmark sent with this acknowledgement must cover it.
-            self.ahead(self._owner.progress, count)
-            self._held.release(number, count)
-            self._number = number + count
-            self.count -= count
-        return self.count
 
 
 class OrderedSubscription:
@@ -243,7 +158,7 @@ class OrderedSubscription:
         """To be requested from the service."""
         self._made: dict[int, int] = {}
         """Rank -> how often it was joined."""
-        self._turns: deque[_Turn] = deque()
+        self._turns: deque[Turn] = deque()
         """Turns that are not done, or behind one that is not."""
         self._unread = 0
         """How many numbers are in `_turns`."""
@@ -588,7 +503,7 @@ class OrderedSubscription:
         has_room = self._unread < SLOW_READER_EVENTS and not self._resuming
         if not has_room:
             self._ungranted.append(ticket)
-        held = _Held(stretch, stamp.number, ticket, fact.recovered_by)
+        held = HeldStretch(stretch, stamp.number, ticket, fact.recovered_by)
         receive = self._module.receive if stretch.kind == WHOLE else self._module.receive_no_ops
         receive(self.key, stamp, held, held.left)
         if has_room:  # buffered, unless it has had its turn
@@ -607,19 +522,19 @@ class OrderedSubscription:
 
     def drop(self, event: object, number: int, count: int) -> None:
         """Release what the module will not show."""
-        if isinstance(event, _Held):
+        if isinstance(event, HeldStretch):
             event.release(number, count)
 
     def pass_over(self, stamp: Timestamp, token: object, count: int) -> None:
         """Handle the turn of numbers without events."""
-        assert isinstance(token, _Held)
+        assert isinstance(token, HeldStretch)
         self._append(token, stamp, count, waits=False)
         self.on_done()
 
     def on_shown(self, fact: EventsShown) -> None:
         """Show what the subscription selects: an entry of the layout may have other topics, too."""
         held, stamp = fact.event, fact.stamp
-        assert isinstance(held, _Held)
+        assert isinstance(held, HeldStretch)
         number = stamp.number
         stretch = held.stretch
         if fact.count < stretch.count:
@@ -632,13 +547,13 @@ class OrderedSubscription:
             number += count
         self.on_done()
 
-    def _append(self, held: _Held, stamp: Timestamp, count: int, *, waits: bool) -> _Turn:
-        turn = _Turn(self, held, stamp, count, waits=waits)
+    def _append(self, held: HeldStretch, stamp: Timestamp, count: int, *, waits: bool) -> Turn:
+        turn = Turn(self, held, stamp, count, waits=waits)
         self._turns.append(turn)
         self._unread += count
         return turn
 
-    def _show(self, held: _Held, stretch: Stretch, turn: _Turn, *, late: bool) -> None:
+    def _show(self, held: HeldStretch, stretch: Stretch, turn: Turn, *, late: bool) -> None:
         self._owner.emit(Delivered(self.id, stretch, late, held.recovered_by, turn, turn.stamp))
 
     def _selected(self, stretch: Stretch) -> list[tuple[int, bool]]:

@@ -33,16 +33,15 @@ from tidings.core.ordering.resuming import Resumed, Resumption
 from tidings.core.ordering.routes import Routes
 from tidings.core.ordering.subscriber import (
     MAX_BUFFERED,
-    NO_RELEASES,
     OrderedEvent,
     OrderedSubscriber,
     OrderStalled,
     Patience,
-    Releases,
     ResumptionRefused,
     TopicsJoined,
     TopicsLeft,
 )
+from tidings.core.ordering.waiting import NO_RELEASES, Releases
 
 ALIVE_NS = 2_500_000_000
 MAX_PENDING = 65_536

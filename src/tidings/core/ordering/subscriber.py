@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -34,8 +33,8 @@ from tidings.core.kernel import Part, Port, TimerName
 from tidings.core.ordering.messages import MAX_TOPICS, ChangeSubscription, Identity, WalkDone
 from tidings.core.ordering.resuming import Fence, Resumed, Resumption
 from tidings.core.ordering.stamps import Chain
+from tidings.core.ordering.waiting import NO_OP, NO_RELEASES, NoOp, Releases, TopicQueue, Waiting
 from tidings.core.structures.range_map import RangeMap
-from tidings.core.structures.range_set import RangeSet
 
 NOT_SUBSCRIBED = 2**63
 """Above every value: nothing waits for it."""
@@ -49,8 +48,6 @@ order breaks (`OrderStalled`): showing one would be wrong, and dropping one woul
 MAX_AHEAD = 2**26
 """A number further ahead of the clock is rejected."""
 LOOK_EVERY = 256
-MAX_SKIPPED = 1024
-"""Ranges of numbers per topic that may be shown late; beyond, the lowest are forgotten, and their events dropped."""
 
 
 class Patience(Struct, frozen=True):
@@ -92,85 +89,6 @@ class OrderStalled(Fact, frozen=True, gc=False):
     """Too many events wait for one that does not arrive; nothing more is shown."""
 
     buffered: int
-
-
-class NoOp:
-    """Takes the numbers of events whose publisher died, or that are not for this subscriber; it is never shown.
-    `token` is passed on to `Releases`."""
-
-    __slots__ = ("token",)
-
-    def __init__(self, token: object = None) -> None:
-        self.token = token
-
-
-NO_OP = NoOp()
-
-
-class Releases(Protocol):
-    """Learns the fate of all numbers that a subscriber received and does not show, so that nothing is held for ever."""
-
-    def pass_over(self, stamp: Timestamp, token: object, count: int) -> None:
-        """Called when it is the turn of no-ops with this token, `count` from the stamp's number on."""
-
-    def drop(self, event: object, number: int, count: int) -> None:
-        """Called when the event, or the token, is not needed for these numbers."""
-
-
-class _NoReleases:
-    def pass_over(self, stamp: Timestamp, token: object, count: int) -> None:
-        pass
-
-    def drop(self, event: object, number: int, count: int) -> None:
-        pass
-
-
-NO_RELEASES: Releases = _NoReleases()
-
-
-class _Waiting(Struct, frozen=True):
-    """An event or no-op that waits. The stamps of all its numbers differ from `stamp` in the number only."""
-
-    stamp: Timestamp
-    event: object
-
-
-class _Queue:
-    """What waits on one topic."""
-
-    __slots__ = ("events", "fence", "index", "position", "scanned", "skipped", "values")
-
-    def __init__(self) -> None:
-        self.events: RangeMap[_Waiting] = RangeMap()
-        self.fence: Fence | None = None
-        """What the first event waits for, regardless of its stamp (rule 3)."""
-        self.skipped = RangeSet()
-        """Numbers up to the clock that were not shown."""
-        self.scanned = 0
-        """The number of the head whose `index` and `values` are met up to `position`."""
-        self.index: tuple[int, ...] = ()
-        self.values: tuple[int, ...] = ()
-        self.position = 0
-
-    @property
-    def count(self) -> int:
-        """The quantity of waiting numbers."""
-        return sum(last - first + 1 for first, last, _ in self.events)
-
-    def begin(self, number: int, stamp: Timestamp) -> None:
-        """Start to scan a new head."""
-        self.scanned = number
-        self.position = 0
-        self.index, self.values = stamp.index, stamp.values
-        if self.fence is not None:
-            index, values = self.fence
-            self.index, self.values = index + self.index, values + self.values
-
-    def skip(self, first: int, last: int) -> None:
-        self.skipped.add_range(first, last + 1)
-        if self.skipped.range_count > MAX_SKIPPED:
-            _, stop = next(iter(self.skipped))
-            self.skipped.trim_below(stop)
 
 
 class _Change:
@@ -220,7 +138,7 @@ class OrderedSubscriber(Part):
         self._max_buffered = max_buffered
         self._kept_since_look = 0
         self._on_silence = on_silence
-        self._queues: dict[int, _Queue] = {}
+        self._queues: dict[int, TopicQueue] = {}
         """By topic, subscribed or pending."""
         self._under_way: dict[int, int] = {}
         """Pending topic -> the highest value that events forced meanwhile have passed."""
@@ -342,7 +260,7 @@ class OrderedSubscriber(Part):
         for queue in self._queues.values():
             self._release_all(queue)
 
-    def _release_all(self, queue: _Queue) -> None:
+    def _release_all(self, queue: TopicQueue) -> None:
         events, queue.events = queue.events, RangeMap()
         for first, last, waiting in events:
             self._release_event(waiting.event, first, last)
@@ -358,7 +276,7 @@ class OrderedSubscriber(Part):
             self._drop(topic)
         before = tuple(sorted(self._queues))
         for topic in change.add:
-            self._queues[topic] = _Queue()
+            self._queues[topic] = TopicQueue()
             self._under_way[topic] = 0
             self.clock[topic] = UNDER_WAY
         self._topics = self._topics.difference(change.remove).union(change.add)
@@ -466,9 +384,9 @@ class OrderedSubscriber(Part):
             self._release_event(event, first, last)
             return
         if first <= last:
-            self._keep(queue, _Waiting(stamp, event), first, last)
+            self._keep(queue, Waiting(stamp, event), first, last)
 
-    def _keep(self, queue: _Queue, waiting: _Waiting, first: int, last: int) -> None:
+    def _keep(self, queue: TopicQueue, waiting: Waiting, first: int, last: int) -> None:
         """Keep or show what is new. Events replace waiting no-ops of the same numbers."""
         topic = waiting.stamp.topic
         is_next = first == self.clock[topic] + 1
@@ -516,7 +434,7 @@ class OrderedSubscriber(Part):
         """Take no-ops; they are passed over when it is their turn."""
         self.receive(stamp, NO_OP if token is None else NoOp(token), count)
 
-    def _show_late(self, queue: _Queue, stamp: Timestamp, event: object, first: int, last: int) -> None:
+    def _show_late(self, queue: TopicQueue, stamp: Timestamp, event: object, first: int, last: int) -> None:
         """Show what was skipped of these passed numbers; release the rest: it was shown, or is not ours."""
         if isinstance(event, NoOp):
             self._release_event(event, first, last)
@@ -561,7 +479,7 @@ class OrderedSubscriber(Part):
             number = head[1] + 1
         return number > first
 
-    def _is_next(self, queue: _Queue) -> bool:
+    def _is_next(self, queue: TopicQueue) -> bool:
         """Resume the scan of the head; on False, `position` is the entry that blocks it."""
         clock, index, values = self.clock, queue.index, queue.values
         for position in range(queue.position, len(index)):
@@ -570,7 +488,7 @@ class OrderedSubscriber(Part):
                 return False
         return True
 
-    def _block(self, topic: int, queue: _Queue) -> None:
+    def _block(self, topic: int, queue: TopicQueue) -> None:
         """Register the head on the entry that blocks it."""
         waits_for, value = queue.index[queue.position], queue.values[queue.position]
         heappush(self._waiting.setdefault(waits_for, []), (value, topic))
@@ -583,12 +501,12 @@ class OrderedSubscriber(Part):
             woken.append(heappop(heap)[1])
         return woken
 
-    def _show(self, topic: int, queue: _Queue, first: int, last: int, waiting: _Waiting) -> None:
+    def _show(self, topic: int, queue: TopicQueue, first: int, last: int, waiting: Waiting) -> None:
         queue.events.take(first, last)
         self._expected -= last - first + 1
         self._pass(topic, queue, first, last, waiting)
 
-    def _pass(self, topic: int, queue: _Queue, first: int, last: int, waiting: _Waiting) -> None:
+    def _pass(self, topic: int, queue: TopicQueue, first: int, last: int, waiting: Waiting) -> None:
         """Advance the clock past these numbers: it is their turn."""
         stamp, event, count = waiting.stamp.at(first), waiting.event, last - first + 1
         queue.fence = None
