@@ -59,7 +59,7 @@ from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
 from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
 
 SLOW_READER_EVENTS = 1_024
-"""Numbers that had their turn and are not done; beyond, a lossless service gets no more credit."""
+"""Numbers that had their turn and are not done; beyond, no further notifications are granted."""
 MOVED = "the client moved to another broker"
 NOT_RESUMED = "the subscription cannot resume after the restart"
 
