@@ -2,7 +2,8 @@
 
 A guaranteed broker learns two things. `granted`: that many notifications, from the first on, no longer take up room;
 they are done, or an order buffers them within its limits. `done`: these are never needed again; sent as ranges, in the
-order in which the application finishes them. The broker forgets only what is done; the rest is sent again on the next connection.
+order in which the application finishes them. The broker forgets only what is done; the rest is sent again on the next
+connection.
 
     0 <= granted <= count; every done number <= count
 """

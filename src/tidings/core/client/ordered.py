@@ -86,7 +86,7 @@ class _Entry:
         self.following: Subscription | None = None
         """Replaces `whole` once the network knows it."""
         self.chosen = chosen
-        """The number of `whole`. 1 <= chosen <= made."""
+        """The number of `whole`, if there is one; chosen <= made."""
         self.made = made
         """How many subscriptions for bodies were made."""
         self.unaccepted = {subscription.id for subscription in self.subscriptions}

@@ -47,8 +47,8 @@ ALIVE_NS = 2_500_000_000
 MAX_PENDING = 65_536
 """Events that wait to be published; beyond, the module `is_full`."""
 DOUBT_NS = 15_000_000_000
-"""If the service may have lost events without a report, a missing event breaks the order after this time, at most
-twice this time."""
+"""If the service may have lost events without a report, a missing event breaks the order after one to two times this
+long."""
 LOST_NS = 5_000_000_000
 """A server's state counts as lost when its replicas have said so for this long without contradiction."""
 AWAY = "the sequencers removed this subscriber: it was away for too long"
@@ -526,7 +526,7 @@ class OrderingModule(Part):
         return self._subscribers[key].start_of(topic)
 
     def change(self, key: int, add: Iterable[int], remove: Iterable[int] = ()) -> None:
-        """Join and leave topics. Subscribe in the service to those to join before.
+        """Join and leave topics. Subscribe in the service to those to join first.
 
         A subscriber that has left all topics is kept: what it saw constrains what it may see later.
         """
