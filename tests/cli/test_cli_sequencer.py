@@ -126,7 +126,7 @@ def test_flags_go_before_the_file(tmp_path: Path) -> None:
         ('q2 = "[::1]:7502"', "", r'nodes: missing q2 = "HOST:PORT"'),
         ('q2 = "[::1]:7502"', 'q2 = "x:y"', "nodes.q2: 'x:y' is not an address"),
         ('q2 = "[::1]:7502"', 'q2 = "x"\nq7 = "y"', "nodes.q7: no server runs on this node"),
-        ('witness = "q2"', "", "a standby needs a witness"),
+        ('witness = "q2"', "", "standby and witness must be given together"),
         ('witness = "q2"', 'witness = "q1"', "primary, standby and witness must be three different nodes"),
         ('"/c/*"', '"/a/**"', "'/a/\\*\\*' is listed twice: at 'high' and at 'low'"),
         ('"/c/*"', '"c"', "topic pattern 'c' must start with '/'"),
