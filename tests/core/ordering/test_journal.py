@@ -231,12 +231,12 @@ def test_a_state_for_other_topics_is_refused() -> None:
 
 def test_what_is_no_state_and_no_inputs_is_refused() -> None:
     for written in (b"", b"\xff", b"\x90", b"\x97\x01", encode_inputs([])):
-        with pytest.raises(OrderError, match="not the state"):
+        with pytest.raises(OrderError, match="not a valid state"):
             SequencerMachine("middle", LAYOUT).restore(written)
     with pytest.raises(OrderError, match="6 topics, the layout 3"):
         SequencerMachine("middle", OTHER).restore(SequencerMachine("middle", LAYOUT).written())
     for written in (b"", b"\xff", b"\x91\x92\xa1p\x90", b"\x91\x91\xa1p"):
-        with pytest.raises(OrderError, match="not inputs"):
+        with pytest.raises(OrderError, match="not valid inputs"):
             decode_inputs(written)
 
 

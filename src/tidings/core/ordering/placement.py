@@ -116,7 +116,7 @@ def place(
 def place_known(demand: PlacementDemand, *, rare_share: float = RARE_SHARE) -> Placement[int]:
     """Place topics whose interests and groups are known; topics are indexes into the demand."""
     if not 0 <= rare_share <= 1:
-        raise ValueError(f"rare_share must be between 0 and 1, not {rare_share}")
+        raise ValueError(f"rare_share {rare_share} is not between 0 and 1")
     rare = _rare(demand, rare_share)
     cover = _light_cover(demand, rare)
     layouts = (_layout(demand, rare, frozenset(cover[:size])) for size in _sizes(len(cover)))
