@@ -161,7 +161,10 @@ def test_a_layout_survives_the_wire() -> None:
         ([ServerPlacement("n", ("/a",), standby="m")], "standby and witness must be given together"),
         ([ServerPlacement("n", ("/a",), witness="m")], "standby and witness must be given together"),
         ([ServerPlacement("n", ("/a",), standby="m", witness="m")], "must be three different nodes"),
-        ([ServerPlacement("n", ("/a",), node="m", standby="m", witness="o")], "must be three different nodes"),
+        (
+            [ServerPlacement("n", ("/a",), node="m", standby="m", witness="o")],
+            "must be three different nodes",
+        ),
         ([ServerPlacement("n", tuple(f"/{number}" for number in range(4097)))], "4097 topics"),
     ],
 )
