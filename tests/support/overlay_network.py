@@ -122,8 +122,10 @@ class OverlayNetwork:
         return handle
 
     def _make_client(self, node: SimulatedNode) -> Node:
-        marks = node.disk.setdefault("marks", {})
-        client = ReliableClient(node, self.clients[node.node], incarnation=node.now, marks=marks)
+        resume_points = node.disk.setdefault("resume_points", {})
+        client = ReliableClient(
+            node, self.clients[node.node], incarnation=node.now, resume_points=resume_points
+        )
         for subscription in self._subscriptions[node.node].values():
             client.subscribe(subscription)
         return client
