@@ -202,9 +202,8 @@ class Gossip(Part):
         self.useful_pushes += useful
 
     def _push_digest(self) -> None:
-        patterns = list(
-            self._recovery_state.cache.patterns()
-        )  # only patterns with something to offer; the paper may draw one with an empty digest
+        # Only patterns with something to offer; the paper may pick one with an empty digest.
+        patterns = list(self._recovery_state.cache.patterns())
         if not patterns:
             return
         pattern = self.port.random.choice(patterns)
