@@ -82,7 +82,7 @@ class PartnerSelection:
         lowest: bool = False,
         deep: bool = False,
     ) -> list[str]:
-        """Choose up to `count` candidates; `lowest` prefers low weights, `deep` says that we are deep in the tree (PGW)."""
+        """Choose up to `count` candidates; `lowest` prefers low weights, `deep` says that we are deep (PGW)."""
         count = max(0, min(count, len(candidates)))
         if self._strategy == "random":
             return random.sample(candidates, count)
