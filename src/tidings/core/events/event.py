@@ -185,7 +185,7 @@ class Event(Struct, array_like=True, dict=True):
 
     @property
     def order(self) -> OrderPosition | None:
-        """The event's position in the order of its subscription; None if the subscription has no such order."""
+        """The event's position in the order of its subscription; None if that has none."""
         found: OrderPosition | None = self.__dict__.get("order")
         if found is None and "places" in self.__dict__:  # set for all events of one run
             found = self.__dict__["order"] = self.__dict__["places"].of(self.sequence)

@@ -173,7 +173,7 @@ class Run(Struct, array_like=True, eq=False, gc=False):
     def split(self, limit_bytes: int) -> list[Run | Publication]:
         """Split into stretches of at most this size, each with as many events as fit; a larger event is alone.
 
-        The stretches may be kept for long, so they drop `contents`, which refers to the buffer the run was read from.
+        Callers keep the stretches, so this drops `contents`, which refers to the buffer that the run was read from.
         """
         self.contents = None
         limit_bytes -= self._overhead_bytes
@@ -277,7 +277,7 @@ class Run(Struct, array_like=True, eq=False, gc=False):
         return events
 
     def kept(self) -> Run:
-        """Return a copy that can be kept for long: it does not pin the buffer that the run was read from."""
+        """Return a copy to keep: it does not pin the buffer that the run was read from."""
         fields = (self.source, self.incarnation, self.first, self.count, self.topic)
         header = (self.layout, self.stamp, self.kind)
         return Run(*fields, memoryview(bytes(self.body)), *header, self.size_bytes)

@@ -76,7 +76,7 @@ class PatternNumbering:
         return None if count is None else count.pattern
 
     def interest(self, pattern: bytes) -> Interest | None:
-        """Return the installed interest with that name; None for 8 bytes that several keys start with."""
+        """Return the installed interest with that name, if any; 8 bytes name one only while no other key starts so."""
         sharing = self._sharing.get(pattern[:SHORT_BYTES], {})
         if len(pattern) == SHORT_BYTES:
             return next(iter(sharing)) if len(sharing) == 1 else None

@@ -44,7 +44,7 @@ def loss_weight(x: Label, y: Label, rates: Mapping[Label, float], *, by_tree: bo
 
 
 def may_push(mine: Label, labels: Sequence[Label], window: float) -> bool:
-    """Return True if `mine` is in the share `window` of the labels, top of the tree first; equal depths are spread.
+    """Return True if `mine` is in the topmost share `window` of the labels; ties are spread over the tree.
 
     The paper once calls the window the brokers that may not push, but its results fit only those that may.
     """
@@ -54,7 +54,7 @@ def may_push(mine: Label, labels: Sequence[Label], window: float) -> bool:
 
 
 def is_deep(mine: Label, labels: Sequence[Label], window: float) -> bool:
-    """Return True if `mine` is in the share `window` of the labels, deepest first; equal depths are spread.
+    """Return True if `mine` is in the deepest share `window` of the labels; ties are spread over the tree.
 
     Ties go by the last digit first, so that not all brokers of one subtree skip the same tier.
     """

@@ -42,7 +42,7 @@ class RecoverySettings(Struct, frozen=True, kw_only=True):
     redundancy: int = 0
     block_bytes: int = 1_200
     datagram_bytes: int = 0
-    """The limit for a datagram: blocks shrink if their header would exceed it; 0: no limit."""
+    """The limit for a datagram: a block shrinks if it would exceed it with its header; 0: no limit."""
     buffer_events: int = 1_500
     cache_policy: CachePolicy = "fifo"
     forward_probability: float = 0.5

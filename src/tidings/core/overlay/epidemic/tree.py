@@ -274,7 +274,7 @@ class EpidemicTree(Part):
     def _forward_block(
         self, sender: str, message: Fragment, route: Route, passing: Passing, assembly: Assembly | None
     ) -> None:
-        """Forward plain blocks as they are, each once, and with coding a new combination for every other block.
+        """Forward each plain block once, as it is; in place of a coded block, forward a new combination.
 
         Once the generation is complete here, top up to as many blocks as the origin sent: losses do not add up along a
         path.
