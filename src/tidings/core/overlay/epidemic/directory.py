@@ -4,10 +4,10 @@ Gossip needs partners anywhere in the network, chosen by interest, position in t
 polarized, section III: 'a proper peer sampling service'). Only a broker itself changes its entry. Changes are flooded
 along the tree, and neighbours compare digests now and then to repair what floods lose.
 
-Brokers get labels when they join (polarized, section III.A): a parent adds the next digit for each child. Only a broker's
-neighbour towards the root can have a label before the broker has one, so no two brokers get the same label. After a
-restart that neighbour may have forgotten which labels it gave. So a label follows its parent's, and of two brokers with
-the same label, the one later by name asks for another.
+Brokers get labels when they join (polarized, section III.A): a parent adds the next digit for each child. Only a
+broker's neighbour towards the root can have a label before the broker has one, so no two brokers get the same label.
+After a restart that neighbour may have forgotten which labels it gave. So a label follows its parent's, and of two
+brokers with the same label, the one later by name asks for another.
 """
 
 from __future__ import annotations
