@@ -269,7 +269,7 @@ class Assembly:
     def add(self, fragment: Fragment) -> bool:
         """Add a block; return True if it was useful, raise WireError if it is damaged or of another event."""
         if header_of(fragment) != self.header:
-            raise WireError(f"a block that claims to be of event {self.id} has another header")
+            raise WireError(f"a block of another event: its header is not that of event {self.id}")
         return self._take(fragment)
 
     def check(self, fragment: Fragment) -> int:
