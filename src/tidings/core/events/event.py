@@ -487,9 +487,7 @@ def check_size(publication: Publication) -> None:
     limit_bytes = MAX_EVENT_BYTES if publication.stamp is None else MAX_EVENT_BYTES + MAX_HEADER_BYTES
     if publication.size_bytes > limit_bytes:
         size_bytes = publication.size_bytes
-        raise WireError(
-            f"event {publication.id} has {size_bytes} bytes; at most {MAX_EVENT_BYTES} are allowed"
-        )
+        raise WireError(f"event {publication.id} has {size_bytes} bytes; the limit is {MAX_EVENT_BYTES}")
 
 
 def check_publication(publication: Publication) -> None:

@@ -203,7 +203,7 @@ def _kept(raws: list[Raw], body_bytes: int) -> Sequence[Stretch]:
 def _relayed(body: bytes) -> Sequence[Message]:
     inner = decode(body)
     if any(isinstance(message, Relayed) for message in inner):
-        raise WireError("not a message: it relays a relayed message")
+        raise WireError("not a message: a relayed message inside a relayed message")
     return inner
 
 

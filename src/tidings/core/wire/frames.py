@@ -57,7 +57,7 @@ class FrameReader:
     def eof(self) -> None:
         """Raise WireError if the stream ended inside a frame."""
         if self._partial:
-            raise WireError(f"the stream ended inside a frame, after {len(self._partial)} of its bytes")
+            raise WireError(f"the stream ended inside a frame, after {len(self._partial)} bytes")
 
     def _size_at(self, buffer: memoryview | bytearray, offset: int) -> int:
         size: int = _HEADER.unpack_from(buffer, offset)[0]
