@@ -454,7 +454,7 @@ def check_header(stretch: Stretch) -> None:
     """Raise WireError unless a publisher may send this event's or run's header."""
     stamp, kind = stretch.stamp, stretch.kind
     if kind == BARE or (kind and stamp is None):
-        raise WireError(f"{stretch} has no body and cannot be published")
+        raise WireError(f"{stretch} cannot be published without its body")
     if stamp is not None:
         problem = stamp.problem(stretch.numbers)
         if problem:
