@@ -425,17 +425,17 @@ TOPICS = [
     ),
     (
         P0 + "topics = ['/a', '/a/*']",
-        "publisher[0].topics[1]: topic '/a/*' has a wildcard; only patterns may",
+        "publisher[0].topics[1]: topic '/a/*' has a wildcard; only topic patterns may have one",
     ),
     (S0 + "topics = ['/a//b']", "subscriber[0].topics[0]: topic pattern '/a//b' has an empty level"),
     (
         S0 + "changes = [{ at_s = 1, add = ['/a', '/**/b'] }]",
         "subscriber[0].changes[0].add[1]: topic pattern '/**/b': "
-        "'*' stands for a whole level, '**' only at the end",
+        "'*' must be a whole level, '**' may only be at the end",
     ),
     (
         "ordering.servers = [{ node = 'b0', topics = ['/t*'] }]",
-        "ordering.servers[0].topics[0]: topic pattern '/t*': '*' stands for a whole level, '**' only at the end",
+        "ordering.servers[0].topics[0]: topic pattern '/t*': '*' must be a whole level, '**' may only be at the end",
     ),
 ]
 
