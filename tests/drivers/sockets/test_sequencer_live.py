@@ -565,7 +565,7 @@ async def test_damaged_and_shared_data(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match=r"n1\.order is in use by another process"):
             await host.start()
     sequencer_store_path(tmp_path, "n1").write_bytes(b"no store")
-    with pytest.raises(StoreError, match="move it away: a replica gets its state from the other one"):
+    with pytest.raises(StoreError, match="move it away: a replica fetches its state from the other replica"):
         await SequencerHost("n1", Address(port=0), ONE, data=tmp_path).start()
 
 
