@@ -23,7 +23,7 @@ MANY_WAIT = 10
 
 
 class DemoView:
-    """Shows the scene as it changes, as a context manager: live on a terminal, else line by line; not at all if quiet."""
+    """Shows the scene as it changes, inside `with`: live on a terminal, else line by line; not at all if quiet."""
 
     def __init__(self, scene: Scene, *, quiet: bool = False) -> None:
         self._scene = scene

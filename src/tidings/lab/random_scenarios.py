@@ -51,7 +51,7 @@ class Dice:
         self.random = random
 
     def random_edges(self) -> list[tuple[str, str]]:
-        """Return a tree in which each broker's parent is any earlier one, or one of the latest: bushes and long arms."""
+        """Return a tree in which each broker's parent is any earlier one, or one of the latest: bushes or long arms."""
         spread = self.random.choice((1, 3, self.brokers))
         return [
             (f"b{self.random.randrange(max(0, child - spread), child)}", f"b{child}")
