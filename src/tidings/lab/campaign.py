@@ -77,9 +77,7 @@ def _run(simulation: Simulation, writer: MemoryWriter, watch: OverlayMonitor | N
             if quiet and until > _rest_ns(simulation):
                 break
     if not quiet:
-        yield (
-            writer.unanswered() or unsettled(network) or "the network became quiet only after the last check"
-        )
+        yield writer.unanswered() or unsettled(network) or "the network became quiet too late"
     yield from verdicts(writer.trace())
 
 

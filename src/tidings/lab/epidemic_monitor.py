@@ -108,7 +108,7 @@ class Requests:
 
 class Life(Part):
     """Watches one incarnation of a broker: what it received and sent. It is one of the broker's parts, because it owns
-    the handlers that it wraps: messages under way when the broker stops are dropped by owner."""
+    the handlers that it wraps: when the broker stops, messages under way are redirected by their handlers' owner."""
 
     name = "watch"
 

@@ -87,9 +87,7 @@ def parse_seeds(text: str) -> range:
 def seeds_parser(module: str, description: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options that all campaigns have."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
-    parser.add_argument(
-        "--seeds", type=parse_seeds, required=True, metavar="A:B", help="seeds from A to B - 1"
-    )
+    parser.add_argument("--seeds", type=parse_seeds, required=True, metavar="A:B", help="from A to B - 1")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes to use")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="write the scenarios of failed seeds to DIR")
     return parser

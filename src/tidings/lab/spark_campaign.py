@@ -109,9 +109,7 @@ def _run_campaign(session: SparkSession, seeds: range, out: Path) -> Summary:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tidings.lab.spark_campaign")
-    parser.add_argument(
-        "--seeds", type=parse_seeds, required=True, metavar="A:B", help="seeds from A to B - 1"
-    )
+    parser.add_argument("--seeds", type=parse_seeds, required=True, metavar="A:B", help="from A to B - 1")
     parser.add_argument("--master", metavar="URL", help="Spark master, such as local[*]")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="write the tables to DIR")
     options = parser.parse_args(arguments)

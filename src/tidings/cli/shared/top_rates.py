@@ -61,9 +61,7 @@ def _session_rows(
 
 def _sessions(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     found = status.get("sessions")
-    return (
-        found if isinstance(found, list) else []
-    )  # a server with too many sessions reports only their number
+    return found if isinstance(found, list) else []  # if there are too many, only their number
 
 
 def _identity(session: Mapping[str, Any]) -> tuple[object, ...]:
