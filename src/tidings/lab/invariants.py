@@ -208,7 +208,7 @@ class OverlayMonitor:
             if sender not in watch.synchronised:
                 key = (flow, stretch.first)
                 raise self._fail(
-                    1, f"{broker.name} got {_text(key)} from {sender}, to which it had not sent SYNC"
+                    1, f"{broker.name} got {_text(key)} from {sender}, which had not got its SYNC"
                 )
             for publication in self._taken(watch, flow, stretch, lambda: handler(sender, message)):
                 self._check_copy(watch, self._judged[flow, publication.sequence], f"from {sender}")
