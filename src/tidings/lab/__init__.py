@@ -1,6 +1,6 @@
 """Tests tidings with random scenarios: campaigns over seeds, and monitors that assert invariants during a run.
 
-Read `seeds` (what campaigns share), `random_scenarios` and `campaign` with `invariants` and `newcomers` (guaranteed),
+Read `seeds` (what campaigns share), `random_scenarios` and `campaign` with `invariants`, `quiet` and `newcomers`,
 `epidemic_scenarios` and `epidemic_campaign` with `epidemic_monitor`, `order_scenarios` and `order_campaign`, then
 `spark_campaign` (the guaranteed campaign on Spark).
 """

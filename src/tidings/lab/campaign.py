@@ -12,8 +12,9 @@ from functools import partial
 from random import Random
 
 from tidings.drivers.virtual.crash_points import CrashPoints
-from tidings.lab.invariants import InvariantError, OverlayMonitor, unsettled
+from tidings.lab.invariants import InvariantError, OverlayMonitor
 from tidings.lab.newcomers import schedule_newcomers
+from tidings.lab.quiet import unsettled
 from tidings.lab.random_scenarios import random_scenario
 from tidings.lab.seeds import CampaignResult, problems_of, run_command, seeds_parser
 from tidings.scenarios.file.expand import expand

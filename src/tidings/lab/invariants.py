@@ -16,22 +16,22 @@ A broker that lost its disk may judge anew what passed through it. If one is on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tidings.core.client.reliable_session import ReliableSession
 from tidings.core.events.event import Publication
 from tidings.core.events.run import Stretch, singles
 from tidings.core.kernel import Handler, Node, Part
 from tidings.core.messages import Confirm, Message, Notify, Subscribe
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
 from tidings.core.overlay.guaranteed.messages import Covered, Forward, Records, Stamped, StampTaken, Sync
-from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queued, name_of
+from tidings.core.overlay.guaranteed.queued import Flow, LocalClient, Queued
 from tidings.core.overlay.guaranteed.regions import Region
 from tidings.core.overlay.guaranteed.subscription_log import LogEntry
 from tidings.core.overlay.labels import Label, on_path
 from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.drivers.virtual.node import SimulatedNode
+from tidings.lab.quiet import Key, names_text, publication_text, reliable_session, unsettled
 
 TITLES = {
     1: "synchronise before use",
@@ -41,9 +41,6 @@ TITLES = {
     5: "uncovered only shrinks",
     6: "healed and quiet",
 }
-
-Key = tuple[Flow, int]
-"""A publication: its flow and its sequence."""
 
 
 class InvariantError(AssertionError):
@@ -81,7 +78,7 @@ class Judged:
         return self.key[0][0]
 
     def __str__(self) -> str:
-        return _text(self.key)
+        return publication_text(self.key)
 
 
 class Watch(Part):
@@ -155,7 +152,7 @@ class OverlayMonitor:
             protocol = make(node)
             if isinstance(protocol, GuaranteedBroker):
                 self._watch_broker(node, protocol, had_disk=had_disk)
-            elif _reliable_session(protocol) is not None:
+            elif reliable_session(protocol) is not None:
                 self._watch_client(node.node, protocol)
             return protocol
 
@@ -208,7 +205,7 @@ class OverlayMonitor:
             if sender not in watch.synchronised:
                 key = (flow, stretch.first)
                 raise self._fail(
-                    1, f"{broker.name} got {_text(key)} from {sender}, which had not got its SYNC"
+                    1, f"{broker.name} got {publication_text(key)} from {sender}, which had not got its SYNC"
                 )
             for publication in self._taken(watch, flow, stretch, lambda: handler(sender, message)):
                 self._check_copy(watch, self._judged[flow, publication.sequence], f"from {sender}")
@@ -243,7 +240,9 @@ class OverlayMonitor:
             highest = watch.highest.get(flow, 0)
             if publication.sequence <= highest:
                 key = (flow, publication.sequence)
-                raise self._fail(2, f"{watch.broker.name} took {_text(key)} as a first copy after {highest}")
+                raise self._fail(
+                    2, f"{watch.broker.name} took {publication_text(key)} as a first copy after {highest}"
+                )
             watch.highest[flow] = publication.sequence
         return publications
 
@@ -359,7 +358,7 @@ class OverlayMonitor:
         if queued is None:
             if brokers:
                 raise self._fail(
-                    4, f"{broker.name} took {judged} {how} and does not keep it for {_names(brokers)}"
+                    4, f"{broker.name} took {judged} {how} and does not keep it for {names_text(brokers)}"
                 )
             return
         given = {
@@ -371,8 +370,8 @@ class OverlayMonitor:
         if given != wanted or pending != brokers:
             raise self._fail(
                 4,
-                f"{judged} is certified for {_names(wanted)} at {_names(brokers)}; {broker.name}, which got it "
-                f"{how}, has {_names(given)} and keeps it for {_names(pending)}",
+                f"{judged} is certified for {names_text(wanted)} at {names_text(brokers)}; {broker.name}, which got it "
+                f"{how}, has {names_text(given)} and keeps it for {names_text(pending)}",
             )
 
     # --- Coverage
@@ -490,69 +489,7 @@ class OverlayMonitor:
             raise self._fail(6, trouble)
 
 
-def unsettled(network: SimulatedNetwork) -> str | None:
-    """Return what a healed network still has to do; None once it is quiet."""
-    brokers: list[GuaranteedBroker] = []
-    for name, node in network.nodes.items():
-        protocol = node.protocol
-        if not node.up or node.paused:
-            return f"{name} is {'paused' if node.up else 'down'}"
-        session = _reliable_session(protocol)
-        if isinstance(protocol, GuaranteedBroker):
-            brokers.append(protocol)
-        elif session is not None and session.unconfirmed:
-            return f"client {name} has {session.unconfirmed} publications that are not confirmed"
-        elif session is not None and session._unanswered:
-            return f"client {name} has no answer for its subscriptions {_names(session._unanswered)}"
-    for trouble in (_busy(brokers), _differing_logs(brokers), _uncovered(brokers)):
-        if trouble is not None:
-            return trouble
-    return None
-
-
-def _reliable_session(protocol: Node) -> ReliableSession | None:
-    return next((part for part in protocol.parts if isinstance(part, ReliableSession)), None)
-
-
-def _busy(brokers: Iterable[GuaranteedBroker]) -> str | None:
-    for broker in brokers:
-        if broker.subscriptions.recovering:
-            return f"{broker.name} is still recovering its log"
-        for queued in broker.delivery.queue.entries():
-            return f"{broker.name} keeps {_text((queued.flow, queued.first))} for {_names(queued.pending)}"
-    return None
-
-
-def _differing_logs(brokers: Iterable[GuaranteedBroker]) -> str | None:
-    first: tuple[str, dict[str, bool]] | None = None
-    for broker in brokers:
-        log = {entry.id: entry.dead for entry in broker.log}
-        if first is None:
-            first = (broker.name, log)
-        elif log != first[1]:
-            differing = sorted(known for known, _ in log.items() ^ first[1].items())
-            return f"the logs of {first[0]} and {broker.name} differ in {_names(differing)}"
-    return None
-
-
-def _uncovered(brokers: Iterable[GuaranteedBroker]) -> str | None:
-    for broker in brokers:
-        for entry in broker.log:
-            if entry.record.broker == broker.name and not entry.dead and not entry.cover.is_everything:
-                return f"{entry.id} of {broker.name} is uncovered in {entry.cover.complement()}"
-    return None
-
-
 def _kept(broker: GuaranteedBroker, key: Key) -> Queued | None:
     """Return the publication if it is in the broker's queue."""
     flow, sequence = key
     return next((queued for _, _, queued in broker.delivery.queue.of_flow(flow, sequence, sequence)), None)
-
-
-def _text(key: Key) -> str:
-    (origin, source, incarnation), sequence = key
-    return f"publication {source}/{incarnation}:{sequence} (of {origin})"
-
-
-def _names(names: Iterable[Hop]) -> str:
-    return ", ".join(sorted(map(name_of, names))) or "nobody"
