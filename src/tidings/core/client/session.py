@@ -11,14 +11,14 @@ Requests without an answer are repeated, so the client works over datagrams too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from tidings.core.errors import WireError
-from tidings.core.events.event import WHOLE, Publication, make_publication
+from tidings.core.events.event import WHOLE, Publication, make_publication, no_event
 from tidings.core.events.run import Run, RunMaker, Stretch
 from tidings.core.events.subscription import Order, Subscription
 from tidings.core.facts import (
@@ -164,6 +164,20 @@ class ClientSession(Part):
         full = self._made.add(self.next_sequence, topic, attributes, payload, published_at)
         self.next_sequence += 1
         return full
+
+    def add_some(self, events: Iterable[Any]) -> bool:
+        """Add events, each (topic, attributes, payload), until a run is full; True if one is."""
+        made, port = self._made, self.port
+        for event in events:
+            try:
+                topic, attributes, payload = event
+            except (TypeError, ValueError):
+                raise no_event(event) from None
+            full = made.add(self.next_sequence, topic, attributes, payload, port.now)
+            self.next_sequence += 1
+            if full:
+                return True
+        return False
 
     def add_as(
         self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int

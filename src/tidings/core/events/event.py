@@ -11,7 +11,8 @@ attributes that start with `~` are reserved.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
@@ -258,15 +259,27 @@ _BYTES = (bytes, bytearray, memoryview)
 
 def check_event(topic: str, attributes: Mapping[str, Scalar], payload: bytes) -> None:
     """TopicError or AttributeValueError for what cannot be published; text is checked by encoding it."""
+    check_published_topic(topic)
+    check_content(attributes, payload)
+
+
+def check_published_topic(topic: str) -> None:
     try:
         check_topic(topic)
     except TypeError:  # it cannot even be looked up among those that were checked before
         raise TopicError(f"topic {topic!r} is not a string") from None
+
+
+def check_content(attributes: Mapping[str, Scalar], payload: bytes) -> None:
     if attributes or attributes.__class__ is not dict:
-        check_attributes(attributes)
-        check_not_reserved(tuple(attributes))
+        check_attributes(attributes, _check_published_names)
     if payload.__class__ is not bytes and not isinstance(payload, _BYTES):
         raise AttributeValueError(f"payload must be bytes, not {type(payload).__name__}")
+
+
+def no_event(given: object) -> TypeError:
+    """For what a `publish_many` got in the place of an event."""
+    return TypeError(f"events must be (topic, attributes, payload) each, not {reprlib.repr(given)}")
 
 
 def check_event_size(size_bytes: int) -> None:
@@ -278,16 +291,33 @@ def not_text(error: UnicodeEncodeError) -> AttributeValueError:
     return AttributeValueError(f"an attribute is not valid Unicode text: {error.object!r}")
 
 
-def check_attributes(attributes: Mapping[str, Scalar]) -> None:
+@lru_cache(maxsize=4096)
+def _check_names(names: tuple[str, ...]) -> None:
+    """Cached, as sources publish the same names again and again."""
+    if len(names) > MAX_ATTRIBUTES:
+        raise AttributeValueError(f"{len(names)} attributes; at most {MAX_ATTRIBUTES} are carried")
+    for name in names:
+        _check_name(name)
+
+
+@lru_cache(maxsize=4096)
+def _check_published_names(names: tuple[str, ...]) -> None:
+    _check_names(names)
+    check_not_reserved(names)
+
+
+def check_attributes(
+    attributes: Mapping[str, Scalar], check_names: Callable[[tuple[str, ...]], None] = _check_names
+) -> None:
     """AttributeValueError for a name or a value that an event cannot carry; text is checked by encoding it."""
     try:
         values = attributes.values()
     except AttributeError:
         raise _no_mapping(attributes) from None
-    _check_names(tuple(attributes))
+    check_names(tuple(attributes))
     for value in values:
-        kind = type(value)
-        if (kind is int and not INT_MIN <= value <= INT_MAX) or kind not in _PLAIN_TYPES:  # type: ignore[operator]
+        kind = value.__class__
+        if kind not in _SIMPLE_TYPES and (kind is not int or not INT_MIN <= value <= INT_MAX):  # type: ignore[operator]
             _check_values(attributes)
 
 
@@ -309,16 +339,9 @@ def _no_mapping(attributes: object) -> AttributeValueError:
     return AttributeValueError(f"attributes must be a mapping of names to values, not {kind}")
 
 
-_PLAIN_TYPES = frozenset((bool, int, float, str, bytes, type(None)))
-
-
-@lru_cache(maxsize=4096)
-def _check_names(names: tuple[str, ...]) -> None:
-    """Sources publish the same names again and again."""
-    if len(names) > MAX_ATTRIBUTES:
-        raise AttributeValueError(f"{len(names)} attributes; at most {MAX_ATTRIBUTES} are carried")
-    for name in names:
-        _check_name(name)
+_SIMPLE_TYPES = frozenset((bool, float, str, bytes, type(None)))
+"""Those whose values all can be carried."""
+_PLAIN_TYPES = _SIMPLE_TYPES | {int}
 
 
 def _check_name(name: str) -> None:
@@ -330,7 +353,6 @@ def _check_name(name: str) -> None:
         raise AttributeValueError(f"attribute name {name[:40]!r}... is longer than {MAX_NAME_BYTES} bytes")
 
 
-@lru_cache(maxsize=4096)
 def check_not_reserved(names: tuple[str, ...]) -> None:
     """AttributeValueError for the name of an attribute that applications may not publish. Nobody else looks."""
     for name in names:

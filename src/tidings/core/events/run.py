@@ -26,6 +26,7 @@ from tidings.core.events.event import (
     BARE,
     EVENT_ITEMS,
     INT_MAX,
+    MAX_EVENT_BYTES,
     RESERVED_ATTRIBUTE,
     WHOLE,
     Counter,
@@ -35,10 +36,11 @@ from tidings.core.events.event import (
     PlainMap,
     Publication,
     bare_publication,
-    check_event,
+    check_content,
     check_event_size,
     check_header,
     check_publication,
+    check_published_topic,
     decode_event,
     decode_publication,
     not_text,
@@ -472,6 +474,7 @@ class RunMaker:
         self._first = 0
         self._count = 0
         self._topic = ""
+        self._checked_topic: object = self
         self.full: list[Stretch] = []
         """Those that take no more."""
 
@@ -498,12 +501,16 @@ class RunMaker:
 
         True if a run is full.
         """
-        check_event(topic, attributes, payload)
+        if topic is not self._checked_topic:
+            check_published_topic(topic)
+            self._checked_topic = topic
+        check_content(attributes, payload)
         events, end = self._events, len(self._events)
         fields = (self._source, self._incarnation, sequence, topic, published_at, attributes, payload)
         try:
             _encode_into(fields, events, end)
-            check_event_size(len(events) - end)
+            if len(events) - end > MAX_EVENT_BYTES:
+                check_event_size(len(events) - end)
         except UnicodeEncodeError as error:
             del events[end:]
             raise not_text(error) from None
@@ -523,7 +530,7 @@ class RunMaker:
         self._count += 1
         if 2 * size_bytes - end > MAX_RUN_BYTES:  # another one like this has no room
             self._close()
-        return bool(self.full)
+        return True if self.full else False  # noqa: SIM210 - quicker than bool()
 
     def take_full(self) -> list[Stretch]:
         made, self.full = self.full, []
