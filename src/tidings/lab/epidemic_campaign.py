@@ -111,7 +111,7 @@ def problems_at_rest(simulation: Simulation, writer: MemoryWriter) -> Iterator[s
 
 
 class MissingEvent(NamedTuple):
-    """Is an event that a subscription is owed and did not get."""
+    """An event that a subscription is owed and did not get."""
 
     event: str
     published_ns: int

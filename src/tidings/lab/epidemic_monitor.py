@@ -38,7 +38,7 @@ Unit = tuple[Identity, int, int]
 
 
 class EpidemicError(AssertionError):
-    """Is raised when a rule does not hold; `title` names the rule."""
+    """Raised when a rule does not hold; `title` names the rule."""
 
     def __init__(self, title: str, now: int, what: str) -> None:
         super().__init__(f"{title} at {now / 1e9:.6f} s: {what}")
@@ -46,7 +46,7 @@ class EpidemicError(AssertionError):
 
 
 class WatchedPort:
-    """Is the port of a broker; calls `sending` with each message before it is sent."""
+    """Wraps the port of a broker; calls `sending` with each message before it is sent."""
 
     def __init__(self, node: SimulatedNode, sending: Callable[[str, Message], None]) -> None:
         self.node = node.node

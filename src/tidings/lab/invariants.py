@@ -44,7 +44,7 @@ TITLES = {
 
 
 class InvariantError(AssertionError):
-    """Is raised when invariant `number` does not hold."""
+    """Raised when invariant `number` does not hold."""
 
     def __init__(self, number: int, now: int, what: str) -> None:
         super().__init__(f"invariant {number} ({TITLES[number]}) at {now / 1e9:.6f} s: {what}")
@@ -52,14 +52,14 @@ class InvariantError(AssertionError):
 
 
 class Certified(NamedTuple):
-    """Is a record that gets a publication."""
+    """A record that gets a publication."""
 
     broker: str
     label: Label
 
 
 class Judged:
-    """Is a publication with the verdict of its publisher's broker."""
+    """A publication with the verdict of its publisher's broker."""
 
     __slots__ = ("key", "label", "publication", "records", "taken_at")
 

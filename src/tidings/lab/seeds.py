@@ -17,7 +17,7 @@ SEEDS_PER_BLOCK = 20
 
 @dataclass(frozen=True, slots=True)
 class CampaignResult:
-    """Is the result of one seed, which failed if there are problems. `replay` is the command that runs it again."""
+    """The result of one seed, which failed if there are problems. `replay` is the command that runs it again."""
 
     seed: int
     problems: tuple[str, ...]

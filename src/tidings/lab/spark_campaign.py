@@ -39,7 +39,7 @@ COLUMNS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Is the result of a campaign; `first_failures` has the commands that replay the first failures."""
+    """The result of a campaign; `first_failures` has the commands that replay the first failures."""
 
     seeds: int
     failed: int

@@ -1,4 +1,4 @@
-"""Is a scenario's subscriber, in virtual time or over real sockets: it follows its timeline with a client.
+"""Runs a scenario's subscriber, in virtual time or over real sockets: it follows its timeline with a client.
 
 It is pure. A host provides the time and the client, and writes the trace. The client sees one subscription that
 changes. In the trace, each set of topics is a subscription of its own, a *window*. An event is shown for the window
@@ -33,7 +33,7 @@ _pattern = lru_cache(maxsize=1_024)(TopicPattern)
 
 
 class Window:
-    """Is a subscription of the trace, and the time span whose events are shown for it."""
+    """A subscription of the trace, and the time span whose events are shown for it."""
 
     __slots__ = ("accepted_at", "cancelled_at", "requested_at", "subscription")
 

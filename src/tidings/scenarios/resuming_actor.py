@@ -1,4 +1,4 @@
-"""Is a scenario's subscriber with an order on a guaranteed network: after a crash, it resumes.
+"""Runs a scenario's subscriber with an order on a guaranteed network: after a crash, it resumes.
 
 It stores what it is shown together with its position. So its subscription in the trace continues across a crash. If
 it cannot resume, the subscription ends with the crash, and another begins at the restart.

@@ -14,7 +14,7 @@ PUBLISHED_AT = "at_ns"
 
 
 class BenchWork(msgspec.Struct, frozen=True, kw_only=True):
-    """Is the first line that the subscribers read; each further line means that a phase is published."""
+    """The first line that the subscribers read; each further line means that a phase is published."""
 
     url: str
     token: str

@@ -19,7 +19,7 @@ INT64_WORDS: dict[float | None, str] = {-(2**63): "-2^63", 2**63 - 1: "2^63 - 1"
 
 
 class Verb(TyperCommand):
-    """Is one command of `tidings`."""
+    """One command of `tidings`."""
 
     def get_params(self, ctx: Any) -> Any:
         return [_without_type(param) for param in super().get_params(ctx)]
@@ -43,7 +43,7 @@ class Verb(TyperCommand):
 
 
 class Verbs(TyperGroup):
-    """Is `tidings` itself. Signals and closed pipes end a command quietly."""
+    """The command `tidings` itself. Signals and closed pipes end a command quietly."""
 
     def get_params(self, ctx: Any) -> Any:
         return [_without_type(param) for param in super().get_params(ctx)]

@@ -20,7 +20,7 @@ Kind = TypeVar("Kind", bound="Options")
 
 
 class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Is the base of a verb's options. What neither a flag nor the file gives is None, False or empty. Paths in a file
+    """Base of a verb's options. What neither a flag nor the file gives is None, False or empty. Paths in a file
     are relative to it. A field without a `Flag` is only a key of the file."""
 
 

@@ -20,7 +20,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(Exception):  # noqa: N818 - the user's wish, not a failure
-    """Is raised when a signal has ended the command, after its clean-up."""
+    """Raised when a signal has ended the command, after its clean-up."""
 
     def __init__(self, number: int, to_continue: str = "") -> None:
         """Keep the signal; `to_continue` tells the user how to continue."""
@@ -35,7 +35,7 @@ class Stopped(Exception):  # noqa: N818 - the user's wish, not a failure
 
 
 class Terminated(SystemExit):
-    """Is raised by SIGTERM outside an event loop. Like KeyboardInterrupt, it passes through `except Exception`."""
+    """Raised by SIGTERM outside an event loop. Like KeyboardInterrupt, it passes through `except Exception`."""
 
     def __init__(self) -> None:
         super().__init__(ExitCode.SIGNAL_BASE + signal.SIGTERM)

@@ -52,7 +52,7 @@ class SequencerOptions(_LayoutOptions, frozen=True, kw_only=True):
 
 
 class ServerTable(Options, frozen=True, kw_only=True):
-    """Is `[[server]]`, which numbers these topics. Topics are listed by precedence."""
+    """A table `[[server]]`, which numbers these topics. Topics are listed by precedence."""
 
     name: Name
     topics: Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -62,7 +62,7 @@ class ServerTable(Options, frozen=True, kw_only=True):
 
 
 class LayoutFile(_LayoutOptions, frozen=True, kw_only=True):
-    """Is the layout file, the same for all nodes."""
+    """The layout file, the same for all nodes."""
 
     server: Annotated[tuple[ServerTable, ...], Meta(min_length=1)]
     nodes: dict[Name, str] | None = None

@@ -44,11 +44,11 @@ Mode = Literal[BrokerMode, "peers"]
 
 
 class Table(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Is a table of the file: immutable, keyword-only, without unknown keys."""
+    """A table of the file: immutable, keyword-only, without unknown keys."""
 
 
 class Kinded(Table, frozen=True, kw_only=True, tag_field="kind"):
-    """Is a table whose other keys depend on its `kind`."""
+    """A table whose other keys depend on its `kind`."""
 
 
 # Distributions of a link's delay. Negative draws count as zero.
@@ -113,7 +113,7 @@ class Network(Table, frozen=True, kw_only=True):
 
 
 class TreeShape(Kinded, frozen=True, kw_only=True, tag="tree"):
-    """Is a complete tree, filled level by level, by node degree or by children per node. Default: degree 3."""
+    """A complete tree, filled level by level, by node degree or by children per node. Default: degree 3."""
 
     brokers: Brokers = 40
     degree: Degree | None = None
@@ -121,7 +121,7 @@ class TreeShape(Kinded, frozen=True, kw_only=True, tag="tree"):
 
 
 class RandomShape(Kinded, frozen=True, kw_only=True, tag="random"):
-    """Is a random tree, drawn from the seed, in which no broker has more than `degree` neighbours."""
+    """A random tree, drawn from the seed, in which no broker has more than `degree` neighbours."""
 
     brokers: Brokers = 40
     degree: Degree = 3

@@ -30,7 +30,7 @@ Edge = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Is a tree: connected, with one edge fewer than brokers. In mode peers both are empty."""
+    """A tree: connected, with one edge fewer than brokers. In mode peers both are empty."""
 
     brokers: tuple[str, ...]
     edges: tuple[Edge, ...]

@@ -23,7 +23,7 @@ Interval = tuple[int, int]
 
 
 class KeptSubscription(msgspec.Struct, frozen=True):
-    """Is a subscription that a subscriber had when it crashed."""
+    """A subscription that a subscriber had when it crashed."""
 
     subscription: str
     topics: tuple[str, ...]
@@ -80,7 +80,7 @@ class OrderingWork(msgspec.Struct, frozen=True):
 
 
 class Go(msgspec.Struct, frozen=True):
-    """Is the common start, by both clocks. The monotonic clock is the same in all processes of a machine."""
+    """The common start, by both clocks. The monotonic clock is the same in all processes of a machine."""
 
     wall_ns: int
     monotonic_ns: int
@@ -106,7 +106,7 @@ class ClientWork(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """Is the base of all reports of a client process."""
+    """Base of all reports of a client process."""
 
 
 class ReadyReport(Report, frozen=True, gc=False):

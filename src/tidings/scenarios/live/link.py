@@ -37,7 +37,7 @@ def report(fact: words.Report) -> None:
 
 
 class ClientRole:
-    """Is what a client does in the scenario. `go` is the common clock, set once the run starts."""
+    """A part that a client plays in the scenario. `go` is the common clock, set once the run starts."""
 
     go: Go
 
@@ -108,7 +108,7 @@ class SequencerLink:
 
 
 class _AnnouncingSession:
-    """Is the session with the broker, but calls the roles before the network learns of a subscription."""
+    """Wraps the session with the broker; calls the roles before the network learns of a subscription."""
 
     def __init__(self, link: LiveLink) -> None:
         self._link = link

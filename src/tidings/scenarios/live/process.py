@@ -1,4 +1,4 @@
-"""Is one client process of a live scenario: it runs some of the plan's publishers and subscribers.
+"""Runs some of a live scenario's publishers and subscribers in a process of their own.
 
 `tidings up --scenario` starts it as `python -m tidings.scenarios.live.process`. It reads its work from stdin and ends
 when stdin closes. It reports to stdout what its applications do and receive, one line each (`scenarios/live/facts.py`).

@@ -71,7 +71,7 @@ class ClientProcess(ChildProcess):
 
 
 class ScenarioProcess:
-    """Is a process of the run: down while any crash lasts, stopped while any pause lasts."""
+    """A process of the run: down while any crash lasts, stopped while any pause lasts."""
 
     def __init__(self, process: ChildProcess, create_task: CreateTask) -> None:
         self.process = process
@@ -163,7 +163,7 @@ class ProcessFactory:
 
 
 class ServerMember(ScenarioProcess):
-    """Is a broker, or a sequencer beside one."""
+    """A broker, or a sequencer beside one."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class ServerMember(ScenarioProcess):
 
 
 class ClientMember(ScenarioProcess):
-    """Is a client process. `work(keeps_state)` returns what it has to do; `on_crash` gets the time of the kill."""
+    """A client process. `work(keeps_state)` returns what it has to do; `on_crash` gets the time of the kill."""
 
     def __init__(
         self,

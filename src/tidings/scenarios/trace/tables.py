@@ -14,7 +14,7 @@ import pyarrow as pa
 
 
 class PublishedRow(NamedTuple):
-    """Is one publication. `attributes` maps names to texts (see `core/events/text.py`), sorted by name."""
+    """One publication. `attributes` maps names to texts (see `core/events/text.py`), sorted by name."""
 
     event_id: str
     source: str
@@ -27,7 +27,7 @@ class PublishedRow(NamedTuple):
 
 
 class SubscribedRow(NamedTuple):
-    """Is one subscription of one subscriber. The guarantees hold from `accepted_ns`, if it was accepted."""
+    """One subscription of one subscriber. The guarantees hold from `accepted_ns`, if it was accepted."""
 
     subscriber: str
     subscription: str
@@ -40,7 +40,7 @@ class SubscribedRow(NamedTuple):
 
 
 class DeliveredRow(NamedTuple):
-    """Is one notification. `position` numbers the subscriber's notifications from 0, as its application saw them."""
+    """One notification. `position` numbers the subscriber's notifications from 0, as its application saw them."""
 
     subscriber: str
     subscription: str
@@ -63,7 +63,7 @@ class TrafficRow(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Is one injected fault; without `until_ns` it never ended."""
+    """One injected fault; without `until_ns` it never ended."""
 
     kind: str
     target: str
@@ -72,7 +72,7 @@ class Fault(NamedTuple):
 
 
 class NodeRow(NamedTuple):
-    """Is one node of the network. `parent` is a client's broker, or a broker's parent in the tree."""
+    """One node of the network. `parent` is a client's broker, or a broker's parent in the tree."""
 
     node: str
     kind: str

@@ -32,7 +32,7 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Is the result of a check. `witnesses` has the first violations, at most `MAX_WITNESSES`."""
+    """The result of a check. `witnesses` has the first violations, at most `MAX_WITNESSES`."""
 
     guarantee: str
     holds: bool
@@ -48,7 +48,7 @@ class Verdict:
 
 
 class Case(NamedTuple):
-    """Is a violation with its sort key among all violations of the guarantee."""
+    """A violation with its sort key among all violations of the guarantee."""
 
     key: tuple[int, ...]
     witness: Witness
