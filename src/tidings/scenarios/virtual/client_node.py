@@ -1,4 +1,4 @@
-"""Composes the node of a simulated client: its session with a broker, its application and, with an order, its module."""
+"""Composes a simulated client's node: its session with a broker, its application and, with an order, its module."""
 
 from __future__ import annotations
 
