@@ -445,16 +445,19 @@ TOPICS = [
 
 OVERLAY = [
     (edges("[]"), "overlay.edges: must not be empty"),
-    (edges("[['a', 'b'], ['c', 'c']]"), "overlay.edges[1]: self-loop at 'c'"),
+    (edges("[['a', 'b'], ['c', 'c']]"), "overlay.edges[1]: self-loop at 'c'; an edge joins two brokers"),
     (
         edges("[['a', 'b'], ['b', 'a']]"),
         "overlay.edges[1]: repeated edge 'b' - 'a', already overlay.edges[0]",
     ),
     (
         edges("[['a', 'b'], ['b', 'c'], ['c', 'd'], ['d', 'b']]"),
-        "overlay.edges[3]: cyclic topology: 'd' - 'c' - 'b' - 'd'",
+        "overlay.edges[3]: cyclic topology: 'd' - 'c' - 'b' - 'd'; brokers must form a tree",
     ),
-    (edges("[['a', 'b'], ['c', 'd']]"), "overlay.edges: disconnected topology: no path from 'a' to 'c'"),
+    (
+        edges("[['a', 'b'], ['c', 'd']]"),
+        "overlay.edges: disconnected topology: no path from 'a' to 'c'; brokers must form a tree",
+    ),
     (
         "[overlay]\nedges = [['a', 'b']]\nshape = { kind = 'chain' }",
         "[overlay]: give either shape or edges, not both",

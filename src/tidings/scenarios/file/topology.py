@@ -110,7 +110,7 @@ def _from_edges(edges: tuple[Edge, ...]) -> Topology:
     kept: dict[frozenset[str], int] = {}
     for index, (left, right) in enumerate(edges):
         if left == right:
-            raise ScenarioError(f"overlay.edges[{index}]: self-loop at '{left}'")
+            raise ScenarioError(f"overlay.edges[{index}]: self-loop at '{left}'; an edge joins two brokers")
         earlier = kept.setdefault(frozenset((left, right)), index)
         if earlier != index:
             raise ScenarioError(
@@ -119,13 +119,14 @@ def _from_edges(edges: tuple[Edge, ...]) -> Topology:
         left_root, right_root = _component(joined, left), _component(joined, right)
         if left_root == right_root:
             cycle = " - ".join(f"'{name}'" for name in [*_path(edges[:index], left, right), left])
-            raise ScenarioError(f"overlay.edges[{index}]: cyclic topology: {cycle}")
+            raise ScenarioError(f"overlay.edges[{index}]: cyclic topology: {cycle}; brokers must form a tree")
         joined[right_root] = left_root
     brokers = tuple(joined)
     for broker in brokers:
         if _component(joined, broker) != _component(joined, brokers[0]):
             raise ScenarioError(
-                f"overlay.edges: disconnected topology: no path from '{brokers[0]}' to '{broker}'"
+                f"overlay.edges: disconnected topology: no path from '{brokers[0]}' to '{broker}'; "
+                "brokers must form a tree"
             )
     return Topology(brokers, edges)
 
