@@ -451,6 +451,6 @@ def test_a_broker_that_ends_by_itself_ends_the_run(tmp_path: Path, start: Callab
     os.kill(victim, signal.SIGKILL)
     _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 4
-    assert "ended by itself (killed by SIGKILL)" in errors
+    assert "ended unexpectedly (killed by SIGKILL)" in errors
     assert not any(map(alive, children))
     assert not list((tmp_path / "out").iterdir())
