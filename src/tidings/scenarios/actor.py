@@ -214,7 +214,8 @@ class Actor:
 
     def on_fact(self, fact: object) -> None:
         if isinstance(fact, Delivered):
-            self._on_delivered(fact)
+            for publication in singles(fact.stretch):
+                self._on_publication(publication, fact)
             if fact.ticket is not None:
                 fact.ticket.done()
             return
@@ -239,10 +240,6 @@ class Actor:
             # Events published earlier in this very instant may have been missed.
             window.accepted_at = self._host.now + 1
             self._host.accepted(window)
-
-    def _on_delivered(self, fact: Delivered) -> None:
-        for publication in singles(fact.stretch):
-            self._on_publication(publication, fact)
 
     def _on_publication(self, publication: Publication, fact: Delivered) -> None:
         published_at = publication.published_at
