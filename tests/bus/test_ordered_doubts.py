@@ -51,7 +51,7 @@ def test_what_does_not_come_after_a_move_ends_the_order_and_is_named() -> None:
         for n in range(3):
             await bus.publish("/a", {"n": n})
         assert numbers(await take(stream, 1)) == [0]
-        with pytest.raises(tidings.OrderError, match=rf"{MOVED}, and event 2 of /\*\* has not come"):
+        with pytest.raises(tidings.OrderError, match=rf"{MOVED}, and event 2 of /\*\* has not arrived"):
             await stream.get(TIMEOUT_S)
 
     play(course)
