@@ -186,7 +186,7 @@ def test_mistakes_of_a_test_are_named() -> None:
 
     with pytest.raises(ValueError, match="'telepathy'"):
         simulate(scenario, mode="epidemic", recovery="telepathy")
-    with pytest.raises(ValueError, match="recovery is for mode 'epidemic'"):
+    with pytest.raises(ValueError, match="recovery requires mode 'epidemic'"):
         simulate(scenario, recovery="push")
     with pytest.raises(ValueError, match="below 1"):
         simulate(scenario, loss=1.5)

@@ -1,7 +1,7 @@
-"""Sequencers and ordering modules in a simulated network: what LocalOrdering is for one process, in virtual time.
+"""Sequencers and ordering modules in a simulated network: `LocalOrdering` in virtual time.
 
-Each node of the layout sits beside a broker and shares its fate. They start when an order is first wanted: a network
-in which nobody wants one is not troubled by their signs of life.
+Each node of the layout shares a broker's machine, and its crashes. The nodes start when somebody first wants an order,
+so that a network without one carries none of their heartbeats.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tidings.drivers.virtual.node import SimulatedNode
 from tidings.scenarios.file.order_nodes import host_of, is_order_node, order_node
 
 REPLICAS = 3
-"""A primary, a standby and a witness, where there are so many brokers."""
+"""A primary, a standby and a witness, if there are enough brokers."""
 
 
 def simulated_layout(brokers: tuple[str, ...], topics: tuple[str, ...], *, causal: bool) -> Layout:
-    """One server beside the first broker, and its replicas beside the next ones."""
+    """Return a layout with one server on the first broker's machine and its replicas on the next ones."""
     nodes = [order_node(broker) for broker in brokers[:REPLICAS]]
     return spread({nodes[0]: topics}, nodes, causal=causal)
 
 
 class SimulatedOrdering:
-    """`make_bus` gives a client of that name at a broker, for no-ops."""
+    """Runs the sequencers and the clients' ordering modules. `make_bus(broker, name)` makes the clients for no-ops."""
 
     def __init__(
         self, network: SimulatedNetwork, layout: Layout, make_bus: Callable[[str, str], Bus]
@@ -47,11 +47,11 @@ class SimulatedOrdering:
         self._lived: set[str] = set()
 
     def seat(self, name: str) -> str:
-        """The broker that a node of the ordering sits beside; any other node is its own."""
+        """Return the broker on whose machine a node of the ordering runs; for any other node, the node itself."""
         return host_of(name) if is_order_node(name) else self._seats.get(name, name)
 
     def machine(self, broker: str) -> tuple[str, ...]:
-        """The broker and the sequencer beside it: what hits one hits both."""
+        """Return the broker and the sequencer on its machine, if any: a fault of one hits both."""
         beside = order_node(broker)
         return (broker, beside) if beside in self._lived else (broker,)
 
@@ -92,7 +92,7 @@ class SimulatedOrdering:
         return on_fact
 
     def _speaker(self, name: str) -> Bus:
-        self._speakers += 1  # a name is used once
+        self._speakers += 1  # every client gets a new name
         return self._make_bus(host_of(name), f"{name}~no-ops-{self._speakers}")
 
     def _no_ops_published(self, name: str, server: str, number: int) -> None:
@@ -103,17 +103,17 @@ class SimulatedOrdering:
     # --- Clients
 
     def place(self, client: str, broker: str) -> None:
-        """Its ordering module will be beside that broker."""
+        """Note that the client's ordering module will run on that broker's machine."""
         self._seats[_module_node(client)] = broker
 
     def attach(self, client: str, emit: Callable[[object], None]) -> OrderingModule:
         name = _module_node(client)
         if name in self._network.nodes:
-            raise ConnectionFailed(f"the name {client!r} is taken")
+            raise ConnectionFailed(f"the client name {client!r} is already in use")
         made: list[OrderingModule] = []
 
         def make(node: SimulatedNode) -> Node:
-            protocol = OrderingClient(node, self.layout, incarnation=0)  # a name is used once
+            protocol = OrderingClient(node, self.layout, incarnation=0)  # no name is used twice
             made.append(protocol.module)
             return protocol
 
