@@ -526,7 +526,7 @@ def test_a_port_that_is_asked_for_and_taken_is_named() -> None:
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     for mode, given_settings in (("best-effort", EpidemicSettings()), ("epidemic", None)):
-        with pytest.raises(ValueError, match="mode 'epidemic' and its settings go together"):
+        with pytest.raises(ValueError, match="mode 'epidemic' requires its settings"):
             BrokerServer("b0", mode=mode, epidemic=given_settings)
 
     async def main() -> None:

@@ -348,7 +348,7 @@ async def test_another_layout_is_refused_with_the_difference() -> None:
     async with Hosts(ONE) as hosts:
         connection = SequencingConnection(hosts["n1"].address, "x", emit=lambda fact: None, layout=other)
         with pytest.raises(
-            ConnectionFailed, match="refused the connection: the layouts of topics differ"
+            ConnectionFailed, match="refused the connection: the layout of topics differs"
         ) as caught:
             await connection.open(10.0)
         assert "(here: at n1): only here: /b; only there: /c" in str(caught.value)
@@ -384,7 +384,7 @@ async def test_a_changed_layout_breaks_the_streams_of_old_clients() -> None:
             await hosts.kill("n1")
             await hosts.start("n1", layout=single("n1", ("/a", "/c")))
             await until(lambda: bool(x.broken))
-            assert "the layouts of topics differ" in x.broken[0]
+            assert "the layout of topics differs" in x.broken[0]
     finally:
         await hosts.__aexit__()
 
@@ -406,7 +406,7 @@ async def test_wrong_token() -> None:
         (Hello(99, "x", ORDERED), "protocol version 99 is not spoken here; n1 speaks 2"),
         (Hello(PROTOCOL_VERSION, "n1", ORDERED), "the name 'n1' is a sequencer's"),
         (Hello(PROTOCOL_VERSION, "n1", CLIENT), "the name 'n1' is a sequencer's"),
-        (Hello(PROTOCOL_VERSION, "n1", SEQUENCER), "two sequencers are named n1"),
+        (Hello(PROTOCOL_VERSION, "n1", SEQUENCER), "there are two sequencers named n1"),
         (Hello(PROTOCOL_VERSION, "n9", SEQUENCER), "n9 is not a node of the layout here"),
     ],
 )
@@ -420,15 +420,19 @@ async def test_hellos_that_are_refused(hello: Hello, reason: str) -> None:
 @pytest.mark.parametrize(
     ("role", "message", "reason"),
     [
-        (CLIENT, Create(("x", 1), 1, 0, 1, 0), "who asks a sequencer for its status does not send Create"),
+        (CLIENT, Create(("x", 1), 1, 0, 1, 0), "a client that asks for the status does not send Create"),
         (
             ORDERED,
             Create(("x", 1), 1, 0, 1, 0),
-            "who has not named its layout of topics does not send Create",
+            "a peer that has not sent its layout of topics does not send Create",
         ),
         (ORDERED, OrderLayout("{}"), "not a layout of topics: Object missing required field `servers`"),
         (ORDERED, OrderLayout('{"servers":[],"causal":true}'), "0 sequencer servers; there are 1 to 256"),
-        (ORDERED, StatusRequest(), "who has not named its layout of topics does not send StatusRequest"),
+        (
+            ORDERED,
+            StatusRequest(),
+            "a peer that has not sent its layout of topics does not send StatusRequest",
+        ),
     ],
 )
 @played

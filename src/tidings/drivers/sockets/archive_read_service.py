@@ -1,7 +1,7 @@
 """Answers readers of an archive, for a broker that keeps one or for a recorder.
 
-The files are read in a thread of its own, batch by batch in turn for all readers, so that the loop goes on.
-A batch is read when the one before it has left: a slow reader holds up nobody and costs one batch of memory.
+A separate thread reads the files, so that the event loop is not blocked, batch by batch and in turn for all readers.
+A batch is read once the one before it has been sent: a slow reader delays nobody and costs one batch of memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tidings.storage.archive import ArchiveReader
 from tidings.storage.archive.files import DATABASE_NAME
 
 MAX_REQUESTS = 16
-"""Of one reader at a time; one that asks for more is sent away."""
+"""Of one reader at a time; a reader that sends more is refused."""
 BATCH_ROWS = 16_384
 FAILURES: dict[str, type[ArchiveError]] = {
     "trimmed": ArchiveTrimmed,
@@ -49,14 +49,14 @@ FAILURES: dict[str, type[ArchiveError]] = {
     "full": ArchiveFull,
     "error": ArchiveError,
 }
-"""How an error is called on the wire."""
+"""Name on the wire -> error."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(eq=False)
 class _Visit:
-    """One reader's session, and which archive it has been told of."""
+    """One reader's session, and the id of the archive that it reads."""
 
     session: SocketSession
     archive: str = ""
@@ -66,21 +66,21 @@ Answering = Callable[[_Visit, Any], Awaitable[None]]
 
 
 class ArchiveReadService:
-    """Reads the archive in `directory`, which another part of the process, or nobody, writes."""
+    """Reads the archive in `directory`, which another part of the process may be writing."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="archive-reads")
         self._reader: ArchiveReader | None = None
         self._file: tuple[int, int] | None = None
-        """Which file the reader has open."""
+        """The file that the reader has open: device and inode."""
         self._tasks: dict[SocketSession, set[asyncio.Task[None]]] = {}
         self._ending: set[asyncio.Task[None]] = set()
-        """Of sessions that ended."""
+        """Cancelled tasks of sessions that have ended."""
         self._closed = False
 
     def handlers(self, session: SocketSession) -> dict[type, Handler]:
-        """What a reader may send."""
+        """Return the handlers for what a reader may send."""
         visit = _Visit(session)
 
         def answered(answer: Answering) -> Handler:
@@ -95,7 +95,7 @@ class ArchiveReadService:
         }
 
     def forget(self, session: SocketSession) -> None:
-        """It ended."""
+        """Cancel the requests of a session that has ended."""
         for task in list(self._tasks.pop(session, ())):
             task.cancel()
             self._ending.add(task)
@@ -121,7 +121,7 @@ class ArchiveReadService:
     def _begin(self, visit: _Visit, message: Any, answer: Answering) -> None:
         tasks = self._tasks.setdefault(visit.session, set())
         if len(tasks) >= MAX_REQUESTS:
-            visit.session.refuse(f"more than {MAX_REQUESTS} requests at once")
+            visit.session.refuse(f"too many requests at once: at most {MAX_REQUESTS}")
             return
         task = asyncio.ensure_future(self._answer(visit, message, answer))
         tasks.add(task)
@@ -139,13 +139,13 @@ class ArchiveReadService:
             reader = self._current_reader()
             visit.archive = visit.archive or reader.id
             if visit.archive != reader.id:
-                raise ArchiveError(f"archive {self.directory} was replaced by another one: connect again")
+                raise ArchiveError(f"archive {self.directory} was replaced by another one: reconnect")
             return use(reader)
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def _current_reader(self) -> ArchiveReader:
-        """Of what is in the directory now: an archive may be removed, and made anew, under an open file."""
+        """Return a reader of the present archive: it may have been deleted and made anew under an open file."""
         try:
             status = (self.directory / DATABASE_NAME).stat()
             file = (status.st_dev, status.st_ino)
@@ -192,14 +192,14 @@ class ArchiveReadService:
                 offset += rows
                 await session.drained()
         finally:
-            # The generator holds a file open, and may be at work in the thread at this moment.
+            # Close it in the thread: the generator holds a file open and may be running there right now.
             await asyncio.get_running_loop().run_in_executor(self._thread, parts.close)
 
 
 def _parts(
     reader: ArchiveReader, start: int, stop: int, columns: Sequence[str] | None
 ) -> Generator[tuple[int, bytes], None, None]:
-    """The rows as encoded batches, none larger than an answer may be."""
+    """Yield the rows as encoded batches, none larger than an answer may be."""
     for batch in reader.read(start, stop, BATCH_ROWS, columns):
         waiting = [batch]
         while waiting:
