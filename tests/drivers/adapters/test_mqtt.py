@@ -194,8 +194,8 @@ def selects(chosen: list[str], name: list[str]) -> bool:
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("mqtt", "start with mqtt://"),
-        ("mqtts://x", "start with mqtt://"),
+        ("mqtt", "must start with mqtt://"),
+        ("mqtts://x", "must start with mqtt://"),
         ("mqtt://:1883", "the host is missing"),
         ("mqtt://host:99999", "the port must be a number"),
         ("mqtt://host/path", "unexpected text after the address"),

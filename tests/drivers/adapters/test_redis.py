@@ -189,8 +189,8 @@ def test_databases_are_apart(server: RedisBroker) -> None:
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("redis:/x", "start with redis://"),
-        ("rediss://x", "start with redis://"),
+        ("redis:/x", "must start with redis://"),
+        ("rediss://x", "must start with redis://"),
         ("redis:///0", "the host is missing"),
         ("redis://host:x/0", "the port must be a number"),
         ("redis://host/zero", "the database must be a number, not 'zero'"),
