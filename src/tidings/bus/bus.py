@@ -105,7 +105,7 @@ class Bus(ApplicationHost):
         self.connection: BusConnection
         self._open = False
         self._flush_due = False
-        self._in_turn = asyncio.Lock()
+        self._one_at_a_time = asyncio.Lock()
         """Held by one `publish_many` at a time: all its events leave before those of the next call."""
         self._status: asyncio.Future[dict[str, Any]] | None = None
         self._broker = ""
@@ -214,7 +214,7 @@ class Bus(ApplicationHost):
                 await self._wait_for_room()
         else:
             left = iterate(events)
-            async with self._in_turn:
+            async with self._one_at_a_time:
                 while await self._publish_some(batch, left):
                     pass
         return await batch.confirmed()

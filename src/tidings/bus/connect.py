@@ -114,8 +114,8 @@ def connect_as(
     ]
     encrypted = SCHEMES[scheme][1] if scheme in SCHEMES else tls_ca is not None
 
-    def sequencing(told: Sequence[str] = ()) -> Sequencing | None:
-        found = addresses or [parse_address(text) for text in told]
+    def sequencing(announced: Sequence[str] = ()) -> Sequencing | None:
+        found = addresses or [parse_address(text) for text in announced]
         if not found:
             return None
         from tidings.bus.connected_sequencers import ConnectedSequencing  # most clients need none
@@ -177,7 +177,7 @@ class Embedded(Bus):
         await self.network.linked()
         if self.ordering is not None:
             self.ordering.start()
-            self._no_ops = NoOpPublisher(self._speaker, self.ordering.layout, self._no_ops_published)
+            self._no_ops = NoOpPublisher(self._no_op_client, self.ordering.layout, self._no_ops_published)
         await super().open()
 
     async def close(self) -> None:
@@ -203,7 +203,7 @@ class Embedded(Bus):
         self._others.add(other)
         return other
 
-    def _speaker(self) -> Bus:
+    def _no_op_client(self) -> Bus:
         """Make a client for no-ops, which must not queue behind publications that wait for a number."""
         return attach_locally(Bus(), self.network, self.network.brokers[0], client_name())
 

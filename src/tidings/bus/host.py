@@ -47,7 +47,7 @@ DEFAULT_PATIENCE = Patience(events=4_096, limit_ns=5_000_000_000)
 MAX_UNCONFIRMED = 10_000
 """How many publications of a client may be unconfirmed at once; further ones wait."""
 CLOSED = "the connection was closed"
-MAX_ACCUSED = 100
+MAX_REPORTED = 100
 """How many topics and peers are reported for misbehaviour, each once."""
 
 log = logging.getLogger("tidings")
@@ -103,7 +103,7 @@ class ApplicationHost(EventService):
         self._shown: dict[str, _Shown] = {}
         self._pending: dict[str, asyncio.Future[None]] = {}
         self._room: asyncio.Future[None] | None = None
-        self._accused: set[str] = set()
+        self._reported: set[str] = set()
 
     # --- The order
 
@@ -126,9 +126,8 @@ class ApplicationHost(EventService):
         order, self._order = self._order, None
         if order is not None:
             self._application.leave_order()
-            for sequence in (
-                self.ledger.sequences() if order.wanted else ()
-            ):  # without a number they are not published
+            # Publications without a number will not be published.
+            for sequence in self.ledger.sequences() if order.wanted else ():
                 self.ledger.settle(sequence, sequence, ConnectionFailed(CLOSED))
             await order.close()
 
@@ -178,12 +177,12 @@ class ApplicationHost(EventService):
             await self._ask(subscription.id, lambda: self._application.start(subscription, reached))
         except TimeoutError:
             await self._give_up(subscription.id)
-            raise SubscriptionRefused(self._late(shown)) from None
+            raise SubscriptionRefused(self._timeout_reason(shown)) from None
         except BaseException:
             await self._give_up(subscription.id)
             raise
 
-    def _late(self, shown: _Shown) -> str:
+    def _timeout_reason(self, shown: _Shown) -> str:
         if shown.is_ordered and shown.uncovered:
             return (
                 "an ordered subscription begins once the whole network knows it; no answer within "
@@ -319,9 +318,9 @@ class ApplicationHost(EventService):
                 self._on_missed(fact)
             case SequencersRefused(reason=reason):
                 self._application.refuse_numbers(reason)
-            case Misbehaviour(peer=peer, what=what) if peer not in self._accused:
-                if len(self._accused) < MAX_ACCUSED:
-                    self._accused.add(peer)
+            case Misbehaviour(peer=peer, what=what) if peer not in self._reported:
+                if len(self._reported) < MAX_REPORTED:
+                    self._reported.add(peer)
                     log.warning("%s: %s (reported once)", peer, what)
             case _:
                 self._on_other_fact(fact)

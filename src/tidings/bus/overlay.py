@@ -53,7 +53,7 @@ def broker_bus(
     incarnation: int | None = None,
     marks: Marks | None = None,
     opener: Opener | None = None,
-    find_order: Callable[[Sequence[str]], Sequencing | None] = lambda told: None,
+    find_order: Callable[[Sequence[str]], Sequencing | None] = lambda announced: None,
     patience: Patience | None = None,
 ) -> Bus:
     """Return a bus, not yet open, at a broker; with several addresses, `host1:port1,host2:port2`, at any of them.

@@ -42,9 +42,9 @@ class SimulatedOrdering:
         self._network = network
         self._make_bus = make_bus
         self._no_ops: dict[str, NoOpPublisher] = {}
-        self._speakers = 0
+        self._no_op_clients = 0
         self._seats: dict[str, str] = {}
-        self._lived: set[str] = set()
+        self._started_once: set[str] = set()
 
     def seat(self, name: str) -> str:
         """Return the broker on whose machine a node of the ordering runs; for any other node, the node itself."""
@@ -53,7 +53,7 @@ class SimulatedOrdering:
     def machine(self, broker: str) -> tuple[str, ...]:
         """Return the broker and the sequencer on its machine, if any: a fault of one hits both."""
         beside = order_node(broker)
-        return (broker, beside) if beside in self._lived else (broker,)
+        return (broker, beside) if beside in self._started_once else (broker,)
 
     def want(self) -> None:
         if self.wanted:
@@ -75,8 +75,8 @@ class SimulatedOrdering:
             self._network.pause(node.node)
 
     def _make_sequencer(self, node: SimulatedNode) -> Node:
-        first = node.node not in self._lived or bool(node.disk)
-        self._lived.add(node.node)
+        first = node.node not in self._started_once or bool(node.disk)
+        self._started_once.add(node.node)
         return SequencerNode(node, self.layout, node.open_store(), first=first)
 
     # --- No-ops
@@ -86,14 +86,16 @@ class SimulatedOrdering:
             if isinstance(fact, PublishNoOps):
                 if name not in self._no_ops:
                     published = partial(self._no_ops_published, name)
-                    self._no_ops[name] = NoOpPublisher(partial(self._speaker, name), self.layout, published)
+                    self._no_ops[name] = NoOpPublisher(
+                        partial(self._no_op_client, name), self.layout, published
+                    )
                 self._no_ops[name].add(fact)
 
         return on_fact
 
-    def _speaker(self, name: str) -> Bus:
-        self._speakers += 1  # every client gets a new name
-        return self._make_bus(host_of(name), f"{name}~no-ops-{self._speakers}")
+    def _no_op_client(self, name: str) -> Bus:
+        self._no_op_clients += 1  # every client gets a new name
+        return self._make_bus(host_of(name), f"{name}~no-ops-{self._no_op_clients}")
 
     def _no_ops_published(self, name: str, server: str, number: int) -> None:
         node = self._network.nodes[name]

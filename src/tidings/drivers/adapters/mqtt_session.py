@@ -51,9 +51,8 @@ class MqttSession(AdapterSession):
             CallbackAPIVersion.VERSION2, service.client_id, protocol=MQTTv5, reconnect_on_failure=False
         )
         self._client.connect_timeout = service.timeout_s
-        self._client.max_inflight_messages = (
-            0  # unlimited: we count ourselves, because the broker's limit arrives with its CONNACK
-        )
+        # Unlimited: we count ourselves, because the broker's limit arrives with its CONNACK.
+        self._client.max_inflight_messages = 0
         self._connected: asyncio.Future[bool] = self._loop.create_future()
         """Its result: True if the broker has kept the session."""
         self._in_flight: dict[int, int] = {}

@@ -55,14 +55,14 @@ Result = TypeVar("Result")
 
 
 @dataclass(eq=False)
-class _Visit:
+class _Reading:
     """One reader's session, and the id of the archive that it reads."""
 
     session: SocketSession
     archive: str = ""
 
 
-Answering = Callable[[_Visit, Any], Awaitable[None]]
+Answering = Callable[[_Reading, Any], Awaitable[None]]
 
 
 class ArchiveReadService:
@@ -81,17 +81,17 @@ class ArchiveReadService:
 
     def handlers(self, session: SocketSession) -> dict[type, Handler]:
         """Return the handlers for what a reader may send."""
-        visit = _Visit(session)
+        reading = _Reading(session)
 
         def answered(answer: Answering) -> Handler:
-            return lambda message: self._begin(visit, message, answer)
+            return lambda message: self._begin(reading, message, answer)
 
         return {
-            ArchiveInfoRequest: answered(self._tell_info),
+            ArchiveInfoRequest: answered(self._send_info),
             ArchiveFind: answered(self._find),
             ArchiveRead: answered(self._read),
             ArchiveCommit: answered(self._commit),
-            ArchiveGapsRequest: answered(self._tell_gaps),
+            ArchiveGapsRequest: answered(self._send_gaps),
         }
 
     def forget(self, session: SocketSession) -> None:
@@ -118,27 +118,27 @@ class ArchiveReadService:
 
     # --- Requests
 
-    def _begin(self, visit: _Visit, message: Any, answer: Answering) -> None:
-        tasks = self._tasks.setdefault(visit.session, set())
+    def _begin(self, reading: _Reading, message: Any, answer: Answering) -> None:
+        tasks = self._tasks.setdefault(reading.session, set())
         if len(tasks) >= MAX_REQUESTS:
-            visit.session.refuse(f"too many requests at once: at most {MAX_REQUESTS}")
+            reading.session.refuse(f"too many requests at once: at most {MAX_REQUESTS}")
             return
-        task = asyncio.ensure_future(self._answer(visit, message, answer))
+        task = asyncio.ensure_future(self._answer(reading, message, answer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    async def _answer(self, visit: _Visit, message: Any, answer: Answering) -> None:
+    async def _answer(self, reading: _Reading, message: Any, answer: Answering) -> None:
         try:
-            await answer(visit, message)
+            await answer(reading, message)
         except (ArchiveError, OSError) as error:
             kind = next((name for name, cls in FAILURES.items() if isinstance(error, cls)), "error")
-            visit.session.send(ArchiveFailed(message.request, kind, str(error)[:MAX_REASON_CHARACTERS]))
+            reading.session.send(ArchiveFailed(message.request, kind, str(error)[:MAX_REASON_CHARACTERS]))
 
-    async def _call(self, visit: _Visit, use: Callable[[ArchiveReader], Result]) -> Result:
+    async def _call(self, reading: _Reading, use: Callable[[ArchiveReader], Result]) -> Result:
         def call() -> Result:
             reader = self._current_reader()
-            visit.archive = visit.archive or reader.id
-            if visit.archive != reader.id:
+            reading.archive = reading.archive or reader.id
+            if reading.archive != reader.id:
                 raise ArchiveError(f"archive {self.directory} was replaced by another one: reconnect")
             return use(reader)
 
@@ -157,34 +157,34 @@ class ArchiveReadService:
             self._reader, self._file = ArchiveReader(self.directory), file
         return self._reader
 
-    async def _tell_info(self, visit: _Visit, message: ArchiveInfoRequest) -> None:
-        archive, bounds = await self._call(visit, lambda reader: (reader.id, reader.bounds()))
-        visit.session.send(ArchiveInfo(message.request, archive, bounds.first, bounds.end))
+    async def _send_info(self, reading: _Reading, message: ArchiveInfoRequest) -> None:
+        archive, bounds = await self._call(reading, lambda reader: (reader.id, reader.bounds()))
+        reading.session.send(ArchiveInfo(message.request, archive, bounds.first, bounds.end))
 
-    async def _find(self, visit: _Visit, message: ArchiveFind) -> None:
-        offset = await self._call(visit, lambda reader: reader.offset_at(message.published_ns))
-        visit.session.send(ArchiveFound(message.request, offset))
+    async def _find(self, reading: _Reading, message: ArchiveFind) -> None:
+        offset = await self._call(reading, lambda reader: reader.offset_at(message.published_ns))
+        reading.session.send(ArchiveFound(message.request, offset))
 
-    async def _commit(self, visit: _Visit, message: ArchiveCommit) -> None:
-        await self._call(visit, lambda reader: reader.commit(message.consumer, message.offset))
-        visit.session.send(ArchiveCommitted(message.request))
+    async def _commit(self, reading: _Reading, message: ArchiveCommit) -> None:
+        await self._call(reading, lambda reader: reader.commit(message.consumer, message.offset))
+        reading.session.send(ArchiveCommitted(message.request))
 
-    async def _tell_gaps(self, visit: _Visit, message: ArchiveGapsRequest) -> None:
-        gaps = await self._call(visit, lambda reader: reader.gaps())
-        told = tuple((gap.offset, gap.noted_ns, gap.missing, gap.reason) for gap in gaps[-MAX_GAPS_TOLD:])
-        visit.session.send(ArchiveGaps(message.request, told))
+    async def _send_gaps(self, reading: _Reading, message: ArchiveGapsRequest) -> None:
+        gaps = await self._call(reading, lambda reader: reader.gaps())
+        latest = tuple((gap.offset, gap.noted_ns, gap.missing, gap.reason) for gap in gaps[-MAX_GAPS_TOLD:])
+        reading.session.send(ArchiveGaps(message.request, latest))
 
-    async def _read(self, visit: _Visit, message: ArchiveRead) -> None:
-        session = visit.session
+    async def _read(self, reading: _Reading, message: ArchiveRead) -> None:
+        session = reading.session
         if message.start >= message.stop:
             session.send(ArchiveRows(message.request, message.start, 0, b""))
             return
         columns = message.columns or None
-        parts = await self._call(visit, lambda reader: _parts(reader, message.start, message.stop, columns))
+        parts = await self._call(reading, lambda reader: _parts(reader, message.start, message.stop, columns))
         offset = message.start
         try:
             while session.state is SessionState.UP:
-                part = await self._call(visit, lambda reader: next(parts, None))
+                part = await self._call(reading, lambda reader: next(parts, None))
                 if part is None:
                     return
                 rows, body = part

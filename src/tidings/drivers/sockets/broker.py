@@ -119,7 +119,7 @@ class BrokerServer:
         self._incarnation = time.time_ns() if incarnation is None else incarnation
         self._guaranteed = guaranteed
         self._epidemic = epidemic
-        self._post: DatagramRouter | None = None
+        self._router: DatagramRouter | None = None
         self._lossy: LossyLinks | None = None
         self._node: AnyBroker
         lossy = guaranteed is None
@@ -226,8 +226,8 @@ class BrokerServer:
             incarnation=self._incarnation,
             address=str(self._endpoint.address),
         )
-        self._post = DatagramRouter(self._endpoint, self.neighbours.keys(), node.receive)
-        self._port.others = self._post.boxes
+        self._router = DatagramRouter(self._endpoint, self.neighbours.keys(), node.receive)
+        self._port.others = self._router.sinks
         node.start()
 
     async def stop(self) -> None:
@@ -302,11 +302,11 @@ class BrokerServer:
     # --- Sessions: what they ask of their host
 
     def on_hello(self, session: SocketSession, hello: Hello) -> None:
-        if self._epidemic is not None and self._post is None:
+        if self._epidemic is not None and self._router is None:
             return  # too early; a Hello by datagram will be repeated
         reason = hello_refusal(hello, self.identity)
-        if reason is None and self._post is not None:
-            reason = self._post.refusal(hello, by_datagram=isinstance(session, DatagramSession))
+        if reason is None and self._router is not None:
+            reason = self._router.refusal(hello, by_datagram=isinstance(session, DatagramSession))
         if reason is not None:
             self.host.refusals += 1
             log.warning("%s refused %s from %s: %s", self.name, hello.node, session.address, reason)
@@ -377,7 +377,7 @@ class BrokerServer:
 
     def _tell_node(self, tell: Callable[[str], None], peer: str) -> None:
         if not self.host.stopped:
-            with self.host.store_errors_told():
+            with self.host.log_store_errors():
                 tell(peer)
 
     def _replace(self, peer: str, reason: str) -> None:
@@ -390,8 +390,8 @@ class BrokerServer:
     def cut(self, peers: Collection[str]) -> None:
         """Cut off these peers; see `NodeHost.cut`."""
         self.host.cut(peers)
-        if self._post is not None:
-            self._post.cut = self.host.black_holes.peers
+        if self._router is not None:
+            self._router.cut = self.host.black_holes.peers
 
     # --- Messages from clients
 
@@ -420,8 +420,8 @@ class BrokerServer:
                 session = self.standing(peer)
                 if session is not None:  # later: the protocol is in the middle of a handler
                     asyncio.get_running_loop().call_soon(self._close_unwanted, session)
-            case BrokerKnown(broker=broker, address=address) if self._post is not None:
-                self._post.learn(broker, address)
+            case BrokerKnown(broker=broker, address=address) if self._router is not None:
+                self._router.learn(broker, address)
             case LeftNetwork() if self._left is not None and not self._left.done():
                 self._left.set_result(None)
             case Misbehaviour(peer=peer, what=what):
@@ -458,8 +458,8 @@ class BrokerServer:
             status["sequencers"] = list(self.sequencers)
         if self.describe_archive is not None:
             status |= self.describe_archive()
-        if self._post is not None:
-            status["datagrams"] = self._post.status()
+        if self._router is not None:
+            status["datagrams"] = self._router.status()
         if self._lossy is not None:
             status["lost_on_purpose"] = self._lossy.lost
         return status

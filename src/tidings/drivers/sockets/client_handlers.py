@@ -30,7 +30,7 @@ def client_handlers(
 ) -> Handlers:
     """Return the handlers for clients of every mode; `receive` is the protocol's."""
 
-    def tell_status(message: StatusRequest) -> None:
+    def send_status(message: StatusRequest) -> None:
         session.send(Status(status_text(status())))
 
     def refuse_reader(message: ArchiveInfoRequest) -> None:
@@ -39,7 +39,7 @@ def client_handlers(
     return {
         Subscribe: receive,
         Unsubscribe: receive,
-        StatusRequest: tell_status,
+        StatusRequest: send_status,
         ArchiveInfoRequest: refuse_reader,
     }
 

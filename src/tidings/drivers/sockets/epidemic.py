@@ -59,7 +59,7 @@ class DatagramRouter:
     def __init__(
         self, endpoint: DatagramEndpoint, without: Collection[str], receive: Callable[[str, Message], None]
     ) -> None:
-        self.boxes: dict[str, PostBox] = {}
+        self.sinks: dict[str, BrokerSink] = {}
         """Broker -> where to send its messages."""
         self.cut: Collection[str] = ()
         """A fault, for tests: nothing passes to and from these brokers."""
@@ -76,9 +76,9 @@ class DatagramRouter:
             return
         self._forget(broker)
         peer = loopback_peer(text, ipv6=self._endpoint.is_ipv6)
-        if peer is None or len(self.boxes) >= MAX_KNOWN:
+        if peer is None or len(self.sinks) >= MAX_KNOWN:
             return
-        self.boxes[broker] = PostBox(self, broker, peer)
+        self.sinks[broker] = BrokerSink(self, broker, peer)
         self._brokers[peer] = broker
 
     def send(self, broker: str, peer: Peer, message: Message) -> None:
@@ -94,9 +94,9 @@ class DatagramRouter:
             self._endpoint.write(datagram, peer)
 
     def _forget(self, broker: str) -> None:
-        box = self.boxes.pop(broker, None)
-        if box is not None and self._brokers.get(box.peer) == broker:
-            del self._brokers[box.peer]
+        sink = self.sinks.pop(broker, None)
+        if sink is not None and self._brokers.get(sink.peer) == broker:
+            del self._brokers[sink.peer]
 
     def _take(self, peer: Peer, datagram: bytes) -> bool:
         """Handle a datagram from an address without a session; return False to leave it to others."""
@@ -123,13 +123,13 @@ class DatagramRouter:
         the name of a broker."""
         if (hello.role == BROKER) != by_datagram:
             return f"in mode {EPIDEMIC!r} clients use TCP and brokers use UDP"
-        if hello.role == CLIENT and hello.node in self.boxes:
+        if hello.role == CLIENT and hello.node in self.sinks:
             return f"the name {hello.node!r} belongs to a broker"
         return None
 
     def status(self) -> dict[str, object]:
         return {
-            "addresses": len(self.boxes),
+            "addresses": len(self.sinks),
             "sent": self.sent,
             "received": self.received,
             "dropped": self.dropped,
@@ -139,18 +139,18 @@ class DatagramRouter:
         }
 
 
-class PostBox:
+class BrokerSink:
     """Sends the messages for one broker: a port's sink, as a session is."""
 
-    __slots__ = ("_broker", "_post", "peer")
+    __slots__ = ("_broker", "_router", "peer")
 
-    def __init__(self, post: DatagramRouter, broker: str, peer: Peer) -> None:
+    def __init__(self, router: DatagramRouter, broker: str, peer: Peer) -> None:
         self.peer = peer
-        self._post = post
+        self._router = router
         self._broker = broker
 
     def send(self, message: Message) -> None:
-        self._post.send(self._broker, self.peer, message)
+        self._router.send(self._broker, self.peer, message)
 
 
 def is_gossip(message: Message) -> bool:

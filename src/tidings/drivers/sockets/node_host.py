@@ -164,7 +164,7 @@ class NodeHost:
     # --- The protocol
 
     @contextmanager
-    def store_errors_told(self) -> Iterator[None]:
+    def log_store_errors(self) -> Iterator[None]:
         """Log store errors. What could not be written was not sent either, and peers will retry."""
         try:
             yield
@@ -172,7 +172,7 @@ class NodeHost:
             self.complain("store", str(error))
 
     def _on_timer(self, name: TimerName) -> None:
-        with self.store_errors_told():
+        with self.log_store_errors():
             self._owner.on_timer(name)
 
     def _on_failure(self, error: StoreError) -> None:

@@ -210,10 +210,10 @@ class Outbox:
         policy = self.policy
         if not (policy.drops_publications if shared is None else policy.drops_notifications):
             return False
-        self._leave_out(publication, f"the peer is too slow: {self.waiting_bytes} bytes already wait for it")
+        self._count_drop(publication, f"the peer is too slow: {self.waiting_bytes} bytes already wait for it")
         return True
 
-    def _leave_out(self, publication: Stretch, reason: str) -> None:
+    def _count_drop(self, publication: Stretch, reason: str) -> None:
         self.dropped += publication.count
         self._unreported += publication.count
         self._begin_turn()
@@ -334,7 +334,7 @@ class DatagramOutbox(Outbox):
     ) -> None:
         size_bytes = publication.size_bytes
         if size_bytes > DATAGRAM_EVENT_BYTES:
-            self._leave_out(
+            self._count_drop(
                 publication, f"the event has {size_bytes} bytes; UDP carries at most {DATAGRAM_EVENT_BYTES}"
             )
             return

@@ -43,6 +43,7 @@ from tidings.storage.sequencer_store import open_sequencer_store
 
 MAX_SUBSCRIPTIONS_TOLD = 1_000
 """How many subscriptions the status lists; its text is bounded as well."""
+STATUS_CLIENT = "a client that asks for the status"
 
 
 class SequencerHost:
@@ -158,7 +159,9 @@ class SequencerHost:
             return
         answer = Welcome(PROTOCOL_VERSION, self.name, SEQUENCER_MODE)
         if hello.role == CLIENT:
-            status_only = accept_only((StatusRequest,), partial(self._tell_status, session), _ASKER, session)
+            status_only = accept_only(
+                (StatusRequest,), partial(self._send_status, session), STATUS_CLIENT, session
+            )
             session.welcome(hello.node, CLIENT, answer, *status_only)
         else:
             handlers = self._meeting_handlers(session, hello.node, hello.role)
@@ -200,11 +203,11 @@ class SequencerHost:
 
         def meet(message: OrderLayout) -> None:
             timer.cancel()
-            self._meet(session, peer, role, message)
+            self._compare_layouts(session, peer, role, message)
 
         return accept_only((OrderLayout,), meet, "a peer that has not sent its layout of topics", session)
 
-    def _meet(self, session: SocketSession, peer: str, role: str, message: OrderLayout) -> None:
+    def _compare_layouts(self, session: SocketSession, peer: str, role: str, message: OrderLayout) -> None:
         takes_ours = role == ORDERED and not message.json
         reason = None if takes_ours else layout_refusal(self.layout, message.json, self.name)
         if reason is None and role == SEQUENCER:
@@ -222,13 +225,13 @@ class SequencerHost:
             handlers, other = accept_only(FROM_CLIENTS, take, "a client of a sequencer", session)
         else:
             handlers, other = accept_only(BETWEEN_SEQUENCERS, take, "a sequencer", session)
-            handlers[OrderLayout] = partial(self._hear, peer, session)
+            handlers[OrderLayout] = partial(self._on_announcement, peer, session)
         session.set_up(peer, role, handlers, other)
         self._links[peer] = self._port.sessions[peer] = OrderingLink(session)
         if role == SEQUENCER:
             self._learn(peer, message)
 
-    def _hear(self, peer: str, session: SocketSession, message: OrderLayout) -> None:
+    def _on_announcement(self, peer: str, session: SocketSession, message: OrderLayout) -> None:
         """Handle a later announcement of a node."""
         reason = self._lineage_refusal(message)
         if reason is None:
@@ -298,7 +301,7 @@ class SequencerHost:
 
     def _take(self, peer: str, message: Message) -> None:
         assert self._node is not None
-        with self.host.store_errors_told():
+        with self.host.log_store_errors():
             self._node.receive(peer, message)
 
     def on_timer(self, name: TimerName) -> None:
@@ -308,7 +311,7 @@ class SequencerHost:
     def no_ops_published(self, server: str, number: int) -> None:
         """Note that the event service has the no-ops that went to `on_no_ops`."""
         if self._node is not None and not self.host.stopped:
-            with self.host.store_errors_told():
+            with self.host.log_store_errors():
                 self._node.sequencer.no_ops_published(server, number)
 
     def on_fact(self, fact: object) -> None:
@@ -324,7 +327,7 @@ class SequencerHost:
 
     # --- Status
 
-    def _tell_status(self, session: SocketSession, message: StatusRequest) -> None:
+    def _send_status(self, session: SocketSession, message: StatusRequest) -> None:
         session.send(Status(status_text(self.status())))
 
     def status(self) -> dict[str, object]:
@@ -372,6 +375,3 @@ class SequencerHost:
         address = self.addresses.get(node)
         up = node == self.name or node in self._links
         return {"address": None if address is None else str(address), "up": up}
-
-
-_ASKER = "a client that asks for the status"

@@ -89,7 +89,7 @@ class SequencingConnection:
         self._dials = 0
         self._refusals: dict[str, str] = {}
         """Nodes that refused us the last time -> why."""
-        self._met: dict[SocketSession, asyncio.Future[None]] = {}
+        self._comparing: dict[SocketSession, asyncio.Future[None]] = {}
         """Sessions whose layout is not known yet -> a future that is done once it is."""
         self._links: dict[str, OrderingLink] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -165,10 +165,10 @@ class SequencingConnection:
     async def _dial(self, address: Address, expected: str) -> SocketSession:
         """Return a session that has our layout, or has ended."""
         session = await open_stream(self, address, Dial(self._hello, expected), POLICY, self._context)
-        met = self._met.get(session)
-        if met is not None:
+        compared = self._comparing.get(session)
+        if compared is not None:
             try:
-                await asyncio.shield(met)
+                await asyncio.shield(compared)
             except asyncio.CancelledError:
                 session.end(End("given up", refused=False))
                 raise
@@ -252,20 +252,20 @@ class SequencingConnection:
         elif welcome.node != expected:
             session.refuse(f"{welcome.node} answered where {expected} was expected")
         else:
-            self._met[session] = asyncio.get_running_loop().create_future()
+            self._comparing[session] = asyncio.get_running_loop().create_future()
             timer = expect_layout(session)
             session.ended.add_done_callback(lambda _: timer.cancel())
 
             def meet(message: OrderLayout) -> None:
                 timer.cancel()
-                self._meet(session, expected, message)
+                self._compare_layouts(session, expected, message)
 
             session.set_up(
                 expected, SEQUENCER, *accept_only((OrderLayout,), meet, "a sequencer at first", session)
             )
             session.send(OrderLayout("" if self._layout is None else self._layout.text))
 
-    def _meet(self, session: SocketSession, node: str, message: OrderLayout) -> None:
+    def _compare_layouts(self, session: SocketSession, node: str, message: OrderLayout) -> None:
         reason = self._layout_refusal(node, message)
         if reason is not None:
             session.refuse(reason)
@@ -274,11 +274,11 @@ class SequencingConnection:
             self._client = OrderingClient(self._port, self.layout, incarnation=self._incarnation)
             self._client.start()
         handlers, other = accept_only(TO_CLIENTS, partial(self._client.receive, node), "a sequencer", session)
-        handlers[OrderLayout] = self._hear
+        handlers[OrderLayout] = self._on_announcement
         session.set_up(node, SEQUENCER, handlers, other)
         self._links[node] = self._port.sessions[node] = OrderingLink(session)
         self._refusals.pop(node, None)
-        self._hear(message)
+        self._on_announcement(message)
         self._settle(session)
 
     def _layout_refusal(self, node: str, message: OrderLayout) -> str | None:
@@ -293,7 +293,7 @@ class SequencingConnection:
             self._layout = layout
         return layout_refusal(self._layout, message.json, self.name)
 
-    def _hear(self, message: OrderLayout) -> None:
+    def _on_announcement(self, message: OrderLayout) -> None:
         """Learn the nodes' addresses and their servers' lineages."""
         self._addresses |= parse_addresses(message, self.layout.nodes.__contains__)
         for server, lineage in message.lineages:
@@ -302,9 +302,9 @@ class SequencingConnection:
             self._keep_all()
 
     def _settle(self, session: SocketSession) -> None:
-        met = self._met.pop(session, None)
-        if met is not None and not met.done():
-            met.set_result(None)
+        compared = self._comparing.pop(session, None)
+        if compared is not None and not compared.done():
+            compared.set_result(None)
 
     def persist(self) -> bool:
         return True  # nothing to persist

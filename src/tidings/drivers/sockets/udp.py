@@ -96,9 +96,7 @@ class DatagramSession(SocketSession):
             return
         now = self._loop.time()
         late_seconds = now - self._due
-        if (
-            late_seconds > PING_SECONDS
-        ):  # this process was suspended: what the peer sent meanwhile waits unread
+        if late_seconds > PING_SECONDS:  # we were suspended: what the peer sent meanwhile waits unread
             self._heard_at += late_seconds
         silent_seconds = now - self._heard_at
         if self.state is SessionState.UP and silent_seconds > SILENT_SECONDS:

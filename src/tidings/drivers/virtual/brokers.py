@@ -15,11 +15,11 @@ class BrokerMaker:
     def __init__(self, specs: Mapping[str, BrokerSpec]) -> None:
         self.specs = specs
         self.matcher = Matcher()
-        self._lived: set[str] = set()
+        self._started_once: set[str] = set()
 
     def __call__(self, node: SimulatedNode) -> AnyBroker:
-        first = node.node not in self._lived
-        self._lived.add(node.node)
+        first = node.node not in self._started_once
+        self._started_once.add(node.node)
         return make_broker(
             self.specs[node.node],
             node,

@@ -174,7 +174,7 @@ class VirtualStream:
             self._reset(self)
 
 
-class Wish:
+class ConnectionRequest:
     """A node's request for a connection. After a withdrawal, a new request is a new object."""
 
     __slots__ = ("node", "peer", "pending", "retry_ns")
@@ -201,7 +201,7 @@ class Connections:
         self._schedule = schedule
         self._nodes = nodes
         self._find_link = find_link
-        self._wishes: dict[str, dict[str, Wish]] = {}
+        self._requests: dict[str, dict[str, ConnectionRequest]] = {}
         self._ends: dict[str, dict[str, VirtualStream]] = {}
         """Node -> peer -> the stream on which the node sends to the peer."""
         self._jitter: dict[tuple[str, str], Random] = {}
@@ -234,71 +234,74 @@ class Connections:
     def want(self, node: str, peer: str) -> None:
         if (node, peer) in self._attached:
             return
-        wishes = self._wishes.setdefault(node, {})
-        if peer not in wishes:
-            wish = wishes[peer] = Wish(node, peer)
-            self._schedule.at(self._schedule.now, self._dial, wish)
+        requests = self._requests.setdefault(node, {})
+        if peer not in requests:
+            request = requests[peer] = ConnectionRequest(node, peer)
+            self._schedule.at(self._schedule.now, self._dial, request)
 
     def unwant(self, node: str, peer: str) -> None:
-        self._wishes.get(node, {}).pop(peer, None)
+        self._requests.get(node, {}).pop(peer, None)
         stream = self._end(node, peer)
         if stream is not None and (node, peer) not in self._attached:
             self._schedule.at(self._schedule.now, self._close, stream)
 
     def crash(self, node: str) -> None:
         """Drop the node's requests and ends, without telling its peers."""
-        self._wishes.pop(node, None)
+        self._requests.pop(node, None)
         for peer in list(self._ends.get(node, ())):
             self._take_end(node, peer)
 
     # --- Opening
 
-    def _is_current(self, wish: Wish) -> bool:
-        return self._wishes.get(wish.node, {}).get(wish.peer) is wish
+    def _is_current(self, request: ConnectionRequest) -> bool:
+        return self._requests.get(request.node, {}).get(request.peer) is request
 
-    def _dial(self, wish: Wish, _second: object) -> None:
-        if not self._is_current(wish):
+    def _dial(self, request: ConnectionRequest, _second: object) -> None:
+        if not self._is_current(request):
             return
-        if self._end(wish.node, wish.peer) is not None:
-            wish.pending = False
-        elif self._is_passable(wish) and not self._nodes[wish.node].paused:
-            there, back = self._link(wish.node, wish.peer), self._link(wish.peer, wish.node)
+        if self._end(request.node, request.peer) is not None:
+            request.pending = False
+        elif self._is_passable(request) and not self._nodes[request.node].paused:
+            there, back = self._link(request.node, request.peer), self._link(request.peer, request.node)
             round_trip_ns = there.delay_ns() + back.delay_ns()
-            self._schedule.at(self._schedule.now + round_trip_ns, self._complete, wish)
+            self._schedule.at(self._schedule.now + round_trip_ns, self._complete, request)
         else:
-            self._retry(wish)
+            self._retry(request)
 
-    def _complete(self, wish: Wish, _second: object) -> None:
-        if not self._is_current(wish):
+    def _complete(self, request: ConnectionRequest, _second: object) -> None:
+        if not self._is_current(request):
             return
-        if not self._is_passable(wish) or self._nodes[wish.peer].paused:
-            self._retry(wish)
+        if not self._is_passable(request) or self._nodes[request.peer].paused:
+            self._retry(request)
             return
-        wish.pending = False
-        if not self._is_sound(wish.node, wish.peer):
-            self.open(wish.peer, wish.node)
+        request.pending = False
+        if not self._is_sound(request.node, request.peer):
+            self.open(request.peer, request.node)
 
-    def _is_passable(self, wish: Wish) -> bool:
+    def _is_passable(self, request: ConnectionRequest) -> bool:
         """Return True if both are up and messages pass in both directions."""
-        node, peer = self._nodes[wish.node], self._nodes.get(wish.peer)
+        node, peer = self._nodes[request.node], self._nodes.get(request.peer)
         if peer is None or not node.up or not peer.up:
             return False
-        return not self._link(wish.node, wish.peer).cuts and not self._link(wish.peer, wish.node).cuts
+        return (
+            not self._link(request.node, request.peer).cuts
+            and not self._link(request.peer, request.node).cuts
+        )
 
     def _is_sound(self, node: str, peer: str) -> bool:
         """Return True if they have a connection, with both ends, that has lost nothing."""
         stream = self._end(node, peer)
         return stream is not None and stream.whole and stream.back.whole
 
-    def _retry(self, wish: Wish) -> None:
-        pair = (wish.node, wish.peer)
+    def _retry(self, request: ConnectionRequest) -> None:
+        pair = (request.node, request.peer)
         random = self._jitter.get(pair)
         if random is None:
-            random = self._jitter[pair] = Random(f"{self._seed}:dial:{wish.node}>{wish.peer}")
-        delay_ns = round(wish.retry_ns * random.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER))
-        wish.retry_ns = min(2 * wish.retry_ns, LAST_RETRY_NS)
-        wish.pending = True
-        self._schedule.at(self._schedule.now + delay_ns, self._dial, wish)
+            random = self._jitter[pair] = Random(f"{self._seed}:dial:{request.node}>{request.peer}")
+        delay_ns = round(request.retry_ns * random.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER))
+        request.retry_ns = min(2 * request.retry_ns, LAST_RETRY_NS)
+        request.pending = True
+        self._schedule.at(self._schedule.now + delay_ns, self._dial, request)
 
     def open(self, acceptor: str, initiator: str) -> None:
         """Open a new connection and end what is left of an older one between the two."""
@@ -308,9 +311,9 @@ class Connections:
         back.back, there.back = there, back
         for (node, peer), stream in zip(sides, (back, there), strict=True):
             self._ends.setdefault(node, {})[peer] = stream
-            wish = self._wishes.get(node, {}).get(peer)
-            if wish is not None:
-                wish.retry_ns = FIRST_RETRY_NS
+            request = self._requests.get(node, {}).get(peer)
+            if request is not None:
+                request.retry_ns = FIRST_RETRY_NS
         for (node, peer), had, stream in zip(sides, had_end, (back, there), strict=True):
             if had:
                 self._nodes[node].connection(peer, False)
@@ -360,9 +363,9 @@ class Connections:
         node, peer = stream.link.source, stream.link.target
         self._take_end(node, peer)
         self._nodes[node].connection(peer, False)
-        wish = self._wishes.get(node, {}).get(peer)
-        if wish is not None and not wish.pending:
-            self._retry(wish)
+        request = self._requests.get(node, {}).get(peer)
+        if request is not None and not request.pending:
+            self._retry(request)
 
     def disconnect(self, first: str, second: str) -> None:
         """Take both ends away at once, with everything under way, and tell both nodes."""
