@@ -48,9 +48,8 @@ class DirectClient(Client):
         self._handlers: dict[int, Handler] = {}
 
     async def listen(self, subject: str, handler: Handler) -> Subscription:
-        self._handlers[self._sid + 1] = (
-            handler  # the id that `subscribe` will give it: set before a message can arrive
-        )
+        # The next id is the one that `subscribe` will use. Set it first: no message may arrive before.
+        self._handlers[self._sid + 1] = handler
         return await self.subscribe(subject)
 
     async def unlisten(self, subscription: Subscription) -> None:

@@ -318,9 +318,7 @@ class SequencingConnection:
         if link is not None and link.session is session:
             del self._links[session.peer]
             del self._port.sessions[session.peer]
-            if (
-                end.refused
-            ):  # it had accepted us, so the cause is ours, such as a name that another client took
+            if end.refused:  # it had accepted us: the cause is ours, such as a name that another took
                 self._give_up(f"sequencer {session.peer} refused the connection: {end.reason}")
 
     # --- The protocol
