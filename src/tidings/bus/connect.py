@@ -69,13 +69,13 @@ def connect(
         token: The secret that the brokers and sequencers of tidings require, if they do.
         tls_ca: PEM file of the certificates to trust; None trusts the system's. For an adapter, it applies to the
             connection to the sequencers, which is encrypted if it is given.
-        timeout_s: How long to wait for a connection, in seconds.
+        timeout_s: How long to wait for a connection (with an adapter, also for answers), in seconds.
         sequencer: Total and causal order over an adapter: the address of a sequencer (`host:port`, default port
             7500), or several. Brokers of tidings announce theirs.
         order_patience: How long ordered subscriptions wait for an event on a network that may lose some.
 
     Raises:
-        AddressError: The URL is not valid.
+        ConnectionFailed: The URL is not valid, or the library of an adapter is not installed.
         NotYetAvailable: The scheme is `peers://`.
     """
     return connect_as(

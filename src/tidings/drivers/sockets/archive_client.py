@@ -58,8 +58,8 @@ class RemoteArchive:
         timeout_s: How long to wait for the connection, and for each answer, in seconds.
 
     Raises:
-        BrokerAway: There is no answer at the URL, or the connection is lost; a retry may help.
-        ConnectionFailed: The connection is refused, or the answers are invalid.
+        ConnectionFailed: The URL is not valid, nobody answers there, or the connection is refused.
+        ArchiveError: Nobody keeps an archive there.
     """
 
     def __init__(
