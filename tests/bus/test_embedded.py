@@ -288,7 +288,7 @@ def test_a_bus_that_is_not_open_says_so() -> None:
         with pytest.raises(tidings.ConnectionFailed, match="not open"):
             await other.open()
         async with network:
-            with pytest.raises(tidings.ConnectionFailed, match="open already"):
+            with pytest.raises(tidings.ConnectionFailed, match="already open"):
                 await network.open()
         await network.close()
 

@@ -251,7 +251,7 @@ def test_a_damaged_store_is_refused_and_recovered_when_told_so(
                     await until(lambda: third.confirmed == 1)
 
     play(main)
-    assert "kept as" in caplog.text
+    assert "moved it to" in caplog.text
 
 
 def test_damage_that_shows_only_at_the_start_is_recovered_too(

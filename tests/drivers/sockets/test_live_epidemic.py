@@ -463,12 +463,12 @@ def test_clients_come_by_streams_and_brokers_by_datagrams() -> None:
     async def main() -> None:
         async with EpidemicBrokers(CHAIN, recovery()) as brokers:
             await brokers.acquainted()
-            with pytest.raises(ConnectionFailed, match="clients use TCP, and brokers UDP"):
+            with pytest.raises(ConnectionFailed, match="clients use TCP and brokers use UDP"):
                 await User(brokers[0].address, "c", "udp").connection.open()
             reader, writer = await asyncio.open_connection(*brokers[0].address)
             writer.write(frame(encode(Hello(PROTOCOL_VERSION, "b1", "broker", "epidemic"))))
             answer = await reader.read()
-            assert b"clients use TCP, and brokers UDP" in answer
+            assert b"clients use TCP and brokers use UDP" in answer
             writer.close()
             for name in ("b0", "b1", "b2"):
                 with pytest.raises(ConnectionFailed, match=f"the name '{name}' belongs to a broker"):

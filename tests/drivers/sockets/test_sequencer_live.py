@@ -293,7 +293,7 @@ async def test_nobody_there() -> None:
         await connection.open(10.0)
     with pytest.raises(ConnectionFailed, match="not connected"):
         _ = connection.module
-    with pytest.raises(ConnectionFailed, match="no sequencer is known"):
+    with pytest.raises(ConnectionFailed, match="no address of a sequencer is given"):
         await SequencingConnection((), "x", emit=lambda fact: None).open(1.0)
 
 

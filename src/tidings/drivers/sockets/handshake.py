@@ -50,7 +50,7 @@ def welcome_refusal(welcome: Welcome, us: HandshakeRules, expected: str) -> str 
     """Return why a broker that dialled `expected` rejects the one that answered, or None."""
     if welcome.version != PROTOCOL_VERSION:
         return (
-            f"{welcome.node} speaks protocol version {welcome.version}; {us.node} speaks {PROTOCOL_VERSION}"
+            f"{welcome.node} speaks protocol version {welcome.version}, {us.node} speaks {PROTOCOL_VERSION}"
         )
     if welcome.node != expected:
         return f"{welcome.node} answered where {expected} was expected"
