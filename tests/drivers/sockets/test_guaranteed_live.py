@@ -306,7 +306,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         ("guaranteed", settings._replace(labels={}), around),
         ("guaranteed", settings._replace(window=0), around),
     ):
-        with pytest.raises(ValueError, match=r"go together|no address|no label|at least 1"):
+        with pytest.raises(ValueError, match=r"requires its settings|no address|no label|at least 1"):
             BrokerServer("b0", Address(port=0), neighbours, mode=mode, guaranteed=given)
 
     async def main() -> None:
