@@ -16,7 +16,7 @@ from tidings.bus.overlay import local_bus
 from tidings.core.ordering.layout import Layout, ServerPlacement
 from tidings.drivers.address import SEQUENCER_PORT, Address
 
-DIFFER = r"sequencer q0 refused the connection: the layout of topics differs.*/a"
+DIFFER = r"sequencer q0 refused the connection: the layouts of topics differ.*/a"
 
 
 def layout(*topics: str) -> Layout:

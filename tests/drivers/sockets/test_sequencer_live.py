@@ -348,10 +348,10 @@ async def test_another_layout_is_refused_with_the_difference() -> None:
     async with Hosts(ONE) as hosts:
         connection = SequencingConnection(hosts["n1"].address, "x", emit=lambda fact: None, layout=other)
         with pytest.raises(
-            ConnectionFailed, match="refused the connection: the layout of topics differs"
+            ConnectionFailed, match="refused the connection: the layouts of topics differ"
         ) as caught:
             await connection.open(10.0)
-        assert "(here: at n1): only here: /b; only there: /c" in str(caught.value)
+        assert "('here' is n1): only here: /b; only there: /c" in str(caught.value)
         assert hosts["n1"].host.refusals == 1
 
 
@@ -384,7 +384,7 @@ async def test_a_changed_layout_breaks_the_streams_of_old_clients() -> None:
             await hosts.kill("n1")
             await hosts.start("n1", layout=single("n1", ("/a", "/c")))
             await until(lambda: bool(x.broken))
-            assert "the layout of topics differs" in x.broken[0]
+            assert "the layouts of topics differ" in x.broken[0]
     finally:
         await hosts.__aexit__()
 

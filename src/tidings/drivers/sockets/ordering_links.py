@@ -111,7 +111,7 @@ def layout_refusal(layout: Layout, theirs: str, where: str) -> str | None:
         difference = layout.difference(parse_layout(theirs))
     except OrderError as error:
         return str(error)
-    return f"the layout of topics differs from that of {where}: {difference}" if difference else None
+    return f"the layouts of topics differ ('here' is {where}): {difference}" if difference else None
 
 
 def check_layout_size(layout: Layout) -> None:
