@@ -107,7 +107,7 @@ def test_a_new_event_says_nothing_of_recovery() -> None:
         ({"mode": "epidemic", "recovery": "telepathy"}, ["'telepathy'", *ALGORITHMS]),
         ({"mode": "epidemic", "recovery": 7}, ["7", *ALGORITHMS]),
         ({"mode": "epidemic", "loss": 1.0}, ["loss", "below 1"]),
-        ({"mode": "epidemic", "loss": -0.1}, ["loss", "at least 0"]),
+        ({"mode": "epidemic", "loss": -0.1}, ["loss", "from 0"]),
         ({"mode": "epidemic", "loss": float("nan")}, ["loss"]),
         ({"mode": "best-effort", "loss": 0.1}, ["loss", "'epidemic'", "'best-effort'"]),
         ({"mode": "guaranteed", "loss": 0.1}, ["loss", "'epidemic'", "'guaranteed'"]),
