@@ -337,7 +337,7 @@ def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -
 def test_the_seed_that_found_a_bug_passes_but_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_seed(306).problems == ()
     follow_the_newest_epoch_alone(monkeypatch)
-    assert run_seed(306).problems == ("event p0:80 never came to s8#0 at b4: b3 has it",)
+    assert run_seed(306).problems == ("event p0:80 never reached s8#0 at b4: b3 has it",)
 
 
 def test_a_burst_that_swallows_all_digests_of_the_usual_time_is_waited_out(

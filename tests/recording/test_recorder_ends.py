@@ -130,7 +130,7 @@ def test_what_is_being_written_when_it_is_cancelled_is_not_lost(
             await until(gate.reached.is_set)
             await publish(url, 20, 40)
             assert recorder._intake is not None
-            await until(lambda: recorder._came == 40)
+            await until(lambda: recorder._received == 40)
             task.cancel()
             asyncio.get_running_loop().call_later(0.05, gate.open.set)
             await asyncio.gather(task, return_exceptions=True)
@@ -177,11 +177,11 @@ def test_a_gap_is_noted_between_the_events_that_it_was_between(
             await publish(url, 0, 5)
             await until(gate.reached.is_set)
             await publish(url, 5, 10)
-            await until(lambda: recorder._came == 10)
+            await until(lambda: recorder._received == 10)
             assert isinstance(recorder._service, Bus)
             recorder._service.on_fact(EventsGivenUp("archive", "q", 0, 3, 6))
             await publish(url, 10, 15)
-            await until(lambda: recorder._came == 15)
+            await until(lambda: recorder._received == 15)
             gate.open.set()
             await until(lambda: recorder.recorded == 15)
             recorder._service.on_fact(EventsGivenUp("archive", "q", 0, 8, 8))  # and it is stopped at once
@@ -214,7 +214,7 @@ def test_what_the_network_could_not_keep_is_acknowledged_when_it_is_noted(
             assert isinstance(recorder._service, Bus)
             recorder._service.on_fact(EventsGivenUp("archive", "q", 0, 3, 6, ticket=Watched()))
             await publish(url, 5, 10)
-            await until(lambda: recorder._came == 10)
+            await until(lambda: recorder._received == 10)
             assert noted == []
             gate.open.set()
             await until(lambda: recorder.recorded == 10)
@@ -240,7 +240,7 @@ def test_for_another_name_or_selection_nothing_was_kept(tmp_path: Path, changed:
 
     play(main)
     (gap,) = gaps(archive)
-    assert (gap.offset, gap.reason) == (5, "earlier recorder had another name or recorded other events")
+    assert (gap.offset, gap.reason) == (5, "the earlier recorder had another name or recorded other events")
 
 
 def test_one_that_is_stopped_while_the_broker_is_away_goes_on_later(tmp_path: Path) -> None:
@@ -362,5 +362,5 @@ def test_gaps_that_cannot_be_written_are_bounded() -> None:
     assert len(pending) == MAX_PENDING
     assert pending.next_position(0) == 1
     assert len(pending.take(0)) == 1
-    pending.hurry()
+    pending.make_all_due()
     assert sum(gap.missing or 0 for gap in pending.take(0)) == MAX_PENDING + 9

@@ -130,13 +130,13 @@ def test_an_empty_trace_holds_with_a_remark(tmp_path: Path, capsys: pytest.Captu
         (["absent"], "there is no directory"),
         (["."], "is neither a trace"),
         (["partly"], "has no table 'delivered' (delivered.parquet)"),
-        (["odd"], "odd/subscribed.parquet: subscription s/x has order 'Total'; known are none, fifo"),
+        (["odd"], "odd/subscribed.parquet: subscription s/x has order 'Total'; known: none, fifo"),
         (["good", "-g", "totl_order"], "no guarantee 'totl_order'; did you mean 'total_order'?"),
         (["good", "-g", "speed"], f"no guarantee 'speed'; known are {', '.join(GUARANTEES)}"),
         (["good", "--mode", "guaranteed", "-g", "fifo"], "exclude each other"),
         (["good", "--master", "local"], "exclude each other"),
         (["good", "--out", "good/nodes.parquet"], "nodes.parquet: File exists"),
-        ([], "Missing argument"),
+        ([], "missing argument"),
     ],
 )
 def test_bad_input_is_told_in_one_line(

@@ -68,7 +68,7 @@ def test_a_mistake_in_the_trace_is_told_by_the_driver(tmp_path: Path, spark: Any
         audit([path], AuditRequest(), master="local")
     asked = [SubscribedRow("s", "x", ["/a"], None, "totally", 0, 0)]
     write_trace(Trace.from_rows(published=published, subscribed=asked), tmp_path)
-    with pytest.raises(PipelineError, match="subscription s/x has order 'totally'; known are none, fifo"):
+    with pytest.raises(PipelineError, match="subscription s/x has order 'totally'; known: none, fifo"):
         audit([path], AuditRequest(), master="local")
 
 

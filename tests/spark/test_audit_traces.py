@@ -180,7 +180,7 @@ def test_an_order_that_nobody_knows_is_told(tmp_path: Path) -> None:
             audited(directory, guarantees, AuditSizes())
         assert str(told.value) == (
             f"trace table {tmp_path / 'subscribed.parquet'}: subscription t/x has order 'Total'; "
-            "known are none, fifo, causal, total"
+            "known: none, fifo, causal, total"
         )
 
 

@@ -514,7 +514,7 @@ def test_a_log_that_is_gone_is_told(tmp_path: Path) -> None:
         shutil.copy(lock_of(path), lock_of(tmp_path / "crashed"))
     wal_of(tmp_path / "crashed").unlink()
     with pytest.raises(
-        StoreCorrupt, match="ends with transaction 1, and transaction 2 was acknowledged"
+        StoreCorrupt, match="ends with transaction 1, but transaction 2 was acknowledged"
     ) as told:
         DiskStore(tmp_path / "crashed")
     assert_one_helpful_line(told.value, tmp_path / "crashed")
@@ -544,7 +544,7 @@ def rewrite(path: Path, *statements: str) -> None:
     [
         ("PRAGMA user_version = 2", "it has format 2, this version reads format 1"),
         ("PRAGMA user_version = 0", "it has format 0"),
-        ("PRAGMA application_id = 7", "not the file of a store"),
+        ("PRAGMA application_id = 7", "it is not a store"),
         ("UPDATE entries SET value = x'00' WHERE name = 'log' AND key = x'30'", "'log' has a wrong checksum"),
         ("UPDATE entries SET place = place + 1 WHERE key = x'30'", "wrong checksum"),
         ("UPDATE entries SET name = 'spill' WHERE name = 'log' AND key = x'30'", "wrong checksum"),
@@ -583,7 +583,7 @@ def test_a_foreign_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "store"
     rewrite(path, "CREATE TABLE theirs (value)", "PRAGMA journal_mode = WAL")
     content = path.read_bytes()
-    with pytest.raises(StoreCorrupt, match="not the file of a store"):
+    with pytest.raises(StoreCorrupt, match="it is not a store"):
         DiskStore(path)
     assert path.read_bytes() == content
     assert int.from_bytes(content[68:72]) != BROKER_KIND.application_id

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from tidings.bus.bus import Bus
 from tidings.bus.sequencing import Sequencing
-from tidings.core.client.reliable_session import Marks
+from tidings.core.client.reliable_session import ResumePoints
 from tidings.core.errors import ConnectionFailed
 from tidings.core.ordering.subscriber import Patience
 from tidings.core.overlay.epidemic.settings import Algorithm, RecoverySettings
@@ -51,16 +51,16 @@ def broker_bus(
     tls_ca: str | Path | None = None,
     timeout_s: float = 5.0,
     incarnation: int | None = None,
-    marks: Marks | None = None,
+    resume_points: ResumePoints | None = None,
     opener: Opener | None = None,
     find_order: Callable[[Sequence[str]], Sequencing | None] = lambda announced: None,
     patience: Patience | None = None,
 ) -> Bus:
     """Return a bus, not yet open, at a broker; with several addresses, `host1:port1,host2:port2`, at any of them.
 
-    A name that is not `lasting` was never used before and never will be again. `incarnation` and `marks` are for a
-    client that resumes where an earlier one ended: it publishes as that one, and does not get again what that one got.
-    `find_order` is called with the sequencers' addresses that the broker announces.
+    A name that is not `lasting` was never used before and never will be again. `incarnation` and `resume_points` are
+    for a client that resumes where an earlier one ended: it publishes as that one, and does not get again what that one
+    got. `find_order` is called with the sequencers' addresses that the broker announces.
     """
     transport, encrypted = SCHEMES[scheme]
     bus = Bus(lambda: find_order(connection.sequencers), patience=patience)
@@ -75,7 +75,7 @@ def broker_bus(
         incarnation=incarnation if lasting else 0,
         acknowledges=False,
         lasting=lasting,
-        marks=marks,
+        resume_points=resume_points,
         opener=opener,
         connect_timeout_seconds=timeout_s,
     )

@@ -7,7 +7,6 @@ class.
 
 from __future__ import annotations
 
-import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from itertools import count
@@ -282,11 +281,6 @@ async def each(*sources: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[An
         else:
             for event in iterate(events):
                 yield event
-
-
-def no_event(given: object) -> TypeError:
-    """Return the error for something that `publish_many` got instead of an event."""
-    return TypeError(f"each event must be (topic, attributes, payload), not {reprlib.repr(given)}")
 
 
 def parse_order(order: str) -> Order:

@@ -199,7 +199,8 @@ class Stream:
             ConnectionFailed: The stream or its bus was closed.
             OrderError: The subscription has an order that cannot be continued.
         """
-        self._finish()
+        if self._lossless:
+            self._finish()
         event = self._next()
         if event is not None:
             return event
@@ -215,7 +216,8 @@ class Stream:
         return self
 
     async def __anext__(self) -> Event:
-        self._finish()
+        if self._lossless:
+            self._finish()
         while (event := self._next()) is None:
             if self._failure is not None:
                 raise self._failure
@@ -272,24 +274,23 @@ class Stream:
     def _next(self) -> Event | None:
         """Take the next event for the application; None if there is none."""
         events = self._events
-        event = None
-        while event is None:
+        while True:
             while not events:
                 if not self._later:
                     return None
                 self._decode_next()
             self._waiting -= 1
             self._taken += 1
-            event = events.popleft()
-        return event
+            if (event := events.popleft()) is not None:
+                return event
 
     def _finish(self) -> None:
         """Count the events taken so far as done with: the reader asks for the next one."""
-        if self._lossless and self._taken:
+        if self._taken:
             if not self._finished:  # one report per turn of the loop is enough: nothing leaves earlier
                 asyncio.get_running_loop().call_soon(self._report)
             self._finished += self._taken
-        self._taken = 0
+            self._taken = 0
 
     def _report(self) -> None:
         """Tell the service what the application is done with."""

@@ -1,4 +1,4 @@
-"""The entry of the command line. It imports next to nothing, so that Ctrl-C is quiet from the first moment on."""
+"""Starts the command line. It imports next to nothing, so that Ctrl-C is quiet from the first moment on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ INTERRUPTED = 130
 
 
 def exit_quietly_on_sigint() -> None:
-    """Where nothing needs to be cleaned up. A shell that starts us in the background has SIGINT ignored."""
+    """Exit on SIGINT while nothing needs cleaning up. Does nothing if a shell started us in the background, with SIGINT
+    ignored."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
 

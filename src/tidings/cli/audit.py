@@ -81,7 +81,7 @@ def audit(
         from tidings.spark.audit.plots import check_plots
 
         check_plots()
-        out.mkdir(parents=True, exist_ok=True)  # what cannot be written is told before the work
+        out.mkdir(parents=True, exist_ok=True)  # fail before the work if it cannot be written
     request = AuditRequest(tuple(guarantee or ()), None if mode is None else mode.value)
     with progress_bar("audit", quiet=quiet) as progress:
         report = run(list(dict.fromkeys(paths)), request, master=master, here=here, progress=progress)

@@ -1,6 +1,6 @@
-"""`tidings bench`: how many events per second, and how fast, from `publish` to the subscriber's code.
+"""`tidings bench`: measures throughput and latency, from `publish` to the subscriber's code.
 
-Publisher, subscribers and each broker are processes of this machine, unless the network is elsewhere.
+Publisher, subscribers and each broker are processes on this machine, unless the network is elsewhere.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def bench(
 async def measure_own(
     brokers: int, mode: BrokerMode, transport: Transport, load: Load, progress: Progress
 ) -> dict[str, Any]:
-    """With a network that lives as long as this; the publisher is at its first broker, subscribers at its last."""
+    """Measure a network of our own; the publisher is at its first broker, the subscribers at its last."""
     from tidings.cli.benchmark.network import running_row
 
     ordered = load.order != "none"

@@ -1,4 +1,4 @@
-"""`tidings broker`: one broker as a process."""
+"""`tidings broker`: runs one broker as a process."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def run_broker(
         else:
             run(serve(settings, as_json=json, stop_on_eof=stop_on_eof))
     except Stopped:
-        return  # the way in which a broker is meant to end
+        return  # the normal end of a broker
 
 
 broker = verb("broker", BrokerOptions, run_broker)
 
 
 async def leave_network(settings: BrokerSettings, *, as_json: bool) -> None:
-    """Start the broker once more, let it leave, and remove what it kept."""
+    """Start the broker once more, let it leave the network, and delete its data."""
     import typer
 
     from tidings.drivers.sockets.guaranteed import store_path
@@ -134,7 +134,7 @@ def make_server(settings: BrokerSettings, read_service: ArchiveReadService | Non
 
 
 def announce(server: BrokerServer, settings: BrokerSettings, *, as_json: bool) -> None:
-    """The line that scripts wait for."""
+    """Print the line that scripts wait for."""
     from tidings.drivers.address import url
 
     where = url(server.address, settings.transport, tls=settings.tls is not None)

@@ -1,4 +1,4 @@
-"""`tidings demo`: one story of a network that is broken and mended before your eyes, and what came of it."""
+"""`tidings demo`: runs a network, breaks and heals it before your eyes, and shows the result."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def demo(out: Out = None, spark: Spark = True, json: Json = False) -> None:
 
 @contextmanager
 def directory_for(out: Path | None) -> Iterator[Path]:
-    """The directory asked for, or a temporary one, which goes if the demo does not come to its end."""
+    """Yield the given directory, or a temporary one, which is deleted if the demo does not finish."""
     if out is None:
         made = Path(tempfile.mkdtemp(prefix="tidings-demo-"))
         try:

@@ -15,9 +15,9 @@ from tidings.cli.shared.options import Json, option
 from tidings.cli.shared.output import print_json, print_line
 
 FOLDERS = {"examples": "*.py", "scenarios": "*.toml"}
-"""As they are called in the repository, and in the package that is installed from a wheel."""
+"""Folder names in the repository and in the installed package, with the files to list."""
 LINE = 90
-"""Characters; of a longer sentence what is before its colon is told."""
+"""Characters per line; a longer sentence is cut at its colon."""
 
 Names = Annotated[
     list[str] | None,
@@ -61,14 +61,14 @@ def examples(
 
 
 def bundle() -> Path:
-    """The directory with the folders: inside the package, or at the top of a checkout."""
+    """Return the directory with the folders: inside the package, or at the top of a checkout."""
     package = Path(tidings.__file__).parent
     bundled = package / "bundled"
     return bundled if bundled.is_dir() else package.parents[1]
 
 
 def files_below(root: Path) -> list[str]:
-    """Their names: paths as in the repository."""
+    """Return the files by their paths in the repository."""
     found = [path for folder, kind in FOLDERS.items() for path in sorted((root / folder).rglob(kind))]
     if not found:
         raise tidings.TidingsError(f"the examples are missing below {root}: install tidings again")
@@ -76,7 +76,7 @@ def files_below(root: Path) -> list[str]:
 
 
 def find(name: str, there: list[str]) -> str:
-    """The file that somebody means by its path, its name, or its name without its ending."""
+    """Find a file by its path, its name, or its name without the suffix."""
     if name in there:
         return name
     found = [path for path in there if name in (Path(path).name, Path(path).stem)]
@@ -87,7 +87,7 @@ def find(name: str, there: list[str]) -> str:
 
 
 def with_what_they_name(root: Path, names: list[str]) -> list[str]:
-    """A sweep names its scenario, and is of no use without."""
+    """Add the scenarios that sweeps refer to: a sweep is useless without its scenario."""
     wanted = dict.fromkeys(names)
     for name in names:
         if name.endswith(".toml"):
@@ -99,7 +99,7 @@ def with_what_they_name(root: Path, names: list[str]) -> list[str]:
 
 
 def copy(root: Path, names: list[str], out: Path, *, force: bool) -> None:
-    """All, or none where one would replace a file."""
+    """Copy all files, or none if one would replace an existing file."""
     in_the_way = [str(out / name) for name in names if (out / name).exists()]
     if in_the_way and not force:
         raise tidings.TidingsError(f"already there: {', '.join(in_the_way)} (--force replaces them)")
@@ -109,7 +109,7 @@ def copy(root: Path, names: list[str], out: Path, *, force: bool) -> None:
 
 
 def about(text: str, name: str) -> str:
-    """The first sentence of its docstring, or of the comment that it opens with."""
+    """Return the first sentence of the file's docstring or opening comment."""
     if name.endswith(".py"):
         opening = (ast.get_docstring(ast.parse(text)) or "").partition("\n\n")[0]
     else:

@@ -51,11 +51,11 @@ def get(
     try:
         print_range(source, printer, count, follow=follow and source.stop is None)
     except KeyboardInterrupt:
-        printer.flush()  # somebody has seen enough
+        printer.flush()  # the user stopped it
     except BrokenPipeError:
         discard_output()
     except TidingsError:
-        printer.flush()  # what came before it is good
+        printer.flush()  # the events before the error are good
         raise
 
 

@@ -1,4 +1,4 @@
-"""The `tidings` command: its verbs, and what happens to errors.
+"""Defines the `tidings` command: its verbs, and how errors are reported.
 
 Command modules import what they run only when they run it, so that `tidings --help` is quick.
 """
@@ -64,11 +64,11 @@ NEEDS = {
     "sweep": "spark",
     "reproduce": "lab",
 }
-"""The extra without which a verb does nothing. What only some of its flags need is told where they lead."""
+"""The extra that a verb cannot run without. Extras that only some flags need are checked where they are used."""
 
 
 def with_extra(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb; it says so if its extra is not installed."""
+    """Return the verb, which reports if its extra is not installed."""
     if verb.__name__ not in NEEDS:
         return verb
 
@@ -111,25 +111,25 @@ def common(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command line; returns its exit code. Only a bug of ours shows a traceback."""
+    """Run one command line; return its exit code. Only a bug shows a traceback."""
     as_json = "--json" in takewhile(lambda argument: argument != "--", arguments)
     try:
         code = app(list(arguments), prog_name="tidings", standalone_mode=False)
         sys.stdout.flush()
         return int(code or 0)
     except typer.TyperException as error:
-        if error.format_message():  # else the help was printed, for want of a command
+        if error.format_message():  # empty if the help was printed because no command was given
             report(usage_message(error), as_json=as_json)
         return error.exit_code
     except Stopped as stopped:
-        if not stopped.by_user or stopped.to_continue:  # whoever pressed Ctrl-C knows
+        if not stopped.by_user or stopped.to_continue:  # no message for Ctrl-C itself
             report(str(stopped), as_json=as_json)
         return ExitCode.SIGNAL_BASE + stopped.number
     except BrokenPipeError:
         discard_output()
         return ExitCode.BROKEN_PIPE
     except SystemExit as ended:
-        # So rich, which prints the help, ends a process whose output nobody reads.
+        # rich, which prints the help, exits like this if the pipe is closed.
         if not isinstance(ended.__context__, BrokenPipeError):
             raise
         discard_output()
@@ -145,18 +145,18 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def was_interrupted(error: BaseException | None) -> bool:
-    """Ctrl-C inside an import can come out as another error, with the interrupt as its cause."""
+    """Return whether Ctrl-C is the cause: inside an import it can surface as another error."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 def main() -> None:
-    """One command line, from the first signal to the last: a process ends with its exit code."""
+    """Run the command line, handle signals throughout, and exit with its code."""
     open_closed_descriptors()
     raise_on_signals()
     code = run(sys.argv[1:])
-    exit_quietly_on_sigint()  # the interpreter shuts down, which may take a moment
+    exit_quietly_on_sigint()  # while the interpreter shuts down, which may take a moment
     if code in (ExitCode.SIGNAL_BASE + signal.SIGINT, ExitCode.SIGNAL_BASE + signal.SIGTERM):
         end_children()
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""`tidings plan`: from who subscribes to what, the cost of an order, and a layout for its sequencers."""
+"""`tidings plan`: computes from subscriptions what an order costs, and a layout for its sequencers."""
 
 from __future__ import annotations
 
@@ -129,11 +129,11 @@ def read_sites(path: Path) -> PlannedSites:
 
 
 def write(found: OrderPlan, directory: Path) -> list[str]:
-    """The names of the files; the layout is such as `tidings sequencer --layout` takes."""
+    """Write the files and return their names; `tidings sequencer --layout` reads the layout."""
     from tidings.drivers.processes.layout_file import layout_text
     from tidings.spark.plan.files import write_plan
 
-    made = found.layout()  # what cannot be used is not written
+    made = found.layout()  # raises before a file is written that could not be used
     names = write_plan(found, directory)
     if made is None:
         (directory / LAYOUT_FILE).unlink(missing_ok=True)
@@ -146,7 +146,7 @@ def write(found: OrderPlan, directory: Path) -> list[str]:
     return [LAYOUT_FILE, *names]
 
 
-# --- What people read
+# --- Tables for people
 
 
 def show(found: OrderPlan) -> None:

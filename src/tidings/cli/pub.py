@@ -1,4 +1,4 @@
-"""`tidings pub`: publishes events, and prints which are confirmed."""
+"""`tidings pub`: publishes events and prints the ids of confirmed ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 MAX_BATCH = 512
-"""Events under way at once."""
+"""The most events under way at once."""
 
 Topic = Annotated[
     str, typer.Argument(metavar="TOPIC", help="Where to publish, such as /news/bbc.", show_default=False)
@@ -110,7 +110,7 @@ async def publish_all(
     *,
     as_json: bool,
 ) -> None:
-    """Publish batch after batch; the ids of what is confirmed are printed even if another one fails."""
+    """Publish batch after batch; print the ids of confirmed events even if another one fails."""
 
     async def publish(payload: bytes) -> str:
         try:
@@ -133,13 +133,13 @@ def print_ids(ids: list[str], topic: str, *, as_json: bool) -> None:
 
 
 async def repeated(content: bytes, count: int) -> AsyncIterator[list[bytes]]:
-    """The same payload so many times, in batches."""
+    """Yield the same payload `count` times, in batches."""
     for begin in range(0, count, MAX_BATCH):
         yield [content] * min(MAX_BATCH, count - begin)
 
 
 async def stdin_payloads(count: int | None) -> AsyncIterator[list[bytes]]:
-    """The lines of stdin as they come, in batches of what is there."""
+    """Yield the lines of stdin as they arrive, in batches of those available."""
     from tidings.drivers.processes.stdin import stdin_lines
 
     left = count
@@ -154,7 +154,7 @@ async def stdin_payloads(count: int | None) -> AsyncIterator[list[bytes]]:
 
 
 async def paced(batches: AsyncIterator[list[bytes]], rate_hz: float | None) -> AsyncIterator[list[bytes]]:
-    """The same payloads, each not before its time: event number i is due i / rate_hz seconds after the first."""
+    """Yield the payloads, none before its time: event number i is due i / rate_hz seconds after the first."""
     loop = asyncio.get_running_loop()
     began_at: float | None = None
     sent = 0

@@ -1,4 +1,4 @@
-"""`tidings record`: keeps an archive of what a subscription is notified of, and lets others read it."""
+"""`tidings record`: records a subscription's events in an archive, and can serve it to readers."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def record(
         except Stopped:
             if not recording.began:
                 raise
-            stopped = True  # the user has seen enough
+            stopped = True  # the user stopped it
         if trace is not None:
             from tidings.recording.trace import write_trace
 
@@ -169,7 +169,7 @@ class Recording:
         self._as_json = as_json
 
     async def run(self, listen: str | None, count: int | None, timeout_s: float | None, token: str) -> None:
-        """Until the time is over or there are enough events. If it cannot begin, it leaves no directory behind."""
+        """Record until the time is over or there are enough events. If it cannot start, leave no directory behind."""
         recorder = self._recorder
         enough = asyncio.Event()
         recorder.on_recorded = lambda: (
@@ -202,12 +202,12 @@ class Recording:
 
 
 def missing_directories(directory: Path) -> list[Path]:
-    """The directory and those above it that do not exist yet."""
+    """Return the directory and those above it that do not exist yet."""
     return [path for path in (directory, *directory.parents) if not path.exists()]
 
 
 def remove(directories: list[Path]) -> None:
-    """The first with its content; those above it only if they are empty."""
+    """Remove the first directory with its content, and those above it if they are empty."""
     for directory in directories[:1]:
         shutil.rmtree(directory, ignore_errors=True)
     for directory in directories[1:]:
@@ -217,7 +217,7 @@ def remove(directories: list[Path]) -> None:
 
 @asynccontextmanager
 async def served(recorder: Recorder, listen: str, token: str) -> AsyncIterator[str]:
-    """Others may read the archive; gives the URL."""
+    """Serve the archive to readers; yield its URL."""
     from tidings.core.errors import ConnectionFailed
     from tidings.drivers.address import parse_address, url
     from tidings.drivers.sockets.archive_read_service import ArchiveReadService
@@ -236,7 +236,7 @@ async def served(recorder: Recorder, listen: str, token: str) -> AsyncIterator[s
 
 
 def announce(recorder: Recorder, where: str | None, *, as_json: bool) -> None:
-    """The line that scripts wait for: from now on everything is recorded."""
+    """Print the line that scripts wait for: from now on everything is recorded."""
     if as_json:
         fields = {"event": "recording", "archive": str(recorder.directory), "id": recorder.archive_id}
         print_json({**fields, "recorder": recorder.name, "offset": recorder.first_offset, "url": where})

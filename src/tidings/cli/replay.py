@@ -96,7 +96,7 @@ def replay(
         except (Stopped, TidingsError) as error:
             if not work.begun:
                 raise
-            # With --once another offset would make it another replay.
+            # With --once, another offset would be another replay.
             how = f"add --offset {work.next_offset}" if once is None else "run the same command again"
             if isinstance(error, Stopped):
                 raise Stopped(error.number, how) from None

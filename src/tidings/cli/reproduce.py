@@ -1,4 +1,4 @@
-"""`tidings reproduce`: the papers' figures, run again on Spark, and what holds of what the papers say."""
+"""`tidings reproduce`: runs the papers' experiments on Spark, and checks which of their claims hold."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def show_list(*, as_json: bool) -> None:
 
 
 def show(reports: list[StudyReport], quick: bool, *, as_json: bool) -> None:
-    """Verdicts on stdout, failures on stderr."""
+    """Print verdicts to stdout, failures to stderr."""
     from tidings.studies.report import FAILURES, fields_of, verdict_line
 
     for done in reports:

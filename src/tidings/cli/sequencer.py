@@ -1,4 +1,4 @@
-"""`tidings sequencer`: one node of those who give events one order, as a process."""
+"""`tidings sequencer`: runs one node of an order's sequencers as a process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run_sequencer(
     try:
         run(serve(settings, as_json=json, stop_on_eof=stop_on_eof, first=not not_new))
     except Stopped:
-        return  # the way in which a sequencer is meant to end
+        return  # the normal end of a sequencer
 
 
 sequencer = verb("sequencer", SequencerOptions, run_sequencer)
@@ -62,7 +62,7 @@ async def serve(settings: SequencerSettings, *, as_json: bool, stop_on_eof: bool
 
         authority = None if settings.tls is None else settings.tls.authority
         assert settings.service is not None
-        # The service alone: what is published there has its numbers already.
+        # Without an order: what is published there has its numbers already.
         return connect(settings.service, token=settings.token, tls_ca=authority).without_order()
 
     host = SequencerHost(
@@ -88,14 +88,14 @@ async def serve(settings: SequencerSettings, *, as_json: bool, stop_on_eof: bool
 
 @cache
 def tell_no_service() -> None:
-    """Once; what is to be published stays where it is."""
+    """Report it once; no-ops stay in the outbox."""
     log.warning(
         "a publisher died; subscribers may wait for its events until you restart this sequencer with --service"
     )
 
 
 def announce(host: SequencerHost, *, tls: bool, as_json: bool) -> None:
-    """The line that scripts wait for."""
+    """Print the line that scripts wait for."""
     from tidings.drivers.address import url
 
     where = url(host.address, tls=tls)

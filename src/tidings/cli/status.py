@@ -1,4 +1,4 @@
-"""`tidings status`: the state of a broker or a sequencer, as it reports it."""
+"""`tidings status`: shows the state that a broker or a sequencer reports."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def status(
 
 
 async def fetch(bus: ApplicationHost) -> dict[str, Any]:
-    service = bus.without_order()  # the broker answers even where its sequencers do not
+    service = bus.without_order()  # the broker answers even if its sequencers do not
     async with service:
         return await service.status()
 
 
 def show(url: str, found: dict[str, Any]) -> None:
-    """One table of what is single, one for each collection of like things."""
+    """Print one table of single values, and one for each collection."""
     single = [(key, value) for key, value in found.items() if not isinstance(value, dict | list)]
     print_table(
         url, ("what", "value"), [(key.replace("_", " "), _shown(key, value)) for key, value in single]
@@ -58,7 +58,7 @@ def show(url: str, found: dict[str, Any]) -> None:
 
 
 def with_stalls_apart(found: dict[str, Any]) -> dict[str, Any]:
-    """A sequencer's servers, and in a table of their own the subscribers that wait for an event."""
+    """Move subscribers that wait for an event from a sequencer's servers into a table of their own."""
     servers = found.get("servers")
     if not isinstance(servers, Mapping) or not all(
         isinstance(fields, Mapping) for fields in servers.values()
@@ -77,7 +77,7 @@ def with_stalls_apart(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def rows_of(key: str, value: object) -> list[dict[str, Any]]:
-    """The rows of a collection: of tables by name, of tables, or of single things."""
+    """Return the rows of a collection: of named tables, of tables, or of single values."""
     if isinstance(value, Mapping):
         heading = key.removesuffix("s")
         return [{heading: name, **_row(fields)} for name, fields in value.items()]
@@ -91,7 +91,7 @@ def _row(item: object) -> dict[str, Any]:
 
 
 def _cell(value: object) -> object:
-    """What is nested deeper goes into one cell."""
+    """Format a value for one cell, including what is nested deeper."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_cell(inner)}" for key, inner in value.items()) or None
     if isinstance(value, list):
@@ -106,5 +106,5 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _shown(key: str, value: object) -> object:
-    """An incarnation is a name, not an amount."""
+    """Return the value to show: an incarnation is a name, not an amount."""
     return str(value) if key == "incarnation" else value

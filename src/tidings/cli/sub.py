@@ -1,4 +1,4 @@
-"""`tidings sub`: prints events as they come."""
+"""`tidings sub`: prints events as they arrive."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def sub(
         with log_as_notices(as_json=json):
             run(print_events(bus, stream, printer, count, timeout))
     except Stopped:
-        return  # the user has seen enough
+        return  # the user stopped it
     except BrokenPipeError:
         discard_output()
         return
@@ -83,9 +83,9 @@ def sub(
 async def print_events(
     bus: ApplicationHost, stream: Stream, printer: Printer, count: int | None, timeout_s: float | None
 ) -> None:
-    """Until `count` events are printed or the time is over, which starts with the subscription."""
+    """Print events until there are `count` or the time, which starts with the subscription, is over."""
     async with bus, stream:
-        # On stderr, for scripts that must not publish before.
+        # On stderr, for scripts that must not publish earlier.
         sys.stderr.write('{"event": "subscribed"}\n' if printer.as_json else "subscribed\n")
         sys.stderr.flush()
         try:

@@ -1,4 +1,4 @@
-"""`tidings sweep`: a grid of scenarios on Spark, one simulation per task (docs/sweeps.md)."""
+"""`tidings sweep`: runs a grid of scenarios on Spark, one simulation per task (docs/sweeps.md)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def json_object(done: Sweep) -> dict[str, Any]:
 
 
 def point_objects(done: Sweep, most: int) -> list[dict[str, Any]]:
-    """The first points with their values, their runs, and the statistics of each metric."""
+    """Return the first points with their values, their runs and the statistics of each metric."""
     names = done.grid.parameters
     failed = counts(done.results.failures.column("point").to_pylist())
     shown: dict[int, dict[str, Any]] = {
@@ -144,13 +144,13 @@ def print_sweep(title: str, done: Sweep) -> None:
 
 
 def short_names(names: list[str]) -> list[str]:
-    """The last word of each key where that is enough to tell them apart."""
+    """Shorten each key to its last word if that is enough to tell keys apart."""
     last = [name.rpartition(".")[2] for name in names]
     return [short if last.count(short) == 1 else name for name, short in zip(names, last, strict=True)]
 
 
 def mean_text(found: dict[str, Any] | None) -> str:
-    """The mean, and how far it may be off with 95 % confidence."""
+    """Format the mean and its 95 % confidence interval."""
     if found is None:
         return "-"
     if found["high"] is None:

@@ -1,4 +1,4 @@
-"""`tidings top`: the traffic of brokers and sessions, refreshed every few seconds."""
+"""`tidings top`: shows the traffic of brokers and sessions, refreshed every few seconds."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def top(
     try:
         run(watch(watched, screen, interval, count))
     except Stopped:
-        return  # the user has seen enough
+        return  # the user stopped it
     except BrokenPipeError:
         discard_output()
 
@@ -80,7 +80,7 @@ async def watch(watched: list[Watched], screen: Screen, interval_s: float, count
     try:
         before = await look(watched)
         if all(isinstance(status, str) for status in before.seen.values()):
-            raise watched[0].error  # a server that was never there is an error; one that goes away is news
+            raise watched[0].error  # a server that was never up is an error; one that goes away is shown
         with screen:
             shown = 0
             while shown != count:
@@ -99,7 +99,7 @@ async def look(watched: list[Watched]) -> Look:
 
 
 class Watched:
-    """A server that is asked again and again, over one connection while that stands."""
+    """Asks a server for its status again and again, over one connection while it lasts."""
 
     def __init__(
         self, url: str, token_file: Path | None, tls_authority: Path | None, timeout_s: float
@@ -121,18 +121,18 @@ class Watched:
             timeout_s=timeout_s,
         )
         self._bus: ApplicationHost | None = None
-        self._make()  # a URL that cannot be one is reported before anything starts
+        self._make()  # report a malformed URL before anything starts
         if url.partition("://")[0] not in SCHEMES:
             reason = f"shows tidings' own brokers and sequencers only, not {url}"
             raise typer.BadParameter(reason, param_hint="URL")
 
     async def status(self) -> dict[str, Any] | str:
-        """Its status, or why there is none."""
+        """Return the server's status, or why there is none."""
         try:
             async with asyncio.timeout(2 * self._timeout_s):
                 if self._bus is None:
                     bus = self._make()
-                    await bus.without_order().open()  # the broker answers even where its sequencers do not
+                    await bus.without_order().open()  # the broker answers even if its sequencers do not
                     self._bus = bus
                 return await self._bus.status()
         except self._failures as error:
@@ -147,7 +147,7 @@ class Watched:
 
 
 class Screen:
-    """On a terminal each table replaces the last; elsewhere they follow each other."""
+    """Shows tables: on a terminal each replaces the last, elsewhere they follow each other."""
 
     def __init__(self, sessions: int, *, as_json: bool) -> None:
         self._sessions = sessions

@@ -1,4 +1,4 @@
-"""`tidings up`: a network of brokers on this machine, one process each."""
+"""`tidings up`: runs a network of brokers on this machine, one process each."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run_up(
     try:
         run(keep_up(network, as_json=json))
     except Stopped:
-        return  # the way in which it is meant to end
+        return  # the normal end
 
 
 up = verb("up", UpOptions, run_up)
@@ -110,7 +110,7 @@ def make_network(options: UpOptions, path: Path | None = None) -> BrokerNetwork:
 
 
 def check_mode(file: TopologyFile, options: UpOptions, loss: str | float | None) -> None:
-    """What is asked for must be for the network's mode."""
+    """Reject options that the network's mode does not use."""
     mode, ordered = file.overlay.mode, options.order is not None or file.up.order is not None
     if options.delta is not None and mode != "guaranteed":
         raise typer.BadParameter("requires --mode guaranteed", param_hint="--delta")
@@ -124,7 +124,7 @@ def check_mode(file: TopologyFile, options: UpOptions, loss: str | float | None)
 def make_sequencers(
     mode: Mode, where: Up, options: UpOptions, brokers: Mapping[str, Address]
 ) -> SequencerProcesses | None:
-    """None: nobody asks for an order."""
+    """Return the sequencers; None if no order is requested."""
     from tidings.core.errors import OrderError
     from tidings.drivers.address import url
     from tidings.drivers.processes.sequencers import NODES, SequencerProcesses, three_nodes
@@ -153,7 +153,7 @@ def make_sequencers(
 
 
 def recovery_of(file: TopologyFile, options: UpOptions) -> RecoverySettings:
-    """The file's table; the flag goes before its algorithm."""
+    """Return the file's table; the flag overrides its algorithm."""
     from msgspec.structs import replace
 
     from tidings.core.overlay.epidemic.settings import RecoverySettings
@@ -167,7 +167,7 @@ def recovery_of(file: TopologyFile, options: UpOptions) -> RecoverySettings:
 
 
 async def keep_up(network: BrokerNetwork, *, as_json: bool) -> None:
-    """Until a signal ends it, or the last broker is gone."""
+    """Run until a signal arrives or the last broker has ended."""
     from tidings.core.errors import ConnectionFailed
 
     async with network:

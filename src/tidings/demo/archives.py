@@ -1,4 +1,4 @@
-"""The archives of the demo: two recorders on two sites, in total order, and what an audit says of both."""
+"""Records the demo's events at two sites, in total order, and audits both archives."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from tidings.spark.audit.run import audit
 from tidings.spark.session import default_master
 
 RECORDED_AT = ("oslo2", "paris2")
-"""Not in the site that is cut off: a recorder is no node of the scenario, and would not be cut off with it."""
+"""Not at the site that is cut off: a recorder is not a node of the scenario, so it would not be cut off with it."""
 PROMISED = AuditRequest((EXACTLY_ONCE, TOTAL_ORDER))
-"""Total order keeps that of a source on each topic, not among its topics."""
+"""FIFO is not among them: total order keeps a source's order within each topic, not across topics."""
 ARRIVE_TIMEOUT_S = 60.0
 LOOK_S = 0.05
 
 
 class ArchivesResult(msgspec.Struct, frozen=True):
     events: dict[str, int]
-    """By the broker that was recorded at."""
+    """Broker -> events in the archive recorded there."""
     published: int
     verdicts: list[Verdict]
     on_spark: bool
     why_not: str = ""
-    """Why the audit ran in this process, although Spark was asked for."""
+    """Why the audit ran in this process although Spark was requested."""
 
     @property
     def holds(self) -> bool:
@@ -45,7 +45,7 @@ class ArchivesResult(msgspec.Struct, frozen=True):
 async def recording(
     directory: Path, topics: Sequence[str], brokers: Mapping[str, str], sequencers: Sequence[str]
 ) -> AsyncIterator[dict[str, Recorder]]:
-    """Recorders of these topics, by the broker that each is at; what stops one is raised here."""
+    """Run recorders of these topics, by their brokers; an error that stops one is raised here."""
     recorders = {
         broker: Recorder(brokers[broker], directory / broker, *topics, order="total", sequencer=sequencers)
         for broker in RECORDED_AT
@@ -59,13 +59,13 @@ async def recording(
             for task in running:
                 task.cancel()
     except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None  # the others are its consequences
+        raise group.exceptions[0] from None  # the first caused the others
     finally:
         await asyncio.gather(*(recorder.stop() for recorder in recorders.values()))
 
 
 async def until_recorded(recorders: Mapping[str, Recorder], events: int) -> None:
-    """Until each has so many. One that does not get them in time has too few, which the result shows."""
+    """Wait until each has this many events. If one does not get them in time, the result shows it."""
     with suppress(TimeoutError):
         async with asyncio.timeout(ARRIVE_TIMEOUT_S):
             while any(recorder.recorded < events for recorder in recorders.values()):  # noqa: ASYNC110
@@ -75,7 +75,7 @@ async def until_recorded(recorders: Mapping[str, Recorder], events: int) -> None
 def audit_archives(
     directory: Path, published: int, *, spark: bool, progress: Callable[[float], None]
 ) -> ArchivesResult:
-    """On Spark, if it is wanted and runs here; else in this process."""
+    """Audit on Spark if it is requested and runs here, else in this process."""
     paths = [directory / broker for broker in RECORDED_AT]
     why_not, found = "", None
     if spark:

@@ -1,4 +1,4 @@
-"""The demo from its scenario to its report; what is shown on the way is the caller's."""
+"""Runs the demo from its scenario to its report; the caller shows it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPORT = "report.html"
 
 
 def prepare(out: Path) -> Story:
-    """The story, to be played into `out`, where its scenario is left for whoever wants to change it."""
+    """Return the story that writes to `out`, and copy its scenario there for users to change."""
     shutil.copyfile(SCENARIO, out / SCENARIO.name)
     return Story(Scene(expand(load_scenario(SCENARIO))), out)
 
@@ -27,7 +27,7 @@ def prepare(out: Path) -> Story:
 def conclude(
     scene: Scene, out: Path, summary: Mapping[str, Any], *, spark: bool, progress: Callable[[float], None]
 ) -> DemoResult:
-    """Checks the trace, audits the archives, writes the report."""
+    """Check the trace, audit the archives, write the report, and return the result."""
     found = findings(scene.plan, out / TRACE)
     result = DemoResult(
         published=found.published,

@@ -1,4 +1,4 @@
-"""The plots of the demo's report, as SVG text to put into the page."""
+"""Draws the plots of the demo's report as SVG text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SETTINGS: dict[Any, Any] = {
 
 
 def received_plot(result: DemoResult, coded: Coded) -> str:
-    """What each subscriber has received by when; faults are shaded."""
+    """Plot what each subscriber has received over time; faults are shaded."""
 
     def draw(axes: Any) -> None:
         for number, one in enumerate(result.subscribers):
@@ -47,7 +47,7 @@ def received_plot(result: DemoResult, coded: Coded) -> str:
 
 
 def waiting_plot(result: DemoResult, coded: Coded) -> str:
-    """How many events wait for each subscriber: published for it, and not delivered yet."""
+    """Plot how many events wait for each subscriber: published for it and not delivered yet."""
 
     def draw(axes: Any) -> None:
         for number, one in enumerate(result.subscribers):
@@ -59,7 +59,7 @@ def waiting_plot(result: DemoResult, coded: Coded) -> str:
 
 
 def waiting_of(coded: Coded, subscriber: int) -> tuple[Any, Array]:
-    """Seconds, ascending, and how many events waited from each of them on."""
+    """Return instants in seconds, ascending, and how many events wait from each instant on."""
     first, end = windows(coded)
     published = []
     for row in np.flatnonzero(coded.subscriptions.subscriber == subscriber):
@@ -74,7 +74,7 @@ def waiting_of(coded: Coded, subscriber: int) -> tuple[Any, Array]:
 
 
 def latency_plot(result: DemoResult, coded: Coded) -> str:
-    """How long deliveries took, by what was going on when their events were published."""
+    """Plot how long deliveries took, by the fault during which their events were published."""
     known = np.flatnonzero(coded.event >= 0)
     published_at = coded.events.at[coded.event[known]]
     latency_ms = np.maximum((coded.at[known] - published_at) / NS_PER_MS, 0.01)
@@ -106,7 +106,7 @@ def latency_plot(result: DemoResult, coded: Coded) -> str:
 
 
 def _line(number: int, name: str) -> dict[str, Any]:
-    """Each a little thinner than the one before: so one sees those that others cover."""
+    """Return a line's style; each line is thinner than the one before, so that covered lines stay visible."""
     return {
         "where": "post",
         "label": name,

@@ -1,4 +1,4 @@
-"""The report of the demo: one HTML file that needs nothing else, with what happened, who got what, and the plots."""
+"""Writes the demo's report: one self-contained HTML file with what happened, who got what, and the plots."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tidings.scenarios.trace.reader import Trace
 
 STYLE = Path(__file__).with_name("report.css")
 NO_PLOTS = sentence("a plot", "spark", ["matplotlib"])
-RECEIVED = "A flat line is a subscriber that waits. What waited comes afterwards, in order."
-WAITING = "Events published for a subscriber, and not delivered to it yet. In the end none may be left."
+RECEIVED = "A flat line is a subscriber that waits. Its events arrive afterwards, in order."
+WAITING = "Events published for a subscriber and not delivered to it yet. At the end there must be none."
 LATENCY = "From publication to delivery, on a logarithmic scale."
 
 
@@ -32,7 +32,7 @@ def write_report(result: DemoResult, trace: Path, path: Path) -> None:
 
 
 def plots(result: DemoResult, trace: Path) -> list[Figure]:
-    """None where nothing can be drawn."""
+    """Return the plots; none without matplotlib."""
     if not is_installed("matplotlib"):
         return []
     from tidings.demo.plots import latency_plot, received_plot, waiting_plot
@@ -151,7 +151,7 @@ def _faults(result: DemoResult) -> str:
         "to (s)",
         "published meanwhile",
         "deliveries that waited",
-        "last came after (s)",
+        "caught up after (s)",
     )
     active = ", ".join(result.order_given_by.values())
     note = f"<p>At the end the sequencer beside {escape(active)} gives the order.</p>" if active else ""
@@ -188,7 +188,7 @@ def _checks(result: DemoResult) -> str:
 
 
 def left_out(result: DemoResult) -> str:
-    return f"The audit on Spark was left out; the archives were audited without it. {result.archives.why_not}"
+    return f"The audit on Spark was left out; the archives were audited locally. {result.archives.why_not}"
 
 
 def _commands(result: DemoResult) -> str:
@@ -196,7 +196,7 @@ def _commands(result: DemoResult) -> str:
     again, virtual = out / "again", out / "virtual"
     commands = (
         (
-            "Play the scenario again; change it first, if you like",
+            "Run the scenario again; change it first, if you like",
             "up",
             "--scenario",
             out / SCENARIO.name,
@@ -205,7 +205,7 @@ def _commands(result: DemoResult) -> str:
             "--check",
         ),
         (
-            "The same in virtual time",
+            "Run it in virtual time",
             "sim",
             out / SCENARIO.name,
             "--out",
@@ -214,7 +214,7 @@ def _commands(result: DemoResult) -> str:
         ),
         ("Audit the trace", "audit", out / TRACE),
         ("Print an archive, in its order", "get", out / ARCHIVES / next(iter(result.archives.events))),
-        ("A network of your own", "up"),
+        ("Start a network of your own", "up"),
     )
     lines = (
         f"<dt>{escape(what)}</dt><dd><code>{escape(shlex.join(['tidings', *map(str, words)]))}</code></dd>"

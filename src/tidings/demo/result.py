@@ -1,4 +1,4 @@
-"""What came of the run, read from its trace: for each subscriber, for each fault, and what the checkers say."""
+"""Computes the demo's results from its trace: per subscriber, per fault, and the checkers' verdicts."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tidings.spark.audit.archive import INTACT
 
 NS_PER_MS = 1e6
 IN_WORDS = {
-    EXACTLY_ONCE: "nothing twice, nothing unasked for",
+    EXACTLY_ONCE: "nothing twice, nothing unrequested",
     GAP_FREE: "no event missing",
-    FIFO: "the events of a source in their order",
+    FIFO: "each source's events in order",
     TOTAL_ORDER: "one order for all",
     INTACT: "files undamaged",
 }
@@ -46,7 +46,7 @@ class SubscriberResult(msgspec.Struct, frozen=True):
     missing: int
     repeated: int
     latency_p50_ms: float | None
-    """None: nothing came."""
+    """None if nothing arrived."""
     latency_max_ms: float | None
 
 
@@ -58,9 +58,9 @@ class FaultResult(msgspec.Struct, frozen=True):
     at_s: float
     until_s: float
     published: int
-    """Events meanwhile."""
+    """Events published during the fault."""
     waited: int
-    """Deliveries of these events that came only after the repair."""
+    """Deliveries of these events that arrived only after the repair."""
     caught_up_s: float
     """From the repair to the last of them."""
 
@@ -68,7 +68,7 @@ class FaultResult(msgspec.Struct, frozen=True):
 class SiteMembers(msgspec.Struct, frozen=True):
     brokers: list[str]
     sequencers: list[str]
-    """By the broker that each is beside."""
+    """The brokers beside them."""
     publishers: list[str]
     subscribers: list[str]
 
@@ -80,7 +80,7 @@ class DemoResult(msgspec.Struct, frozen=True):
     verdicts: list[Verdict]
     archives: ArchivesResult
     order_given_by: dict[str, str]
-    """The servers that number events, and whose sequencer is active at the end."""
+    """Server -> broker beside the sequencer that is active at the end."""
     sites: dict[str, SiteMembers]
     timeline: list[Happening]
     out: str
@@ -88,23 +88,23 @@ class DemoResult(msgspec.Struct, frozen=True):
 
     @property
     def holds(self) -> bool:
-        """A run in which nothing happened would show nothing."""
+        """True if every promise held; never for a run in which nothing happened, as it would show nothing."""
         happened = self.published > 0 and bool(self.faults) and all(one.expected for one in self.subscribers)
         delivered = not any(one.missing or one.repeated for one in self.subscribers)
         return happened and delivered and all(one.holds for one in self.verdicts) and self.archives.holds
 
     def checks(self) -> list[tuple[str, str, str]]:
-        """Each promise in words, what the checkers say of it over the trace, and the audit of the archives."""
+        """Return each promise in words, with the verdict on the trace and on the archives."""
         trace, archives = (
             {verdict.guarantee: _said(verdict) for verdict in found}
             for found in (self.verdicts, self.archives.verdicts)
         )
         kept = " and ".join(f"{events:,}" for events in self.archives.events.values())
-        archives[GAP_FREE] = f"{kept} of {self.archives.published:,}"  # no checker: only a count can tell
+        archives[GAP_FREE] = f"{kept} of {self.archives.published:,}"  # a count: no checker covers this
         return [(words, trace.get(name, "-"), archives.get(name, "-")) for name, words in IN_WORDS.items()]
 
     def witnesses(self) -> list[str]:
-        """The first violation of each guarantee that does not hold."""
+        """Return the first violation of each guarantee that does not hold."""
         found = [*self.verdicts, *self.archives.verdicts]
         return [f"{one.guarantee}: {one.witnesses[0]}" for one in found if one.witnesses]
 
@@ -119,7 +119,7 @@ def _said(verdict: Verdict) -> str:
 
 
 class Findings(msgspec.Struct, frozen=True):
-    """What the trace alone says."""
+    """Holds the results from the trace alone."""
 
     published: int
     subscribers: list[SubscriberResult]
@@ -202,7 +202,7 @@ def fault_results(plan: RunPlan, trace: Trace) -> list[FaultResult]:
 
 
 def order_given_by(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Who is active for each server of the order, as the sequencers said at the end."""
+    """Return the broker beside each server's active sequencer, as the sequencers reported at the end."""
     servers = summary.get("ordering", {}).get("servers", {})
     return {
         name: ", ".join(host_of(node) for node, role in server["roles"].items() if role == "active")

@@ -1,4 +1,4 @@
-"""What a viewer of the demo knows at any moment: who is up, how far each subscriber is, what has happened, in words."""
+"""Holds what the demo shows at any moment: which brokers are up, each subscriber's progress, what has happened."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NS_PER_S = 1e9
 
 
 class Happening(NamedTuple):
-    """`at_s` counts from the common start; None before it and after the end."""
+    """Describes something that happened. `at_s` counts from the common start; None before it and after the end."""
 
     at_s: float | None
     text: str
@@ -36,10 +36,10 @@ class Scene:
     now_s: float = 0.0
     published: int = 0
     progress: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Of each subscriber: how many events it is owed so far, and how many it has."""
+    """Subscriber -> how many events it is owed so far, and how many have arrived."""
     archived: dict[str, int] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
-    """Of brokers that are not up."""
+    """The states of brokers that are not up."""
     happenings: list[Happening] = field(default_factory=list)
 
     def tell(self, text: str, at_ns: int | None = None) -> None:
@@ -57,12 +57,12 @@ class Scene:
 
     @property
     def sequencers(self) -> tuple[str, ...]:
-        """The brokers with one beside them."""
+        """The brokers with a sequencer beside them."""
         return () if self.plan.ordering is None else self.plan.ordering.brokers
 
     @property
     def ordered_topics(self) -> tuple[str, ...]:
-        """Those that have an order: here, all that are published."""
+        """The ordered topics: here, all that are published."""
         servers = () if self.plan.ordering is None else self.plan.ordering.servers
         return tuple(topic for server in servers for topic in server.topics)
 
@@ -108,7 +108,7 @@ def repair_text(planned: PlannedFault, plan: RunPlan) -> str:
 
 
 def cut_off_text(planned: PlannedFault, plan: RunPlan) -> str:
-    """The sites of the first group."""
+    """Return the sites of the first group."""
     return " and ".join(sorted({plan.sites.get(node, node) for node in planned.groups[0]}))
 
 

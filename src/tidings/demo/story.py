@@ -1,4 +1,4 @@
-"""The run of the demo: its scenario, played live with recorders beside the network."""
+"""Runs the demo's scenario live, with recorders beside the network."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Story(Observer):
         self._recorders: dict[str, Recorder] = {}
 
     async def play(self) -> dict[str, Any]:
-        """Writes the trace and the archives below `out`; returns the summary of the run."""
+        """Write the trace and the archives below `out`; return the summary of the run."""
         plan, scene = self.scene.plan, self.scene
         brokers, sequencers, clients = map(
             len, (plan.topology.brokers, scene.sequencers, client_groups(plan))

@@ -1,4 +1,4 @@
-"""The demo on a terminal: one view that changes while the network runs; a line per happening where nobody watches."""
+"""Shows the demo: a live view on a terminal, otherwise one line for each thing that happens."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 REFRESH_S = 0.2
 LAST_HAPPENINGS = 5
-"""So that the view fits a terminal of 24 lines."""
+"""Few enough for the view to fit a terminal of 24 lines."""
 STYLES = {UP: "green", KILLED: "bold red", CUT_OFF: "bold yellow"}
 MANY_WAIT = 10
-"""Some events are always under way; from so many on it shows."""
+"""Highlights from this many waiting events on; some are always under way."""
 
 
 class DemoView:
-    """`with` it, the scene is shown as it changes: live on a terminal, else line by line; not at all if quiet."""
+    """Shows the scene as it changes, inside `with`: live on a terminal, else line by line; not at all if quiet."""
 
     def __init__(self, scene: Scene, *, quiet: bool = False) -> None:
         self._scene = scene
@@ -61,7 +61,7 @@ def _print(happening: Happening) -> None:
 
 
 def render(scene: Scene, *, whole: bool = False) -> RenderableType:
-    """The scene as it is now; `whole`: with all that happened, not only the last of it."""
+    """Return the current scene; `whole`: with everything that happened, not only the latest."""
     from rich.console import Group
 
     parts = [_headline(scene), _sites(scene), _counts(scene), _subscribers(scene)]

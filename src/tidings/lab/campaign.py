@@ -1,8 +1,8 @@
-"""Random scenarios for the guaranteed overlay, run by the thousand: each seed is one network with its faults.
+"""Runs random scenarios for the guaranteed overlay by the thousand: each seed is one network with its faults.
 
-A run has two phases. While faults come and go, the monitor asserts the invariants (lab/invariants.py). Then
-everything is healed, and the network must come to rest, with nothing lost, repeated or out of order. A seed
-replays its run exactly.
+A run has two phases. While faults come and go, the monitor asserts the invariants (lab/invariants.py). Then everything
+is healed, and the network must come to rest, with nothing lost, duplicated or out of order. A seed replays its run
+exactly.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from functools import partial
 from random import Random
 
 from tidings.drivers.virtual.crash_points import CrashPoints
-from tidings.lab.invariants import InvariantError, OverlayMonitor, unsettled
+from tidings.lab.invariants import InvariantError, OverlayMonitor
 from tidings.lab.newcomers import schedule_newcomers
+from tidings.lab.quiet import unsettled
 from tidings.lab.random_scenarios import random_scenario
 from tidings.lab.seeds import CampaignResult, problems_of, run_command, seeds_parser
 from tidings.scenarios.file.expand import expand
@@ -25,14 +26,14 @@ from tidings.scenarios.trace.memory import MemoryWriter
 from tidings.scenarios.trace.reader import Trace
 
 CHECK_NS = NS_PER_S // 4
-"""How often the monitor looks at everything."""
+"""How often the monitor checks the whole network."""
 NEWCOMERS_EVERY = 4
-"""In one run of so many brokers join while it lasts."""
+"""In one of this many runs, brokers join the network."""
 RUNS_EVERY = 2
-"""In one run of so many events are published together, and clients take what comes together as such."""
+"""In one of this many runs, events are published in runs, and clients take runs whole."""
 RUNS = (1, 1, 2, 3, 8)
 CRASH_POINTS_EVERY = 4
-"""In one run of so many brokers crash before they commit, or before they send."""
+"""In one of this many runs, brokers crash before they commit or before they send."""
 
 
 def replay_command(seed: int) -> str:
@@ -40,7 +41,7 @@ def replay_command(seed: int) -> str:
 
 
 def run_seed(seed: int, monitor: bool = True) -> CampaignResult:
-    """Runs the scenario of that seed, without touching a disk; whatever goes wrong is among the problems."""
+    """Run the scenario of that seed without touching a disk; whatever goes wrong is among the problems."""
     writer = MemoryWriter()
     simulation = Simulation(expand(parse_scenario(random_scenario(seed))), writer)
     if seed % CRASH_POINTS_EVERY == 2:
@@ -77,18 +78,18 @@ def _run(simulation: Simulation, writer: MemoryWriter, watch: OverlayMonitor | N
             if quiet and until > _rest_ns(simulation):
                 break
     if not quiet:
-        yield writer.unanswered() or unsettled(network) or "it was quiet, and is not any more"
+        yield writer.unanswered() or unsettled(network) or "the network became quiet too late"
     yield from verdicts(writer.trace())
 
 
 def _rest_ns(simulation: Simulation) -> int:
-    """Until when to look on although all is quiet: one run in sixteen has to stay so for long."""
+    """Return until when the run continues although it is quiet: one in sixteen must stay quiet for long."""
     long_rest = simulation.plan.scenario.seed % 16 == 0
     return simulation.duration_ns + (40 * NS_PER_S if long_rest else 0)
 
 
 def verdicts(trace: Trace) -> Iterator[str]:
-    """What the checkers object to."""
+    """Return the verdicts of checkers that find violations."""
     return (
         str(verdict) for verdict in (exactly_once(trace), fifo(trace), gap_free(trace)) if not verdict.holds
     )
@@ -96,7 +97,7 @@ def verdicts(trace: Trace) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = seeds_parser("tidings.lab.campaign", __doc__)
-    parser.add_argument("--monitor", action="store_true", help="assert the invariants while a run goes on")
+    parser.add_argument("--monitor", action="store_true", help="assert the invariants during a run")
     options = parser.parse_args(arguments)
     return run_command(options, partial(run_seed, monitor=options.monitor), random_scenario)
 

@@ -1,12 +1,12 @@
-"""Random scenarios for mode epidemic, run by the thousand: each seed is one network with its losses and faults.
+"""Runs random scenarios for mode epidemic by the thousand: each seed is one network with its losses and faults.
 
-While a run goes on, the monitor asserts what must hold at every moment (lab/epidemic_monitor.py). When all
-faults are over, what can be recovered must be, within a bounded number of rounds: an event that a subscription is
-owed and did not get must not be in the cache of a broker that the algorithm asks, or that offers it. The trace
-tells that nothing came twice and nothing spurious. A seed replays its run exactly.
+During a run, the monitor asserts what must hold at every moment (lab/epidemic_monitor.py). Once all faults are over,
+what can be recovered must be recovered within a bounded number of rounds: if a subscription lacks an event that it is
+owed, the event must not be in the cache of a broker that the algorithm asks or that offers it. The trace shows
+that nothing was delivered twice or wrongly. A seed replays its run exactly.
 
-Nothing but this last is asked of algorithms that give up by design: none, push of events, pull by advertising,
-partners by the highest weights alone, digests that may die on the tree, and of small caches.
+Only this last check applies to algorithms that give up by design (none, push of events, pull by advertising, partners
+by the highest weights alone, digests that may die on the tree) and to small caches.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from tidings.scenarios.trace.memory import MemoryWriter
 from tidings.scenarios.trace.reader import Trace
 
 CHECK_NS = NS_PER_S
-"""How often the monitor looks at everything."""
+"""How often the monitor checks all brokers."""
 FIRST_LOOK_NS = 5 * NS_PER_S
-"""After the workload: is everything there? If not, we look again after twice as long."""
+"""When, after the workload, to look whether everything has arrived; each further look waits twice as long."""
 LONG_RUN_EVERY = 8
-"""One run of so many goes on to its end although everything is there."""
+"""One of this many runs continues to its end although everything has arrived."""
 MAX_GIVEN_UP = 4
-"""So many losses of a broker may be given up where every question and every answer may be lost."""
+"""How many losses a broker may give up on links where every request and every answer may be lost."""
 MAX_PROBLEMS = 5
-"""Of one run: more of them say no more."""
+"""The problems shown for one run."""
 RUNS = (1, 1, 2, 3, 8, 40)
-"""Events that are published together, in every second run; the longest take several datagrams."""
+"""How many events are published together, in every second run; the longest take several datagrams."""
 MODULE = "tidings.lab.epidemic_campaign"
 
 
@@ -55,7 +55,7 @@ def replay_command(seed: int) -> str:
 
 
 def run_seed(seed: int) -> CampaignResult:
-    """Runs the scenario of that seed, without touching a disk; whatever goes wrong is among the problems."""
+    """Run the scenario of that seed without touching a disk; whatever goes wrong is among the problems."""
     writer = MemoryWriter()
     simulation = Simulation(expand(parse_scenario(epidemic_scenario(seed))), writer)
     monitor = EpidemicMonitor(simulation)
@@ -87,14 +87,14 @@ def _run(simulation: Simulation, writer: MemoryWriter, monitor: EpidemicMonitor)
         yield str(verdict)
 
 
-# --- When all is over
+# --- At rest
 
 
 def patience(simulation: Simulation) -> int:
-    """How many times as long as usual we wait for what is missing.
+    """Return how many times longer than usual to wait for what is missing.
 
-    A burst of losses lasts so many messages, and may swallow all the digests that one broker pushes to another in the
-    usual time: each round names one pattern. Who pushes does not give up, so a longer wait excuses nothing.
+    A burst of losses may swallow all digests that one broker pushes to another in the usual time, as each round names
+    one pattern. A broker that pushes never gives up, so a longer wait excuses nothing.
     """
     loss = simulation.plan.scenario.network.loss
     if isinstance(loss, GilbertLoss) and simulation.epidemic_brokers[0].settings.pushes_digests:
@@ -121,7 +121,7 @@ class MissingEvent(NamedTuple):
 
 
 def missing(trace: Trace) -> Iterator[MissingEvent]:
-    """Of the subscriptions that are still there: who leaves does not wait."""
+    """Yield what is missing, except for cancelled subscriptions."""
     coded = trace.coded
     subscribed = trace.subscribed.to_pylist()
     for key in demand(coded, strict_end=True).missing.tolist():
@@ -139,14 +139,14 @@ def missing(trace: Trace) -> Iterator[MissingEvent]:
 
 
 def unrecovered(simulation: Simulation, trace: Trace) -> Iterator[str]:
-    """What somebody misses although the algorithm can bring it.
+    """Yield the missing events that the algorithm could have recovered.
 
-    Where links go on losing, a broker is excused that has asked as often as it may, for a few events.
+    Where links keep losing messages, a broker may give up a few events after asking as often as it may.
     """
     settings = simulation.epidemic_brokers[0].settings
     if settings.buffer_events < LARGE_BUFFER:
         return
-    brokers = {broker.name: broker for broker in simulation.epidemic_brokers}  # the last life of each
+    brokers = {broker.name: broker for broker in simulation.epidemic_brokers}  # the last incarnation of each
     lossy = not isinstance(simulation.plan.scenario.network.loss, NoLoss)
     seats = {subscriber.name: subscriber.at for subscriber in simulation.plan.subscribers}
     steady_ns = _steady_ns(simulation)
@@ -159,12 +159,12 @@ def unrecovered(simulation: Simulation, trace: Trace) -> Iterator[str]:
         gives_up = lossy and 0 < seeker.recovery_state.losses.given_up <= MAX_GIVEN_UP
         for holder, entry in holders.get(lost.event, ()):
             if reaches(settings, patterns, holder, entry) and not gives_up:
-                yield f"event {lost.event} never came to {lost.subscription} at {seeker.name}: {holder.name} has it"
+                yield f"event {lost.event} never reached {lost.subscription} at {seeker.name}: {holder.name} has it"
                 break
 
 
 def _steady_ns(simulation: Simulation) -> dict[str, int]:
-    """From when on each node stayed up long enough to be owed everything again, if it ever was down."""
+    """Return from when on each node has been up long enough to be owed everything."""
     steady_ns = dict.fromkeys(simulation.network.nodes, 0)
     for planned in simulation.plan.faults:
         if isinstance(planned.fault, CrashFault):
@@ -178,7 +178,7 @@ Holders = dict[str, list[tuple[EpidemicBroker, Cached]]]
 
 
 def _holders(brokers: Iterable[EpidemicBroker]) -> Holders:
-    """By event: in whose caches it is."""
+    """Return, by event, the brokers whose caches have it."""
     holders: Holders = {}
     for broker in brokers:
         cache = broker.recovery_state.cache
@@ -194,9 +194,9 @@ def _holders(brokers: Iterable[EpidemicBroker]) -> Holders:
 def reaches(
     settings: RecoverySettings, patterns: Sequence[bytes], holder: EpidemicBroker, entry: Cached
 ) -> bool:
-    """Does the algorithm bring what this broker holds to subscribers of the patterns, sooner or later?
+    """Return whether the algorithm brings what this broker holds to subscribers of the patterns, sooner or later.
 
-    An event that its origin did not count for them, since it had just started, nobody knows to miss.
+    Nobody can know that an event is missing if its origin, having just started, did not count it for them.
     """
     counted = [pattern for pattern, _, _ in entry.numbers if pattern in patterns]
     if not counted or not (settings.solicits or settings.pushes_digests):

@@ -1,16 +1,16 @@
-"""What must hold of brokers in mode epidemic at every moment, asserted while they run in the simulator.
+"""Asserts what must hold of brokers in mode epidemic at every moment, while they run in the simulator.
 
-    1. tree      What comes by the tree for the first time goes on to everybody behind whom it is wanted, once, and
-                 never back. What gossip brings goes nowhere down the tree (recovery, epidemic 13).
-    2. answers   What is sent by pull, or in answer to a digest, was asked for by the broker that it is sent to.
+    1. tree      The first copy that arrives by the tree is forwarded once to every neighbour behind whom it is wanted,
+                 and never back. What arrives by gossip is not forwarded down the tree (recovery, epidemic 13).
+    2. answers   What is sent by pull, or in answer to a digest, was requested by the broker that it is sent to.
     3. pushes    An event or its blocks are pushed to at most `fanout` brokers.
-    4. notices   A broker tells a client of an event once for each subscription, whichever way the event comes.
-    5. requests  Who asked for an event and got it does not ask again. It may ask for one that it holds: what came
-                 before its client was accepted is not always known to be here, until it comes again.
-    6. bounds    Cache, losses, assemblies and directory keep the bounds that the settings give them.
+    4. notices   A broker notifies a client of an event once per subscription, whichever way the event arrives.
+    5. requests  A broker that asked for an event and got it does not ask again. It may ask for one that it holds: it
+                 does not always know that it has what arrived before its client was accepted, until it arrives again.
+    6. bounds    Cache, losses, assemblies and directory stay within the bounds of the settings.
 
-The monitor stands between a broker and its port: it sees what is taken and what is sent, and keeps an account of
-every event, life by life: it is made for short runs. What clients get in the end the trace tells.
+The monitor stands between a broker and its port and sees what is received and sent. It keeps an account of every event
+in every incarnation, so it is made for short runs. What clients got in the end is in the trace.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ PUSH = "push"
 
 Identity = tuple[str, int, int]
 Unit = tuple[Identity, int, int]
-"""An event, or a plain block of one: its generation and index, or -1."""
+"""An event (-1, -1), or a plain block of one: its generation and index."""
 
 
 class EpidemicError(AssertionError):
-    """Something does not hold; `title` says what."""
+    """Raised when a rule does not hold; `title` names the rule."""
 
     def __init__(self, title: str, now: int, what: str) -> None:
         super().__init__(f"{title} at {now / 1e9:.6f} s: {what}")
@@ -46,7 +46,7 @@ class EpidemicError(AssertionError):
 
 
 class WatchedPort:
-    """The port of a broker; `sending` is told of all that it sends before it goes."""
+    """Wraps the port of a broker; calls `sending` with each message before it is sent."""
 
     def __init__(self, node: SimulatedNode, sending: Callable[[str, Message], None]) -> None:
         self.node = node.node
@@ -75,7 +75,7 @@ class WatchedPort:
 
 
 class Requests:
-    """What one broker has asked for, in any of its lives: answers may be late."""
+    """Holds what one broker has requested in any incarnation, as answers may be late."""
 
     def __init__(self) -> None:
         self._events: dict[tuple[str, int], RangeSet] = {}
@@ -95,7 +95,7 @@ class Requests:
                 self._events.setdefault((source, incarnation), RangeSet()).add_range(first, last + 1)
 
     def include(self, message: Carried | Fragment) -> bool:
-        """All of its events."""
+        """Return whether all events of the message were requested."""
         return all(
             sequence in self._events.get((source, incarnation), ())
             or any(
@@ -107,8 +107,8 @@ class Requests:
 
 
 class Life(Part):
-    """One life of a broker: what it took and sent. One of its parts, as the owner of the handlers that it wraps:
-    what is on its way when the broker stops is taken from these."""
+    """Watches one incarnation of a broker: what it received and sent. It is one of the broker's parts, because it owns
+    the handlers that it wraps: when the broker stops, messages under way are redirected by their handlers' owner."""
 
     name = "watch"
 
@@ -118,13 +118,13 @@ class Life(Part):
         self._monitor = monitor
         self._inner: dict[type, Handler] = {}
         self._taken: dict[Unit, None] = {}
-        """What came by the tree."""
+        """What arrived by the tree."""
         self._sent: list[tuple[str, Carried | Fragment]] | None = None
-        """By the tree, while a handler runs that may do so."""
+        """What was sent by the tree; None unless a handler runs that may do so."""
         self._asked_at: dict[Identity, int] = {}
-        """When it asked for the first time for an event that it held."""
+        """When it first asked for an event that it held."""
         self._came_at: dict[Identity, int] = {}
-        """When a copy of a whole event came last."""
+        """When the last copy of a whole event arrived."""
         self._pushed: dict[Identity, dict[str, None]] = {}
         self._noticed: dict[tuple[str, str, Identity], None] = {}
 
@@ -138,7 +138,7 @@ class Life(Part):
     def _fail(self, title: str, what: str) -> EpidemicError:
         return EpidemicError(title, self.port.now, f"{self.port.node} {what}")
 
-    # --- What is taken
+    # --- Received
 
     def publish(self, sender: str, message: Stretch) -> None:
         self._sent = []
@@ -159,12 +159,12 @@ class Life(Part):
     ) -> None:
         if message.by:
             if sent:
-                raise self._fail("tree", f"sent {text(message)} down the tree, which gossip brought")
+                raise self._fail("tree", f"sent {text(message)}, which arrived by gossip, down the tree")
             return
         if any(hop == sender for hop, _ in sent):
             raise self._fail("tree", f"sent {text(message)} back to {sender}")
         if isinstance(message, Fragment) and (message.coefficients or self.broker.settings.redundancy):
-            return  # how many combinations go on is not told by one of them
+            return  # one combination does not tell how many are forwarded
         hops = sorted((unit, hop) for hop, went in sent for unit in units(went))
         expected = sorted(
             (unit, hop)
@@ -177,13 +177,13 @@ class Life(Part):
             raise self._fail("tree", f"sent {text(message)} of {sender} as {hops}, not as {expected}")
 
     def _hops(self, header: Publication) -> list[str]:
-        """Those behind whom somebody wants the event."""
+        """Return the neighbours behind whom the event is wanted."""
         hops: dict[str, None] = {}
         for interest in self._monitor.matching(header):
             hops |= dict.fromkeys(self.broker.table.neighbours(interest))
         return list(hops)
 
-    # --- What is sent
+    # --- Sent
 
     def sending(self, to: str, message: Message) -> None:
         if isinstance(message, Notify):
@@ -204,20 +204,22 @@ class Life(Part):
                     for identity in events_of(entry.stretch):
                         asked_at = self._asked_at.setdefault(identity, self.port.now)
                         if self._came_at.get(identity, 0) > asked_at:
-                            raise self._fail("requests", f"asked again for event {identity}, which came")
+                            raise self._fail(
+                                "requests", f"asked again for event {identity}, which had arrived"
+                            )
 
     def _check_notice(self, to: str, subscriptions: tuple[str, ...], stretch: Stretch) -> None:
         for subscription in subscriptions:
             for identity in events_of(stretch):
                 key = to, subscription, identity
                 if key in self._noticed:
-                    raise self._fail("notices", f"told {subscription} of {to} twice of event {identity}")
+                    raise self._fail("notices", f"notified {subscription} of {to} twice of event {identity}")
                 self._noticed[key] = None
 
     def _check_sent(self, to: str, message: Carried | Fragment) -> None:
         if not message.by:
             if self._sent is None:
-                raise self._fail("tree", f"sent {text(message)} to {to}, which did not just come")
+                raise self._fail("tree", f"sent {text(message)} to {to}, but had not just received it")
             self._sent.append((to, message))
         elif message.by == PUSH and self.broker.settings.pushes_events:
             for identity in identities(message):
@@ -228,7 +230,7 @@ class Life(Part):
         elif not self._monitor.requests(to).include(message):
             raise self._fail("answers", f"sent {text(message)} to {to}, which had not asked")
 
-    # --- What is held
+    # --- Held
 
     def check_bounds(self) -> None:
         settings, recovery_state = self.broker.settings, self.broker.recovery_state
@@ -242,16 +244,16 @@ class Life(Part):
         )
         for what, size, limit in bounds:
             if size > limit:
-                raise self._fail("bounds", f"has {size} {what}, and may have {limit}")
+                raise self._fail("bounds", f"has {size} {what}; the limit is {limit}")
 
 
 class EpidemicMonitor:
-    """Attached to a simulation that has not started; `check` now and then while it runs."""
+    """Watches a simulation; attach it before the start, and call `check` now and then."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.brokers = len(simulation.plan.topology.brokers)
         self.lives: dict[str, Life] = {}
-        """The last one of every broker."""
+        """The last incarnation of every broker."""
         self._requests: dict[str, Requests] = {}
         self._matcher = simulation.brokers.matcher
         for name in simulation.plan.topology.brokers:
@@ -276,7 +278,7 @@ class EpidemicMonitor:
         return self._requests.setdefault(broker, Requests())
 
     def matching(self, publication: Publication) -> tuple[Interest, ...]:
-        """All interests that anybody has and that select it."""
+        """Return all interests of any subscriber that select the publication."""
         return self._matcher.select(publication).interests
 
 
@@ -297,7 +299,7 @@ def units(message: Carried | Fragment) -> list[Unit]:
 
 
 def headers(message: Carried | Fragment) -> list[Publication]:
-    """What routes each of its events."""
+    """Return the header that routes each event of the message."""
     return singles(message.stretch) if isinstance(message, Carried) else [Passing(message).header]
 
 

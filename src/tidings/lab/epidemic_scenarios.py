@@ -1,4 +1,4 @@
-"""Random scenarios for mode epidemic, drawn from a seed (lab/epidemic_campaign.py)."""
+"""Draws random scenarios for mode epidemic from a seed (lab/epidemic_campaign.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidings.lab.random_scenarios import (
 
 SETTLE_ROUNDS = 240
 SHORTEST_SETTLE_S = 60.0
-"""What can be recovered is recovered within so many rounds and so long after the end of all faults, or never."""
+"""What can be recovered is recovered within this many rounds and this long after all faults end, or never."""
 SMALL_BUFFERS = (1, 4, 16)
 LARGE_BUFFER = 1_500
 ALGORITHMS = {
@@ -28,11 +28,11 @@ ALGORITHMS = {
     "push": 6,
     "none": 1,
 }
-"""Each with how often it is drawn."""
+"""Algorithm -> its weight in the draw."""
 
 
 class EpidemicDraw(Dice):
-    """What was decided first."""
+    """Draws first what the rest of an epidemic scenario depends on."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(Random(f"epidemic:{seed}"))
@@ -45,7 +45,7 @@ class EpidemicDraw(Dice):
 
 
 def epidemic_scenario(seed: int) -> str:
-    """The text of a scenario file."""
+    """Return the text of a scenario file."""
     draw = EpidemicDraw(seed)
     publishers = [_publisher(draw, number) for number in range(draw.random.randint(1, 3))]
     count = draw.random.randint(1, draw.random.choice((4, 12)))
@@ -67,7 +67,7 @@ def epidemic_scenario(seed: int) -> str:
 
 
 def _network(draw: EpidemicDraw) -> tuple[Table, list[Table]]:
-    """Links that lose all the time, or a fault that ends with the workload: without loss thereafter."""
+    """Return links that lose messages all the time, or a loss fault that ends with the workload, or no loss."""
     random = draw.random
     network: Table = {"delay_ms": random_delay(draw)}
     losses: list[Table] = []
@@ -125,7 +125,7 @@ def _recovery(draw: EpidemicDraw) -> Table:
 
 
 def _publisher(draw: EpidemicDraw, number: int) -> Table:
-    """With large events slowly: each is up to thirty blocks, of two generations."""
+    """Return a publisher; slow if events are large, as each is up to thirty blocks in two generations."""
     publisher = random_publisher(draw, number)
     if draw.large_events:
         sizes = {"size_bytes": draw.random.choice((250, 900))}
@@ -134,7 +134,7 @@ def _publisher(draw: EpidemicDraw, number: int) -> Table:
 
 
 def _faults(draw: EpidemicDraw, subscribers: list[str]) -> list[Table]:
-    """None in most runs: what recovery alone does is seen best where nothing else happens."""
+    """Return faults, but none in half of the runs: they test recovery alone."""
     if draw.often(0.5):
         return []
     faults = []

@@ -1,37 +1,37 @@
-"""The six invariants of the guaranteed overlay, asserted while it runs in the simulator.
+"""Asserts the six invariants of the guaranteed overlay while it runs in the simulator.
 
-    1. No publication on a session before SYNC; every subscription it covers was known to the peer before.
+    1. No publication on a session before SYNC; the peer knew every subscription that it covers.
     2. Per broker and source, first copies are taken in increasing sequence.
     3. A publication stays at its client or in some queue until every certified live subscription has confirmed it.
     4. One verdict per (publication, subscription) at every broker and copy.
-    5. What is uncovered only shrinks; who counts as covered has the subscription, and its publishers certify for it.
+    5. The uncovered region only shrinks; covered brokers have the subscription, and their publishers certify for it.
     6. Healed and quiet: queues empty, subscription logs equal, nothing uncovered.
 
-The monitor stands beside the protocols: it takes messages a moment before and after their handlers, and looks at
-the state of the brokers with the eyes of somebody who sees all of them at once. The verdict of the publisher's
-broker is what all others are held to. It keeps an account of every publication: it is made for short runs.
+The monitor stands outside the protocols: it sees messages just before and after their handlers, and the state of all
+brokers at once. It holds all brokers to the verdict of the publisher's broker. It keeps an account of every
+publication, so it is made for short runs.
 
-A broker that lost its disk may judge anew what came through it; where one is on the way, 3 and 4 are not asserted.
+A broker that lost its disk may judge anew what passed through it. If one is on the path, 3 and 4 are not asserted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tidings.core.client.reliable_session import ReliableSession
 from tidings.core.events.event import Publication
 from tidings.core.events.run import Stretch, singles
 from tidings.core.kernel import Handler, Node, Part
 from tidings.core.messages import Confirm, Message, Notify, Subscribe
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
 from tidings.core.overlay.guaranteed.messages import Covered, Forward, Records, Stamped, StampTaken, Sync
-from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queued, name_of
+from tidings.core.overlay.guaranteed.queued import Flow, LocalClient, Queued
 from tidings.core.overlay.guaranteed.regions import Region
 from tidings.core.overlay.guaranteed.subscription_log import LogEntry
 from tidings.core.overlay.labels import Label, on_path
 from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.drivers.virtual.node import SimulatedNode
+from tidings.lab.quiet import Key, names_text, publication_text, reliable_session, unsettled
 
 TITLES = {
     1: "synchronise before use",
@@ -42,12 +42,9 @@ TITLES = {
     6: "healed and quiet",
 }
 
-Key = tuple[Flow, int]
-"""A publication: its flow and its sequence."""
-
 
 class InvariantError(AssertionError):
-    """An invariant does not hold; `number` says which."""
+    """Raised when invariant `number` does not hold."""
 
     def __init__(self, number: int, now: int, what: str) -> None:
         super().__init__(f"invariant {number} ({TITLES[number]}) at {now / 1e9:.6f} s: {what}")
@@ -73,7 +70,7 @@ class Judged:
         self.label = label
         self.publication = publication
         self.records = records
-        """The certified ones by id."""
+        """The certified records by id."""
         self.taken_at = taken_at
 
     @property
@@ -81,11 +78,11 @@ class Judged:
         return self.key[0][0]
 
     def __str__(self) -> str:
-        return _text(self.key)
+        return publication_text(self.key)
 
 
 class Watch(Part):
-    """What the monitor remembers of one life of a broker; one of its parts, to hear of connections."""
+    """Remembers one incarnation of a broker for the monitor. It is one of the broker's parts, to see connections."""
 
     name = "watch"
 
@@ -94,12 +91,12 @@ class Watch(Part):
         self.broker = broker
         self.label = broker.neighbourhood.label
         self.highest: dict[Flow, int] = {}
-        """Sequence of the last first copy."""
+        """Flow -> sequence of the last first copy."""
         self.synchronised: set[str] = set()
-        """Peers that have got our SYNC since the connection to them stands."""
+        """Peers that have got our SYNC on the current connection."""
         self.covers: dict[tuple[str, bool], Region] = {}
         self.claimed_at: dict[str, int] = {}
-        """When this broker counted itself as covered for a record."""
+        """Record -> when this broker counted itself as covered for it."""
 
     def note_claims(self) -> None:
         for entry in self.broker.log:
@@ -118,26 +115,26 @@ class Watch(Part):
 
 
 class OverlayMonitor:
-    """Attached to a network that has not started; `check` now and then while it runs, `check_quiet` at its end."""
+    """Watches a network; attach it before the start, call `check` now and then and `check_quiet` at the end."""
 
     def __init__(self, network: SimulatedNetwork) -> None:
         self._network = network
         self._watches: dict[str, Watch] = {}
         self._forgetful: dict[str, Label] = {}
-        """Brokers that lost their disk at some time."""
+        """Brokers that lost their disk at some time, with their labels."""
         self._judged: dict[Key, Judged] = {}
         self._open: dict[Key, Judged] = {}
-        """Those that somebody may not have confirmed."""
+        """Publications that some subscription may not have confirmed."""
         self._at_client: set[Key] = set()
         self._held_since: dict[tuple[str, str], int] = {}
-        """Client and subscription -> when its broker had it."""
+        """Client and subscription -> since when its broker has it."""
         self._notified: dict[tuple[str, str, str, int], int] = {}
-        """Client, subscription, source and incarnation -> the last sequence that it was notified of."""
+        """Client, subscription, source and incarnation -> the last sequence that the client was notified of."""
         for node in network.nodes.values():
             self.watch(node)
 
     def watch(self, node: SimulatedNode) -> None:
-        """Also for a node that comes later, before it starts."""
+        """Watch a node that joins later; call this before it starts."""
         node._make = self._watching(node._make)
 
     @property
@@ -147,7 +144,7 @@ class OverlayMonitor:
     def _fail(self, number: int, what: str) -> InvariantError:
         return InvariantError(number, self._now, what)
 
-    # --- Lives
+    # --- Incarnations
 
     def _watching(self, make: Callable[[SimulatedNode], Node]) -> Callable[[SimulatedNode], Node]:
         def make_watched(node: SimulatedNode) -> Node:
@@ -155,7 +152,7 @@ class OverlayMonitor:
             protocol = make(node)
             if isinstance(protocol, GuaranteedBroker):
                 self._watch_broker(node, protocol, had_disk=had_disk)
-            elif _reliable_session(protocol) is not None:
+            elif reliable_session(protocol) is not None:
                 self._watch_client(node.node, protocol)
             return protocol
 
@@ -177,7 +174,7 @@ class OverlayMonitor:
             handlers[kind] = self._before_claims(watch, handlers[kind])
 
     def _watch_client(self, name: str, client: Node) -> None:
-        """What an earlier life of the client had not got confirmed went with it."""
+        """Watch a client; what its earlier incarnation had unconfirmed is lost with it."""
         for key in [key for key in self._at_client if key[0][1] == name]:
             self._at_client.discard(key)
             self._open.pop(key, None)
@@ -208,7 +205,7 @@ class OverlayMonitor:
             if sender not in watch.synchronised:
                 key = (flow, stretch.first)
                 raise self._fail(
-                    1, f"{broker.name} got {_text(key)} from {sender}, which never got a SYNC for it"
+                    1, f"{broker.name} got {publication_text(key)} from {sender}, which had not got its SYNC"
                 )
             for publication in self._taken(watch, flow, stretch, lambda: handler(sender, message)):
                 self._check_copy(watch, self._judged[flow, publication.sequence], f"from {sender}")
@@ -231,7 +228,10 @@ class OverlayMonitor:
     def _taken(
         self, watch: Watch, flow: Flow, stretch: Stretch, handle: Callable[[], None]
     ) -> list[Publication]:
-        """Let the broker handle copies; those that it took for the first ones, the last so many. Such come in order."""
+        """Let the broker handle copies; return those that it took as first copies, which are the last ones.
+
+        First copies must come in order (invariant 2).
+        """
         delivery = watch.broker.delivery
         duplicates = delivery.duplicates
         handle()
@@ -241,7 +241,7 @@ class OverlayMonitor:
             if publication.sequence <= highest:
                 key = (flow, publication.sequence)
                 raise self._fail(
-                    2, f"{watch.broker.name} took {_text(key)} as a first copy, and {highest} before it"
+                    2, f"{watch.broker.name} took {publication_text(key)} as a first copy after {highest}"
                 )
             watch.highest[flow] = publication.sequence
         return publications
@@ -299,7 +299,7 @@ class OverlayMonitor:
     # --- Verdicts
 
     def _judge(self, watch: Watch, key: Key, message: Stamped, publication: Publication) -> Judged:
-        """The verdict by the rule: certified is what the publisher's broker had at the stamped position."""
+        """Return the verdict: records that the publisher's broker had at the stamped position are certified."""
         judged = self._judged.get(key)
         if judged is not None:
             return judged
@@ -320,7 +320,7 @@ class OverlayMonitor:
         return judged
 
     def _check_claims(self, watch: Watch, judged: Judged) -> None:
-        """What is published after its broker claimed a record is certified for it."""
+        """Check that what is published after its broker claimed a record is certified for the record."""
         published_at = judged.publication.published_at
         for to in watch.broker.log.route(judged.publication, judged.label):
             for entry in to.entries:
@@ -333,11 +333,11 @@ class OverlayMonitor:
                     )
 
     def _is_excused(self, judged: Judged, at: Label) -> bool:
-        """True if a broker on the way there lost its disk."""
+        """Return whether a broker on the path there lost its disk."""
         return any(on_path(label, judged.label, at) for label in self._forgetful.values())
 
     def _check_copy(self, watch: Watch, judged: Judged, how: str) -> None:
-        """The broker has just taken its first copy."""
+        """Check the first copy that the broker has just taken."""
         if self._is_excused(judged, watch.label):
             return
         broker, label = watch.broker, watch.label
@@ -345,7 +345,7 @@ class OverlayMonitor:
             if on_path(label, judged.label, record.label) and not watch.knows(record_id):
                 raise self._fail(
                     1,
-                    f"{judged} is certified for {record_id}, which {broker.name} does not know when it gets it {how}",
+                    f"{judged} is certified for {record_id}, but {broker.name}, which got it {how}, does not know that",
                 )
         live = {
             entry.id: entry
@@ -358,20 +358,20 @@ class OverlayMonitor:
         if queued is None:
             if brokers:
                 raise self._fail(
-                    4, f"{broker.name} took {judged} {how} and does not keep it for {_names(brokers)}"
+                    4, f"{broker.name} took {judged} {how} and does not keep it for {names_text(brokers)}"
                 )
             return
         given = {
             entry.id
             for entry in live.values()
-            if entry.position <= queued.mark and entry.id not in queued.excluded
+            if entry.position <= queued.log_position and entry.id not in queued.excluded
         }
         pending = {name for name in queued.pending if not isinstance(name, LocalClient)}
         if given != wanted or pending != brokers:
             raise self._fail(
                 4,
-                f"{judged} is certified for {_names(wanted)} at {_names(brokers)}; {broker.name}, which got it "
-                f"{how}, has {_names(given)} and keeps it for {_names(pending)}",
+                f"{judged} is certified for {names_text(wanted)} at {names_text(brokers)}; {broker.name}, which got it "
+                f"{how}, has {names_text(given)} and keeps it for {names_text(pending)}",
             )
 
     # --- Coverage
@@ -385,12 +385,12 @@ class OverlayMonitor:
             return
         if not (before - cover).is_empty:
             raise self._fail(
-                5, f"{broker.name} has {entry.id} covered in {cover} only, before that it was in {before}"
+                5, f"{broker.name} has {entry.id} covered in {cover}, but had it covered in {before}"
             )
         watch.covers[key] = cover
         for name, other in self._watches.items():
             if name in self._forgetful or other.broker.subscriptions.recovering:
-                continue  # a newcomer gets what its parent has before it serves anybody
+                continue  # a newcomer gets its parent's log before it serves anybody
             if other.label in cover and not other.knows(entry.id):
                 raise self._fail(
                     5, f"{broker.name} counts {name} as covered for {entry.id}, which is not in its log"
@@ -399,7 +399,7 @@ class OverlayMonitor:
     # --- At intervals
 
     def check(self) -> None:
-        """Invariants 3 and 5; between two things that happen."""
+        """Check invariants 3 and 5, between two steps of the run."""
         for name, watch in self._watches.items():
             if self._network.nodes[name].up:
                 for entry in watch.own_entries():
@@ -417,7 +417,7 @@ class OverlayMonitor:
                 del self._open[judged.key]
 
     def _users(self) -> dict[str, list[tuple[str, str]]]:
-        """Record -> clients and subscriptions that hang on it, at brokers that are up."""
+        """Return record -> clients and subscriptions that use it, at brokers that are up."""
         users: dict[str, list[tuple[str, str]]] = {}
         for name, watch in self._watches.items():
             if not self._network.nodes[name].up:
@@ -429,7 +429,7 @@ class OverlayMonitor:
         return users
 
     def _holders(self) -> dict[Key, list[tuple[str, Queued]]]:
-        """Who has which publication in its queue."""
+        """Return publication -> brokers that have it in their queues."""
         holders: dict[Key, list[tuple[str, Queued]]] = {}
         for name, watch in self._watches.items():
             if self._network.nodes[name].up:
@@ -444,7 +444,7 @@ class OverlayMonitor:
         users: dict[str, list[tuple[str, str]]],
         holders: dict[Key, list[tuple[str, Queued]]],
     ) -> bool:
-        """False once everybody has it who was to get it; until then somebody must keep it for each of them."""
+        """Return whether anybody still has to get it; until then, some broker must keep it for each of them."""
         waited_for = False
         for record_id, record in judged.records.items():
             if self._is_excused(judged, record.label):
@@ -454,7 +454,7 @@ class OverlayMonitor:
             if entry is None or entry.dead:
                 continue
             if not self._network.nodes[record.broker].up:
-                waited_for = True  # nobody can say who its clients are
+                waited_for = True  # its clients are unknown while it is down
                 continue
             for client, subscription in users.get(record_id, ()):
                 if self._has_seen(judged, watch, client, subscription):
@@ -467,12 +467,12 @@ class OverlayMonitor:
                     raise self._fail(
                         3,
                         f"{judged} is certified for {record_id}; subscription {subscription} of {client} at "
-                        f"{record.broker} has not got it, and nobody keeps it for that",
+                        f"{record.broker} has not got it, and no broker keeps it",
                     )
         return waited_for
 
     def _has_seen(self, judged: Judged, watch: Watch, client: str, subscription: str) -> bool:
-        """True if the client was notified of it, or need not be."""
+        """Return whether the client was notified of it, or need not be."""
         if self._held_since[client, subscription] >= judged.taken_at:
             return True
         held = watch.broker.attachments.clients[client].subscriptions[subscription]
@@ -483,75 +483,13 @@ class OverlayMonitor:
         return self._notified.get((client, subscription, *flow), 0) >= publication.sequence
 
     def check_quiet(self) -> None:
-        """Invariant 6, once everything is healed and had its time."""
+        """Check invariant 6, once everything is healed and the network has had time to settle."""
         trouble = unsettled(self._network)
         if trouble is not None:
             raise self._fail(6, trouble)
 
 
-def unsettled(network: SimulatedNetwork) -> str | None:
-    """What a healed network has still to do; None once it is quiet."""
-    brokers: list[GuaranteedBroker] = []
-    for name, node in network.nodes.items():
-        protocol = node.protocol
-        if not node.up or node.paused:
-            return f"{name} is {'paused' if node.up else 'down'}"
-        session = _reliable_session(protocol)
-        if isinstance(protocol, GuaranteedBroker):
-            brokers.append(protocol)
-        elif session is not None and session.unconfirmed:
-            return f"client {name} has {session.unconfirmed} publications that are not confirmed"
-        elif session is not None and session._unanswered:
-            return f"client {name} has no answer for its subscriptions {_names(session._unanswered)}"
-    for trouble in (_busy(brokers), _differing_logs(brokers), _uncovered(brokers)):
-        if trouble is not None:
-            return trouble
-    return None
-
-
-def _reliable_session(protocol: Node) -> ReliableSession | None:
-    return next((part for part in protocol.parts if isinstance(part, ReliableSession)), None)
-
-
-def _busy(brokers: Iterable[GuaranteedBroker]) -> str | None:
-    for broker in brokers:
-        if broker.subscriptions.recovering:
-            return f"{broker.name} is still recovering its log"
-        for queued in broker.delivery.queue.entries():
-            return f"{broker.name} keeps {_text((queued.flow, queued.first))} for {_names(queued.pending)}"
-    return None
-
-
-def _differing_logs(brokers: Iterable[GuaranteedBroker]) -> str | None:
-    first: tuple[str, dict[str, bool]] | None = None
-    for broker in brokers:
-        log = {entry.id: entry.dead for entry in broker.log}
-        if first is None:
-            first = (broker.name, log)
-        elif log != first[1]:
-            differing = sorted(known for known, _ in log.items() ^ first[1].items())
-            return f"the logs of {first[0]} and {broker.name} differ in {_names(differing)}"
-    return None
-
-
-def _uncovered(brokers: Iterable[GuaranteedBroker]) -> str | None:
-    for broker in brokers:
-        for entry in broker.log:
-            if entry.record.broker == broker.name and not entry.dead and not entry.cover.is_everything:
-                return f"{entry.id} of {broker.name} is uncovered in {entry.cover.complement()}"
-    return None
-
-
 def _kept(broker: GuaranteedBroker, key: Key) -> Queued | None:
-    """The publication, if it is in the queue."""
+    """Return the publication if it is in the broker's queue."""
     flow, sequence = key
     return next((queued for _, _, queued in broker.delivery.queue.of_flow(flow, sequence, sequence)), None)
-
-
-def _text(key: Key) -> str:
-    (origin, source, incarnation), sequence = key
-    return f"publication {source}/{incarnation}:{sequence} (of {origin})"
-
-
-def _names(names: Iterable[Hop]) -> str:
-    return ", ".join(sorted(map(name_of, names))) or "nobody"

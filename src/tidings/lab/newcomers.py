@@ -1,4 +1,4 @@
-"""Brokers that join a simulated network while it runs, each with a publisher and a subscriber of its own."""
+"""Lets brokers join a simulated network while it runs, each with a publisher and a subscriber of its own."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Watch = Callable[[SimulatedNode], None]
 
 
 def schedule_newcomers(simulation: Simulation, random: Random, watch: Watch) -> None:
-    """One to three, at random times of the run. `watch` is told of each node before it starts.
+    """Schedule one to three newcomers at random times. `watch` is called with each node before it starts.
 
-    None joins below a broker that loses its disk in this run: it could forget the newcomer before anybody else
-    has heard of it, and give its place away again.
+    None joins below a broker that loses its disk in this run. Such a broker could forget the newcomer before anybody
+    else has heard of it, and give its label away again.
     """
     forgetful = forgetful_nodes(simulation.plan.faults)
     parents = [name for name in simulation.plan.topology.brokers if name not in forgetful]
@@ -52,7 +52,7 @@ class Newcomer:
     def arrive(self, _first: object, _second: object) -> None:
         network = self._simulation.network
         if self._parent not in network.nodes:
-            return  # one that was to join itself, later than this
+            return  # the parent is itself a newcomer that has not joined yet
         node = network.add(self.name, self._make, self._on_fact)
         self._watch(node)
         node.start()
@@ -79,7 +79,7 @@ class Newcomer:
         if isinstance(fact, JoinAnswered) and self._answer is None:
             self._answer = fact
             schedule = self._simulation.network.schedule
-            schedule.at(schedule.now, self._take_place)  # not now: the protocol is in the middle of something
+            schedule.at(schedule.now, self._take_place)  # later: the protocol is in the middle of a handler
 
     def _take_place(self, _first: object, _second: object) -> None:
         network = self._simulation.network

@@ -1,13 +1,13 @@
-"""Random scenarios with total and causal order, run by the hundred: each seed is one network with its faults.
+"""Runs random scenarios with total and causal order by the hundred: each seed is one network with its faults.
 
-Whatever happens, no two subscribers see two events in different orders, none sees one before another that caused it
-(order causal), and nothing comes twice. When all faults are over, and nothing was lost for good, every event that was
-confirmed comes to all that are owed it, every subscription is accepted, and nothing waits any more. On a guaranteed
-network that includes subscribers that were killed: they resume, unless a broker lost its disk. Every server that speaks
+Whatever happens, no two subscribers see two events in different orders, none sees an event before one that caused it
+(order causal), and nothing is delivered twice. Once all faults are over, and if nothing was lost for good, every
+confirmed event reaches all that are owed it, every subscription is accepted, and nothing waits any more. On a
+guaranteed network this includes killed subscribers: they resume, unless a broker lost its disk. Every active server
 has its standby in step, if its witness has its disk. A seed replays its run exactly.
 
-What may be lost for good: a server that loses its disk when no standby is in step; the order itself, if the witness
-loses its disk as well and a server counts anew; and events, over a service that loses them (`buffer_events` above 0).
+These may be lost for good: a server that loses its disk while no standby is in step; the order itself, if the witness
+loses its disk as well and a server counts anew; and events, over a lossy service (`buffer_events` above 0).
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from tidings.scenarios.trace.reader import Trace
 
 CHECK_NS = NS_PER_S
 FIRST_LOOK_NS = 15 * NS_PER_S
-"""After the workload: is all at rest? By then a publisher that crashed at its end has been given up."""
+"""After the workload; by then, servers have given up a publisher that crashed at its end."""
 LOOKS = 3
-"""At rest so many times in a row: what was published last may be on its way, and nobody knows to wait for it."""
+"""The run ends once it was at rest this many times in a row: nobody knows to wait for an event published last."""
 MODULE = "tidings.lab.order_campaign"
 CRASH_POINTS_EVERY = 4
-"""In one run of so many brokers and sequencers crash before they commit, or before they send."""
+"""In one of this many runs, brokers and sequencers crash before they commit or before they send."""
 RUNS = (1, 1, 1, 2, 3, 8)
-"""Events that are published together, in every second run."""
+"""How many events are published together, in every second run."""
 ORDERED = frozenset({"causal", "total"})
 CUT_OFF_NS = DRAIN_NS // 2
-"""A subscription that is left stays for DRAIN_NS, half of which is for the way of an event. Of a publisher that is
-further behind, where events overtake each other, some come in time and some before them do not."""
+"""A cancelled subscription stays for DRAIN_NS, half of which covers an event's travel time. If a publisher is further
+behind and events overtake each other, some arrive in time while earlier ones do not."""
 
 
 def replay_command(seed: int) -> str:
@@ -51,7 +51,7 @@ def replay_command(seed: int) -> str:
 
 
 def run_seed(seed: int) -> CampaignResult:
-    """Runs the scenario of that seed, without touching a disk; whatever goes wrong is among the problems."""
+    """Run the scenario of that seed without touching a disk; whatever goes wrong is among the problems."""
     writer = MemoryWriter()
     simulation = Simulation(expand(parse_scenario(order_scenario(seed))), writer)
     random = Random(f"{seed}:runs")
@@ -67,7 +67,7 @@ def run_seed(seed: int) -> CampaignResult:
 
 
 def keepers(simulation: Simulation) -> list[str]:
-    """The nodes that keep a store, where a node may crash at all: best effort loses what is on its way then."""
+    """Return the nodes with a store, unless events must not be lost and best effort would lose them in a crash."""
     ordering = simulation.ordering
     if ordering is None or not (simulation.guaranteed or ordering.patience):
         return []
@@ -76,7 +76,7 @@ def keepers(simulation: Simulation) -> list[str]:
 
 
 def resuming(simulation: Simulation) -> list[str]:
-    """The subscribers that tell their brokers how far they have come."""
+    """Return the subscribers that keep a bookmark at their broker."""
     clients = [subscriber.client for subscriber in simulation.subscribers]
     return [client.node.node for client in clients if client.resumes]
 
@@ -100,7 +100,7 @@ def _run(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
 
 
 def verdicts(simulation: Simulation, trace: Trace) -> Iterator[str]:
-    """What the checkers object to."""
+    """Yield the verdicts of checkers that find violations."""
     found = [exactly_once(trace)]
     if simulation.guaranteed:
         found.append(fifo(trace, orders=frozenset({"none", "fifo"})))
@@ -114,7 +114,7 @@ def verdicts(simulation: Simulation, trace: Trace) -> Iterator[str]:
 
 
 def loses_nothing(simulation: Simulation) -> bool:
-    """Every event is owed: the service delivers all, and no server is lost."""
+    """Return whether every event is owed: the service is lossless, and no server is lost."""
     ordering = simulation.plan.ordering
     if ordering is not None and ordering.buffer_events:
         return False
@@ -122,7 +122,7 @@ def loses_nothing(simulation: Simulation) -> bool:
 
 
 def may_count_anew(simulation: Simulation) -> set[str]:
-    """Servers of which two disks were lost, maybe of both replicas, or of one and the witness, with that it counted."""
+    """Return the servers that lost two disks, of both replicas, or of one and the witness: they may count anew."""
     ordering, lost = simulation.plan.ordering, forgetful_nodes(simulation.plan.faults)
     servers = () if ordering is None else ordering.servers
     return {
@@ -131,7 +131,7 @@ def may_count_anew(simulation: Simulation) -> set[str]:
 
 
 def may_be_lost(simulation: Simulation) -> set[str]:
-    """Servers whose disk was lost when no standby was in step: nobody else need have their state."""
+    """Return the servers whose disk was lost while no standby was in step: their state may be gone."""
     return set() if simulation.ordering is None else simulation.ordering.lost_alone
 
 
@@ -143,7 +143,7 @@ def without_a_voice(simulation: Simulation) -> list[str]:
 
 
 def out_of_step(simulation: Simulation) -> list[str]:
-    """Servers whose standby could not take over. A witness that lost its disk does not grant that any more."""
+    """Return the servers whose standby is not in step, except those whose witness lost its disk: it grants nothing."""
     planned, lost = simulation.plan.ordering, forgetful_nodes(simulation.plan.faults)
     if planned is None or simulation.ordering is None:
         return []
@@ -152,11 +152,11 @@ def out_of_step(simulation: Simulation) -> list[str]:
 
 
 def unfinished(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
-    """What should have come to an end."""
+    """Yield what a healed network should have finished."""
     excused = may_be_lost(simulation) | may_count_anew(simulation)
     silent = [name for name in without_a_voice(simulation) if name not in excused]
     if silent:
-        yield f"nobody speaks for {', '.join(silent)}"
+        yield f"no active replica: {', '.join(silent)}"
     alone = out_of_step(simulation)
     if alone:
         yield f"no standby is in step with {', '.join(alone)}"
@@ -176,7 +176,7 @@ def unfinished(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
 
 
 def ordered_subscribers(simulation: Simulation) -> Iterator[OrderedSubscriber]:
-    """As the servers know them."""
+    """Yield the ordered subscribers as the servers know them."""
     for subscriber in simulation.subscribers:
         module = subscriber.client.module
         yield from () if module is None else module.subscribers

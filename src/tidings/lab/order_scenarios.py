@@ -1,4 +1,4 @@
-"""Random scenarios with total or causal order, drawn from a seed (lab/order_campaign.py)."""
+"""Draws random scenarios with total or causal order from a seed (lab/order_campaign.py)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ENTRIES = (
     ("/c/x", "/**"),
     ("/d", "/b", "/c/**", "/a"),
 )
-"""Entries of a layout that cover the topics: one by one, or by patterns that overlap."""
+"""Layout entries that cover the topics: one by one, or by overlapping patterns."""
 SETTLE_S = 120.0
-"""A healed network is at rest within this long, or never: publishers that are gone are given up after ten seconds."""
+"""A healed network is at rest within this long, or never; servers give up absent publishers after ten seconds."""
 
 
 class OrderDraw(Dice):
-    """What was decided first of a scenario with an order."""
+    """Draws first what the rest of an ordered scenario depends on."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(Random(f"order:{seed}"))
@@ -38,7 +38,7 @@ class OrderDraw(Dice):
         self.edges = self.random_edges() if self.brokers > 1 else None
         self.order = random.choice(("total", "total", "causal"))
         self.unreliable = self.mode != "guaranteed" and self.often(0.5)
-        """Events may be lost: the order holds for what comes."""
+        """Events may be lost; the order holds for those that arrive."""
         self.faults = self.brokers > 1 and (self.mode == "guaranteed" or self.unreliable) and self.often(0.7)
 
     def topics(self) -> list[str]:
@@ -46,11 +46,11 @@ class OrderDraw(Dice):
 
 
 def order_scenario(seed: int) -> str:
-    """The text of a scenario file."""
+    """Return the text of a scenario file."""
     draw = OrderDraw(seed)
     publishers = [_publisher(draw, f"p{number}") for number in range(draw.random.randint(1, 4))]
     subscribers = [_subscriber(draw, f"s{number}") for number in range(draw.random.randint(2, 6))]
-    for number in range(draw.random.randint(0, 2)):  # those that read and publish
+    for number in range(draw.random.randint(0, 2)):  # clients that subscribe and publish
         seat = {"name": f"c{number}", "at": draw.broker()}
         publishers.append(_publisher(draw, seat["name"]) | seat)
         subscribers.append(_subscriber(draw, seat["name"]) | seat)
@@ -147,7 +147,7 @@ def _subscriber(draw: OrderDraw, name: str) -> Table:
 
 
 def _changes(draw: OrderDraw, topics: Sequence[str], begin_s: float) -> list[Table]:
-    """Up to eight; sometimes all at once, so that one begins before another has ended."""
+    """Return up to eight changes, sometimes so close together that one begins before another has ended."""
     random, held, changes = draw.random, list(topics), []
     end_s = draw.duration_s - 0.5
     if draw.often(0.3):
@@ -178,7 +178,7 @@ def _faults(draw: OrderDraw, clients: Sequence[str]) -> list[Table]:
 
 
 def _deaths(draw: OrderDraw, subscribers: Sequence[Table]) -> list[Table]:
-    """Subscribers that are killed and come back, again and again; sometimes with their brokers, or just after them."""
+    """Return crashes of subscribers that restart again and again, sometimes together with their brokers."""
     if draw.mode != "guaranteed" or draw.often(0.4):
         return []
     faults: list[Table] = []

@@ -1,4 +1,4 @@
-"""Random scenarios for the guaranteed overlay, drawn from a seed (lab/campaign.py), and what others share."""
+"""Draws random scenarios for the guaranteed overlay from a seed (lab/campaign.py), and what other draws share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 SETTLE_S = 150.0
-"""A healed network is at rest within this long, or never. Small windows over links that lose in bursts are slow."""
+"""A healed network is at rest within this long, or never. Small windows over links with bursts of loss are slow."""
 TOPICS = ("/a", "/b", "/c")
 FILTERS = ("x > 2", "x > 6", "x = 3", "x IN (1, 4, 7)", "x BETWEEN 2 AND 5", "NOT x < 5", "x > 2 OR y = 'u'")
 
@@ -28,7 +28,7 @@ def toml(value: Any) -> str:
 
 
 def scenario_text(tables: Iterable[tuple[str, Table]]) -> str:
-    """The text of a scenario file: each table after its header, which the first one has not."""
+    """Return the text of a scenario file: each table after its header; the first table has none."""
     return "\n".join(line for header, table in tables for line in _lines(header, table)) + "\n"
 
 
@@ -40,18 +40,18 @@ def _lines(header: str, table: Table) -> Iterator[str]:
 
 
 class Dice:
-    """The dice of one scenario, and how large it is."""
+    """Draws the parts of one scenario, given its size."""
 
     brokers: int
     duration_s: float
     edges: list[tuple[str, str]] | None = None
-    """Where they are given one by one."""
+    """The edges, if they are drawn one by one."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
 
     def random_edges(self) -> list[tuple[str, str]]:
-        """A tree in which each broker hangs on any earlier one, or mostly on late ones: bushes and long arms."""
+        """Return a tree in which each broker's parent is any earlier one, or one of the latest: bushes or long arms."""
         spread = self.random.choice((1, 3, self.brokers))
         return [
             (f"b{self.random.randrange(max(0, child - spread), child)}", f"b{child}")
@@ -65,7 +65,7 @@ class Dice:
         return [f"b{number}" for number in self.random.sample(range(self.brokers), 2)]
 
     def linked_brokers(self) -> list[str]:
-        """Two neighbours where we know the edges, else any two."""
+        """Return two neighbours if the edges are known, else any two brokers."""
         return list(self.random.choice(self.edges)) if self.edges else self.two_brokers()
 
     def topics(self) -> list[str]:
@@ -79,7 +79,7 @@ class Dice:
 
 
 class Draw(Dice):
-    """What was decided first of a scenario for the guaranteed overlay."""
+    """Draws first what the rest of a guaranteed scenario depends on."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(Random(f"campaign:{seed}"))
@@ -93,7 +93,7 @@ class Draw(Dice):
 
 
 def random_scenario(seed: int) -> str:
-    """The text of a scenario file."""
+    """Return the text of a scenario file."""
     draw = Draw(seed)
     publishers = [random_publisher(draw, number) for number in range(draw.random.randint(1, 3))]
     subscribers = [random_subscriber(draw, number) for number in range(draw.random.randint(1, 5))]
@@ -188,15 +188,15 @@ def random_subscriber(draw: Dice, number: int) -> Table:
 
 
 def _slow_links(draw: Draw, clients: Sequence[Table]) -> list[Table]:
-    """Some clients live far from their brokers: what they know is old."""
-    # With a small window every event takes a round trip, and all of them must get through in the end.
+    """Return slow links between some clients and their brokers, so that what these clients know is old."""
+    # With a small window each event takes a round trip, and all of them must arrive within the run.
     delay_ms = {"kind": "constant", "value": 400 if draw.window >= 8 else 100}
     slow = [client for client in clients if draw.often(0.2)]
     return [{"between": [client["name"], client["at"]], "delay_ms": delay_ms} for client in slow]
 
 
 def _faults(draw: Draw, subscribers: Sequence[str]) -> list[Table]:
-    """Up to 3 * delta + 3, spread over the run or all at once; or brokers that restart one after the other."""
+    """Return up to 3 * delta + 3 faults, spread over the run or all at once; or a rolling restart of brokers."""
     random, end_s = draw.random, draw.duration_s
     if draw.often(0.1):
         return list(_rolling_restart(draw))
@@ -251,7 +251,7 @@ def random_fault(draw: Dice, subscribers: Sequence[str]) -> Table:
 
 
 def _groups(draw: Dice) -> list[list[str]]:
-    """Two or three groups of brokers; with two, one is often a single broker."""
+    """Return two or three groups of brokers; the first is often a single broker."""
     names = [f"b{number}" for number in range(draw.brokers)]
     draw.random.shuffle(names)
     first = 1 if draw.often(0.3) or len(names) == 2 else draw.random.randint(1, len(names) - 2)

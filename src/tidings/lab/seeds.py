@@ -1,4 +1,4 @@
-"""What campaigns of random runs share: a result for each seed, blocks of seeds, the report and the command."""
+"""Holds what campaigns of random runs share: a seed's result, blocks of seeds, the report and the command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEEDS_PER_BLOCK = 20
 
 @dataclass(frozen=True, slots=True)
 class CampaignResult:
-    """What one seed did; it failed if there are problems. `replay` is the command that runs it again."""
+    """The result of one seed, which failed if there are problems. `replay` is the command that runs it again."""
 
     seed: int
     problems: tuple[str, ...]
@@ -41,12 +41,12 @@ RunSeed = Callable[[int], CampaignResult]
 
 
 def problems_of(run: Callable[[], Iterable[str]], violation: type[Exception]) -> tuple[str, ...]:
-    """What a run complains of, and the `violation` that ended it.
+    """Return the problems that a run reports, or the `violation` that ended it.
 
-    Whatever else a protocol raises is a finding too, and the other seeds go on.
+    Any other exception of a protocol is a finding, too, and must not stop the other seeds.
     """
     collecting = gc.isenabled()
-    gc.disable()  # as `Simulation.run` does, and for its reason
+    gc.disable()  # for the same reason as in `Simulation.run`
     try:
         return tuple(run())
     except violation as error:
@@ -67,7 +67,7 @@ def run_block(seeds: range, run_seed: RunSeed) -> list[CampaignResult]:
 
 
 def run_seeds(seeds: range, run_seed: RunSeed, *, jobs: int) -> Iterator[CampaignResult]:
-    """All results, in order."""
+    """Yield all results, in order."""
     if jobs == 1:
         yield from map(run_seed, seeds)
         return
@@ -77,24 +77,24 @@ def run_seeds(seeds: range, run_seed: RunSeed, *, jobs: int) -> Iterator[Campaig
 
 
 def parse_seeds(text: str) -> range:
-    """`A:B`: from A to before B."""
+    """Return the range of `A:B`, without B."""
     low, colon, high = text.partition(":")
     if not colon or not low.isdecimal() or not high.isdecimal() or int(low) >= int(high):
-        raise argparse.ArgumentTypeError(f"{text!r} is not A:B with 0 <= A < B")
+        raise argparse.ArgumentTypeError(f"expected A:B with 0 <= A < B, not {text!r}")
     return range(int(low), int(high))
 
 
 def seeds_parser(module: str, description: str | None) -> argparse.ArgumentParser:
-    """The options that all campaigns have."""
+    """Return a parser with the options that all campaigns have."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
-    parser.add_argument("--seeds", type=parse_seeds, required=True, metavar="A:B", help="from A to before B")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="write the scenarios of failing seeds there")
+    parser.add_argument("--seeds", type=parse_seeds, required=True, metavar="A:B", help="from A to B - 1")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes to use")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="write the scenarios of failed seeds to DIR")
     return parser
 
 
 def run_command(options: argparse.Namespace, run_seed: RunSeed, scenario: Callable[[int], str]) -> int:
-    """Runs what the options ask for; returns the exit code."""
+    """Run the campaign that the options describe; return the exit code."""
     results = run_seeds(options.seeds, run_seed, jobs=max(options.jobs, 1))
     return 1 if report(results, len(options.seeds), options.keep, scenario) else 0
 
@@ -102,7 +102,7 @@ def run_command(options: argparse.Namespace, run_seed: RunSeed, scenario: Callab
 def report(
     results: Iterable[CampaignResult], total: int, keep: Path | None, scenario: Callable[[int], str]
 ) -> int:
-    """Prints progress and failures; the number of these."""
+    """Print progress and failures; return the number of failures."""
     failures = published = delivered = 0
     for done, result in enumerate(results, start=1):
         published += result.published

@@ -1,9 +1,9 @@
-"""The campaign of random networks on Spark: one task per block of seeds (lab/campaign.py runs a seed).
+"""Runs the campaign of random networks on Spark, with one task per block of seeds (lab/campaign.py runs a seed).
 
     python -m tidings.lab.spark_campaign --seeds 0:100000 --master 'local[*]' --out campaign
 
-writes two Parquet tables: `OUT/seeds` with a row per seed, and `OUT/failures` with the problems of those that
-failed and the commands that replay them.
+writes two Parquet tables: `OUT/seeds` with a row per seed, and `OUT/failures` with the failed seeds' problems and the
+commands that replay them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from tidings.lab.campaign import replay_command, run_seed
 from tidings.lab.seeds import CampaignResult, parse_seeds
@@ -39,7 +39,7 @@ COLUMNS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a campaign came to; `first_failures` are the commands that replay the first ones."""
+    """The result of a campaign; `first_failures` has the commands that replay the first failures."""
 
     seeds: int
     failed: int
@@ -65,14 +65,14 @@ def row(result: CampaignResult) -> dict[str, Any]:
 
 
 def run_batches(batches: Iterable[Any]) -> Iterator[Any]:
-    """Runs the seeds of a task, record batch by record batch."""
+    """Run the seeds of a task, one record batch at a time."""
     for batch in batches:
         rows = [row(run_seed(seed, monitor=True)) for seed in batch.column("id").to_pylist()]
         yield pa.RecordBatch.from_pylist(rows, schema=COLUMNS)
 
 
 def with_results(seeds: DataFrame) -> DataFrame:
-    """The seeds (a column `id`) with what each of them did."""
+    """Return the results of the seeds (a column `id`)."""
     return seeds.mapInArrow(run_batches, SCHEMA)
 
 
@@ -81,9 +81,9 @@ def failures(results: DataFrame) -> DataFrame:
 
 
 def run_campaign(seeds: range, master: str | None, out: Path) -> Summary:
-    """Runs all seeds and writes `out/seeds` and `out/failures`.
+    """Run all seeds and write `out/seeds` and `out/failures`.
 
-    In the session that is active, if there is one; else in one of its own, at `master`.
+    Uses the active session if there is one, else a session of its own at `master`.
     """
     with spark_session(master, app="tidings campaign") as session:
         return _run_campaign(session, seeds, out)
@@ -94,7 +94,7 @@ def _run_campaign(session: SparkSession, seeds: range, out: Path) -> Summary:
     results_path, failures_path = str(out / "seeds"), str(out / "failures")
     to_run = session.range(seeds.start, seeds.stop, 1, numPartitions=tasks)
     with_results(to_run).write.mode("overwrite").parquet(results_path)
-    results = session.read.parquet(results_path)  # what was computed once is not computed again
+    results = session.read.parquet(results_path)  # read back, so that nothing is computed twice
     failures(results).coalesce(1).write.mode("overwrite").parquet(failures_path)
     totals = results.agg(
         F.count("*").alias("seeds"),
@@ -109,9 +109,9 @@ def _run_campaign(session: SparkSession, seeds: range, out: Path) -> Summary:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tidings.lab.spark_campaign")
-    parser.add_argument("--seeds", type=parse_seeds, required=True, metavar="A:B", help="from A to before B")
-    parser.add_argument("--master", metavar="URL", help="where Spark runs, such as local[*]")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the tables go")
+    parser.add_argument("--seeds", type=parse_seeds, required=True, metavar="A:B", help="from A to B - 1")
+    parser.add_argument("--master", metavar="URL", help="Spark master, such as local[*]")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="write the tables to DIR")
     options = parser.parse_args(arguments)
     summary = run_campaign(options.seeds, options.master, options.out)
     print(summary)

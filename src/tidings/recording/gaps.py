@@ -1,4 +1,4 @@
-"""Gaps that are not in the archive yet, each with its place among the events that came."""
+"""Gaps that are not yet in the archive, each with its place among the events that came."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 MAX_PENDING = 1_000
-"""While nothing can be written; beyond, the last two become one."""
+"""The most gaps kept while nothing can be written; beyond this, the last two are merged."""
 NOWHERE = 1 << 62
 
 
 @dataclass(frozen=True)
 class GapNote:
     after: int
-    """So many events came before."""
+    """The number of events that came before the gap."""
     reason: str
     missing: int | None
     noted: Callable[[], None] = field(default=lambda: None, compare=False)
-    """Called when it is on disk."""
+    """Called when the gap is on disk."""
 
 
 class PendingGaps:
-    """Events are counted from the start of the recorder."""
+    """Gaps to be written. Events are counted from the start of the recorder."""
 
     def __init__(self) -> None:
         self._gaps: list[GapNote] = []
@@ -43,7 +43,7 @@ class PendingGaps:
         self._gaps.append(gap)
 
     def take(self, written: int) -> list[GapNote]:
-        """Those before the next event that is written."""
+        """Remove and return the gaps before the next event to be written."""
         due = [gap for gap in self._gaps if gap.after <= written]
         self._gaps = [gap for gap in self._gaps if gap.after > written]
         return due
@@ -52,11 +52,11 @@ class PendingGaps:
         self._gaps = gaps + self._gaps
 
     def next_position(self, written: int) -> int:
-        """Events up to there may be written at once."""
+        """Return the position of the next gap; events up to there may be written at once."""
         return min((gap.after for gap in self._gaps if gap.after > written), default=NOWHERE)
 
-    def hurry(self) -> None:
-        """No more events are written: what is missing is told now."""
+    def make_all_due(self) -> None:
+        """Make all gaps due now, because no more events will be written."""
         self._gaps = [replace(gap, after=0) for gap in self._gaps]
 
 

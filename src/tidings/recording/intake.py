@@ -1,4 +1,4 @@
-"""A stream whose events are acknowledged when its reader says so, not when it takes them."""
+"""A stream whose events are acknowledged when the reader says so, not when it takes them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tidings.core.events.subscription import Subscription
 
 
 class Intake(Stream):
-    """Events are taken in batches with `take`; `settle` says how many of them are safe.
+    """A stream read in batches with `take`; `settle` acknowledges events once they are safe.
 
-    Where the service loses nothing, what is not settled is not acknowledged: the broker keeps it, and sends it again
-    to the next life of this subscriber.
+    On a lossless service, the broker keeps events that are not settled, and sends them again after this subscriber
+    restarts.
     """
 
     def __init__(self, service: EventService, subscription: Subscription, buffer_events: int) -> None:
@@ -24,7 +24,7 @@ class Intake(Stream):
         self.failure: Exception | None = None
 
     async def wait(self, timeout_s: float) -> None:
-        """Until there is an event, or no more will come, or the time is over."""
+        """Wait until there is an event, no more will come, or the timeout is over."""
         if len(self) or self._failure is not None:
             return
         with suppress(TimeoutError):
@@ -32,15 +32,15 @@ class Intake(Stream):
                 await self._wait()
 
     def nudge(self) -> None:
-        """Ends a `wait`."""
+        """End a `wait`."""
         self._wake()
 
     def take(self, limit: int) -> list[Event | Arrival]:
-        """At most so many events, as they came: an archive needs none of them decoded."""
+        """Return at most `limit` events as they came; an archive does not need them decoded."""
         taken: list[Event | Arrival] = []
         while limit and self._waiting:
             came = self._events.popleft() if self._events else self._later.popleft()
-            assert came is not None  # nothing is decoded here
+            assert came is not None  # only decoding leaves None
             if isinstance(came, Arrival) and came.count > limit:
                 came, rest = came.split(limit)
                 self._later.appendleft(rest)
@@ -59,6 +59,6 @@ class Intake(Stream):
         super().fail(error)
 
     def leave(self) -> None:
-        """Like the end of `async with`, but the broker is not told: it goes on keeping events for us."""
+        """End the stream without unsubscribing: the broker keeps events for us."""
         self._closed = True
         self._service.streams.pop(self.subscription.id, None)

@@ -1,4 +1,4 @@
-"""How far a recorder has come: what it keeps beside the events, and finds again when it starts anew."""
+"""A recorder's progress, which it stores beside the events and reads when it restarts."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tidings.core.events.event import Event
 from tidings.core.events.run import Arrival
 
 ALIVE, BROKER, DISK, WHO = OWN_MARKS = ("~alive", "~broker", "~disk", "~who")
-"""Marks beside those of the sources: when the recorder last ran, at which broker, with which disk of that, and under
-which name for what."""
+"""Marks that are not of sources: when the recorder last ran, at which broker, with which of the broker's disks, and a
+hash of its name and selection."""
 
 SUBSCRIBER, DONE, OPEN = "~subscriber", "~done", "~open"
-"""Of a recorder with an order: the incarnation of its subscriber; per entry of the layout the number up to which all is
-in the archive, and the no-ops among these whose events may come yet."""
+"""For a recorder with an order: the incarnation of its subscriber; for each entry of the layout, the number up to which
+everything is in the archive, and the no-ops up to there whose events may still come."""
 
 Changes = dict[str, int | None]
-"""What is to be written to the archive; None: the mark is forgotten."""
+"""Marks to write to the archive; None deletes a mark."""
 
 
 class Marks(OrderedDict[str, int]):
-    """By name; those of the sources say up to which sequence the archive has their events."""
+    """Marks by name; that of a source is the sequence up to which the archive has its events."""
 
     def of_sources(self) -> dict[tuple[str, int], int]:
-        """By source and incarnation; ArchiveError if they are not a recorder's."""
+        """Return the marks by source and incarnation; ArchiveError if they are not a recorder's."""
         return {_parsed(key): value for key, value in self.items() if not key.startswith("~")}
 
     def own(self) -> Changes:
@@ -35,7 +35,7 @@ class Marks(OrderedDict[str, int]):
 
     @property
     def reached(self) -> Reached | None:
-        """How far an ordered recorder has come; None: there was none, or it could not resume."""
+        """The progress of an ordered recorder; None if there was none, or it could not resume."""
         incarnation = self.get(SUBSCRIBER)
         if incarnation is None:
             return None
@@ -51,7 +51,7 @@ class Marks(OrderedDict[str, int]):
         return Reached(incarnation, done, {rank: tuple(numbers) for rank, numbers in open_.items()})
 
     def reach(self, reached: Reached) -> Changes:
-        """How far an ordered recorder has come now, in the place of what it had before."""
+        """Replace the progress of an ordered recorder; return the changes."""
         now = {SUBSCRIBER: reached.incarnation}
         now |= {f"{DONE}:{rank}": number for rank, number in reached.done.items()}
         now |= {f"{OPEN}:{rank}:{number}": 1 for rank, of_one in reached.open.items() for number in of_one}
@@ -62,7 +62,7 @@ class Marks(OrderedDict[str, int]):
         return {**now, **dict.fromkeys(gone)}
 
     def advance(self, came: Iterable[Event | Arrival]) -> Changes:
-        """The last sequence of each source, of the most recent sources alone."""
+        """Set the last sequence of each source, for the most recent sources only; return the changes."""
         changes: Changes = {}
         for one in came:
             stretch = one if isinstance(one, Event) else one.stretch
@@ -81,5 +81,5 @@ class Marks(OrderedDict[str, int]):
 def _parsed(key: str) -> tuple[str, int]:
     incarnation, _, source = key.partition(":")
     if not incarnation.isdigit():
-        raise ArchiveError(f"the archive's mark {key!r} is none of a recorder")
+        raise ArchiveError(f"the archive's mark {key!r} was not written by a recorder; use another archive")
     return source, int(incarnation)

@@ -1,12 +1,12 @@
-"""Keeps an archive of what one subscription is notified of, in that order, each event once.
+"""Records the notifications of one subscription in an archive, in their order, each event once.
 
-An event is acknowledged to the network when it is on disk. On a guaranteed network the broker keeps what is not, also
-while the recorder is away (for a day): a recorder that is killed and started again loses nothing and records nothing
-twice, for it knows from the archive what it has of each source, or of each entry of the order. Elsewhere a recorder
-that was away has missed what was published meanwhile: the archive then has a gap, and says so. So it does where an
-order could not be resumed.
+An event is acknowledged to the network once it is on disk. On a guaranteed network the broker keeps all other events,
+also while the recorder is away (for a day). A recorder that is killed and restarted loses nothing and records nothing
+twice, because the archive has its progress for each source, or for each entry of the order. On other networks a
+recorder misses what is published while it is away, and notes a gap in the archive. It also does so if it cannot resume
+an order.
 
-When the disk is full nothing is acknowledged any more; the recorder tries again until there is room.
+When the disk is full, the recorder acknowledges nothing and retries until there is room.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from tidings.storage.archive import Archive, ArchiveSettings
 
 SUBSCRIPTION = "archive"
 BATCH_EVENTS = 4_096
-"""Written, and made durable, at once."""
+"""The most events written to disk at once."""
 BUFFER_EVENTS = 65_536
-"""What waits here for the disk where the network does not wait for us; beyond, events are missed, and counted."""
+"""The most events waiting for the disk if the network does not wait for us; more are dropped and counted."""
 MAINTAIN_S = 5.0
 RETRY_S = 1.0
 MOVED = "the recorder moved to another broker"
@@ -50,10 +50,10 @@ log = logging.getLogger("tidings")
 
 
 class Recorder:
-    """`await start()`, `await run()` until it is cancelled or cannot go on, `await stop()`.
+    """Records a subscription: `await start()`, `await run()` until it is cancelled or fails, `await stop()`.
 
-    `topics` are topic patterns; none: every topic. `name` identifies the recorder to the network for ever; without
-    one it is made from the archive's id. `opener` is for a recorder inside its broker.
+    `topics` are topic patterns; none means every topic. `name` identifies the recorder to the network for ever; the
+    default derives from the archive's id. `opener` is for a recorder inside its broker.
     """
 
     def __init__(
@@ -74,19 +74,19 @@ class Recorder:
     ) -> None:
         self.directory = Path(directory)
         self.recorded = 0
-        """Events since the start."""
+        """Events recorded since the start."""
         self.problem = ""
-        """Why nothing is written at the moment."""
+        """Why nothing can be written at the moment."""
         self.trouble = ""
-        """Why files are not sealed, or not given up, at the moment."""
+        """Why the archive cannot be sealed or trimmed at the moment."""
         self.name = name or ""
         self.archive_id = ""
         self.first_offset = 0
-        """Where this run of the recorder began."""
+        """The offset at which this run of the recorder began."""
         self.guaranteed = False
-        """Whether the network is a guaranteed one, known from the start on."""
+        """Whether the network is a guaranteed one; known after `start`."""
         self.subscription = Subscription(SUBSCRIPTION, topics, where, parse_order(order))
-        self.subscription.interest()  # a mistake shows here
+        self.subscription.interest()  # raises if topics or filter are invalid
         self._url = url
         self._credentials: dict[str, Any] = {"token": token, "tls_ca": tls_ca, "timeout_s": timeout_s}
         self._sequencer = sequencer
@@ -94,20 +94,20 @@ class Recorder:
         self._settings = settings or ArchiveSettings()
         self.on_recorded = on_recorded
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="archive")
-        """The archive is used in this thread alone."""
+        """The only thread that uses the archive."""
         self._archive: Archive | None = None
         self._service: EventService | None = None
         self._intake: Intake | None = None
         self._marks = Marks()
         self._batch: list[Event | Arrival] = []
-        """Taken from the intake, and not on disk yet."""
+        """Taken from the intake, but not yet on disk."""
         self._gaps = PendingGaps()
         self._dropped = self._reconnections = 0
         self._maintained_at = 0.0
 
     @property
     def _resumes(self) -> bool:
-        """Its broker keeps events while it is away."""
+        """Whether the broker keeps events while the recorder is away."""
         return self._service is not None and self._service.resumes
 
     @property
@@ -115,16 +115,16 @@ class Recorder:
         return self.subscription.order in ORDERED
 
     @property
-    def _came(self) -> int:
-        """Events since the start, on disk or not."""
+    def _received(self) -> int:
+        """The number of events received since the start, on disk or not."""
         return self.recorded + _count(self._batch) + (0 if self._intake is None else len(self._intake))
 
     # --- Life
 
     async def start(self) -> None:
-        """ArchiveError: the archive cannot be used. ConnectionFailed and others: the network cannot be."""
+        """Open the archive and subscribe; ArchiveError, or ConnectionFailed and other errors of the network."""
         try:
-            archive = await _finished(self._in_thread(self._open_archive))
+            archive = await _uninterrupted(self._in_thread(self._open_archive))
             self.archive_id = archive.id
             self.name = self.name or f"archive-{archive.id[:16]}"
             self.first_offset = end = archive.bounds().end
@@ -143,7 +143,7 @@ class Recorder:
                 raise
             refusal = str(error)
             await self._leave()
-            await self._open_intake()  # as a new one: the earlier one is forgotten everywhere
+            await self._open_intake()  # as a new subscriber: the earlier one is forgotten everywhere
         self._note_absence(refusal, began_before=ALIVE in self._marks, end=end)
 
     async def _open_intake(self) -> None:
@@ -153,7 +153,7 @@ class Recorder:
         self.guaranteed = service.lossless
         service.keeps_subscriptions = self._resumes
         self._intake = Intake(service, self.subscription, BUFFER_EVENTS)
-        self._intake.on_miss = self._on_miss  # where an order needs every event, that replaces it
+        self._intake.on_miss = self._on_miss  # an order that needs every event replaces it
         await self._intake.__aenter__()
 
     def _open_archive(self) -> Archive:
@@ -166,7 +166,7 @@ class Recorder:
             self._url,
             self.name,
             sequencer=self._sequencer,
-            marks={SUBSCRIPTION: self._marks.of_sources()},
+            resume_points={SUBSCRIPTION: self._marks.of_sources()},
             opener=self._opener,
             **self._credentials,
         )
@@ -178,8 +178,8 @@ class Recorder:
         return service
 
     def _note_absence(self, refusal: str, *, began_before: bool, end: int) -> None:
-        """What was published while no recorder was there may be missing."""
-        broker, who = _broker_number(self._service), self._who()
+        """Note a gap if events published while no recorder was running may be missing."""
+        broker, who = _broker_number(self._service), self._identity()
         if began_before:
             away_ns = time.time_ns() - self._marks[ALIVE]
             if refusal:
@@ -187,31 +187,31 @@ class Recorder:
             elif not self._resumes:
                 self._gaps.add(f"no recorder for {away_ns / 1e9:.0f} s")
             elif away_ns > ABSENT_NS:
-                self._gaps.add(f"no recorder for {away_ns / 1e9:.0f} s: brokers keep a day")
+                self._gaps.add(f"no recorder for {away_ns / 1e9:.0f} s: brokers keep events for a day")
             elif broker != self._marks.get(BROKER, broker):
                 self._gaps.add(MOVED)
                 self._marks.pop(DISK, None)
             elif who != self._marks.get(WHO, who):
-                self._gaps.add("earlier recorder had another name or recorded other events")
+                self._gaps.add("the earlier recorder had another name or recorded other events")
             elif self._is_ordered and not self._has_resumed():
                 self._gaps.add(f"no recorder for {away_ns / 1e9:.0f} s: its broker kept nothing")
         elif end:
-            self._gaps.add("no recorder, or another one, before")
+            self._gaps.add("no recorder before, or another one")
         self._marks[BROKER], self._marks[WHO] = broker, who
 
     def _has_resumed(self) -> bool:
-        """It is the subscriber that it was."""
+        """Return True if this is the same subscriber as before."""
         assert self._service is not None
         before, now = self._marks.reached, self._service.reached(SUBSCRIPTION, 0)
         return before is not None and now is not None and before.incarnation == now.incarnation
 
-    def _who(self) -> int:
-        """Another name, or another selection: for that the broker has kept nothing."""
+    def _identity(self) -> int:
+        """Return a hash of name and selection: for others than these the broker has kept nothing."""
         key = self.subscription.interest().key
         return zlib.crc32(f"{self.name} {self.subscription.order} {key.hex()}".encode())
 
     async def run(self) -> None:
-        """Record until cancelled; raises what makes it impossible to go on."""
+        """Record until cancelled; raise an error that makes it impossible to continue."""
         intake = self._intake
         assert intake is not None
         while True:
@@ -224,12 +224,12 @@ class Recorder:
                 raise intake.failure
 
     async def stop(self) -> None:
-        """What came is written if it can be; the rest waits at the broker, if that is a guaranteed one."""
+        """Write what has come, if possible, and leave; a guaranteed broker keeps the rest."""
         try:
             if self._intake is not None and self._archive is not None and not self.problem:
                 with suppress(TidingsError):
-                    await _finished(self._write_rest())
-                await asyncio.sleep(0)  # acknowledgements leave at the end of a turn
+                    await _uninterrupted(self._write_rest())
+                await asyncio.sleep(0)  # acknowledgements are sent at the end of a turn
         finally:
             try:
                 await self._leave()
@@ -240,12 +240,12 @@ class Recorder:
                 self._thread.shutdown(wait=False)
 
     async def _write_rest(self) -> None:
-        """What is here now: what comes meanwhile would have no end."""
-        last = self._came
+        """Write what is here now; what keeps coming might never end."""
+        last = self._received
         while self.recorded < last:
             self._take(last - self.recorded)
             await self._append()
-        self._gaps.hurry()
+        self._gaps.make_all_due()
         if self._gaps:
             await self._append()
 
@@ -265,16 +265,16 @@ class Recorder:
     # --- Writing
 
     def _take(self, limit: int) -> None:
-        """The next batch, unless one is in hand. A gap is noted between the events that it was between."""
+        """Take the next batch, unless there is one; it ends at the next gap, to note the gap in its place."""
         if not self._batch and self._intake is not None:
             before_gap = self._gaps.next_position(self.recorded) - self.recorded
             self._batch = self._intake.take(min(limit, BATCH_EVENTS, before_gap))
 
     async def _write(self) -> None:
-        """Until it is on disk, however long that takes."""
+        """Write the batch, and retry until it is on disk."""
         while True:
             try:
-                await _finished(self._append())
+                await _uninterrupted(self._append())
             except ArchiveFull as error:
                 if not self.problem:
                     log.error("recording paused: %s", error)
@@ -287,7 +287,7 @@ class Recorder:
                 return
 
     async def _append(self) -> None:
-        """The batch, which is in hand until it is on disk, and the gaps before it."""
+        """Append the gaps before the batch and the batch, which is kept until it is on disk."""
         self._note_losses()
         batch, unreadable = self._batch, list[WireError]()
         gaps = self._gaps.take(self.recorded)
@@ -316,7 +316,7 @@ class Recorder:
             self.on_recorded()
 
     def _progress(self, batch: list[Event | Arrival]) -> Changes:
-        """What a later recorder must know to go on behind these."""
+        """Return the marks from which a restarted recorder continues after these events."""
         if not self._resumes:
             return {}
         assert self._service is not None
@@ -338,7 +338,7 @@ class Recorder:
             gaps.pop(0)
         archive.append(batch, now_ns, marks=marks, leave_out=leave_out)
         if self._is_maintenance_due():
-            # The events are on disk: whatever upkeep meets, they must not be appended again.
+            # The events are on disk, so a failure of the upkeep must not make us append them again.
             with suppress(ArchiveError):
                 archive.maintain()
             self._maintained_at = time.monotonic()
@@ -347,8 +347,8 @@ class Recorder:
         self.trouble = archive.trouble
 
     def _note_losses(self) -> None:
-        """What nobody tells: it is looked up whenever something is written."""
-        came = self._came
+        """Note losses that are not reported by a callback: check for them at every write."""
+        came = self._received
         service = self._service
         assert service is not None
         dropped = service.dropped + (0 if self._intake is None else self._intake.dropped)
@@ -362,7 +362,7 @@ class Recorder:
             self._note_broker(came)
 
     def _note_broker(self, came: int) -> None:
-        """Another one, or one without its memory, has kept nothing for us."""
+        """Note a gap if this is another broker, or one that lost its disk: it has kept nothing for us."""
         assert self._service is not None
         broker, disk = _broker_number(self._service), self._service.generation
         if broker != self._marks[BROKER]:
@@ -374,7 +374,7 @@ class Recorder:
             self._marks[DISK] = disk
 
     def _on_miss(self, gap: EventsMissed, certain: bool, noted: Callable[[], None]) -> None:
-        """Until that is on disk the broker keeps what it has told us."""
+        """Note a gap that the broker reported; it keeps its report until the gap is on disk."""
         lost = gap.last - gap.first + 1
         events = f"{gap.source}~{gap.incarnation} {gap.first} to {gap.last}"
         reason = (
@@ -389,7 +389,7 @@ class Recorder:
     def _add_gap(
         self, reason: str, missing: int | None = None, noted: Callable[[], None] = lambda: None
     ) -> None:
-        self._gaps.add(reason, missing, after=self._came, noted=noted)
+        self._gaps.add(reason, missing, after=self._received, noted=noted)
         if self._intake is not None:
             self._intake.nudge()
 
@@ -414,8 +414,8 @@ def _count(batch: list[Event | Arrival]) -> int:
     return sum(came.count for came in batch)
 
 
-async def _finished(work: Coroutine[Any, Any, Result]) -> Result:
-    """Whoever is cancelled hears so when the work is done: half of it would not be known to be there."""
+async def _uninterrupted(work: Coroutine[Any, Any, Result]) -> Result:
+    """Await the work, and delay a cancellation until it is done, because half of it would leave an unknown state."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -425,5 +425,5 @@ async def _finished(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 def _broker_number(service: EventService | None) -> int:
-    """Tells brokers apart; an archive's marks are numbers."""
+    """Return a number that identifies the broker; an archive's marks are numbers."""
     return zlib.crc32(("" if service is None else service.broker).encode())

@@ -1,8 +1,8 @@
-"""An archive back into a network: its events published again, in the archive's order.
+"""Publishes the events of an archive again, in the archive's order.
 
-They are new events, of the replay's own source, with the topics, attributes and payloads of the old ones. With a
-`once` name the replay's events have the same ids whenever it runs, so that a guaranteed network takes each of them
-once: a replay that was cut off is simply started again.
+They are new events of the replay's own source, with the topics, attributes and payloads of the old ones. With a `once`
+name, the events have the same ids in every run, so that a guaranteed network accepts each of them once: a replay that
+was interrupted is simply started again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidings.storage.archive import events_of
 
 ONCE_NEEDS = "--once requires a guaranteed network; {} is not one"
 BATCH_EVENTS = 1_024
-"""Published, and waited for, at once."""
+"""The most events published, and waited for, at once."""
 
 Numbered = tuple[int, Event]
 Progress = Callable[[float], None]
@@ -35,14 +35,14 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True)
 class Source:
-    """Where events come from: an archive by directory or URL, a range of it, and which of its events."""
+    """Where events come from: an archive by directory or URL, a range of offsets, and a selection."""
 
     archive: Path | None = None
     url: str | None = None
     start: int | None = None
-    """None: the first that is kept."""
+    """The first offset; None for the first that is kept."""
     stop: int | None = None
-    """Before this one; None: all that are there now."""
+    """The offset after the last; None for the current end."""
     topics: tuple[str, ...] = ()
     where: str | None = None
     token: str = ""
@@ -58,7 +58,7 @@ class Source:
         )
 
     def range(self, reader: Any) -> tuple[int, int]:
-        """The offsets; ArchiveTrimmed or ArchiveAhead where the archive does not have them."""
+        """Return the range of offsets; ArchiveTrimmed or ArchiveAhead if the archive does not have it."""
         first, end = reader.bounds()
         start = first if self.start is None else self.start
         stop = end if self.stop is None else self.stop
@@ -79,7 +79,7 @@ class Source:
 
 
 class _Feed:
-    """The events of a source, read in a thread of their own."""
+    """Reads the events of a source in a separate thread."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -115,7 +115,7 @@ class _Feed:
 
 
 class Replay:
-    """`await run()`; `next_offset` is where it goes on if it is cut off."""
+    """Publishes a source with `await run()`; after an interruption, continue at `next_offset`."""
 
     def __init__(
         self,
@@ -131,10 +131,10 @@ class Replay:
         timeout_s: float = 5.0,
         progress: Progress = lambda share: None,
     ) -> None:
-        source.interest()  # a mistake shows here
+        source.interest()  # raises if topics or filter are invalid
         self.published = 0
         self.begun = False
-        """Whether an event may be out: the first may be before its confirmation counts it as published."""
+        """Whether an event may have been published; `published` counts only confirmed events."""
         self.next_offset = source.start or 0
         self._source = source
         self._url = url
@@ -168,7 +168,7 @@ class Replay:
         return connect_as(self._url, name, incarnation=0, **self._credentials).without_order()
 
     def _fingerprint(self, feed: _Feed) -> str:
-        """Another selection numbers its events otherwise: it is another source."""
+        """Return a hash of the selection: another one numbers its events differently, so it is another source."""
         interest = self._source.interest()
         what = f"{feed.archive_id} {feed.start} {interest.key.hex()}"
         return hashlib.blake2b(what.encode(), digest_size=6).hexdigest()
@@ -198,7 +198,7 @@ class Replay:
             self._progress((self.next_offset - feed.start) / max(feed.stop - feed.start, 1))
 
     def _due_s(self, number: int, event: Event, first_ns: int) -> float:
-        """When it is published, in seconds from the beginning."""
+        """Return when to publish the event, in seconds from the start."""
         if self._rate_hz is not None:
             return number / self._rate_hz
         if self._speed is not None:

@@ -1,6 +1,6 @@
-"""What was recorded as trace tables: one subscriber, the recorder, and the events it was notified of.
+"""Writes a recording as trace tables: one subscriber, the recorder, and the events it was notified of.
 
-Published is only what came: a trace of one recorder cannot tell that something is missing.
+Only events that came count as published: the trace of one recorder cannot show that an event is missing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidings.scenarios.trace.writer import TraceWriter
 from tidings.storage.archive import ArchiveReader, events_of
 
 MAX_RECENT = 1_000_000
-"""Events that are known to be in `published`; one that comes again after so many others is there twice."""
+"""Events remembered as `published`; one that comes again after this many others is written twice."""
 
 
 def write_trace(
@@ -26,9 +26,9 @@ def write_trace(
     accepted_ns: int,
     mode: str | None = None,
 ) -> int:
-    """Writes the trace of the offsets from `start` on; returns how many there are.
+    """Write the trace of the offsets from `start`; return how many there are.
 
-    `mode` is that of the network, where it is known.
+    `mode` is the network's mode, if known.
     """
     position = 0
     recent: dict[str, None] = {}
@@ -48,7 +48,7 @@ def write_trace(
             notified = batch.column("notified_ns").to_pylist()
             for event, notified_ns in zip(events_of(batch), notified, strict=True):
                 event_id = str(event.id)
-                if event_id not in recent:  # it is published once, however often it came
+                if event_id not in recent:  # an event is published once, however often it came
                     recent[event_id] = None
                     _write_published(writer, event, event_id)
                     if len(recent) > MAX_RECENT:

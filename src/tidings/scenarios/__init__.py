@@ -1,2 +1,6 @@
-"""Scenario files and their runs: `file` (the schema and its checks), `simulate` (virtual time), `live`
-(processes), with the same `actor` in both; `trace` (the tables that a run leaves) with its checkers."""
+"""Runs scenarios: a network, its clients and its faults, described in one TOML file.
+
+Read `file` (schema, checks, plan of a run), then `actor` (a subscriber, the same in both kinds of run), then
+`simulate` with `virtual` (virtual time) or `live` (processes and wall time). `trace` holds the tables that a run
+writes, and the checkers that read them.
+"""

@@ -1,8 +1,8 @@
-"""The subscriber of a scenario, in virtual time or over real sockets: it follows its timeline with a client.
+"""Runs a scenario's subscriber, in virtual time or over real sockets: it follows its timeline with a client.
 
-It is pure. A host gives it the time and its client, and puts what it says into the trace. To the client it is one
-subscription that changes. In the trace each set of topics is a subscription of its own, a *window*: an event is shown
-for the one that the subscriber had when the event was published.
+It is pure. A host provides the time and the client, and writes the trace. The client sees one subscription that
+changes. In the trace, each set of topics is a subscription of its own, a *window*. An event is shown for the window
+that the subscriber had when the event was published.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _pattern = lru_cache(maxsize=1_024)(TopicPattern)
 
 
 class Window:
-    """A subscription of the trace, and the time in which an event must have been published to be shown for it."""
+    """A subscription of the trace, and the time span whose events are shown for it."""
 
     __slots__ = ("accepted_at", "cancelled_at", "requested_at", "subscription")
 
@@ -48,13 +48,13 @@ class Window:
 
 
 class ActorHost(Protocol):
-    """Where a subscriber lives; times are by the clock of publishers."""
+    """Hosts a subscriber. Times are by the publishers' clock."""
 
     @property
     def now(self) -> int: ...
     @property
     def application(self) -> Application | None:
-        """Its client; None while that is down."""
+        """The client; None while it is down."""
 
     def later(self, at: int, action: Callable[[Window], None], window: Window) -> None: ...
     def requested(self, window: Window) -> None: ...
@@ -69,8 +69,11 @@ class ActorHost(Protocol):
 
 
 class Actor:
-    """With an order, one that crashes comes back as somebody else to the servers: its window ends with the crash, and
-    another begins when it is back. Without, the window goes on. `kept`: its broker keeps what it had meanwhile."""
+    """Follows a subscriber's timeline.
+
+    With an order, the servers take a restarted subscriber for a new one: its window ends with the crash, and another
+    begins at the restart. Without an order, the window continues. `kept`: the broker keeps its subscription meanwhile.
+    """
 
     def __init__(
         self,
@@ -84,10 +87,10 @@ class Actor:
         begun: tuple[str, ...] | None = None,
     ) -> None:
         self.id = ""
-        """Of its subscription in the client; empty: there is none in this life."""
+        """The id of its subscription in the client; empty if this incarnation has none."""
         self.current: Window | None = None
         self.lives = made
-        """Tells the subscriptions of its lives apart."""
+        """Distinguishes the subscriptions of its incarnations."""
         self._host = host
         self._name = name
         self._condition = condition
@@ -97,11 +100,11 @@ class Actor:
         self._made = made
         self._topics: tuple[str, ...] | None = None
         self._begun = begun
-        """What its subscription was begun with, if the network may still know it."""
+        """The topics that its subscription started with, while the network may still know it."""
         self._windows: list[Window] = []
-        """For which events may be shown, by time."""
+        """The windows that may still show events, by time."""
         self._since: dict[str, int] = {}
-        """Topic -> since when the application wants it."""
+        """Topic -> the time since which the application wants it."""
 
     # --- What the application wants
 
@@ -126,7 +129,8 @@ class Actor:
             application.change(self.id, topics, self._condition)
 
     def _start(self, application: Application, now: int) -> None:
-        """As the first life did, and from there to what is wanted now: what comes meanwhile comes for what it had."""
+        """Subscribe as the first incarnation did, then change to the topics wanted now: events owed to the earlier
+        topics still arrive."""
         begun = self._begun or self._topics
         if begun is not None:
             self._begun = begun
@@ -146,14 +150,14 @@ class Actor:
         application.start(subscription)
 
     def back(self) -> None:
-        """The client starts, maybe not for the first time."""
+        """The client has started or restarted."""
         self.lives += 1
         if self._topics is not None or self._begun is not None:
             assert self._host.application is not None
             self._follow(self._host.application, self._host.now)
 
     def crashed(self) -> None:
-        """The client is gone, with what it knew."""
+        """The client has crashed and lost its state."""
         self.id = ""
         if not self.kept:
             self._begun = None
@@ -161,7 +165,7 @@ class Actor:
             self._forget()
 
     def restore(self, window: Window) -> None:
-        """One of an earlier life of this actor, the earliest first."""
+        """Restore a window of an earlier incarnation; called for the earliest first."""
         goes_on = bool(self._windows) and self._windows[-1].cancelled_at == window.requested_at
         since, began_at = self._since if goes_on else {}, window.requested_at
         self._since = {topic: since.get(topic, began_at) for topic in window.subscription.topics}
@@ -191,17 +195,17 @@ class Actor:
         self._end_later(window)
 
     def _end_later(self, window: Window) -> None:
-        """Its client drains at least so long what the window is owed."""
+        """Keep the window until its client has had time to drain what the window is owed."""
         self._host.later(max(window.cancelled_at + DRAIN_NS, self._host.now), self._end, window)
 
     def _end(self, window: Window) -> None:
         if not self._ordered:
-            # From now on some of what is late may come, and some may not: a later form may bring what it selects, too.
+            # From now on only some late events arrive: those that a later set of topics selects, too.
             self._windows.remove(window)
         self._host.ended(window)
 
     def _forget(self) -> None:
-        """What was on its way is lost."""
+        """Close the current window and drop all others: events under way are lost."""
         self._close_current(self._host.now)
         self._windows.clear()
         self._since.clear()
@@ -229,15 +233,14 @@ class Actor:
                 self._host.accused(fact)
 
     def _on_complete(self) -> None:
-        """The network knows what is wanted."""
+        """The network has accepted the current topics."""
         window = self.current
         if window is not None and window.accepted_at == window.cancelled_at == NEVER:
-            # What was published earlier in this very instant may have been missed.
+            # Events published earlier in this very instant may have been missed.
             window.accepted_at = self._host.now + 1
             self._host.accepted(window)
 
     def _on_delivered(self, fact: Delivered) -> None:
-        """Its events one by one."""
         for publication in singles(fact.stretch):
             self._on_publication(publication, fact)
 
@@ -247,19 +250,19 @@ class Actor:
             return
         for window in reversed(self._windows):
             if window.has(published_at):
-                # What was asked for before may select what is published from now on.
+                # An earlier set of topics may still select events of this window.
                 if self._made == 1 or window.subscription.interest().matches(publication):
                     self._host.shown(window, publication, fact.out_of_order, fact.recovered_by)
                 return
 
     def _wants(self, topic: str, published_at: int) -> bool:
-        """An order leaves at once: what was left is not shown any more, though it is wanted again and its entry was
-        never left."""
+        """Return whether an ordered subscription shows the event. It leaves topics at once: events from before a topic
+        was added again are not shown, even if its entry in the layout was never left."""
         since = self._since.items()
         return any(published_at >= at and _pattern(wanted).matches(topic) for wanted, at in since)
 
     def _on_broken(self, reason: str) -> None:
-        """Nothing more is shown until the topics change."""
+        """The order is broken: show nothing until the topics change."""
         self._host.broken(reason)
         self._forget()
         self._topics = self._begun = None

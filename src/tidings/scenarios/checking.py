@@ -1,4 +1,4 @@
-"""What a scenario promises, checked on the trace of a run of it: for `tidings sim`, `tidings up` and sweeps."""
+"""Checks a run's trace for what its scenario promises, for `tidings sim`, `tidings up` and sweeps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidings.scenarios.trace.verdict import Verdict
 
 
 def verdicts(scenario: Scenario, out: Path) -> list[Verdict]:
-    """What the checkers say of the trace in `out`, for what its subscriptions asked for and the mode promises."""
+    """Return the checkers' verdicts on the trace in `out`: what its subscriptions ask for and its mode promises."""
     trace = Trace.read(out)
     checks = promised_checks(
         trace.coded.subscriptions.order,

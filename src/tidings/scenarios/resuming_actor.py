@@ -1,7 +1,7 @@
-"""The subscriber of a scenario with an order on a guaranteed network: it is killed, and its next life resumes.
+"""Runs a scenario's subscriber with an order on a guaranteed network: after a crash, it resumes.
 
-It keeps what it is shown, and with it how far that is. So its subscription in the trace goes on over a crash. Where it
-could not resume, the subscription ends with the crash, and another begins when it is back.
+It stores what it is shown together with its position. So its subscription in the trace continues across a crash. If
+it cannot resume, the subscription ends with the crash, and another begins at the restart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidings.scenarios.actor import NEVER, Actor, ActorHost
 
 class ResumingHost(ActorHost, Protocol):
     reached: Reached | None
-    """How far the subscriber has come: kept over a crash, with what it was shown."""
+    """The subscriber's position: survives a crash, together with what it was shown."""
 
     def not_resumed(self) -> None: ...
 
@@ -39,11 +39,11 @@ class ResumingActor(Actor):
         self._resuming_host = host
         self._started_at = 0
         self._crashed_at = crashed_at
-        """The life before, until it is known whether this one has resumed."""
+        """When the incarnation before crashed; None once it is known whether this one has resumed."""
         self._undone = 0
-        """Events that were shown, and of which nobody heard that they are done with."""
+        """Events shown but not yet reported as done."""
 
-    # --- Lives
+    # --- Crashes and restarts
 
     def crashed(self) -> None:
         self.id = ""
@@ -56,8 +56,8 @@ class ResumingActor(Actor):
         self._started_at = self._host.now
         application.start(subscription, self._resuming_host.reached)
 
-    def _look_at_life(self) -> None:
-        """Once it is known who this life is: not the one before, if its subscriber is another."""
+    def _check_resumed(self) -> None:
+        """Begin anew if the servers took this incarnation for a new subscriber."""
         crashed_at, self._crashed_at = self._crashed_at, None
         application = self._host.application
         if crashed_at is None or application is None:
@@ -70,7 +70,7 @@ class ResumingActor(Actor):
             self._begin_anew(crashed_at)
 
     def _begin_anew(self, crashed_at: int) -> None:
-        """What was on its way for the subscription of the life before is lost."""
+        """Close the crashed incarnation's windows, whose events under way are lost, and open a new one."""
         for window in self._windows:
             if window.cancelled_at == NEVER:
                 self._close(window, crashed_at)
@@ -87,13 +87,13 @@ class ResumingActor(Actor):
         self._undone = 0
 
     def _on_complete(self) -> None:
-        self._look_at_life()
+        self._check_resumed()
         self._keep_reached(0)
         super()._on_complete()
 
     def _on_publication(self, publication: Publication, fact: Delivered) -> None:
-        """What is shown is kept, with how far that is, before anybody hears that it is done with."""
-        self._look_at_life()
+        """Store the event's position before anybody hears that the event is done."""
+        self._check_resumed()
         self._undone += 1
         self._keep_reached(self._undone)
         super()._on_publication(publication, fact)

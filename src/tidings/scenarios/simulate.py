@@ -44,16 +44,16 @@ from tidings.scenarios.virtual.sequencers import RunOrdering
 from tidings.scenarios.virtual.tally import Tally
 
 Progress = Callable[[float], None]
-"""Told now and then which share of the virtual time has passed."""
+"""Called now and then with the share of virtual time that has passed."""
 
 PROGRESS_STEPS = 200
 DATA = (Publication, Forward, Carried, Fragment)
-"""Messages that carry an event or a block of one."""
+"""Messages that carry an event, or a block of one."""
 GOSSIP = (Offer, Ask, Solicit, HighWater, HighWaterTaken, LinkCount)
 
 
 class Simulation:
-    """One run: built from a plan, advanced by `run`, closed into a summary."""
+    """Runs a plan in virtual time: `run` advances it, `close` returns its summary."""
 
     def __init__(self, plan: RunPlan, writer: TraceWriter) -> None:
         check_available(plan.scenario.overlay.mode, "overlay.mode")
@@ -67,7 +67,7 @@ class Simulation:
         recovery = recovery_settings(plan.scenario.recovery)
         self.brokers = BrokerMaker(broker_specs(plan.topology, plan.scenario.overlay, recovery))
         self.epidemic_brokers: list[EpidemicBroker] = []
-        """Every life of every broker, for what they counted."""
+        """Every incarnation of every broker, for its counts."""
         for name in self.brokers.specs:
             self.network.add(name, self._make_broker)
         self.ordering: RunOrdering | None = None
@@ -83,7 +83,7 @@ class Simulation:
             self.network, self.writer, self.tally, self.duration_ns, self.ordering, reliable=self.guaranteed
         )
         maker.share(self.plan.publishers, self.plan.subscribers)
-        # Subscribers first: who asks in the instant in which an event is published has asked before it.
+        # Subscribers first: a request in the instant of a publication counts as earlier.
         subscribers = [maker.subscriber(subscriber) for subscriber in self.plan.subscribers]
         publishers = [
             maker.publisher(publisher, self._blocks(publisher.size_bytes))
@@ -92,7 +92,7 @@ class Simulation:
         return subscribers, publishers
 
     def _blocks(self, payload_bytes: int) -> int:
-        """How many blocks an event is cut into; the overhead is relative to those."""
+        """Return how many blocks an event is cut into; the overhead is relative to these."""
         if self.plan.scenario.overlay.mode != "epidemic":
             return 1
         return sum(plan_blocks(payload_bytes, self.plan.scenario.recovery.block_bytes))
@@ -109,7 +109,7 @@ class Simulation:
             self.writer.faults(fault.kind, fault.target, fault.at_ns, fault.until_ns)
 
     def run(self, progress: Progress | None = None) -> None:
-        # What a run allocates is freed by reference counts; walking it all again and again would cost more.
+        # Reference counts free what a run allocates; repeated collections would only cost time.
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -126,7 +126,7 @@ class Simulation:
                 raise ScenarioError(subscriber.failure)
 
     def close(self) -> dict[str, Any]:
-        """Writes the rest of the trace; returns the summary without the wall time."""
+        """Write the rest of the trace; return the summary without the wall time."""
         for publisher in self.publishers:
             publisher.close()
         messages, size_bytes, data, gossip = self._write_traffic()
@@ -148,11 +148,11 @@ class Simulation:
         return summary_of(self.plan, tally.metrics(), rest)
 
     def _recovered_messages(self) -> int:
-        """Events and blocks that were sent by gossip, not by the tree."""
+        """Return how many events and blocks gossip sent, as opposed to the tree."""
         return sum(broker.gossip.sent for broker in self.epidemic_brokers)
 
     def _utility(self) -> dict[str, float | None]:
-        """The share of pushes that brought something new, and of pull calls that were answered."""
+        """Return the share of pushes that brought something new, and of pulls that were answered."""
         brokers = [broker.gossip for broker in self.epidemic_brokers]
         pushes, pulls = sum(part.pushes for part in brokers), sum(part.pulls for part in brokers)
         return {
@@ -161,7 +161,7 @@ class Simulation:
         }
 
     def _write_traffic(self) -> tuple[int, int, int, int]:
-        """All messages, all bytes; between brokers, the messages with events or blocks, and those of gossip."""
+        """Return all messages, all bytes and, between brokers, messages with events or blocks and gossip messages."""
         messages = size_bytes = data = gossip = 0
         brokers = frozenset(self.plan.topology.brokers)
         for (source, target), link in sorted(self.network.links.items()):
@@ -183,7 +183,7 @@ class Simulation:
 
 
 def write_nodes(plan: RunPlan, writer: TraceWriter) -> None:
-    """The table of nodes, for simulated and live runs."""
+    """Write the table of nodes, for simulated and live runs."""
     parent_of, label_of = parents(plan.topology), labels(plan.topology)
     for name in plan.topology.brokers:
         writer.nodes(name, "broker", parent_of[name], label_of[name], plan.sites.get(name))
@@ -200,7 +200,7 @@ def write_nodes(plan: RunPlan, writer: TraceWriter) -> None:
 
 
 def run_scenario(scenario: Scenario, out: Path, progress: Progress | None = None) -> dict[str, Any]:
-    """Runs the scenario, writes `out/*.parquet` and `out/summary.json`, returns the summary."""
+    """Run the scenario, write `out/*.parquet` and `out/summary.json`, and return the summary."""
     plan = expand(scenario)
     check_available(scenario.overlay.mode, "overlay.mode")
     began_at = perf_counter()

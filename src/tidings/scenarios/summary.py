@@ -1,4 +1,4 @@
-"""`summary.json`: the same keys for simulated and live runs."""
+"""Writes `summary.json`, with the same keys for simulated and live runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidings.scenarios.trace.writer import TROUBLES
 
 
 def summary_of(plan: RunPlan, found: Metrics, rest: Mapping[str, Any]) -> dict[str, Any]:
-    """`rest` is what each kind of run counts for itself; None for what it does not count."""
+    """Return the summary. `rest` is what each kind of run counts itself; None for what it does not count."""
     return {
         "seed": plan.scenario.seed,
         "mode": plan.scenario.overlay.mode,
@@ -38,7 +38,7 @@ def ordering_summary(
     broken: list[str],
     servers: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """`entries` of all timestamps together; `broken` subscriptions, whose order was given up, and why."""
+    """Return the ordering's part. `entries`: of all timestamps. `broken`: subscriptions that ended, and why."""
     return {
         "causal": layout.causal,
         "topics": len(layout.topics),
@@ -51,7 +51,7 @@ def ordering_summary(
 
 
 def status_of(roles: Mapping[str, str]) -> str:
-    """Of a server with replicas in these roles: active, lost for good, or waiting for somebody."""
+    """Return the status of a server whose replicas have these roles: active, lost for good, or waiting."""
     for status in (ReplicaRole.ACTIVE, ReplicaRole.LOST):
         if status in roles.values():
             return str(status)
@@ -59,7 +59,7 @@ def status_of(roles: Mapping[str, str]) -> str:
 
 
 def write_summary(out: Path, summary: dict[str, Any], began_at: float) -> dict[str, Any]:
-    """With the wall time since `began_at`, as `perf_counter` counts."""
+    """Add the wall time since `began_at` (from `perf_counter`), write the summary and return it."""
     summary["wall_s"] = round(perf_counter() - began_at, 3)
     path = out / SUMMARY
     with TROUBLES.told(path):

@@ -1,5 +1,6 @@
-"""What a process keeps on disk, whoever keeps it: the broker's store, the sequencer's journal, the archive.
+"""What a process keeps on disk: the broker's store, the sequencer's journal, the archive.
 
-One way to open a SQLite database (database.py), one translation of errors (troubles.py), one lock and one atomic
-replacement of a file (files.py), one mark that tells whether what was acknowledged is still there (mark.py).
+They share one way to open a SQLite database (database.py), to translate errors (troubles.py), to lock and atomically
+replace a file (files.py), and to notice that acknowledged data is gone (mark.py). Read these, then `disk_store`
+(`DiskStore`), `sequencer_store`, and the package `archive`.
 """

@@ -1,13 +1,13 @@
-"""A SQLite file: how it is made, checked and opened, and its transactions.
+"""Creates, checks and opens a SQLite file, and runs its transactions.
 
 It is in WAL mode with synchronous=FULL: what a transaction wrote is on disk when it ends, and readers in other
-processes go on meanwhile. A new file is made under another name, so one that is too short is damaged.
+processes are not blocked. A new file is created under another name, so a file that is too short is damaged.
 
 Each transaction that changes something has a number: the id of the only row of a table (`DatabaseKind.counter`). A mark
-beside the file says which number was acknowledged last (mark.py). A file that is behind it is refused and left alone.
+beside the file has the last acknowledged number (mark.py). A file behind its mark is rejected and left as it is.
 
-Locks of POSIX are a process's, and end when it closes any handle of the file. So a file is looked at from outside only
-where this process is not connected to it, or SQLite would believe that nobody is.
+POSIX locks belong to a process and end when it closes any handle of the file. So this code reads a file directly only
+if the process is not connected to it; otherwise SQLite would lose its locks.
 """
 
 from __future__ import annotations
@@ -39,38 +39,38 @@ class DatabaseKind:
     """What all files of one use have in common."""
 
     what: str
-    """As in 'it is not the file of ..'."""
+    """For errors, as in 'it is not ..'."""
     application_id: int
     format: int
-    """Of files that are made."""
+    """The format of new files."""
     tables: Mapping[str, str]
     counter: str
-    """The table with one row whose id counts the transactions, from 1 on."""
+    """The table with one row whose id counts the transactions, from 1."""
     first_row: Callable[[], tuple[object, ...]]
-    """Of that table, without its id."""
+    """The first content of that row, without its id."""
     log_pages: int
-    """The log is written back, and starts over, after so many."""
+    """After this many pages the log is written back and starts over."""
     busy_seconds: float
-    """So long one waits for a transaction of another process; it takes milliseconds."""
+    """How long to wait for a transaction of another process, which takes milliseconds."""
     troubles: Troubles
     other_format: Callable[[Path, str], TidingsError]
     older: tuple[int, ...] = ()
-    """Formats that are read as well; `renew_format` makes one of `format` of such a file."""
+    """Older formats that can be read; `renew_format` upgrades such a file to `format`."""
     exclusive: bool = False
-    """Nobody else is ever connected: then the log needs no index."""
+    """No other connection ever exists, so the log needs no index file."""
 
 
 class Database:
-    """A connection for one thread at a time, not always the same. `path` is in every error.
+    """A connection for one thread at a time, not always the same one. Every error names `path`.
 
-    `lock` is the file with the mark. Whoever makes a file, or is the only one who may write, has it locked.
+    `lock` is the file with the mark. The process that creates the database, or is its only writer, has it locked.
     """
 
     def __init__(self, path: Path, lock: Path, kind: DatabaseKind, *, writable: bool = True) -> None:
         self.path = path
         self.kind = kind
         self.checked = False
-        """Set by who has looked at all of the content: nonsense is not the file's fault then."""
+        """Set by the owner once it has verified all content: later errors are then not due to damage."""
         self._lock_path = lock
         self._writable = writable
         self._lock = threading.RLock()
@@ -78,7 +78,7 @@ class Database:
         self._mark: CommitMark | None = None
         self._unchanging: tuple[int, int] | None = None
         self._locked: tuple[int, int] | None = None
-        """Device and number of the file on which the connection has locks."""
+        """Device and inode of the file on which the connection has locks."""
         try:
             with self.told():
                 self._open()
@@ -90,7 +90,7 @@ class Database:
 
     @contextmanager
     def transaction(self, *, write: bool = False) -> Iterator[None]:
-        """All or nothing, and on disk at the end; for readers a view that does not change."""
+        """Run a transaction: atomic, on disk at the end, and for readers a consistent view."""
         with self._lock, self.told():
             self._leave_unchanging()
             try:
@@ -105,12 +105,12 @@ class Database:
                 raise
 
     def begin(self) -> None:
-        """A transaction that `commit` ends. Its parts are savepoints."""
+        """Begin a transaction that `commit` ends. Its parts are savepoints."""
         self.execute("BEGIN IMMEDIATE")
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """All or nothing, within a transaction. After some errors SQLite rolls back all of it: see `in_transaction`."""
+        """Run an atomic part of a transaction. Some errors roll back the whole transaction: check `in_transaction`."""
         self.execute("SAVEPOINT part")
         try:
             yield
@@ -126,7 +126,7 @@ class Database:
         return self._opened().in_transaction
 
     def commit(self) -> None:
-        """On disk when it returns; after an error nothing of the transaction is left."""
+        """Commit to disk; after an error, nothing of the transaction is left."""
         try:
             self._commit(changed=True)
         except BaseException:
@@ -134,32 +134,32 @@ class Database:
             raise
 
     def execute(self, sql: str, *values: object) -> list[Any]:
-        """All rows at once: an unfinished query would keep the log from starting over."""
+        """Return all rows at once: an unfinished query would keep the log from starting over."""
         return self._opened().execute(sql, values).fetchall()
 
     def iterate(self, sql: str, *values: object) -> sqlite3.Cursor:
-        """Row by row; the caller closes the cursor before the transaction ends."""
+        """Return a cursor, which the caller closes before the transaction ends."""
         return self._opened().execute(sql, values)
 
     def insert(self, sql: str, rows: Iterable[tuple[object, ...]]) -> None:
         self._opened().executemany(sql, rows)
 
     def check_pages(self) -> None:
-        """An error if SQLite finds a fault."""
+        """Raise an error if SQLite finds damage."""
         with self.transaction():
             ((finding,),) = self.execute("PRAGMA quick_check(1)")
         if finding != "ok":
             raise self.kind.troubles.damaged(self.path, one_line(finding))
 
     def renew_format(self) -> None:
-        """Before something is written that older versions do not know: they look at the header of the file itself."""
+        """Upgrade the format before writing what older versions cannot read: they check the header of the file."""
         with self._lock, self.told():
             if self.execute("PRAGMA user_version") != [(self.kind.format,)]:
                 self.execute(f"PRAGMA user_version = {self.kind.format}")
                 self._shorten_log()
 
     def sync_mark(self) -> None:
-        """From now on a power cut does not hide what is lost of all that was acknowledged so far."""
+        """Sync the mark: from now on, losses of transactions acknowledged so far are noticed even after a power cut."""
         if self._mark is not None:
             self._mark.sync()
 
@@ -180,18 +180,18 @@ class Database:
             self._mark.put(number)
 
     def _number(self) -> int:
-        """0 if its row is gone, which is for the owner of the content to tell."""
+        """Return the transaction number; 0 if its row is gone, which the owner of the content reports."""
         ((number,),) = self.execute(f"SELECT COALESCE(MAX(id), 0) FROM {self.kind.counter}")  # noqa: S608
         return int(number)
 
     def roll_back(self) -> None:
-        """SQLite has done so itself after some errors."""
+        """Roll back, unless SQLite already has, as it does after some errors."""
         with suppress(sqlite3.Error, TidingsError):
             if self._opened().in_transaction:
                 self.execute("ROLLBACK")
 
     def _shorten_log(self) -> None:
-        """On a full disk the log may take the very room that is needed."""
+        """Empty the log, which may occupy the room needed on a full disk."""
         with suppress(sqlite3.Error, TidingsError):
             self.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -201,7 +201,7 @@ class Database:
         with _OPENING:
             status = self.path.stat()
             file = status.st_dev, status.st_ino
-            marked = read_mark(self._lock_path)  # before the file is looked at, which may grow
+            marked = read_mark(self._lock_path)  # before the file, which may grow in the meantime
             if all(database._locked != file for database in _DATABASES):
                 _check_header(self.path, self.kind, writable=self._writable)
                 if self._writable:
@@ -209,7 +209,7 @@ class Database:
             try:
                 self._connect("mode=rw" if self._writable else "mode=ro")
             except sqlite3.OperationalError:
-                # Where a reader may not create the log's files and nobody else has, there is no log to read.
+                # A reader may lack permission to create the log's files; if there are none, there is no log to read.
                 if self._writable or self._log_path().exists():
                     raise
                 self._unchanging = self._version()
@@ -224,7 +224,7 @@ class Database:
                 self._mark = CommitMark(self._lock_path)
 
     def _check_log(self, marked: int) -> None:
-        """Who may write takes the log over when it leaves, damaged or not: a connection that may not looks first."""
+        """Check the log read-only first: a writing connection would write it back on closing, damaged or not."""
         if not (marked and self._log_path().exists() and self._log_path().stat().st_size):
             return
         uri = f"{self.path.absolute().as_uri()}?mode=ro"
@@ -239,12 +239,12 @@ class Database:
         if 0 < number < marked:
             raise self.kind.troubles.damaged(
                 self.path,
-                f"it ends with transaction {number}, and transaction {marked} was acknowledged: "
+                f"it ends with transaction {number}, but transaction {marked} was acknowledged: "
                 "its log (-wal) is damaged or missing, or the file is older than its lock file",
             )
 
     def _leave_unchanging(self) -> None:
-        """A file that was opened as one that nobody changes is opened anew once somebody does."""
+        """Reopen a file that was opened as immutable once a process has changed it."""
         if self._unchanging is not None and (
             self._log_path().exists() or self._version() != self._unchanging
         ):
@@ -272,18 +272,17 @@ class Database:
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(sqlite3.Error):  # what was written is in the log, if not in the file
+            with suppress(sqlite3.Error):  # all committed data is in the log, if not in the file
                 connection.close()
         self._locked = None
 
     def _configure(self) -> None:
         if self.kind.exclusive:
-            self.execute(
-                "PRAGMA locking_mode = EXCLUSIVE"
-            )  # before the log is used: then it needs no -shm file
+            # before the log is used, so that it needs no -shm file
+            self.execute("PRAGMA locking_mode = EXCLUSIVE")
         self.execute("PRAGMA mmap_size = 0")
         self.execute("PRAGMA cell_size_check = ON")
-        self.execute("SELECT COUNT(*) FROM sqlite_master")  # the first use of the file
+        self.execute("SELECT COUNT(*) FROM sqlite_master")  # the first access to the file
         if self._writable:
             self.execute("PRAGMA synchronous = FULL")
             self.execute("PRAGMA secure_delete = OFF")
@@ -296,7 +295,7 @@ class Database:
             raise self.kind.troubles.damaged(self.path, f"its tables are not those of {self.kind.what}")
 
     def told(self) -> AbstractContextManager[None]:
-        """Errors of SQLite as those of the file's kind."""
+        """Translate SQLite's errors to those of the file's kind."""
         return self.kind.troubles.told(self.path, checked=self.checked)
 
     def _opened(self) -> sqlite3.Connection:
@@ -310,11 +309,11 @@ class Database:
 
 _OPENING = threading.Lock()
 _DATABASES: WeakSet[Database] = WeakSet()
-"""Those that have been connected in this process."""
+"""All that have been connected in this process."""
 
 
 def make_database(path: Path, lock: Path, kind: DatabaseKind) -> None:
-    """A new file, whole or not at all."""
+    """Create a new file atomically."""
     draft = beside(path, ".new")
     for suffix in ("", "-wal", "-shm", "-journal"):
         beside(draft, suffix).unlink(missing_ok=True)
@@ -333,19 +332,18 @@ def _fill(connection: sqlite3.Connection, kind: DatabaseKind) -> None:
     row = (1, *kind.first_row())
     connection.execute(f"INSERT INTO {kind.counter} VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
     connection.execute("COMMIT")
-    connection.execute("PRAGMA journal_mode = WAL")  # last: all of the above is in the file itself
+    connection.execute("PRAGMA journal_mode = WAL")  # last, so that all of the above is in the file itself
 
 
 def _check_header(path: Path, kind: DatabaseKind, *, writable: bool) -> None:
-    """An error if SQLite should not even look at the file: it might recover what is not ours."""
-    with path.open(
-        "r+b" if writable else "rb"
-    ) as file:  # also PermissionError, which SQLite tells when it writes
+    """Raise an error if SQLite must not open the file: it might start to recover a file that is not ours."""
+    # `r+b` raises PermissionError now; SQLite would only when it writes
+    with path.open("r+b" if writable else "rb") as file:
         header = file.read(_HEADER_BYTES)
     if len(header) < _HEADER_BYTES:
-        raise kind.troubles.damaged(path, f"it is cut off after {len(header)} bytes")
+        raise kind.troubles.damaged(path, f"it ends after {len(header)} bytes")
     if not header.startswith(_MAGIC) or header[_APPLICATION] != kind.application_id.to_bytes(4):
-        raise kind.troubles.damaged(path, f"it is not the file of {kind.what}")
+        raise kind.troubles.damaged(path, f"it is not {kind.what}")
     version = int.from_bytes(header[_FORMAT])
     if version not in (kind.format, *kind.older):
         raise kind.other_format(path, f"it has format {version}, this version reads format {kind.format}")

@@ -1,24 +1,24 @@
 """The broker's store on disk (core/store.py): one SQLite file, one writer, every row checked.
 
-What keeps the promises of `Store`:
+How it keeps the promises of `Store`:
 
 - **On disk when `write` returns**: one transaction per batch in the write-ahead log, synchronous=FULL. With
   `on_pending`, on disk when `commit` returns: the batches of a turn are savepoints of one transaction.
-- **One writer**: a lock on `<name>.lock` for as long as the store is open; it goes with its process.
-- **Never other content than was written**: each row carries a checksum over table, key, place and value, and
-  one more row, the seal, the sum of all checksums, so that a row that vanished is noticed too. Opening reads
-  everything; later reads check what they return. A store that is older than what was acknowledged, for its log
-  (`-wal`, which only a crash leaves) is damaged or gone, is refused: the mark in the lock file tells.
-- **A new file is made under another name**, so a file that is empty or too short is a damaged one.
-- **Bounded**: deleted rows leave pages that later rows use again, so the file is as large as the store ever
-  was, and at most `limit_bytes`. The log is written back into the file every `LOG_PAGES` pages and starts
-  over; beside that it takes as much as the largest batch.
-- **Full**: at `limit_bytes` deleting still works and makes room. On a full disk it may not, for the log needs
-  room first: about `LOG_PAGES` pages must come from elsewhere. Until then every write is refused. With
-  `on_pending` that room is looked for before anything is added, for a commit that fails is fatal.
+- **One writer**: a lock on `<name>.lock` while the store is open; it ends with its process.
+- **Only what was written**: each row has a checksum over table, key, place and value. One more row, the seal, has
+  the sum of all checksums, so that a vanished row is noticed, too. Opening reads everything; later reads check what
+  they return. If the log (`-wal`, which only a crash leaves) is damaged or gone, the store may be older than what was
+  acknowledged; the mark in the lock file shows this, and the store is rejected.
+- **A new file is created under another name**, so a file that is empty or too short is damaged.
+- **Bounded**: later rows reuse the pages of deleted ones, so the file is as large as the store ever was, and at most
+  `limit_bytes`. The log is written back into the file every `LOG_PAGES` pages and starts over; beyond that it takes as
+  much as the largest batch.
+- **Full**: at `limit_bytes`, deleting still works and makes room. On a full disk it may not, because the log needs
+  room first: about `LOG_PAGES` pages must be freed elsewhere. Until then every write is rejected. With `on_pending`
+  the room is checked before anything is added, because a failing commit is fatal.
 
-If the disk fails while a batch is synchronised (not: if it is full), the batch is refused and the state is
-as before; a crash right then, before the next write, may show the batch as written.
+If the disk fails (other than by being full) while a batch is synced, the batch is rejected and the state is as before;
+after a crash at that moment, before the next write, the batch may turn out to be written.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ RECOVERY = (
 )
 
 _RESERVE_PAGES = 16
-"""Deleting may need a page before it frees one; batches that only delete may go so far above the limit."""
+"""Deleting may need a page before it frees one, so batches that only delete may exceed the limit by this."""
 
 _ROOM_BYTES = 2 * LOG_PAGES * PAGE_BYTES
-"""On the disk, before something is added to a turn: for the log, and for the file into which it is written back."""
+"""Free space required before something is added to a turn: for the log, and for the file it is written back to."""
 _BYTES_PER_BYTE = 3
-"""That a change may take, with what it moves."""
+"""Bytes on disk that each byte of a change may need, with the rows it moves."""
 
-# One tree holds rows and order of keys: there is no index that could disagree with it.
+# One tree has the rows in the order of keys, so there is no index that could disagree with it.
 _SCHEMA = {
     "entries": "CREATE TABLE entries (name TEXT NOT NULL, key BLOB NOT NULL, place INTEGER NOT NULL,"
     " value BLOB NOT NULL, checksum BLOB NOT NULL, PRIMARY KEY (name, key)) WITHOUT ROWID",
@@ -61,7 +61,7 @@ _Row = tuple[int, bytes, bytes]
 
 
 class _Tally:
-    """Count, size and checksum of what a store holds, and the place for the next new key."""
+    """Count, size and checksum of a store's content, and the place of the next new key."""
 
     def __init__(self) -> None:
         self.count = dict.fromkeys(TABLES, 0)
@@ -94,7 +94,7 @@ class _Tally:
 
 
 def store_kind(user: str, recovery: str) -> DatabaseKind:
-    """Of stores whose errors speak of another `user` of the file, and of what to do when it is damaged."""
+    """Return the kind of a store. Its errors name the `user` that has the file locked, and the `recovery` of damage."""
     troubles = Troubles(
         StoreError,
         StoreFull,
@@ -121,12 +121,12 @@ BROKER_KIND = store_kind("broker", RECOVERY)
 
 
 class DiskStore:
-    """The store in file `path`, which is created if there is none. One thread at a time, not always the same.
+    """The store in file `path`, created if missing. For one thread at a time, not always the same one.
 
-    StoreError: the file cannot be used or another process uses it; StoreCorrupt: see `set_aside`.
-    `limit_bytes` bounds the file, in whole pages; a store that is larger already does not grow. Deleting may
-    take a few pages more, for it always works. `on_pending` is told when the first write of a turn waits for `commit`;
-    without it nothing waits.
+    StoreError: the file cannot be used, or another process uses it. StoreCorrupt: see `set_aside`.
+    `limit_bytes` bounds the file, in whole pages; a store that is already larger does not grow. Deleting always works
+    and may take a few more pages. `on_pending` is called when the first write of a turn waits for `commit`; without
+    it, writes do not wait.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class DiskStore:
         self.path = Path(path)
         self._on_pending = on_pending
         self._pending: list[Change] = []
-        """Written in this turn."""
+        """The changes written in this turn."""
         self._pending_bytes = 0
         self._kind = kind
         self._limit_pages = None if limit_bytes is None else max(1, limit_bytes // PAGE_BYTES)
@@ -147,7 +147,7 @@ class DiskStore:
         self._database: Database | None = None
         try:
             with kind.troubles.told(self.path):
-                _make_unless_there(self.path, kind)
+                _make_if_missing(self.path, kind)
                 self._database = Database(self.path, _lock_path(self.path), kind)
                 self._database.check_pages()
                 self._tally = self._checked_tally()
@@ -198,7 +198,7 @@ class DiskStore:
 
     def close(self) -> None:
         if self._database is not None:
-            with suppress(StoreError):  # nothing was said that depends on it
+            with suppress(StoreError):  # nothing that depends on it was acknowledged
                 self.commit()
             self._database.close()
             self._database = None
@@ -212,7 +212,7 @@ class DiskStore:
             self._tally = tally
         except StoreError:
             raise
-        except BaseException:  # interrupted: only the file knows on which side of the commit
+        except BaseException:  # interrupted: only the file shows whether the commit happened
             self._tally = self._checked_tally()
             raise
 
@@ -239,7 +239,7 @@ class DiskStore:
             on_pending()
 
     def _restore_turn(self) -> None:
-        """A batch failed. If SQLite rolled back those before it in this turn as well, they are written again."""
+        """After a failed batch, write the earlier batches of this turn again if SQLite rolled them back, too."""
         database = self._open_database()
         if not self._pending:
             database.roll_back()
@@ -250,7 +250,7 @@ class DiskStore:
     def _check_room(self, size_bytes: int) -> None:
         disk = os.statvfs(self.path)
         if disk.f_bavail * disk.f_frsize < size_bytes:
-            raise StoreFull(f"{self.path}: no room to write (less than {size_bytes >> 10} KiB are free)")
+            raise StoreFull(f"{self.path}: no room to write (less than {size_bytes >> 10} KiB free)")
 
     def _apply_all(self, tally: _Tally, changes: Iterable[Change]) -> None:
         for change in changes:
@@ -288,7 +288,7 @@ class DiskStore:
             self._open_database().execute(f"PRAGMA max_page_count = {limit_pages}")
 
     def _checked_tally(self) -> _Tally:
-        """The tally of all rows; StoreCorrupt unless they are those that were written."""
+        """Return the tally of all rows; StoreCorrupt unless they are exactly those that were written."""
         tally, database = _Tally(), self._open_database()
         for table, key, *rest in database.iterate("SELECT name, key, place, value, checksum FROM entries"):
             row = self._checked(table, key, rest)
@@ -296,7 +296,7 @@ class DiskStore:
                 raise self._corrupt(f"it has an unknown table {table!r}")
             tally.add(table, key, row)
         if database.execute("SELECT checksum FROM seal") != [(tally.seal,)]:
-            raise self._corrupt("entries are missing, or are left from before")
+            raise self._corrupt("entries are missing or out of date")
         return tally
 
     def _open_database(self) -> Database:
@@ -315,9 +315,9 @@ class DiskStore:
 
 
 def set_aside(path: str | Path) -> Path:
-    """Rename the store and its log to `<name>.damaged-N`, the first N that is free; return that path.
+    """Rename the store and its log to `<name>.damaged-N`, with the first free N; return that path.
 
-    The mark stays, and goes when a new store is made.
+    The mark stays until a new store is created.
     """
     path = Path(path)
     with BROKER_KIND.troubles.told(path), _locked(path, BROKER_KIND):
@@ -325,7 +325,7 @@ def set_aside(path: str | Path) -> Path:
         while any(file.exists() for file in _files(beside(path, f".damaged-{number}"))):
             number += 1
         aside = beside(path, f".damaged-{number}")
-        # The log goes after its file: alone it is noticed as damage, a file without it might not be.
+        # The log is renamed after its file: a log alone is noticed as damage, a file without its log might not be.
         pairs = [pair for pair in zip(_files(path), _files(aside), strict=True) if pair[0].exists()]
         if not pairs:
             raise StoreError(f"{path}: there is no store to set aside")
@@ -335,12 +335,12 @@ def set_aside(path: str | Path) -> Path:
     return aside
 
 
-def _make_unless_there(path: Path, kind: DatabaseKind) -> None:
+def _make_if_missing(path: Path, kind: DatabaseKind) -> None:
     file, *rest = _files(path)
     if file.exists():
         return
     if any(left.exists() for left in rest):
-        raise kind.troubles.damaged(path, "the file is missing, but its log is there")
+        raise kind.troubles.damaged(path, "the file is missing, but its log exists")
     make_database(path, _lock_path(path), kind)
 
 

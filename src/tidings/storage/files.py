@@ -1,4 +1,4 @@
-"""A lock that goes with its process, and files that are replaced whole or not at all."""
+"""Locks that end with their process, and atomic replacement of files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from uuid import uuid4
 
 
 def lock_file(path: Path) -> BinaryIO:
-    """The file, made if there is none, locked until it is closed; BlockingIOError if another has the lock.
+    """Open the file, created if missing, and lock it until it is closed; BlockingIOError if it is locked already.
 
-    It stays when it is unlocked: removing it would race.
+    The file stays when it is unlocked: removing it would race.
     """
     file = path.open("ab")
     try:
@@ -27,9 +27,9 @@ def lock_file(path: Path) -> BinaryIO:
 
 @contextmanager
 def replaced(path: Path, draft: Path | None = None) -> Iterator[Path]:
-    """Where to write the new content of `path`, which is there whole, and for good, when the block ends.
+    """Yield a draft to write; when the block ends, it replaces `path` atomically and durably.
 
-    If it fails nothing has changed. `draft`: another name than one that nobody has.
+    If the block fails, nothing has changed. `draft` is its name, by default a unique one.
     """
     draft = draft or path.with_name(f".{path.name}.{uuid4().hex}")
     try:
@@ -42,7 +42,7 @@ def replaced(path: Path, draft: Path | None = None) -> Iterator[Path]:
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes renamings last."""
+    """Make renames in the directory durable."""
     _sync(directory)
 
 

@@ -1,14 +1,14 @@
-"""The commit mark: how far a database had come, kept in the lock file beside it.
+"""The commit mark: the last acknowledged transaction of a database, kept in the lock file beside it.
 
-SQLite replays its log up to the first frame that does not verify, and drops the rest in silence. For what a crash left
-unfinished that is right. But one flipped bit, a log that was cut or removed, or an older copy take transactions away
-that were acknowledged. So each transaction has a number, which it writes into the database; when it is on disk, and
-before anybody hears of it, the number goes into the mark. A mark beyond the database means that something is gone.
+SQLite replays its log up to the first frame that fails verification, and silently drops the rest. That is right for
+what a crash left unfinished. But a flipped bit, a truncated or deleted log, or an older copy loses transactions that
+were acknowledged. So each transaction writes its number into the database; once it is on disk, and before it is
+acknowledged, the number is written to the mark. A mark ahead of the database means that data is gone.
 
-- A kill leaves mark and database equal, or the mark one behind. That is harmless: the transaction was not acknowledged.
-- A power cut may leave an older mark, for it is synchronised now and then only: harmless too, but less is noticed.
-- Two slots, in two sectors, take turns. One that is torn has a wrong checksum and does not count.
-- No mark, as with files of before, says nothing.
+- After a kill the mark equals the database or is one behind. That is harmless: the transaction was not acknowledged.
+- After a power cut the mark may be older, because it is synced only now and then. That is harmless, but detects less.
+- Two slots, in two sectors, are written in turn. A torn one has a wrong checksum and does not count.
+- A missing mark, as with files made before marks existed, proves nothing.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from struct import Struct
 from zlib import crc32
 
 SYNC_EVERY = 1_000
-"""Commits."""
+"""Commits between two syncs of the mark."""
 _SLOT = Struct("<QI")  # number, checksum
 _SLOTS, _SLOT_DISTANCE = 2, 512
 
 
 class CommitMark:
-    """The mark in file `path`, for writing. Whoever commits may have one: the higher number counts."""
+    """Writes the mark in file `path`. Every process that commits may have one: the higher number counts."""
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
 
     def put(self, number: int) -> None:
-        """Never fails: without it less is noticed, and the transaction is on disk."""
+        """Write the number. Never fails: the transaction is on disk, and without the mark only less is detected."""
         slot = _SLOT.pack(number, crc32(number.to_bytes(8, "little")))
         with suppress(OSError):
             os.pwrite(self._handle, slot, number % _SLOTS * _SLOT_DISTANCE)
@@ -48,7 +48,7 @@ class CommitMark:
 
 
 def read_mark(path: Path) -> int:
-    """0 if there is none."""
+    """Return the number in the mark; 0 if there is none."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -62,6 +62,6 @@ def read_mark(path: Path) -> int:
 
 
 def clear_mark(path: Path) -> None:
-    """The database begins anew."""
+    """Remove the mark, for a new database."""
     with suppress(FileNotFoundError):
         os.truncate(path, 0)

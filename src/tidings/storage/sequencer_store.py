@@ -1,4 +1,4 @@
-"""Where a sequencer node keeps its state: in a file of its own, or nowhere."""
+"""The store of a sequencer node: a separate file, or memory."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tidings.core.store import MemoryStore, Store
 from tidings.storage.disk_store import DiskStore, store_kind
 
 SEQUENCER_RECOVERY = (
-    "move it away: a replica gets its state from the other one; "
-    "without another the numbers are lost, and subscribers must subscribe again"
+    "move it away: a replica fetches its state from the other replica; "
+    "without a replica the numbers are lost, and subscribers must subscribe again"
 )
 SEQUENCER_KIND = store_kind("process", SEQUENCER_RECOVERY)
 
 
 def sequencer_store_path(data: Path, name: str) -> Path:
-    """Not .db, as the stores of brokers; a name may hold what a file's name may not."""
+    """Return the path: `.order`, as brokers' stores are `.db`, and the name quoted to be a valid file name."""
     return data / f"{quote(name, safe=' ')}.order"
 
 
 def open_sequencer_store(data: Path | None, name: str, on_pending: Callable[[], None]) -> Store:
-    """StoreError says what is wrong with the directory or the file. `on_pending`: see DiskStore."""
+    """Open the store; StoreError if the directory or the file cannot be used. `on_pending`: see DiskStore."""
     if data is None:
         return MemoryStore()
     with SEQUENCER_KIND.troubles.told(data):

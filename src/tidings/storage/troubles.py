@@ -1,4 +1,4 @@
-"""Troubles with files and with SQLite, told as errors of whoever keeps them."""
+"""Translates errors of files and of SQLite to the error types of their owner."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import NamedTuple
 from tidings.core.errors import TidingsError
 
 _FULL_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# A write that failed for a quota or a limit on file sizes is reported as a bad one, not as a full disk.
+# SQLite reports a write that failed because of a quota or a file size limit as an I/O error, not as a full disk.
 _FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-# Said of a file that nobody has checked, these mean that its content makes no sense.
+# For a file whose content has not been verified, these mean that it is damaged.
 _NONSENSE = {
     None,
     sqlite3.SQLITE_ERROR,
@@ -27,26 +27,26 @@ _NONSENSE = {
 
 
 class Troubles(NamedTuple):
-    """The errors of one kind of files, and what they say."""
+    """The error types and texts of one kind of files."""
 
     error: type[TidingsError]
     full: type[TidingsError]
     corrupt: type[TidingsError]
     unusable_text: str = "cannot use {path}: {reason}"
     damaged_text: str = "{path} is damaged: {reason}"
-    busy_text: str = "{path}: another process keeps it locked"
+    busy_text: str = "{path} is locked by another process"
 
     @contextmanager
     def told(self, path: Path | str, *, checked: bool = False) -> Iterator[None]:
-        """`path`: what is worked on. `checked`: its content was found sound, so nonsense is not its fault."""
+        """Translate errors of the block, which works on `path`; `checked` if its content has been verified."""
         try:
             yield
         except OSError as error:
             raise self.of_file(path, error) from error
         except sqlite3.Error as error:
             raise self._of_database(path, error, checked) from error
-        except UnicodeDecodeError as error:  # of a message of SQLite that quotes damaged bytes
-            raise self.damaged(path, "it has bytes that should be text and are none") from error
+        except UnicodeDecodeError as error:  # raised for a message of SQLite that quotes damaged bytes
+            raise self.damaged(path, "a text in it is not valid UTF-8") from error
 
     def of_file(self, path: Path | str, error: OSError) -> TidingsError:
         kind = self.full if error.errno in _FULL_ERRNO else self.error
@@ -70,18 +70,18 @@ class Troubles(NamedTuple):
         if primary == sqlite3.SQLITE_BUSY:
             return self.busy(path)
         if primary == sqlite3.SQLITE_READONLY:
-            return self.error(f"{path}: it may not be written")
+            return self.error(f"{path} is read-only")
         if primary in _DAMAGED or (primary in _NONSENSE and not checked):
             return self.damaged(path, reason)
         return self.unusable(path, reason)
 
 
 def is_full(error: BaseException) -> bool:
-    """Said of an error of SQLite: nothing of the transaction is in its log."""
+    """Return True if SQLite found no room to write; then nothing of the transaction is in its log."""
     return getattr(error, "sqlite_errorcode", None) in _FULL
 
 
 def one_line(text: str) -> str:
-    """The text without SQLite's heading and without what damaged bytes may look like."""
+    """Return the text without SQLite's heading, line breaks and unprintable characters from damaged bytes."""
     words = "".join(letter if letter.isprintable() else " " for letter in text).split()
     return " ".join(words).removeprefix("*** in database main *** ")

@@ -133,8 +133,8 @@ def test_covers(wide: str, narrow: str, expected: bool) -> None:
     ("pattern", "escape", "message"),
     [
         ("a\\", "\\", "ends with its escape"),
-        ("a\\b", "\\", "stands before 'b'"),
-        ("a!b", "!", "stands before 'b'"),
+        ("a\\b", "\\", "comes before 'b'"),
+        ("a!b", "!", "comes before 'b'"),
         ("a", "", "must be one character"),
         ("a", "ab", "must be one character"),
     ],

@@ -88,7 +88,7 @@ def small_limits() -> Iterator[None]:
         patch.setattr(slot_store, "FEW_SLOTS", 4)
         patch.setattr(match_index, "COMPACT_FROM", 4)
         patch.setattr(conjunct_index, "BOXES_FROM", 10)
-        patch.setattr(conjunct_index, "ANEW_AT", 2)
+        patch.setattr(conjunct_index, "REBUILD_FACTOR", 2)
         patch.setattr(conjunct_index, "SAMPLE", 8)
         patch.setattr(conjunct_index, "MOVED_AT_ONCE", 2)
         patch.setattr(box_index, "MIN_REFERENCES", 3)
@@ -505,7 +505,7 @@ def few_boxes(random: Random) -> Iterator[None]:
     """Limits with which some tens of filters are boxes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conjunct_index, "BOXES_FROM", random.choice((1, 5, 20)))
-        patch.setattr(conjunct_index, "ANEW_AT", random.choice((1, 2, 100)))
+        patch.setattr(conjunct_index, "REBUILD_FACTOR", random.choice((1, 2, 100)))
         patch.setattr(conjunct_index, "SAMPLE", random.choice((5, 1000)))
         patch.setattr(box_index, "MIN_REFERENCES", random.choice((1, 3)))
         patch.setattr(box_index, "REGIONS", random.choice((4, 16, 64)))
@@ -595,7 +595,7 @@ def churned_filter(number: int, turn: int) -> Filter:
 
 @pytest.mark.parametrize("kept", [0, 40])
 def test_boxes_keep_nothing_of_what_has_gone(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conjunct_index, "ANEW_AT", 1_000)
+    monkeypatch.setattr(conjunct_index, "REBUILD_FACTOR", 1_000)
     index: MatchIndex[object] = MatchIndex()
     for key in range(kept):
         index.add(key, Filter((col("a") >= key % 11) & (col("s") == f"kept{key}")))

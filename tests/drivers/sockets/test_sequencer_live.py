@@ -426,8 +426,8 @@ async def test_hellos_that_are_refused(hello: Hello, reason: str) -> None:
             Create(("x", 1), 1, 0, 1, 0),
             "a peer that has not sent its layout of topics does not send Create",
         ),
-        (ORDERED, OrderLayout("{}"), "not a layout of topics: Object missing required field `servers`"),
-        (ORDERED, OrderLayout('{"servers":[],"causal":true}'), "0 sequencer servers; there are 1 to 256"),
+        (ORDERED, OrderLayout("{}"), "not a valid layout: Object missing required field `servers`"),
+        (ORDERED, OrderLayout('{"servers":[],"causal":true}'), "0 sequencer servers; expected 1 to 256"),
         (
             ORDERED,
             StatusRequest(),
@@ -569,7 +569,7 @@ async def test_damaged_and_shared_data(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match=r"n1\.order is in use by another process"):
             await host.start()
     sequencer_store_path(tmp_path, "n1").write_bytes(b"no store")
-    with pytest.raises(StoreError, match="move it away: a replica gets its state from the other one"):
+    with pytest.raises(StoreError, match="move it away: a replica fetches its state from the other replica"):
         await SequencerHost("n1", Address(port=0), ONE, data=tmp_path).start()
 
 

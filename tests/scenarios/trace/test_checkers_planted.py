@@ -254,7 +254,7 @@ def test_what_is_on_its_way_when_a_subscription_ends_is_no_gap() -> None:
     hole = trace_of(seen | {"s1": ["p0:0", "p1:0", "n:0", "p0:2"]}, subscribed=subscribed)
     assert broken(hole) == {"gap_free": 1, "agreement": 1}
     assert gap_free(hole).witnesses[0].events == ("p0:1",)
-    assert str(agreement(hole).witnesses[0]).endswith("s1/x, never came, but did at s0/x")
+    assert str(agreement(hole).witnesses[0]).endswith("s1/x, never arrived, but did at s0/x")
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_many_violations_have_witnesses_in_every_checker() -> None:
 
 
 def test_traces_that_cannot_be_judged() -> None:
-    with pytest.raises(TraceError, match="no guarantee 'fifi'; known are exactly_once, fifo"):
+    with pytest.raises(TraceError, match="unknown guarantee 'fifi'; known: exactly_once, fifo"):
         check_all(trace_of(), ["fifi"])
     with pytest.raises(TraceError, match="table 'subscribed': subscription s2/x: "):
         exactly_once(with_subscription(2, filter="x >"))

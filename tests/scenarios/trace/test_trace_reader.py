@@ -148,7 +148,7 @@ def test_what_cannot_be_judged_is_told_with_its_table(directory: Path) -> None:
     path = directory / "subscribed.parquet"
     table = pq.read_table(path)
     wrong = {
-        "subscription s/a has order 'Total'; known are none, fifo, causal, total": table.set_column(
+        "subscription s/a has order 'Total'; known: none, fifo, causal, total": table.set_column(
             4, "order", pa.array(["Total"])
         ),
         "subscription s/a is listed twice": pa.concat_tables([table, table]),

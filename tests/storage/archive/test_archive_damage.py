@@ -112,7 +112,7 @@ def test_any_flipped_bit_of_a_segment_is_noticed(directory: Path) -> None:
     with ArchiveReader(directory) as reader:
         for _ in range(60):
             flip_byte(path, draw)
-            with pytest.raises(ArchiveCorrupt, match="its content is not what was sealed"):
+            with pytest.raises(ArchiveCorrupt, match="its content has changed since it was sealed"):
                 list(reader.read(10, 11))
             path.write_bytes(sound)
         assert reader.verify() == []
@@ -232,13 +232,13 @@ def numbers_unless_told(reader: ArchiveReader) -> list[int] | None:
 LIST_DAMAGES = {
     "a segment less": ("DELETE FROM segments WHERE first = 20", "for offset 20"),
     "the last segment less": ("DELETE FROM segments WHERE first = 30", "offset"),
-    "a changed entry": ("UPDATE segments SET last_notified_ns = 7 WHERE first = 20", "segment of offset 20"),
-    "another sha256": ("UPDATE segments SET sha256 = 'x' WHERE first = 20", "segment of offset 20"),
-    "an end that is too early": ("UPDATE about SET ending = 30", "its name and bounds"),
-    "an end that is too late": ("UPDATE about SET ending = 50", "its name and bounds"),
-    "another name": ("UPDATE about SET archive = 'x'", "its name and bounds"),
+    "a changed entry": ("UPDATE segments SET last_notified_ns = 7 WHERE first = 20", "segment at offset 20"),
+    "another sha256": ("UPDATE segments SET sha256 = 'x' WHERE first = 20", "segment at offset 20"),
+    "an end that is too early": ("UPDATE about SET ending = 30", "its id and bounds"),
+    "an end that is too late": ("UPDATE about SET ending = 50", "its id and bounds"),
+    "another name": ("UPDATE about SET archive = 'x'", "its id and bounds"),
     "a first that is too early": ("UPDATE segments SET first = 5 WHERE first = 0", "offset"),
-    "no name": ("DELETE FROM about", "its name and bounds"),
+    "no name": ("DELETE FROM about", "its id and bounds"),
 }
 
 
@@ -249,7 +249,7 @@ def test_a_damaged_list_is_told(name: str, directory: Path) -> None:
     with pytest.raises(ArchiveCorrupt, match=message) as caught:
         Archive.open(directory)
     assert str(directory) in str(caught.value)
-    if message == "its name and bounds":
+    if message == "its id and bounds":
         with pytest.raises(ArchiveCorrupt, match=message):
             ArchiveReader(directory)
         return
@@ -272,7 +272,7 @@ def test_verify_finds_all_of_many_problems(directory: Path) -> None:
     with ArchiveReader(directory) as reader:
         problems = reader.verify(shares.append)
     expected = [
-        "segment of offset 20",
+        "segment at offset 20",
         "for offset 20",
         "offset 41 has a wrong checksum",
         "offsets 42 to 42 are missing",
@@ -297,7 +297,7 @@ def test_leftovers_are_removed_and_strangers_are_not(directory: Path) -> None:
     assert sorted(os.listdir(directory / "segments"))[-1] == "README"
     stranger = segment_path(directory, ROWS)
     stranger.write_bytes(content)  # five rows where the tail has three: the list must have lost it
-    with pytest.raises(ArchiveCorrupt, match="is not listed: the database lost what was written last"):
+    with pytest.raises(ArchiveCorrupt, match="is not listed: the database lost its latest entries"):
         Archive.open(directory)
     assert stranger.exists()
     with Archive.open(directory.with_name("other"), SETTINGS) as archive:

@@ -88,7 +88,7 @@ def seal_with_limit(directory: Path) -> None:
         assert archive.append([make_event(end)], 1) == end
         assert ("File too large" in archive.trouble) == (end >= 9)
     with pytest.raises(
-        ArchiveFull, match=r"16 events wait to be sealed, which is not possible: .*File too large"
+        ArchiveFull, match=r"16 events wait to be sealed, but sealing fails: .*File too large"
     ):
         archive.append([make_event(16)], 1)
     with pytest.raises(ArchiveFull, match="File too large"):

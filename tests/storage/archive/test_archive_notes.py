@@ -48,7 +48,7 @@ DAMAGES = {
     "another type": ("UPDATE marks SET value = CAST('x' AS BLOB) WHERE value = -7", "row '1:two' of its table marks"),
     "a mark less": ("DELETE FROM marks WHERE name = '1:two'", "its table marks has lost rows"),
     "no marks": ("DELETE FROM marks", "its table marks has lost rows"),
-    "a mark more": (f"INSERT INTO marks VALUES ('a', 1, {fields_checksum(('a', 1))})", "rows that are not its own"),
+    "a mark more": (f"INSERT INTO marks VALUES ('a', 1, {fields_checksum(('a', 1))})", "has extra ones"),
     "a reason": ("UPDATE gaps SET reason = 'x' WHERE id = 2", "row 2 of its table gaps"),
     "an unknown number": ("UPDATE gaps SET missing = NULL WHERE id = 2", "row 2 of its table gaps"),
     "the order of gaps": ("UPDATE gaps SET id = 3 WHERE id = 1", "row 3 of its table gaps"),

@@ -1,2 +1,2 @@
-"""How `tidings bench` measures. Read `run` (the publisher, and the phases), `process` (the subscribers), `words` (what
-the two say to each other), `network` (the brokers between them)."""
+"""Measures for `tidings bench`. Read `run` (the publisher and the phases), `process` (the subscribers), `words` (their
+messages to each other), then `network` (the brokers between them)."""

@@ -1,4 +1,4 @@
-"""The network that `tidings bench` measures: brokers in a row as processes, and what each of them costs."""
+"""Runs the network that `tidings bench` measures: a row of broker processes, and the CPU time of each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IN_USE = "the port is in use"
 
 
 def row_of_brokers(brokers: int, mode: Mode, transport: Transport, *, ordered: bool) -> BrokerNetwork:
-    """On free ports, with sequencers beside it if `ordered`. What it keeps goes when it ends."""
+    """Run a row of brokers on free ports, with sequencers if `ordered`; delete its data at the end."""
     check_size(brokers)
     overlay = Overlay(mode=mode, shape=ChainShape(brokers=brokers), window=DEFAULT_WINDOW)
     topology = build_topology(overlay, seed=0)
@@ -43,7 +43,7 @@ def row_of_brokers(brokers: int, mode: Mode, transport: Transport, *, ordered: b
 async def running_row(
     brokers: int, mode: Mode, transport: Transport, *, ordered: bool
 ) -> AsyncIterator[BrokerNetwork]:
-    """The row, started; on other ports where somebody took one between our look and its listening."""
+    """Start the row; retry on other ports if a port was taken between our check and the broker's listen."""
     for left in reversed(range(START_ATTEMPTS)):
         network = row_of_brokers(brokers, mode, transport, ordered=ordered)
         try:
@@ -61,7 +61,7 @@ async def running_row(
 def _sequencers(
     brokers: tuple[str, ...], addresses: Mapping[str, Address], mode: Mode, transport: Transport
 ) -> SequencerProcesses:
-    """Where events may get lost, a total order needs the larger timestamps of the causal one."""
+    """Return the sequencers. If events may be lost, total order needs the larger timestamps of causal order."""
     return SequencerProcesses(
         three_nodes((), causal=mode != "guaranteed"),
         {node: addresses[node] for node in NODES},
@@ -71,7 +71,7 @@ def _sequencers(
 
 
 def cpu_seconds(network: BrokerNetwork | None) -> dict[str, float]:
-    """What each process of it used so far, where the system tells; nothing of a network that is not ours."""
+    """Return the CPU time of each process so far, if the system reports it; empty for a network that is not ours."""
     if network is None:
         return {}
     sequencers = {} if network.ordering is None else network.ordering.processes

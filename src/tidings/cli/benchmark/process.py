@@ -1,6 +1,6 @@
-"""The subscribers of `tidings bench`, in a process of their own: `python -m tidings.cli.benchmark.process`.
+"""Runs the subscribers of `tidings bench` in a process of their own: `python -m tidings.cli.benchmark.process`.
 
-It gets its work on stdin and ends when that closes.
+It reads its work from stdin and ends when stdin closes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidings.drivers.processes.control import wake_when_orphaned
 from tidings.drivers.processes.stdin import each_line
 
 QUIET_S = 5.0
-"""When all is published and nothing has come for so long, the rest is lost."""
+"""Once all is published and nothing has arrived for this long, the rest is lost."""
 REPORT_EVENTS = 256
 
 
@@ -27,7 +27,7 @@ def say(what: words.Told) -> None:
 
 
 async def work_until_told() -> None:
-    """Until stdin ends, or an error, which the command hears of."""
+    """Run until stdin closes or an error occurs, which is reported to the command."""
     orders = each_line()
     work = words.decode_work(await anext(orders))
     published = [asyncio.Event() for _ in work.events]
@@ -60,7 +60,7 @@ async def opened(work: words.BenchWork, stack: AsyncExitStack) -> Stream:
 
 
 class PhaseResult:
-    """What all subscribers got of one phase."""
+    """Holds what all subscribers received in one phase."""
 
     def __init__(self, number: int, expected: int, published: asyncio.Event, subscribers: int) -> None:
         self._number = number
@@ -98,7 +98,7 @@ class PhaseResult:
 
 
 def quantiles_us(ordered_ns: list[int]) -> dict[str, float] | None:
-    """p50, p99 and the maximum of ascending values; None without any."""
+    """Return p50, p99 and the maximum of ascending values; None if there are none."""
     if not ordered_ns:
         return None
     last = len(ordered_ns) - 1

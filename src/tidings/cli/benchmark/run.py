@@ -1,4 +1,4 @@
-"""The publisher of `tidings bench`: first at a modest rate, for latencies; then as fast as events get through."""
+"""Publishes for `tidings bench`: first at a modest rate, for latencies, then as fast as events get through."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROBE_TIMEOUT_S = 30.0
 BATCH_EVENTS = 1024
 BATCHES_IN_FLIGHT = 4
 WINDOW_EVENTS = 32_768
-"""On their way to the slowest subscriber. Else a network that may lose events would lose most."""
+"""The events under way to the slowest subscriber; without a limit, a lossy network would lose most of them."""
 STALL_S = 5.0
 ERRORS = {ExitCode.UNREACHABLE: ConnectionFailed, ExitCode.BAD_INPUT: TidingsError}
 
@@ -38,7 +38,7 @@ class Load(NamedTuple):
 
 
 class Subscribers(ChildProcess):
-    """Their process, and what it told last."""
+    """Runs the subscribers' process and keeps its last report."""
 
     def __init__(self) -> None:
         super().__init__("the subscribers")
@@ -64,7 +64,7 @@ class Subscribers(ChildProcess):
         raise ConnectionFailed(f"the subscribers' process ended: {self.last_error_line or 'no reason given'}")
 
     async def next(self) -> Any:
-        """What they say next; if they end instead, why."""
+        """Return the next report; raise if the process ends instead."""
         assert self._reading is not None
         saying = asyncio.create_task(self._told.get())
         try:
@@ -89,7 +89,7 @@ async def measure(
     network: BrokerNetwork | None,
     progress: Progress,
 ) -> dict[str, Any]:
-    """The publisher is open, the network runs."""
+    """Measure with an open publisher on a running network."""
     subscribers = Subscribers()
     try:
         await subscribers.start(work)
@@ -112,14 +112,14 @@ class Flow:
         self._progress = progress
         self._payload = bytes(load.size_bytes)
         self._lost = 0
-        """What is waited for no longer."""
+        """Events that are no longer waited for."""
 
     def _events(self, phase: int, count: int) -> list[tuple[str, dict[str, int], bytes]]:
         attributes = {words.PHASE: phase, words.PUBLISHED_AT: time.monotonic_ns()}
         return [(self._topic, attributes, self._payload)] * count
 
     async def reach(self) -> None:
-        """Publish until every subscriber gets something: a subscription takes its time through a network."""
+        """Publish until every subscriber receives something: a subscription takes time to spread through a network."""
         ready = asyncio.create_task(self._subscribers.next())
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
@@ -133,7 +133,7 @@ class Flow:
         ready.result()
 
     async def slow(self) -> words.PhaseOver:
-        """At a modest rate, so that it is the way that is measured and not a queue."""
+        """Publish at a modest rate, to measure the path and not a queue."""
         began = time.monotonic()
         async with asyncio.TaskGroup() as publishing:
             for number in range(LATENCY_EVENTS):
@@ -142,7 +142,7 @@ class Flow:
         return await self._over()
 
     async def fast(self, network: BrokerNetwork | None) -> dict[str, Any]:
-        """The time runs from the first call to the last arrival."""
+        """Publish as fast as possible; the time runs from the first call to the last arrival."""
         events, subscribers = self._load.events, self._load.subscribers
         at_network, own_s = cpu_seconds(network), time.process_time()
         began_ns = time.monotonic_ns()
@@ -177,7 +177,7 @@ class Flow:
         await asyncio.gather(*flying)
 
     async def _room(self, published: int) -> None:
-        """Wait while too many are on their way, and still arrive."""
+        """Wait while too many events are under way and still arriving."""
         seen, since = -1, time.monotonic()
         while published - self._subscribers.arrived - self._lost > WINDOW_EVENTS:
             if self._subscribers.arrived != seen:

@@ -1,4 +1,4 @@
-"""What `tidings bench` and the process of its subscribers say to each other, one JSON line each."""
+"""Defines the messages between `tidings bench` and its subscribers' process, one JSON line each."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import msgspec
 from tidings.core.events.subscription import OrderName
 
 PHASE = "phase"
-"""The attribute that says what an event is for: these."""
+"""The attribute that names an event's phase: one of these."""
 PROBE, LATENCY, RATE = 0, 1, 2
 PUBLISHED_AT = "at_ns"
-"""By the clock that all processes of a machine share."""
+"""The attribute with the publication time, by the clock that all processes of a machine share."""
 
 
 class BenchWork(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line that the subscribers get; each further line means that a phase is published."""
+    """The first line that the subscribers read; each further line means that a phase is published."""
 
     url: str
     token: str
@@ -23,21 +23,21 @@ class BenchWork(msgspec.Struct, frozen=True, kw_only=True):
     order: OrderName
     subscribers: int
     events: tuple[int, int]
-    """Of the two phases, in their order."""
+    """The number of events in each of the two phases."""
 
 
 class BenchReady(msgspec.Struct, frozen=True, tag="ready"):
-    """Every subscriber has got an event."""
+    """Every subscriber has received an event."""
 
 
 class Arrived(msgspec.Struct, frozen=True, tag="arrived"):
-    """So many at the slowest subscriber, of the phase that goes on."""
+    """Reports how many events of the current phase the slowest subscriber has received."""
 
     count: int
 
 
 class PhaseOver(msgspec.Struct, frozen=True, tag="phase"):
-    """It is over for all subscribers."""
+    """The phase is over for all subscribers."""
 
     arrived: int
     last_at_ns: int

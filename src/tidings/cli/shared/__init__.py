@@ -1,1 +1,2 @@
-"""What several verbs share: options, settings, output, exit codes, and the inner parts of `bench`."""
+"""Holds what verbs share: options (`option_table`, `*_options`), settings checked from them (`*_settings`), output
+(`output`, `event_printer`, `notices`), signals (`running`) and exit codes (`exits`)."""

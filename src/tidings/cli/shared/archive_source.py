@@ -1,4 +1,4 @@
-"""Which events of which archive: flags that `tidings get` and `tidings replay` share."""
+"""Defines the flags of `tidings get` and `tidings replay` that select an archive and its events."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def archive_source(
     tls_ca: Path | None,
     timeout_s: float,
 ) -> Source:
-    """The source with its offsets resolved; mistakes are reported as such."""
+    """Return the source with its offsets resolved; report bad flags."""
     from dataclasses import replace
 
     from tidings.recording.replay import Source

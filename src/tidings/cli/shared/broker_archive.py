@@ -1,4 +1,4 @@
-"""The archive that a broker keeps: a recorder inside its process, and a service for its readers."""
+"""Keeps a broker's archive: a recorder inside its process, and a service for its readers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Keeping:
         self._recorder: Recorder | None = None
 
     async def start(self, server: BrokerServer) -> None:
-        """Returns once everything that is published from now on is recorded."""
+        """Start recording; return once everything published from now on is recorded."""
         self._recorder = Recorder(
             "tidings://127.0.0.1:0",
             self._archive.directory,
@@ -30,7 +30,7 @@ class Keeping:
         await self._recorder.start()
 
     async def run(self) -> None:
-        """Record while the broker lives; a recorder that cannot go on ends it, for its readers rely on both."""
+        """Record while the broker runs; a recorder that fails ends the broker, as readers rely on both."""
         assert self._recorder is not None
         await self._recorder.run()
 

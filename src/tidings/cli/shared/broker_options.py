@@ -1,4 +1,4 @@
-"""The options of `tidings broker`, each said once (cli/shared/option_table.py)."""
+"""Declares the options of `tidings broker`, each once (cli/shared/option_table.py)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_WINDOW = 1_000_000
 
 
 def parse_neighbours(texts: list[str]) -> dict[str, str]:
-    """`b1=127.0.0.1:7401` each, as name and address."""
+    """Parse texts such as `b1=127.0.0.1:7401` into names and addresses."""
     found: dict[str, str] = {}
     for text in texts:
         name, separator, address = text.partition("=")

@@ -1,4 +1,4 @@
-"""What a broker process is told: its options, checked and put together."""
+"""Checks the options of a broker process and turns them into its settings."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ OPTIONS_OF_MODES: Mapping[str, tuple[BrokerMode, ...]] = {
     "label": ("guaranteed", "epidemic"),
     **dict.fromkeys(("recovery", "recovery_settings", "loss"), ("epidemic",)),
 }
-"""What only some modes have a use for."""
+"""Options that only some modes use."""
 
 
 class KeptArchive(msgspec.Struct, frozen=True):
-    """What a broker records; `size` and `age` as users write them."""
+    """Describes what a broker records; `size` and `age` are as users write them."""
 
     directory: Path
     topics: tuple[str, ...]
@@ -64,8 +64,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
 def broker_settings(
     options: BrokerOptions, config: Path | None = None, recovery_settings: str | None = None
 ) -> BrokerSettings:
-    """Flags before the file before the defaults. `recovery_settings`: all of them as JSON, from whoever starts brokers
-    for a scenario."""
+    """Return the settings; flags override the file, the file overrides the defaults. `recovery_settings` is JSON from a
+    scenario's run, which starts brokers."""
     if config is not None:
         options = over(options, read_toml(config, BrokerOptions), config.parent)
     name = check_name(DEFAULT_NAME if options.name is None else options.name)
@@ -93,7 +93,7 @@ def broker_settings(
 
 
 def tls_of(options: NodeOptions) -> Tls | None:
-    """None without TLS. What cannot be used is reported by the flag."""
+    """Return the TLS files, None without TLS; errors name the flag."""
     tls = Tls(options.tls_cert, options.tls_key, options.tls_ca)
     if not any(tls):
         return None
@@ -127,7 +127,7 @@ def _archive(options: BrokerOptions) -> KeptArchive | None:
 def _check_mode(
     mode: BrokerMode, transport: Transport, options: BrokerOptions, recovery_settings: str | None
 ) -> None:
-    """Nothing is given that means nothing in that mode."""
+    """Reject options that the mode does not use."""
     for key, modes in OPTIONS_OF_MODES.items():
         value = recovery_settings if key == "recovery_settings" else getattr(options, key)
         if mode not in modes and value not in (None, False):
@@ -183,7 +183,7 @@ def _guaranteed(name: str, options: BrokerOptions, pairs: Mapping[str, str]) -> 
 
 
 def _check_joining(name: str, data: Path, join: str | None, pairs: Mapping[str, str]) -> None:
-    """Without a label a broker joins, or has joined before: then its data know its place."""
+    """Check that a broker without a label joins, or has joined before and so has its label in its data."""
     if pairs:
         raise typer.BadParameter(
             "requires --label; a broker without one learns its neighbours", param_hint="--neighbour"
@@ -194,7 +194,7 @@ def _check_joining(name: str, data: Path, join: str | None, pairs: Mapping[str, 
 
 
 def _labels(name: str, label: Label, delta: int, pairs: Mapping[str, str]) -> dict[str, Label]:
-    """The neighbours' labels, which must be all within delta + 1 links, and none left out on the way."""
+    """Return the neighbours' labels, which must be within delta + 1 links, with no broker missing in between."""
     around = Neighbourhood(name, label, delta + 1)
     found: dict[str, Label] = {}
     for peer, text in pairs.items():

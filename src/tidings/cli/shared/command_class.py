@@ -1,4 +1,4 @@
-"""Typer in our words: help without Python's types, errors that say what was given, what is expected, and where."""
+"""Adapts Typer: help without Python's types, errors that say what was given, what is expected, and where."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Verb(TyperCommand):
         return [_without_type(param) for param in super().get_params(ctx)]
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """`URL [TOPIC...]`, as our metavars say it: Typer would bracket them once more."""
+        """Return `URL [TOPIC...]` as our metavars have it: Typer would add another pair of brackets."""
         arguments = [param for param in self.params if param.param_type_name == "argument"]
         return ["[OPTIONS]", *(_argument_name(param) for param in arguments)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """No option may be empty: Typer would take an empty path for this directory."""
+        """Reject empty options: Typer would take an empty path for the current directory."""
         given, _, _ = self.make_parser(ctx).parse_args(list(args))
         params: list[Any] = self.params
         for param in params:
@@ -43,7 +43,7 @@ class Verb(TyperCommand):
 
 
 class Verbs(TyperGroup):
-    """`tidings` itself. Signals and closed pipes end a command; they are not errors to explain."""
+    """The command `tidings` itself. Signals and closed pipes end a command quietly."""
 
     def get_params(self, ctx: Any) -> Any:
         return [_without_type(param) for param in super().get_params(ctx)]
@@ -61,7 +61,7 @@ class Verbs(TyperGroup):
 
 
 def _without_type(param: Any) -> Any:
-    """A metavar instead of Python's type, and no range: errors tell it. Typer checks values by a copy of its own."""
+    """Show a metavar instead of Python's type, and no range: errors show it. Typer checks values with its own copy."""
     param.min = param.max = None
     param.show_envvar = False
     if param.param_type_name == "argument":
@@ -85,7 +85,7 @@ def _argument_name(param: Any) -> str:
 
 
 def usage_message(error: typer.TyperException) -> str:
-    """One line: the flag or variable, what is wrong with it, and where to read on."""
+    """Return one line: the flag or variable, what is wrong with it, and which help to read."""
     context: Any = getattr(error, "ctx", None)
     hint = f" (see '{context.command_path} --help')" if context is not None else ""
     if type(error) is not typer.BadParameter:  # an unknown flag, a missing argument
@@ -97,7 +97,7 @@ def usage_message(error: typer.TyperException) -> str:
 
 
 def _where(error: Any, context: Any) -> str:
-    """The flag, or the variable of the environment that the value came from."""
+    """Return the flag or the environment variable that the value came from."""
     param = error.param
     if param is None and context is not None:
         param = next((one for one in context.command.params if error.param_hint in one.opts), None)
@@ -113,7 +113,7 @@ def _where(error: Any, context: Any) -> str:
 
 
 def _value_problem(error: Any) -> str | None:
-    """What is wrong with a value that Typer could not convert; None if it is our own check that failed."""
+    """Describe a value that Typer could not convert; None if one of our own checks failed."""
     if error.__cause__ is None or not hasattr(error.__cause__, "errors"):
         return None
     found = error.__cause__.errors()[0]

@@ -1,4 +1,4 @@
-"""Standard input, output and error: whoever starts a process may have closed them."""
+"""Reopens standard input, output and error, which the parent process may have closed."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import os
 import sys
 
 STANDARD = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
-"""By number."""
+"""Streams by file descriptor."""
 
 
 def open_closed_descriptors() -> None:
-    """Nothing comes from those that are closed, and what goes there goes nowhere.
+    """Connect closed standard descriptors to /dev/null.
 
-    Else the next socket would get such a number: prints would go to a peer, and uvloop aborts when it closes one.
+    Otherwise the next socket would get such a number: prints would go to a peer, and uvloop aborts when it closes one.
     """
     for number, (name, mode) in enumerate(STANDARD):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest number that is free, hence this one; processes that we start are to have it, too.
+            # `open` returns the lowest free number, which is this one. Child processes inherit it.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-        if getattr(sys, name) is None:  # so Python says that it found it closed
+        if getattr(sys, name) is None:  # Python found it closed at start-up
             stream = open(number, mode, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)

@@ -1,4 +1,4 @@
-"""Events as lines, for `sub` and `get`."""
+"""Prints events as lines, for `sub` and `get`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PayloadForm(StrEnum):
 
 
 class Printer:
-    """Events as lines, collected until `flush`."""
+    """Formats events as lines and collects them until `flush`."""
 
     def __init__(self, payload: PayloadForm, *, as_json: bool) -> None:
         self.payload = payload
@@ -28,7 +28,7 @@ class Printer:
         self._lines: list[str] = []
 
     def add(self, event: Event, offset: int | None = None) -> None:
-        """`offset` is its place in an archive."""
+        """Add an event; `offset` is its position in an archive."""
         self.printed += 1
         if self.as_json:
             fields = self._fields(event)
@@ -81,7 +81,7 @@ class Printer:
 
 
 def _text_payload(payload: bytes) -> dict[str, str]:
-    """Text where it is text; a program must be able to tell."""
+    """Return the payload as text if it is UTF-8; programs must be able to tell the difference."""
     try:
         return {"payload": payload.decode()}
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""How a command ends: its exit codes, and one line on stderr for whatever went wrong."""
+"""Defines how a command ends: its exit codes, and one line on stderr for an error."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ class ExitCode(IntEnum):
     CHECK_FAILED = 1
     """A guarantee is violated."""
     BAD_INPUT = 2
-    """A flag, a file, a filter, a topic, a scenario that cannot be used."""
+    """A bad flag, file, filter, topic or scenario."""
     TIMEOUT = 3
-    """Nothing, or less than asked for, arrived in time."""
+    """Fewer events than requested arrived in time."""
     UNREACHABLE = 4
-    """A broker cannot be reached, cannot listen, refuses, or went away."""
+    """A broker cannot be reached, cannot listen, refuses the connection, or went away."""
     BUG = 70
-    """An error that is not the user's; the traceback is for the report."""
+    """A bug in tidings; the traceback is for the bug report."""
     SIGNAL_BASE = 128
-    """Plus the number of the signal that cut the command short."""
+    """Plus the number of the signal that ended the command."""
     BROKEN_PIPE = 141
-    """Whoever read the output has gone."""
+    """The reader of the output has closed the pipe."""
 
 
 def exit_code_of(error: Exception) -> ExitCode:
-    """The exit code for an error that the command could not handle."""
+    """Return the exit code for an error that the command did not handle."""
     if isinstance(error, NETWORK_ERRORS) and not isinstance(error, AddressError):
         return ExitCode.UNREACHABLE
     if isinstance(error, TimeoutError):
@@ -48,7 +48,7 @@ def exit_code_of(error: Exception) -> ExitCode:
 
 
 def message_of(error: Exception) -> str:
-    """One line that says what went wrong."""
+    """Return one line that says what went wrong."""
     if isinstance(error, OSError) and not isinstance(error, TidingsError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return one_line(f"{where}{error.strerror}")
@@ -60,8 +60,8 @@ def one_line(text: str) -> str:
 
 
 def report(message: str, *, as_json: bool) -> None:
-    """Tell the user on stderr, as `tidings: ...` or as one JSON object."""
+    """Print the error to stderr, as `tidings: ...` or as one JSON object."""
     line = json.dumps({"error": message}, ensure_ascii=False) if as_json else f"tidings: {message}"
-    # A message may quote bytes of the command line that are no text.
+    # A message may quote bytes of the command line that are not valid text.
     sys.stderr.write(line.encode(errors="backslashreplace").decode() + "\n")
     sys.stderr.flush()

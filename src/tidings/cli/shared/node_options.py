@@ -1,4 +1,4 @@
-"""The options that brokers and sequencers share, and the values that several verbs take."""
+"""Declares the options that brokers and sequencers share, and the values that several verbs take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GUARANTEED = "Guaranteed mode"
 EPIDEMIC = "Epidemic mode"
 ARCHIVE = "Archive"
 SECURITY = "Security"
-"""Headings of the help."""
+"""Headings in the help."""
 
 MODES = f"{', '.join(modes.MODES[:-1])} or {modes.MODES[-1]}"
 Algorithm = Literal["auto", "none", "push", "subscriber-pull", "publisher-pull", "combined", "push+pull"]
@@ -26,7 +26,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=255, extra={"printable": Tru
 
 
 class NodeOptions(Options, frozen=True, kw_only=True):
-    """What brokers and sequencers share."""
+    """Holds the options that brokers and sequencers share."""
 
     tls_cert: Annotated[
         Path | None,

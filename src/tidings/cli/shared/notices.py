@@ -1,4 +1,4 @@
-"""What a command has to say beside its output, on stderr: one line each, as JSON with `--json`."""
+"""Prints notices to stderr, beside a command's output: one line each, as JSON with `--json`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidings.cli.shared.output import json_line
 
 
 def notice(text: str, *, as_json: bool) -> None:
-    """On stderr, for stdout has the events or the summary alone."""
+    """Print a notice to stderr: stdout has only the events or the summary."""
     sys.stderr.write((json_line({"notice": text}) if as_json else f"tidings: {text}") + "\n")
     sys.stderr.flush()
 
@@ -27,7 +27,7 @@ class _Notices(logging.Handler):
 
 @contextmanager
 def log_as_notices(*, as_json: bool) -> Iterator[None]:
-    """What the client logs meanwhile, such as a lost connection, is shown as notices."""
+    """Show what the client logs meanwhile, such as a lost connection, as notices."""
     log = logging.getLogger("tidings")
     handler, level = _Notices(as_json=as_json), log.level
     log.addHandler(handler)

@@ -1,5 +1,6 @@
-"""Options that are declared once: a field of an `Options` class is a flag of a verb, a variable of the environment and
-a key of its file. The flag goes before the variable, the variable before the file, the file before the default.
+"""Declares options once: a field of an `Options` class is a verb's flag, an environment variable and a key of its file.
+
+The flag overrides the variable, the variable overrides the file, the file overrides the default.
 """
 
 from __future__ import annotations
@@ -19,26 +20,26 @@ Kind = TypeVar("Kind", bound="Options")
 
 
 class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is not given, by a flag or in the file, is None, False or empty. Paths in a file are relative to it. A field
-    without a `Flag` is a key of the file alone."""
+    """Base of a verb's options. What neither a flag nor the file gives is None, False or empty. Paths in a file
+    are relative to it. A field without a `Flag` is only a key of the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """How a field looks on the command line."""
+    """Describes a field's flag."""
 
     help: str
     name: str = ""
-    """Empty: that of the field."""
+    """Empty: the field's name."""
     metavar: str | None = None
     given_as: Any = None
-    """The type of the flag's value, where it is not the field's."""
+    """The type of the flag's value, if it is not the field's."""
     parse: Callable[[Any], Any] = lambda given: given
-    """From the flag's value to the field's."""
+    """Converts the flag's value to the field's."""
     envvar: str | None = None
-    """Empty: as for all flags."""
+    """None: named as for all flags."""
     panel: str | None = None
-    """Under which heading the help lists it."""
+    """The heading in the help."""
 
 
 class _Field:
@@ -63,7 +64,7 @@ class _Field:
         kind = flag.given_as or (list[str] if get_origin(self.type) is tuple else self.type)
         hint = kind if kind is bool else Union[kind, None]  # noqa: UP007 - `|` takes no Literal
         default = False if kind is bool else None
-        # Typer calls a parameter as its flag, which is also how it is called in the environment.
+        # Typer names a parameter after its flag, and the environment variable after the parameter.
         parameter = self.name.removeprefix("--").replace("-", "_")
         return inspect.Parameter(
             parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, declared]
@@ -71,7 +72,7 @@ class _Field:
 
 
 def _bare(hint: Any) -> tuple[Any, Meta]:
-    """A field's type without None, and what bounds its values."""
+    """Return a field's type without None, and the bounds of its values."""
     bounds = Meta()
     while get_origin(hint) in (Annotated, Union, UnionType):
         if get_origin(hint) is Annotated:
@@ -80,13 +81,13 @@ def _bare(hint: Any) -> tuple[Any, Meta]:
             continue
         kinds = [kind for kind in get_args(hint) if kind is not NoneType]
         if len(kinds) > 1:
-            return str, bounds  # one of several scalars: a text, until it is parsed
+            return str, bounds  # one of several scalars: text until it is parsed
         (hint,) = kinds
     return hint, bounds
 
 
 def _fields(kind: type[Options]) -> Iterator[_Field]:
-    """Its own before those that it shares with other verbs."""
+    """Yield a verb's own fields before those that it shares with other verbs."""
     hints = get_type_hints(kind, include_extras=True)
     for owner in kind.__mro__:
         for key in vars(owner).get("__annotations__", ()):
@@ -97,7 +98,7 @@ def _fields(kind: type[Options]) -> Iterator[_Field]:
 
 
 def verb(name: str, kind: type[Kind], act: Callable[..., None]) -> Callable[..., None]:
-    """The command of that name. Its flags are those of `kind`, then the parameters of `act` after the first."""
+    """Return the command of that name, with the flags of `kind`, then the parameters of `act` after the first."""
     fields = {field.parameter().name: field for field in _fields(kind)}
     _, *own = inspect.signature(act, eval_str=True).parameters.values()
     parameters = [*(field.parameter() for field in fields.values())]
@@ -124,12 +125,12 @@ def _is_given(value: object) -> bool:
 
 
 def given_flags(options: Options) -> list[str]:
-    """The flags that were given."""
+    """Return the flags that were given."""
     return [field.name for field in _fields(type(options)) if _is_given(getattr(options, field.key))]
 
 
 def over(given: Kind, file: Options, beside: Path) -> Kind:
-    """What the flags gave, and for the rest what the file says that is in the directory `beside`."""
+    """Return the flags' values, and for the rest those of the file, which is in the directory `beside`."""
     values: dict[str, Any] = {}
     for field in _fields(type(given)):
         value = getattr(given, field.key)

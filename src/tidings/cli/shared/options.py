@@ -1,4 +1,4 @@
-"""Flags that several verbs share, and what is checked of them."""
+"""Declares and checks the flags that several verbs share."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MAX_TOKEN_BYTES = 4096
 STDIN = Path("-")
 
 CONNECTION = "Connection"
-"""Heading of the help."""
+"""A heading in the help."""
 
 option = partial(typer.Option, show_envvar=False)
-"""A flag. All can come from the environment, by one rule that the manual gives once."""
+"""Declares a flag. Each can come from the environment; the manual gives the rule once."""
 
 Json = Annotated[bool, option("--json", help="Print JSON instead of text.")]
 Quiet = Annotated[bool, option("--quiet", "-q", help="Show no progress bar.")]
@@ -85,7 +85,7 @@ def check_name(name: str, flag: str = "--name") -> str:
 
 
 def read_file(path: Path, flag: str) -> bytes:
-    """The content of the file; `-` is stdin."""
+    """Return the content of the file; `-` is stdin."""
     try:
         return sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
     except OSError as error:
@@ -97,7 +97,7 @@ def reason_of(error: OSError) -> str:
 
 
 def read_token(path: Path | None) -> str:
-    """The token in a file, without the line's end; empty without a file."""
+    """Return the token in a file, without the line's end; empty without a file."""
     if path is None:
         return ""
     try:
@@ -111,7 +111,7 @@ def read_token(path: Path | None) -> str:
 
 
 def check_tls_ca(path: Path | None, url: str | None = None) -> None:
-    """The file can be used, and the URL asks for TLS."""
+    """Check that the file can be used and that the URL uses TLS."""
     if path is None:
         return
     from tidings.core.errors import ConnectionFailed
@@ -127,7 +127,7 @@ def check_tls_ca(path: Path | None, url: str | None = None) -> None:
 
 
 def check_url(url: str, hint: str = "URL") -> None:
-    """A URL that cannot be one is a mistake in the usage: it is reported before anything happens."""
+    """Report a malformed URL as a usage error, before anything happens."""
     from tidings.bus.connect import connect
     from tidings.core.errors import ConnectionFailed, NotYetAvailable
 
@@ -148,7 +148,7 @@ def make_bus(
     tls_authority: Path | None = None,
     timeout_s: float = 5.0,
 ) -> ApplicationHost:
-    """A bus that is not open yet."""
+    """Return a bus that is not open yet."""
     from tidings.bus.connect import connect
 
     check_url(url)

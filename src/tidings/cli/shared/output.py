@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs, and progress on stderr where somebody watches."""
+"""Prints for commands: tables for people, JSON for programs, and progress on stderr if it is a terminal."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PIPED_WIDTH = 160
-"""Columns of a table that goes into a file or a pipe, where there is no terminal to ask."""
+"""The width of a table that goes into a file or a pipe, where there is no terminal to ask."""
 
 FOLDED_WIDTH = 20
-"""Longer texts in a cell are folded where there is no room."""
+"""Longer texts in a cell may be folded if there is no room."""
 
 BORDER_WIDTH = 3
-"""Of each column: a line and two blanks."""
+"""For each column: a line and two blanks."""
 
 Progress = Callable[[float], None]
-"""Told which share, from 0 to 1, is done."""
+"""Called with the share that is done, from 0 to 1."""
 
 
 def print_line(text: str) -> None:
-    """One line on stdout, at once."""
+    """Print one line to stdout at once."""
     sys.stdout.write(text.encode(errors="backslashreplace").decode() + "\n")
     sys.stdout.flush()
 
 
 def print_json(value: object) -> None:
-    """One JSON value on one line of stdout."""
+    """Print a JSON value on one line of stdout."""
     print_line(json_line(value))
 
 
@@ -42,7 +42,7 @@ def json_line(value: object) -> str:
 
 
 def discard_output() -> None:
-    """Nobody reads stdout any more; what is still to be written goes nowhere, and nobody complains."""
+    """Send the rest of stdout to /dev/null, without errors, as nobody reads it any more."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -51,14 +51,14 @@ def discard_output() -> None:
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, keys: int = 1
 ) -> None:
-    """A table on stdout; where it is too wide, several, each with the first `keys` columns."""
+    """Print a table to stdout; if it is too wide, several tables, each with the first `keys` columns."""
     print_line("\n".join(map(table_text, make_tables(title, columns, rows, keys=keys))))
 
 
 def make_tables(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, keys: int = 1
 ) -> list[Table]:
-    """As many as it takes: rich would crop what does not fit. The others repeat the first `keys` columns."""
+    """Return as many tables as needed, as rich would crop what does not fit; each repeats the first `keys` columns."""
     lines = list(rows)
     made = [_Column(heading, [line[index] for line in lines]) for index, heading in enumerate(columns)]
     room = _console().width
@@ -77,7 +77,7 @@ class _Column:
         self.is_numeric = bool(cells) and all(isinstance(cell, int | float) for cell in cells)
         widest = max(map(len, self.texts), default=0)
         longest_word = max(map(len, heading.split()), default=0)
-        # A number that is folded reads as another one.
+        # A folded number would read as another number.
         self.least = max(longest_word, widest if self.is_numeric else min(widest, FOLDED_WIDTH))
         self.best = max(len(heading), widest)
 
@@ -87,7 +87,7 @@ def _least_width(columns: list[_Column]) -> int:
 
 
 def _table(title: str, columns: list[_Column], room: int) -> Table:
-    """Numbers to the right, and what users wrote is never taken for markup."""
+    """Return a table with numbers aligned right; users' texts are never taken for markup."""
     from rich.table import Table
     from rich.text import Text
 
@@ -104,9 +104,9 @@ def _table(title: str, columns: list[_Column], room: int) -> Table:
 
 
 def table_text(table: RenderableType) -> str:
-    """As wide as the terminal, or as a pipe gets it."""
+    """Return the table as text, as wide as the terminal, or `PIPED_WIDTH`."""
     console = _console()
-    with console.capture() as captured:  # rich would end the process where a pipe is broken
+    with console.capture() as captured:  # rich would end the process on a broken pipe
         console.print(table)
     return captured.get().rstrip("\n")
 
@@ -118,7 +118,7 @@ def _console() -> Console:
 
 
 def cell_text(value: object) -> str:
-    """A value as a table shows it."""
+    """Format a value for a table."""
     match value:
         case None:
             return "-"
@@ -133,7 +133,7 @@ def cell_text(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with everything that could move a terminal's cursor, or is not one line, spelled out."""
+    """Escape everything that could move a terminal's cursor or break the line."""
     if text.isprintable():
         return text
     return "".join(
@@ -144,7 +144,7 @@ def printable(text: str) -> str:
 
 @contextmanager
 def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Progress]:
-    """A bar on stderr if that is a terminal and nobody asked for quiet."""
+    """Show a progress bar on stderr if it is a terminal, unless `quiet`."""
     if quiet or not sys.stderr.isatty():
         yield lambda share: None
         return
@@ -158,7 +158,7 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Progress]:
     )
     from rich.progress import Progress as RichProgress
 
-    # The time that has passed moves also while a share of the work takes long, as the start of Spark does.
+    # The elapsed time moves even while one step takes long, such as the start of Spark.
     columns = (
         *(TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()),
         *(TimeElapsedColumn(), TimeRemainingColumn()),

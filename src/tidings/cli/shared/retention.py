@@ -1,4 +1,4 @@
-"""How much of an archive is kept, as users write it: `500M`, `30d`."""
+"""Parses how much of an archive to keep, as users write it: `500M`, `30d`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def archive_settings(size: str | None, age: str | None, segment_rows: int | None
 
 
 def parse_quantity(text: str, units: dict[str, int] | dict[str, float], flag: str, example: str) -> float:
-    """A number with a unit behind it."""
+    """Parse a number followed by a unit."""
     unit = text[-1:].lower() if text[-1:].isalpha() else ""
     number = text[: len(text) - len(unit)]
     try:

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a command through its own clean-up, whether it runs in an event loop or without one."""
+"""Lets SIGINT and SIGTERM end a command through its own clean-up, with or without an event loop."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(Exception):  # noqa: N818 - the user's wish, not a failure
-    """A signal cut the command short; its clean-up has run."""
+    """Raised when a signal has ended the command, after its clean-up."""
 
     def __init__(self, number: int, to_continue: str = "") -> None:
-        """`to_continue` is what the user may want to know."""
+        """Keep the signal; `to_continue` tells the user how to continue."""
         then = f"; to continue, {to_continue}" if to_continue else ""
         super().__init__(f"stopped by {signal.Signals(number).name}{then}")
         self.number = number
@@ -35,51 +35,51 @@ class Stopped(Exception):  # noqa: N818 - the user's wish, not a failure
 
 
 class Terminated(SystemExit):
-    """SIGTERM where no event loop runs. Like KeyboardInterrupt, it is nothing that `except Exception` holds up."""
+    """Raised by SIGTERM outside an event loop. Like KeyboardInterrupt, it passes through `except Exception`."""
 
     def __init__(self) -> None:
         super().__init__(ExitCode.SIGNAL_BASE + signal.SIGTERM)
 
 
 def raise_on_signals() -> None:
-    """From now on SIGTERM raises Terminated in the main thread, and SIGINT KeyboardInterrupt."""
+    """Make SIGTERM raise Terminated in the main thread, and SIGINT KeyboardInterrupt."""
 
     def terminate(number: int, frame: object) -> None:
-        # Only the first: a second (`timeout` sends two) would cut the clean-up short.
+        # Only the first signal counts: a second one (`timeout` sends two) would cut the clean-up short.
         signal.signal(number, lambda number, frame: None)
         raise Terminated
 
     signal.signal(signal.SIGTERM, terminate)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell ignores it for us in the background
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # shells ignore SIGINT for background jobs
         signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.unraisablehook = _raise_again
 
 
 def _raise_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """A signal that came where Python cannot raise, as in a destructor: Python would print it and forget it."""
+    """Raise a signal again that arrived where Python cannot raise, such as in a destructor, and would only print it."""
     error = unraisable.exc_value
     if not isinstance(error, KeyboardInterrupt | Terminated):
         sys.__unraisablehook__(unraisable)
         return
     number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
     raise_on_signals()
-    # Not here, for this is no better place; and to the main thread, whose wait it is to interrupt.
+    # Not from here, where raising fails as well, but in the main thread, whose wait it must interrupt.
     Timer(RAISE_AGAIN_S, signal.pthread_kill, (main_thread().ident, number)).start()
 
 
 def end_children() -> None:
-    """Whoever this process started and did not wait for ends, too, where the system tells who that is.
+    """End child processes that are still running, if the system can list them.
 
-    When pyspark is cut short while it starts its JVM, it forgets it, and the JVM would stay for ever.
+    If pyspark is interrupted while it starts its JVM, it forgets the JVM, which would stay for ever.
     """
     for listed in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):  # threads and processes that ended by themselves
+        with suppress(OSError):  # threads and processes that have ended
             for child in listed.read_text().split():
                 os.kill(int(child), signal.SIGTERM)
 
 
 async def first_of(*lives: Awaitable[object]) -> None:
-    """Until one of them ends, which ends the others; its error is raised."""
+    """Wait until one of them ends, cancel the others, and raise its error if it failed."""
     tasks = [asyncio.ensure_future(life) for life in lives]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -92,7 +92,7 @@ async def first_of(*lives: Awaitable[object]) -> None:
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of `work`; Stopped if SIGINT or SIGTERM came first."""
+    """Return the result of `work`; raise Stopped if SIGINT or SIGTERM came first."""
     from tidings.drivers.sockets.loop import run as run_loop
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
@@ -100,11 +100,11 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
     try:
         return run_loop(watched)
     finally:
-        for coroutine in (watched, work):  # a signal may come before they begin: then they never do
+        for coroutine in (watched, work):  # a signal may arrive before they start; then they never do
             coroutine.close()
-        # The command may go on without a loop, whose own handlers do nothing from then on.
+        # The command may continue without the loop, whose handlers no longer do anything.
         for number, handler in before.items():
-            if handler is not None:  # else it was not Python that set it
+            if handler is not None:  # None if it was not set by Python
                 signal.signal(number, handler)
 
 
@@ -114,13 +114,13 @@ async def _until_signal(work: Coroutine[Any, Any, Result]) -> Result:
     received: list[int] = []
 
     def stop(number: int) -> None:
-        # Only the first: a second would cancel the clean-up, which is bounded in time.
+        # Only the first signal counts: a second would cancel the clean-up, which is bounded in time.
         if not received:
             received.append(number)
             task.cancel()
 
     for number in SIGNALS:
-        with suppress(NotImplementedError):  # no such handlers on this platform: asyncio's own apply
+        with suppress(NotImplementedError):  # the platform has no such handlers; asyncio's own apply
             loop.add_signal_handler(number, stop, number)
     try:
         return await task

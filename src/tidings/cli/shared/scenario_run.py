@@ -1,4 +1,4 @@
-"""What `sim` and `up --scenario` share: reading a scenario, its summary, and the verdicts on its trace."""
+"""Holds what `sim` and `up --scenario` share: reading a scenario, its summary, and the verdicts on its trace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INT64 = {"min": -(2**63), "max": 2**63 - 1}
 
 
 def load(path: Path, seed: int | None) -> Scenario:
-    """The checked scenario, with the seed replaced where one is given."""
+    """Return the checked scenario, with the given seed if there is one."""
     import msgspec
 
     from tidings.scenarios.file.check import check_scenario
@@ -34,7 +34,7 @@ def load(path: Path, seed: int | None) -> Scenario:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """What is wrong with a scenario that was read before is told with its file, too."""
+    """Add the file's name to later errors about a scenario, too."""
     from tidings.core.errors import ScenarioError
 
     try:
@@ -44,7 +44,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def print_summary(title: str, summary: dict[str, Any], out: Path, how: list[tuple[str, object]]) -> None:
-    """`how` is what only this kind of run has to tell."""
+    """Print the summary; `how` holds the rows of only this kind of run."""
     latency = summary["latency_ms"]
     rows = [
         ("seed, mode", f"{summary['seed']}, {summary['mode']}"),
@@ -73,14 +73,14 @@ def _ratio(summary: dict[str, Any]) -> str:
 
 
 def verdicts(scenario: Scenario, out: Path) -> list[Verdict]:
-    """What the checkers say of the trace in `out`, for what its subscriptions asked for and the mode promises."""
+    """Return the verdicts on the trace in `out`: what its subscriptions ask for and its mode promises."""
     from tidings.scenarios.checking import verdicts as check
 
     return check(scenario, out)
 
 
 def show_verdicts(found: list[Verdict], *, as_json: bool) -> bool:
-    """Prints them, with --json on stderr: stdout is then the summary alone. True if all hold."""
+    """Print the verdicts and return whether all hold; with --json to stderr, as stdout has only the summary."""
     for verdict in found:
         if as_json:
             sys.stderr.write(json_line(verdict_fields(verdict)) + "\n")

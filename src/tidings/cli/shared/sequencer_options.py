@@ -1,4 +1,4 @@
-"""The options of `tidings sequencer` and the tables of its layout file, each said once (cli/shared/option_table.py)."""
+"""Declares the options of `tidings sequencer` and its layout file's tables, each once (cli/shared/option_table.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidings.cli.shared.option_table import Flag, Options
 
 
 class _LayoutOptions(NodeOptions, frozen=True, kw_only=True):
-    """Flags of a sequencer that its layout file has, too."""
+    """Holds the flags of a sequencer that its layout file has, too."""
 
     order: Annotated[
         LayoutOrder | None,
@@ -52,7 +52,7 @@ class SequencerOptions(_LayoutOptions, frozen=True, kw_only=True):
 
 
 class ServerTable(Options, frozen=True, kw_only=True):
-    """`[[server]]`: who numbers these topics. The order of the listing is the precedence of the topics."""
+    """A table `[[server]]`, which numbers these topics. Topics are listed by precedence."""
 
     name: Name
     topics: Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -62,7 +62,7 @@ class ServerTable(Options, frozen=True, kw_only=True):
 
 
 class LayoutFile(_LayoutOptions, frozen=True, kw_only=True):
-    """The same file for all nodes."""
+    """The layout file, the same for all nodes."""
 
     server: Annotated[tuple[ServerTable, ...], Meta(min_length=1)]
     nodes: dict[Name, str] | None = None

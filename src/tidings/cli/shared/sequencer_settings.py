@@ -1,4 +1,4 @@
-"""What a sequencer process is told: its options and its layout, checked and put together."""
+"""Checks the options and the layout of a sequencer process and turns them into its settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SequencerSettings(msgspec.Struct, frozen=True, kw_only=True):
     listen: Address
     layout: Layout
     addresses: dict[str, Address]
-    """Of the nodes."""
+    """The nodes' addresses."""
     data: Path | None
     service: str | None
     tls: Tls | None
@@ -34,7 +34,7 @@ class SequencerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sequencer_settings(options: SequencerOptions) -> SequencerSettings:
-    """Flags before the layout file before the defaults."""
+    """Return the settings; flags override the layout file, the file overrides the defaults."""
     file = None if options.layout is None else read_toml(options.layout, LayoutFile)
     if file is not None and options.layout is not None:
         if options.topics:
@@ -85,13 +85,13 @@ def _layout(name: str, options: SequencerOptions, file: LayoutFile | None) -> La
 
 
 def _place(table: ServerTable) -> ServerPlacement:
-    """A node that has the server's name is not named: said or not, it is the same layout."""
+    """Leave out a node with the server's name, so that giving it or not makes the same layout."""
     node = "" if table.node in (None, table.name) else str(table.node)
     return ServerPlacement(table.name, table.topics, node, table.standby or "", table.witness or "")
 
 
 def _addresses(path: Path | None, file: LayoutFile | None, layout: Layout) -> dict[str, Address]:
-    """Every node of a layout of several has an address, and nobody else."""
+    """Check that in a layout of several nodes each node, and nothing else, has an address."""
     if file is None:
         return {}
     listed = file.nodes or {}
@@ -110,7 +110,7 @@ def _addresses(path: Path | None, file: LayoutFile | None, layout: Layout) -> di
 
 
 def _service(text: str | None) -> str | None:
-    """A mistake in the URL shows now, not when somebody dies."""
+    """Check the service's URL now, not when a publisher dies and it is first used."""
     if text is None:
         return None
     check_url(text, "--service")

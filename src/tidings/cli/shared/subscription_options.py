@@ -1,4 +1,4 @@
-"""Flags of the verbs that subscribe or read: which events, in which order, how many, for how long."""
+"""Declares the flags of verbs that subscribe or read: which events, in which order, how many, for how long."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PayloadFlag = Annotated[PayloadForm, option("--payload", help="How to print payl
 
 
 def check_patterns(patterns: Iterable[str], hint: str) -> None:
-    """MQTT's wildcards are ordinary names here: whoever writes them means ours."""
+    """Reject MQTT's wildcards: they are ordinary names here, but users who write them mean ours."""
     for pattern in patterns:
         levels = pattern.split("/")
         meant = "/".join(MQTT_WILDCARDS.get(level, level) for level in levels)

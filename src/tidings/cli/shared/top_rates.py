@@ -1,4 +1,4 @@
-"""What `tidings top` shows, computed from what brokers say of themselves at two moments."""
+"""Computes what `tidings top` shows from the brokers' status at two moments."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ RATES = tuple(f"{counter}_per_s" for counter in COUNTERS)
 
 
 class Look(NamedTuple):
-    """What was seen at one moment, by URL: a status, or why there is none."""
+    """Holds the status at one moment by URL, or why there is none."""
 
     at_s: float
     seen: dict[str, Mapping[str, Any] | str]
 
 
 class TopRows(NamedTuple):
-    """Rows for people and programs: one per server, and one per session, those with most traffic first."""
+    """Holds rows for people and programs: one per server and one per session, busiest sessions first."""
 
     servers: list[dict[str, Any]]
     sessions: list[dict[str, Any]]
 
 
 def rates(before: Look, after: Look, own_names: Iterable[str] = ()) -> TopRows:
-    """Who watches is not shown, by its names. What ended between the looks is not counted any more."""
+    """Return the rates between two looks, without the watcher's own sessions and those that ended in between."""
     hidden = frozenset(own_names)
     elapsed_s = max(after.at_s - before.at_s, 1e-9)
     servers, sessions = [], []
@@ -53,7 +53,7 @@ def _session_rows(
         row = {key: session.get(key) for key in ("peer", "role", "address", "waiting_bytes", "dropped")}
         for counter, rate in zip(COUNTERS, RATES, strict=True):
             now, then = session.get(counter, 0), counted.get(counter, 0)
-            # A counter that fell is that of another connection of the same peer.
+            # A counter that fell belongs to a new connection of the same peer.
             row[rate] = round((now - then if now >= then else now) / elapsed_s, 1)
         rows.append(row)
     return rows
@@ -61,7 +61,7 @@ def _session_rows(
 
 def _sessions(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     found = status.get("sessions")
-    return found if isinstance(found, list) else []  # a server that has too many tells only how many
+    return found if isinstance(found, list) else []  # if there are too many, only their number
 
 
 def _identity(session: Mapping[str, Any]) -> tuple[object, ...]:

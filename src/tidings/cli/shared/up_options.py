@@ -1,4 +1,4 @@
-"""The options of `tidings up`, each said once (cli/shared/option_table.py)."""
+"""Declares the options of `tidings up`, each once (cli/shared/option_table.py)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ORDER = "Order"
 
 
 class UpOptions(Options, frozen=True, kw_only=True):
-    """The flags of `tidings up`. Its file says the same in tables of its own (drivers/processes/topology_file.py)."""
+    """Holds the flags of `tidings up`. Its file has the same in other tables (drivers/processes/topology_file.py)."""
 
     brokers: Annotated[
         Annotated[int, Meta(ge=1)] | None, Flag(help="Start a binary tree of N brokers. Default: 5.")

@@ -1,4 +1,4 @@
-"""The flags `--scenario`, `--out`, `--seed` and `--check` of `tidings up`, and what it prints for them."""
+"""Implements the flags `--scenario`, `--out`, `--seed` and `--check` of `tidings up`, and prints their results."""
 
 from __future__ import annotations
 

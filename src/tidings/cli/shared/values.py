@@ -1,4 +1,4 @@
-"""Attributes as users write them on a command line, `size=12`, and as lines and JSON show them."""
+"""Parses attributes as users write them on a command line, `size=12`, and formats them for lines and JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUOTES = ('"', "'")
 
 
 def parse_attributes(texts: Iterable[str]) -> dict[str, Scalar]:
-    """`name=value` texts as attributes; each name once."""
+    """Parse `name=value` texts into attributes; each name may appear once."""
     attributes: dict[str, Scalar] = {}
     for text in texts:
         name, separator, value = text.partition("=")
@@ -29,12 +29,12 @@ def parse_attributes(texts: Iterable[str]) -> dict[str, Scalar]:
 
 
 def parse_value(text: str) -> Scalar:
-    """A boolean, null, whole number or number if it looks like one, else text; quoted, always text."""
+    """Return a boolean, null or number if the text looks like one, else text; quoted, always text."""
     if len(text) >= 2 and text[0] in QUOTES and text[-1] == text[0]:
         return text[1:-1]
     if text in WORDS:
         return WORDS[text]
-    # `int` and `float` read more than numbers as people write them: 1_000, nan, digits of other scripts.
+    # `int` and `float` accept more than people mean as numbers: 1_000, nan, digits of other scripts.
     if not text or not NUMBER_LETTERS.issuperset(text):
         return text
     for kind in (int, float):
@@ -47,7 +47,7 @@ def parse_value(text: str) -> Scalar:
 
 
 def attribute_text(value: Scalar) -> str:
-    """A value as `parse_value` would read it back; bytes as hexadecimal digits."""
+    """Format a value so that `parse_value` would read it back; bytes as hexadecimal digits."""
     match value:
         case bool() | None:
             return {True: "true", False: "false", None: "null"}[value]
@@ -61,7 +61,7 @@ def attribute_text(value: Scalar) -> str:
 
 
 def attribute_json(value: Scalar) -> object:
-    """A value for JSON, which knows neither bytes nor infinities."""
+    """Return a value for JSON, which has neither bytes nor infinities."""
     if isinstance(value, bytes):
         return {"hex": value.hex()}
     if isinstance(value, float) and not isfinite(value):

@@ -1,4 +1,5 @@
-"""Conditions on events: `language` reads them, `matching` finds which of many hold for an event.
+"""Conditions on events.
 
-docs/internals/matching.md explains both.
+`language` turns a filter's text into a canonical `Pattern`; `matching` finds which of many patterns an event
+satisfies. Read `language` first. docs/internals/matching.md explains both.
 """

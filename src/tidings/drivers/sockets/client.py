@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from tidings.core.client.reliable_session import Marks, ReliableClient
+from tidings.core.client.reliable_session import ReliableClient, ResumePoints
 from tidings.core.client.session import BestEffortClient
 from tidings.core.errors import ConnectionFailed, WireError
 from tidings.core.events.event import Publication
@@ -45,8 +45,8 @@ class ClientConnection:
     connection took), the connection ends: `on_connection(False, reason)`, and `closed` is True.
 
     A guaranteed broker gets an acknowledgement for every event that is delivered, unless `acknowledges` is False: then
-    the application acknowledges (`Delivered.ticket`). With `marks`, events that this client got before it restarted are
-    not delivered again.
+    the application acknowledges (`Delivered.ticket`). With `resume_points`, events that this client got before it
+    restarted are not delivered again.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ClientConnection:
         buffer_limit_bytes: int = DEFAULT_LIMIT_BYTES,
         acknowledges: bool = True,
         lasting: bool = True,
-        marks: Marks | None = None,
+        resume_points: ResumePoints | None = None,
         opener: Opener | None = None,
         seed: int | None = None,
     ) -> None:
@@ -81,7 +81,7 @@ class ClientConnection:
         """Which address to dial: its index, modulo their number."""
         self._acknowledges = acknowledges
         self._lasting = lasting
-        self._marks = marks
+        self._resume_points = resume_points
         self._opener = opener
         self._on_connection = on_connection
         self._transport = transport
@@ -257,7 +257,7 @@ class ClientConnection:
             acknowledges=self._acknowledges,
             gathers=True,
             lasting=self._lasting,
-            marks=self._marks,
+            resume_points=self._resume_points,
         )
 
     def persist(self) -> bool:

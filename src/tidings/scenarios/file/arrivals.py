@@ -1,4 +1,4 @@
-"""What the publisher of a scenario publishes and when: the same in a simulated and in a live run."""
+"""Draws what a scenario's publisher publishes and when: the same in simulated and live runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DueEvent(NamedTuple):
 
 
 def arrivals(plan: Publisher, seed: int, end_ns: int) -> Iterator[DueEvent]:
-    """By the plan's clock, before that time."""
+    """Yield the publisher's events by due time, all before `end_ns`."""
     random = Random(f"{seed}:publisher:{plan.name}")
     samplers = {name: _sampler(attribute, random) for name, attribute in sorted(plan.attributes.items())}
     topics, rate_hz, is_poisson = plan.topics, plan.rate_hz, plan.arrival == "poisson"

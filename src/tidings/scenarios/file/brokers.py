@@ -1,4 +1,4 @@
-"""From a tree and what `[overlay]` and `[recovery]` say to what each broker is told."""
+"""Turns a tree, `[overlay]` and `[recovery]` into each broker's spec."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def broker_specs(
     recovery: RecoverySettings = RecoverySettings(),  # noqa: B008 - immutable
     addresses: Mapping[str, str] | None = None,
 ) -> dict[str, BrokerSpec]:
-    """By name, in the order of the topology. Without `addresses` nobody has to know where others listen."""
+    """Return the specs by name, in the topology's order. Without `addresses`, peers have none (virtual networks)."""
     where = dict.fromkeys(topology.brokers, "") if addresses is None else addresses
     if overlay.mode == GUARANTEED:
         return {
@@ -43,6 +43,6 @@ def broker_specs(
 
 
 def recovery_settings(table: Recovery) -> RecoverySettings:
-    """What the scenario says about recovery, as the protocol takes it."""
+    """Return [recovery] as the protocol's settings."""
     keys = {name: getattr(table, name) for name in table.__struct_fields__ if name != "interval_ms"}
     return RecoverySettings(interval_ns=round(table.interval_ms * 1_000_000), **keys)

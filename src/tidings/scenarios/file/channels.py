@@ -1,4 +1,4 @@
-"""What a link does to a message, drawn from a seeded generator: how long it takes, whether it is lost."""
+"""Draws the delay and loss of messages on a link from a seeded generator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidings.scenarios.file.times import NS_PER_MS
 
 
 def delay_sampler(delay: Delay, random: Random) -> Callable[[], int]:
-    """Draws delays in nanoseconds; never below zero."""
+    """Return a function that draws delays in nanoseconds, never below zero."""
     match delay:
         case ConstantDelay():
             constant_ns = round(delay.value * NS_PER_MS)
@@ -29,7 +29,7 @@ def delay_sampler(delay: Delay, random: Random) -> Callable[[], int]:
         case UniformDelay():
             low_ns, high_ns = delay.low * NS_PER_MS, delay.high * NS_PER_MS
             span_ns, draw = high_ns - low_ns, random.random
-            return lambda: int(low_ns + span_ns * draw())  # as `random.uniform`, without a call of it
+            return lambda: int(low_ns + span_ns * draw())  # `random.uniform`, inlined
         case NormalDelay():
             mean_ns, std_ns = delay.mean * NS_PER_MS, delay.std * NS_PER_MS
             return _normal_delays(mean_ns, std_ns, random.random).__next__
@@ -42,7 +42,7 @@ def delay_sampler(delay: Delay, random: Random) -> Callable[[], int]:
 
 
 def _normal_delays(mean_ns: float, std_ns: float, draw: Callable[[], float]) -> Iterator[int]:
-    """As `random.gauss`, number by number, without a call of it for each message."""
+    """Yield the same numbers as `random.gauss`, without the cost of a call for each message."""
     while True:
         angle = draw() * tau
         radius = sqrt(-2.0 * log(1.0 - draw()))
@@ -52,7 +52,7 @@ def _normal_delays(mean_ns: float, std_ns: float, draw: Callable[[], float]) -> 
 
 
 def loss_sampler(loss: Loss, random: Random) -> Callable[[], bool] | None:
-    """Draws whether the next message is lost; None if none ever is."""
+    """Return a function that draws whether the next message is lost; None if no message ever is."""
     match loss:
         case BernoulliLoss() if loss.rate > 0:
             rate = loss.rate
@@ -64,9 +64,9 @@ def loss_sampler(loss: Loss, random: Random) -> Callable[[], bool] | None:
 
 
 class GilbertChannel:
-    """Two states, one step per message: the bad state loses everything and lasts `burst` messages on average.
+    """Steps between two states with each message: the bad one loses everything and lasts `burst` messages on average.
 
-    In the long run `rate` of all messages are lost: rate = enter / (enter + leave).
+    In the long run it loses `rate` of all messages: rate = enter / (enter + leave).
     """
 
     def __init__(self, rate: float, burst: float, random: Random) -> None:

@@ -1,4 +1,4 @@
-"""What must agree between the keys of a scenario: names, times, bounds that take two values, topics, filters.
+"""Checks the rules between a scenario's keys: names, times, bounds that take two values, topics, filters.
 
 `check_scenario` raises ScenarioError for the first mistake, with the path to the key and the names involved.
 """
@@ -46,7 +46,7 @@ from tidings.scenarios.file.workload import topics_per_subscriber
 
 
 def check_scenario(scenario: Scenario) -> None:
-    """Nothing for a scenario that can be expanded; ScenarioError for the first mistake otherwise."""
+    """Raise ScenarioError for the first mistake; a scenario that passes can be expanded."""
     _check_distributions(scenario)
     _check_overlay(scenario.overlay)
     if scenario.workload is not None:
@@ -83,7 +83,7 @@ def _check_delay(delay: Delay, path: str) -> None:
 
 
 def _check_loss(loss: Loss, path: str) -> None:
-    """In the bad state all is lost, so that bursts of mean length b leave at least one message in b + 1."""
+    """Check that the rate is possible: between two bursts of mean length b, at least one message gets through."""
     if isinstance(loss, GilbertLoss) and loss.rate > loss.burst / (loss.burst + 1):
         raise ScenarioError(
             f"{path}: bursts of {number(loss.burst)} messages allow a rate of at most "
@@ -109,7 +109,7 @@ def _check_workload(scenario: Scenario, workload: Workload) -> None:
     for name, clients in listed:
         if clients:
             raise ScenarioError(
-                f"[workload] stands instead of [[publisher]] and [[subscriber]]: remove it or [[{name}]]"
+                f"[workload] replaces [[publisher]] and [[subscriber]]: remove it or [[{name}]]"
             )
     if topics_per_subscriber(workload) > workload.topics:
         raise ScenarioError(
@@ -127,7 +127,7 @@ def _check_publisher(publisher: Publisher, duration_s: float, path: str) -> None
 
 
 def _check_largest_event(publisher: Publisher, path: str) -> None:
-    """An event that is too large or has too many attributes is a mistake of the file, not of the run."""
+    """Reject events that are too large or have too many attributes here, before the run meets them."""
     topic = max(publisher.topics, key=len)
     attributes: dict[str, Scalar] = {
         name: _largest_value(attribute) for name, attribute in publisher.attributes.items()
@@ -139,7 +139,7 @@ def _check_largest_event(publisher: Publisher, path: str) -> None:
 
 
 def _largest_value(attribute: Attribute) -> bool | int | float | str:
-    """The value that takes the most bytes, or nearly so."""
+    """Return the value with the longest encoding, or nearly so."""
     match attribute:
         case IntAttribute():
             return max(attribute.low, attribute.high, key=abs)
@@ -177,17 +177,17 @@ def _check_subscriber(subscriber: SubscriberTable, path: str, checked_filters: s
 
 
 def _check_before_close(subscriber: SubscriberTable, scenario: Scenario, path: str) -> None:
-    """While the network settles nothing is published, yet what is under way may still come."""
+    """Allow subscriptions while the network settles: nothing is published, but events under way may still arrive."""
     end_s = scenario.duration_s + scenario.settle_s
     if subscriber.subscribe_at_s >= end_s:
         raise ScenarioError(
-            f"{path}: {number(subscriber.subscribe_at_s)} is not before the end of the run "
-            f"(duration_s and settle_s, {number(round(end_s, 9))})"
+            f"{path}: must be before the end of the run (duration_s + settle_s = {number(round(end_s, 9))}), "
+            f"not {number(subscriber.subscribe_at_s)}"
         )
 
 
 def _check_filter(sql: str, path: str) -> None:
-    # Parsing filters takes a large library that a scenario without filters need not load.
+    # Imported here: scenarios without filters need not load the filter language.
     from tidings.core.filters.language.filter import Filter
 
     try:

@@ -1,4 +1,4 @@
-"""The names of a scenario: that each node has one of its own, and that what is named exists."""
+"""Checks a scenario's names: every node's name is unique, and every name that a key refers to exists."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidings.scenarios.file.workload import publisher_names, subscriber_names
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Every node of a scenario: the brokers (mode peers: none), and all names with where each is given."""
+    """Holds every node of a scenario: the brokers (none in mode peers), and for each name the place that gives it."""
 
     brokers: Sequence[str]
     places: dict[str, str]
@@ -51,7 +51,7 @@ class Nodes:
             raise ScenarioError(f"{path}: there is no node '{name}'; {self.summary()}")
 
     def summary(self) -> str:
-        """Which names there are, for a message about one that is not."""
+        """List the names that exist, for a message about one that does not."""
         clients = [name for name, place in self.places.items() if place != "a broker"]
         return "; ".join(
             [*broker_summary(self.brokers), *([f"clients: {listed(clients)}"] if clients else [])]
@@ -68,14 +68,14 @@ def broker_summary(brokers: Sequence[str]) -> list[str]:
 
 def _claim(places: dict[str, str], name: str, path: str, place: str) -> None:
     if is_order_node(name):
-        raise ScenarioError(f"{path}: names of nodes must not start with '{NODE_PREFIX}', as '{name}' does")
+        raise ScenarioError(f"{path}: '{name}': node names must not start with '{NODE_PREFIX}'")
     if name in places:
         raise ScenarioError(f"{path}: duplicate node id '{name}', already the name of {places[name]}")
     places[name] = place
 
 
 def _claim_clients(places: dict[str, str], scenario: Scenario, brokers: frozenset[str]) -> None:
-    """A publisher and a subscriber of one name at one broker are one client, which does both."""
+    """Claim the clients' names; a publisher and a subscriber of one name at one broker are one client."""
     seats: dict[str, str] = {}
     publishers = {publisher.name for publisher in scenario.publishers}
     for path, client in _clients(scenario):
@@ -93,13 +93,13 @@ def _claim_clients(places: dict[str, str], scenario: Scenario, brokers: frozense
 def _check_shared(client: SubscriberTable, seat: str, places: dict[str, str], path: str) -> None:
     if client.at != seat:
         raise ScenarioError(
-            f"{path}.at: '{client.name}' is {places[client.name]} as well, at '{seat}'; a client that publishes "
-            f"and subscribes has one broker, not '{client.at}'"
+            f"{path}.at: '{client.name}' is also {places[client.name]}, at '{seat}'; a client that publishes "
+            f"and subscribes has one broker, not '{client.at}' too"
         )
 
 
 def _claim_participants(places: dict[str, str], scenario: Scenario) -> None:
-    """In mode peers a participant may publish and subscribe under one name; `at` names participants."""
+    """Claim the names of mode peers, where a participant may publish and subscribe, and `at` names participants."""
     seats: dict[str, str] = {}
     publishers = {publisher.name for publisher in scenario.publishers}
     for path, client in _clients(scenario):
@@ -124,7 +124,7 @@ def _check_host(name: str, nodes: Nodes, path: str) -> None:
     nodes.check(name, path)
     if nodes.brokers and nodes.places[name] != "a broker":
         known = "; ".join(broker_summary(nodes.brokers))
-        raise ScenarioError(f"{path}: '{name}' is {nodes.places[name]}, no broker; {known}")
+        raise ScenarioError(f"{path}: '{name}' is {nodes.places[name]}, not a broker; {known}")
 
 
 def check_servers(scenario: Scenario, nodes: Nodes) -> None:
@@ -136,7 +136,7 @@ def check_servers(scenario: Scenario, nodes: Nodes) -> None:
                 _check_host(name, nodes, f"ordering.servers[{index}].{key}")
         if server.node in hosts:
             earlier = f"ordering.servers[{hosts[server.node]}]"
-            raise ScenarioError(f"ordering.servers[{index}].node: '{server.node}' is already {earlier}")
+            raise ScenarioError(f"ordering.servers[{index}].node: '{server.node}' is already in {earlier}")
         hosts[server.node] = index
 
 
@@ -145,7 +145,9 @@ def check_sites(scenario: Scenario, nodes: Nodes) -> None:
     homes: dict[str, str] = {}
     for index, site in enumerate(scenario.sites):
         if site.name in names:
-            raise ScenarioError(f"site[{index}].name: '{site.name}' is already site[{names[site.name]}]")
+            raise ScenarioError(
+                f"site[{index}].name: '{site.name}' is already the name of site[{names[site.name]}]"
+            )
         if site.name in nodes.places:
             raise ScenarioError(
                 f"site[{index}].name: '{site.name}' is already the name of {nodes.places[site.name]}"
@@ -166,7 +168,7 @@ def check_links(scenario: Scenario, nodes: Nodes) -> None:
         pair = unordered(*link.between)
         if pair in earlier:
             raise ScenarioError(
-                f"link[{index}].between: '{pair[0]}' and '{pair[1]}' are already link[{earlier[pair]}]"
+                f"link[{index}].between: '{pair[0]}' and '{pair[1]}' already have link[{earlier[pair]}]"
             )
         earlier[pair] = index
 
@@ -174,7 +176,7 @@ def check_links(scenario: Scenario, nodes: Nodes) -> None:
 def _check_between(
     between: tuple[str, str], scenario: Scenario, nodes: Nodes, path: str, *, inside_site: bool
 ) -> None:
-    """Two sites or two nodes, different ones; `inside_site`: or one site twice, meaning the links in it."""
+    """Require two different sites or nodes. `inside_site` also allows one site twice: the links inside it."""
     sites = [site.name for site in scenario.sites]
     for position, name in enumerate(between):
         if name not in nodes.places and name not in sites:
@@ -182,23 +184,23 @@ def _check_between(
             raise ScenarioError(f"{path}[{position}]: there is no node or site '{name}'; {known}")
     if (between[0] in sites) != (between[1] in sites):
         raise ScenarioError(
-            f"{path}: '{between[0]}' and '{between[1]}' are a site and a node; give two of a kind"
+            f"{path}: '{between[0]}' and '{between[1]}' are a site and a node; give two sites or two nodes"
         )
     if between[0] == between[1] and not (inside_site and between[0] in sites):
-        raise ScenarioError(f"{path}: names '{between[0]}' twice")
+        raise ScenarioError(f"{path}: '{between[0]}' is listed twice")
 
 
 def check_neighbours(scenario: Scenario, topology: Topology) -> None:
-    """Where brokers speak with their neighbours alone, a link between two others is a mistake: it would do nothing.
+    """Reject links between brokers that never exchange messages: in best effort, all that are not neighbours.
 
-    Only for edges that the file spells out. What is joined to what in a shape may depend on the seed, or on the point
-    of a sweep, and what comes to nothing in one run does something in the next.
+    This applies only to `edges`. In a generated shape, neighbours may depend on the seed or on the point of a sweep,
+    so a link that has no effect in one run may have one in the next.
     """
     overlay = scenario.overlay
     if overlay.mode != "best-effort" or overlay.edges is None:
         return
     if plan_ordering(scenario, topology.brokers) is not None:
-        return  # beside any two brokers may be nodes that speak with each other over the link of these
+        return  # sequencers beside any two brokers may use the link between these brokers
     around = neighbours(topology)
     links = [(f"link[{index}]", link.between) for index, link in enumerate(scenario.links)]
     for index, fault in enumerate(scenario.faults):
@@ -207,8 +209,8 @@ def check_neighbours(scenario: Scenario, topology: Topology) -> None:
     for path, (left, right) in links:
         if left in around and right in around and right not in around[left]:
             raise ScenarioError(
-                f"{path}.between: '{left}' and '{right}' are not neighbours, and in mode best-effort no message goes "
-                f"from one to the other; neighbours of '{left}': {listed(around[left])}"
+                f"{path}.between: '{left}' and '{right}' are not neighbours, so in mode best-effort this link has no "
+                f"effect; neighbours of '{left}': {listed(around[left])}"
             )
 
 
@@ -231,14 +233,14 @@ def _check_fault_times(fault: Fault, duration_s: float, path: str) -> None:
     check_before_end(fault.at_s, duration_s, f"{path}.at_s")
     if fault.until_s is not None and fault.until_s <= fault.at_s:
         raise ScenarioError(
-            f"{path}.until_s: {number(fault.until_s)} is not after at_s ({number(fault.at_s)})"
+            f"{path}.until_s: must be after at_s ({number(fault.at_s)}), not {number(fault.until_s)}"
         )
 
 
 def check_before_end(at_s: float, duration_s: float, path: str) -> None:
     if at_s >= duration_s:
         raise ScenarioError(
-            f"{path}: {number(at_s)} is not before the end of duration_s ({number(duration_s)})"
+            f"{path}: must be before the end of duration_s ({number(duration_s)}), not {number(at_s)}"
         )
 
 
@@ -247,7 +249,7 @@ def _check_once(names: Sequence[str], nodes: Nodes, path: str) -> None:
     for position, name in enumerate(names):
         nodes.check(name, f"{path}[{position}]")
         if name in seen:
-            raise ScenarioError(f"{path}[{position}]: names '{name}' twice")
+            raise ScenarioError(f"{path}[{position}]: '{name}' is listed twice")
         seen.add(name)
 
 

@@ -1,7 +1,7 @@
-"""From parsed TOML to the schema's structs, with one line per mistake that names the key and what is wrong.
+"""Decodes parsed TOML into the schema's structs; a mistake is reported in one line that names the key.
 
-`inspect_value` walks the file's values along the schema's types before `msgspec` builds the structs: the walk
-knows the path to a key inside tables of any name, which keys a kind has, and what the nearest known word is.
+`inspect_value` walks the values along the schema's types before `msgspec` builds the structs. The walk knows what
+msgspec's errors lack: the path to a key inside tables of any name, the keys of each kind, the nearest known word.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHOWN_NAMES = 20
 
 
 def decode_scenario(document: dict[str, Any]) -> Scenario:
-    """The scenario that a parsed TOML document holds; ScenarioError (without the file's name) otherwise."""
+    """Return the scenario in a parsed TOML document; raise ScenarioError (without the file's name) if it is invalid."""
     inspect_value(_scenario_type(), document, "")
     try:
         return msgspec.convert(document, Scenario)
@@ -37,7 +37,7 @@ def _scenario_type() -> inspect.Type:
 
 
 def inspect_value(expected: inspect.Type, value: object, path: str) -> None:
-    """Nothing if `value` is what the schema expects at `path`; ScenarioError otherwise."""
+    """Raise ScenarioError unless `value` is what the schema expects at `path`."""
     match expected:
         case inspect.StructType():
             _inspect_table(expected, value, path)
@@ -55,7 +55,7 @@ def inspect_value(expected: inspect.Type, value: object, path: str) -> None:
         case inspect.Metadata():
             inspect_value(expected.type, value, path)
             if expected.extra == {"printable": True} and not str(value).isprintable():
-                raise ScenarioError(f"{path}: {shown(value)} has an unprintable character")
+                raise ScenarioError(f"{path}: {shown(value)} contains an unprintable character")
         case inspect.LiteralType():
             _inspect_word(expected.values, value, path)
         case _:
@@ -88,7 +88,7 @@ def _inspect_union(expected: inspect.UnionType, value: object, path: str) -> Non
 
 
 def _inspect_kinded(kinds: list[inspect.StructType], value: object, path: str) -> None:
-    """A table whose `kind` says which of the structs it is."""
+    """Inspect a table whose `kind` selects the struct."""
     names = [str(kind.tag) for kind in kinds]
     if not isinstance(value, dict):
         example = f'{{ kind = "{names[0]}", ... }}'
@@ -109,7 +109,7 @@ def _inspect_kinded(kinds: list[inspect.StructType], value: object, path: str) -
 
 
 def _inspect_any_scalar(options: list[inspect.Type], value: object, path: str) -> None:
-    """A value of one of several scalar types, taken as the type that it has in the file."""
+    """Inspect a value of one of several scalar types, as the type that it has in the file."""
     kinds: dict[type, type[inspect.Type]] = {
         bool: inspect.BoolType,
         int: inspect.IntType,
@@ -127,10 +127,10 @@ def _inspect_any_scalar(options: list[inspect.Type], value: object, path: str) -
 def _inspect_array(expected: inspect.VarTupleType, value: object, path: str) -> None:
     items = _array(value, path)
     if expected.min_length is not None and len(items) < expected.min_length:
-        least = "must not be empty" if expected.min_length == 1 else f"needs at least {expected.min_length}"
-        raise ScenarioError(f"{path}: {least}{'' if expected.min_length == 1 else f', not {len(items)}'}")
+        few = f"needs at least {expected.min_length} entries, not {len(items)}"
+        raise ScenarioError(f"{path}: {'must not be empty' if expected.min_length == 1 else few}")
     if expected.max_length is not None and len(items) > expected.max_length:
-        raise ScenarioError(f"{path}: has {len(items)} entries, at most {expected.max_length} are possible")
+        raise ScenarioError(f"{path}: needs at most {expected.max_length} entries, not {len(items)}")
     for index, item in enumerate(items):
         inspect_value(expected.item_type, item, f"{path}[{index}]")
 
@@ -160,15 +160,15 @@ def _inspect_scalar(expected: inspect.Type, value: object, path: str) -> None:
                 raise ScenarioError(f"{path}: must be true or false, not {shown(value)}")
         case inspect.IntType():
             if not isinstance(value, int) or isinstance(value, bool):
-                # Not as a user may write it, but as this one did: 7.0 is not 7 here.
-                told = str(value) if isinstance(value, float) else shown(value)
-                raise ScenarioError(f"{path}: must be a whole number, not {told}")
+                # `shown` would print 7.0 as 7, and the message would make no sense.
+                written = str(value) if isinstance(value, float) else shown(value)
+                raise ScenarioError(f"{path}: must be a whole number, not {written}")
             _inspect_bounds(expected, value, path)
         case inspect.FloatType():
             if not isinstance(value, int | float) or isinstance(value, bool):
                 raise ScenarioError(f"{path}: must be a number, not {shown(value)}")
             if isinstance(value, int) and abs(value) >= 2**63:
-                raise ScenarioError(f"{path}: must be a number of at most 64 bits")
+                raise ScenarioError(f"{path}: must fit in 64 bits")
             if not math.isfinite(value):
                 raise ScenarioError(f"{path}: must be a finite number, not {value}")
             _inspect_bounds(expected, value, path)
@@ -206,21 +206,21 @@ def _table(value: object, path: str) -> dict[str, Any]:
 
 def _array(value: object, path: str) -> list[Any]:
     if isinstance(value, dict) and "." not in path and "[" not in path:
-        raise ScenarioError(f"[{path}]: write [[{path}]], there may be several")
+        raise ScenarioError(f"[{path}]: must be an array of tables; write [[{path}]]")
     if not isinstance(value, list):
         raise ScenarioError(f"{path}: must be an array, not {shown(value)}")
     return value
 
 
 def join(path: str, key: str) -> str:
-    """The path to `key` in the table at `path`; keys that TOML wants quoted are."""
+    """Return the path to `key` in the table at `path`; quote keys that TOML requires to be quoted."""
     bare = key.replace("_", "").replace("-", "")
     text = key if bare.isascii() and bare.isalnum() and len(key) <= SHOWN_CHARACTERS else shown(key)
     return f"{path}.{text}" if path else text
 
 
 def place(path: str) -> str:
-    """How a message names the table at `path`."""
+    """Return how a message names the table at `path`."""
     if not path:
         return "the top level"
     return path if "." in path or "[" in path else f"[{path}]"
@@ -248,12 +248,12 @@ def quoted(names: Iterable[str]) -> str:
 
 
 def number(value: float) -> str:
-    """A number as a user would write it: 10 rather than 10.0, 100000 rather than 1e+05."""
+    """Format a number as a user would write it: 10 rather than 10.0, 100000 rather than 1e+05."""
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e16 else str(value)
 
 
 def shown(value: object) -> str:
-    """A value of the file as a message shows it: short and on one line."""
+    """Format a value of the file for a message: short and on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int) and abs(value) >= 2**64:

@@ -1,7 +1,7 @@
-"""From a scenario to the plan of its run: the tree, each client, each link, each fault, spelled out.
+"""Expands a scenario to the plan of its run: the tree and every client, link and fault, spelled out.
 
-The simulator and the live runner start from the same plan. `expand` takes a scenario that `check_scenario`
-has passed (what `load_scenario` and `parse_scenario` return). Which modes run is decided elsewhere.
+The simulator and the live runner start from the same plan. `expand` takes a scenario that has passed
+`check_scenario`, as `load_scenario` and `parse_scenario` return it. `modes` decides which modes run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidings.scenarios.file.workload import generate_clients
 
 @dataclass(frozen=True, slots=True)
 class PlannedSubscriber:
-    """A subscriber with its subscriptions over time, the first step being its first subscription."""
+    """Describes a subscriber and its subscriptions over time; the first step is its first subscription."""
 
     name: str
     at: str
@@ -31,7 +31,7 @@ class PlannedSubscriber:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """All that a run needs; `sites` has the site of each node that has one (a client's is its broker's)."""
+    """Holds all that a run needs. `sites` maps nodes to their sites; a client's is its broker's unless listed."""
 
     scenario: Scenario
     topology: Topology
@@ -41,17 +41,17 @@ class RunPlan:
     faults: tuple[PlannedFault, ...]
     sites: Mapping[str, str]
     ordering: PlannedOrdering | None = None
-    """Who numbers the events of which topics, where anything has an order."""
+    """Which servers number which topics; None if nothing is ordered."""
 
     @property
     def seats(self) -> dict[str, str]:
-        """The broker that each client sits beside."""
+        """Each client's broker."""
         seats = {publisher.name: publisher.at for publisher in self.publishers}
         return seats | {subscriber.name: subscriber.at for subscriber in self.subscribers}
 
 
 def expand(scenario: Scenario) -> RunPlan:
-    """The plan of a checked scenario; the same for the same scenario and seed, in any process."""
+    """Return the plan of a checked scenario; the same scenario and seed give the same plan in any process."""
     topology = build_topology(scenario.overlay, scenario.seed)
     publishers, subscribers = _clients(scenario, topology)
     seats = {publisher.name: publisher.at for publisher in publishers}

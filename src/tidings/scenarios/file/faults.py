@@ -1,7 +1,7 @@
-"""The faults of a plan: when each begins and ends, whom it strikes, and who is cut off from whom.
+"""Plans faults: when each begins and ends, which nodes it hits, and which nodes cannot reach each other.
 
-Where an order makes nodes speak with others directly, what strikes a broker strikes who sits beside it as well. The
-simulator and the live runner only carry out what is said here.
+With ordering, clients and sequencers beside a broker talk to others directly, so a fault of the broker also applies
+to them. The simulator and the live runner only carry out this plan.
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ Groups = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """A fault from `at_s` until `until_s`, never beyond the end of `duration_s`."""
+    """Lasts from `at_s` until `until_s`, at most until `duration_s`."""
 
     kind: str
     target: str
     at_s: float
     until_s: float
     nodes: tuple[str, ...]
-    """Of a crash, a pause or slowness: who is struck. With a broker goes the node of the ordering beside it: they are
-    one machine."""
+    """The nodes of a crash, pause or slow fault. A broker's sequencer is hit with it: they are one machine."""
     groups: Groups
-    """Of a partition: what cannot reach each other; nodes in no group reach all. Of a link: its two sides."""
+    """Partition: groups that cannot reach each other (nodes in no group reach all). Link: its two sides."""
     sides: Groups
-    """The groups, each with all who sit beside its brokers."""
+    """`groups`, each with the clients and sequencers beside its brokers."""
     fault: Fault
 
     @property
@@ -52,7 +51,7 @@ class PlannedFault:
         return nanoseconds(self.until_s)
 
     def unheard(self) -> dict[str, frozenset[str]]:
-        """Of each node that is cut off: who does not hear it."""
+        """Return, for each node that is cut off, the nodes that its messages do not reach."""
         sides = [frozenset(side) for side in self.sides]
         one_way = isinstance(self.fault, LinkFault) and self.fault.direction == "forward"
         unheard: dict[str, frozenset[str]] = {}
@@ -66,7 +65,7 @@ class PlannedFault:
 def plan_faults(
     scenario: Scenario, sites: Mapping[str, str], seats: Mapping[str, str], ordering: PlannedOrdering | None
 ) -> tuple[PlannedFault, ...]:
-    """`seats` has the broker that each client sits beside."""
+    """Return the plans of all faults. `seats` maps clients to their brokers."""
     beside = _Beside(seats, ordering)
     return tuple(_planned_fault(fault, scenario, sites, beside) for fault in scenario.faults)
 
@@ -98,12 +97,12 @@ def _groups(fault: Fault, sites: Mapping[str, str]) -> Groups:
 
 
 def _side(name: str, sites: Mapping[str, str]) -> tuple[str, ...]:
-    """The nodes of the site of that name, or the node itself."""
+    """Return the nodes of the site of that name, or the node itself."""
     return tuple(node for node, site in sites.items() if site == name) or (name,)
 
 
 def _target(fault: Fault) -> str:
-    """What the fault hits, as the trace names it: `b3,b4`, `b1>b2`, `b1-b2`, `b0,b1|b2,b3` or `*`."""
+    """Return the fault's target as the trace names it: `b3,b4`, `b1>b2`, `b1-b2`, `b0,b1|b2,b3` or `*`."""
     match fault:
         case LossFault():
             return "*"
@@ -116,7 +115,7 @@ def _target(fault: Fault) -> str:
 
 
 class _Beside:
-    """Who sits beside a broker, where there is an order."""
+    """Knows the clients and the sequencer beside each broker; without ordering, none."""
 
     def __init__(self, seats: Mapping[str, str], ordering: PlannedOrdering | None) -> None:
         self._order_nodes: dict[str, str] = {}
@@ -131,7 +130,7 @@ class _Beside:
         return tuple(dict.fromkeys(node for machine in found for node in machine))
 
     def everybody(self, groups: Groups) -> Groups:
-        """With each broker all that sit beside it, but for clients that a group names itself."""
+        """Add to each broker all nodes beside it, except clients that a group names itself."""
         named = {name for group in groups for name in group}
         return tuple(
             (
@@ -143,7 +142,7 @@ class _Beside:
 
 
 def struck_nodes(faults: Iterable[PlannedFault]) -> frozenset[str]:
-    """Who is to crash or to stand still."""
+    """Return the nodes that crash or pause."""
     return frozenset(
         name
         for planned in faults
@@ -153,7 +152,7 @@ def struck_nodes(faults: Iterable[PlannedFault]) -> frozenset[str]:
 
 
 def forgetful_nodes(faults: Iterable[PlannedFault]) -> frozenset[str]:
-    """Who is to lose its disk."""
+    """Return the nodes that lose their disks."""
     return frozenset(
         name
         for planned in faults

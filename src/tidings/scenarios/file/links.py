@@ -1,9 +1,9 @@
-"""Which delay, loss and bandwidth hold between two nodes.
+"""Decides delay, loss and bandwidth between two nodes.
 
-Layers, the later over the earlier: [network], a [[link]] between two sites, a [[link]] between two nodes. A
-client sits beside its broker: their link has no delay and no loss but for what a [[link]] says that names the
-two, or the two different sites that they are listed in. A node of an order sits beside its broker likewise; its links
-with clients and other such nodes are those of its broker with them, or with the brokers that they sit beside.
+Later layers override earlier ones: [network], a [[link]] between two sites, a [[link]] between two nodes. The link
+between a client and its broker has no delay and no loss, unless a [[link]] names the two, or the two different
+sites that list them. A sequencer is placed beside its broker in the same way. Its links to clients and other
+sequencers are its broker's links to them, or to the brokers beside them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NodePair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
-    """What happens to messages between two nodes, in both directions."""
+    """Describes what happens to messages between two nodes, in both directions."""
 
     delay_ms: Delay
     loss: Loss
@@ -39,7 +39,7 @@ def link_spec(network: Network) -> LinkSpec:
 
 
 def overridden(spec: LinkSpec, link: LinkTable) -> LinkSpec:
-    """`spec` with what the link says in its place."""
+    """Return `spec` with the link's values in place of its own."""
     keys = ("delay_ms", "loss", "duplicate", "reorder", "bandwidth_mbps")
     return replace(spec, **{key: value for key in keys if (value := getattr(link, key)) is not None})
 
@@ -49,14 +49,14 @@ def unordered(left: str, right: str) -> NodePair:
 
 
 def site_of_nodes(sites: Sequence[ScenarioSite], seats: Mapping[str, str]) -> dict[str, str]:
-    """The site of each node that has one: where it is listed, otherwise (a client) its broker's."""
+    """Return the site of each node that has one: the site that lists it, or else its broker's (for a client)."""
     listed = {node: site.name for site in sites for node in site.nodes}
     beside = {client: listed[broker] for client, broker in seats.items() if broker in listed}
     return beside | listed
 
 
 class Links:
-    """The link between any two nodes. `seats` has the broker that each client sits beside."""
+    """Finds the link between any two nodes. `seats` maps clients to their brokers."""
 
     __slots__ = ("_default", "_listed_sites", "_node_links", "_seats", "_site_links", "_site_specs", "_sites")
 
@@ -77,7 +77,7 @@ class Links:
         self._site_specs = {pair: overridden(self._default, link) for pair, link in self._site_links.items()}
 
     def between(self, left: str, right: str) -> LinkSpec:
-        """The link between two nodes, in either order."""
+        """Return the link between two nodes, given in either order."""
         if is_order_node(left) or is_order_node(right):
             return self._between_hosts(left, right)
         if self._seats.get(left) == right or self._seats.get(right) == left:
@@ -89,7 +89,7 @@ class Links:
         return spec if link is None else overridden(spec, link)
 
     def _between_hosts(self, left: str, right: str) -> LinkSpec:
-        """One end at least is a node of an order."""
+        """Return the link of a sequencer with any node."""
         left, right = host_of(left), host_of(right)
         seats = self._seats.get(left, left), self._seats.get(right, right)
         if seats[0] == seats[1]:

@@ -1,4 +1,4 @@
-"""Reading a scenario file: every mistake in it is one ScenarioError line that names the file and the key."""
+"""Reads a scenario file; a mistake in it is a one-line ScenarioError that names the file and the key."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tidings.scenarios.file.text_file import parse_toml, read_text
 
 
 def load_scenario(path: Path) -> Scenario:
-    """The checked scenario in the file at `path`."""
+    """Return the checked scenario in the file at `path`."""
     return parse_scenario(read_text(path), name=str(path))
 
 
 def parse_scenario(text: str, *, name: str = "scenario") -> Scenario:
-    """The checked scenario in a TOML text; `name` stands in messages where the file's name would."""
+    """Return the checked scenario in a TOML text; messages use `name` in place of a file's name."""
     try:
         scenario = decode_scenario(parse_toml(text))
         check_scenario(scenario)

@@ -1,4 +1,4 @@
-"""Modes of [overlay] that this version does not run: the file format knows more."""
+"""Rejects modes of [overlay] that the file format knows but this version does not run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidings.scenarios.file.schema import Mode
 
 
 def check_available(mode: str, key: str = "mode") -> None:
-    """NotYetAvailable for a mode that is known and does not run yet."""
+    """Raise NotYetAvailable for a known mode that does not run yet."""
     if mode in get_args(Mode) and mode not in MODES:
         available = ", ".join(f'"{known}"' for known in MODES)
         raise NotYetAvailable(f'{key}: "{mode}" is not yet available; available: {available}')

@@ -1,4 +1,4 @@
-"""The names of the nodes that number events: each sits beside a broker and is named after it."""
+"""Names the sequencers' nodes: each is placed beside a broker and named after it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ NODE_PREFIX = "order:"
 
 
 def order_node(broker: str) -> str:
-    """The node of the ordering beside a broker."""
+    """Return the name of the sequencer's node beside a broker."""
     return NODE_PREFIX + broker
 
 
@@ -15,5 +15,5 @@ def is_order_node(name: str) -> bool:
 
 
 def host_of(name: str) -> str:
-    """The broker that a node of the ordering sits beside; any other node is its own."""
+    """Return the broker beside a sequencer's node; any other node is its own host."""
     return name.removeprefix(NODE_PREFIX)

@@ -1,8 +1,8 @@
-"""What a scenario says about total and causal order: who numbers which topics, on which nodes, and for whom.
+"""Plans total and causal order: which servers number which topics, on which nodes, and for which subscribers.
 
-A server sits beside a broker, on a node of its own named `order:` and the broker's name. Its standby and its witness
-sit beside other brokers. Without `ordering.servers` one server, beside the first broker, numbers all topics that are
-published, as soon as a subscriber asks for an order.
+A server is placed beside a broker, on a node of its own named `order:` plus the broker's name. Its standby and its
+witness are placed beside other brokers. Without `ordering.servers`, one server beside the first broker numbers all
+published topics, provided that a subscriber asks for an order.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tidings.scenarios.file.times import NS_PER_MS
 
 ORDERS = ("causal", "total")
 DEFAULT_TTL_MS = 1000.0
-"""How long an event is held back at most where the service below may lose the one that it waits for."""
+"""The longest that an event is held back over a service that may lose the event it waits for."""
 MAX_SERVERS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedServer:
-    """The brokers that it and its replicas sit beside; without a standby there is no witness."""
+    """Names the brokers beside a server, its standby and its witness; without a standby there is no witness."""
 
     broker: str
     topics: tuple[str, ...]
@@ -39,7 +39,7 @@ class PlannedServer:
 
 @dataclass(frozen=True, slots=True)
 class PlannedOrdering:
-    """`buffer_events` 0: the service below loses nothing. Above: an event is held back for `ttl_ms` at most."""
+    """Describes a run's ordering. `buffer_events` 0: the service is lossless. Above 0: events wait at most `ttl_ms`."""
 
     servers: tuple[PlannedServer, ...]
     causal: bool
@@ -48,7 +48,7 @@ class PlannedOrdering:
 
     @property
     def brokers(self) -> tuple[str, ...]:
-        """All that have a node of the ordering beside them, in the order in which they are first named."""
+        """All brokers with a sequencer's node beside them, in the order in which they first appear."""
         found: dict[str, None] = {}
         for server in self.servers:
             named = (server.broker, server.standby, server.witness)
@@ -79,7 +79,7 @@ class PlannedOrdering:
 
 
 def plan_ordering(scenario: Scenario, brokers: Sequence[str]) -> PlannedOrdering | None:
-    """None if nothing has an order, or there are no brokers that anything could sit beside."""
+    """Return the plan; None if nothing is ordered, or if there are no brokers to place servers beside."""
     table = scenario.ordering
     orders = _orders(scenario)
     if not brokers or not (table.servers or orders & {*ORDERS}):
@@ -113,13 +113,13 @@ def _published_topics(scenario: Scenario) -> tuple[str, ...]:
 
 
 def natural(topic: str) -> tuple[tuple[str | int, ...], str]:
-    """A key to sort by: /t2 before /t10."""
+    """Return a sort key that puts /t2 before /t10."""
     parts = re.split(r"([0-9]+)", topic)
     return tuple(int(part) if position % 2 else part for position, part in enumerate(parts)), topic
 
 
 def _publications(scenario: Scenario) -> Iterator[tuple[str, str]]:
-    """Every topic that somebody publishes on, with the path to where the file says so."""
+    """Yield every topic that is published, with the path to the key that says so."""
     if scenario.workload is not None:
         if scenario.workload.publishers:
             yield from (("workload.topics", f"/t{rank}") for rank in range(scenario.workload.topics))
@@ -129,11 +129,11 @@ def _publications(scenario: Scenario) -> Iterator[tuple[str, str]]:
             yield f"publisher[{index}].topics[{position}]", topic
 
 
-# --- Mistakes
+# --- Checks
 
 
 def check_ordering(scenario: Scenario, brokers: Sequence[str]) -> None:
-    """ScenarioError for the first mistake of [ordering]; that its nodes are brokers is checked before."""
+    """Raise ScenarioError for the first mistake in [ordering]; `check_servers` has checked that nodes are brokers."""
     for index, server in enumerate(scenario.ordering.servers):
         _check_topics(scenario.ordering, index)
         _check_replicas(server, f"ordering.servers[{index}]", brokers)
@@ -145,8 +145,8 @@ def check_ordering(scenario: Scenario, brokers: Sequence[str]) -> None:
     entries = [topic for server in planned.servers for topic in server.topics]
     if len(entries) > MAX_TOPICS:
         raise ScenarioError(
-            f"ordering.servers: at most {MAX_TOPICS} topics can have an order, not {len(entries)}; "
-            'list patterns such as "/t/**"'
+            f"ordering.servers: at most {MAX_TOPICS} topics can be ordered, not {len(entries)}; "
+            'use patterns such as "/t/**"'
         )
     if scenario.ordering.servers:
         _check_all_listed(scenario, [TopicPattern(entry) for entry in entries])
@@ -176,12 +176,14 @@ def _check_replicas(server: Server, path: str, brokers: Sequence[str]) -> None:
             continue
         if broker in named.values():
             other = next(name for name, value in named.items() if value == broker)
-            raise ScenarioError(f"{path}.{key}: '{broker}' is already its {other}; they are three nodes")
+            raise ScenarioError(
+                f"{path}.{key}: '{broker}' is already its {other}; node, standby and witness must be different brokers"
+            )
         named[key] = broker
     if len(named) == 2:
         given = "standby" if "standby" in named else "witness"
         lacking = "witness" if given == "standby" else "standby"
-        raise ScenarioError(f"{path}.{given}: needs a {lacking} as well")
+        raise ScenarioError(f"{path}.{given}: requires a {lacking}, too")
 
 
 def _check_all_listed(scenario: Scenario, entries: Sequence[TopicPattern]) -> None:
@@ -198,7 +200,7 @@ def _check_all_listed(scenario: Scenario, entries: Sequence[TopicPattern]) -> No
         for path, topic in unlisted:
             if any(pattern.matches(topic) for pattern in patterns):
                 raise ScenarioError(
-                    f"{path}: {shown(topic)} is in no entry of ordering.servers, and {who} selects it "
+                    f"{path}: {shown(topic)} matches no topic of ordering.servers, but {who} subscribes to it "
                     f'with order "{order}"'
                 )
 
@@ -216,7 +218,7 @@ def _ordered_interests(scenario: Scenario) -> Iterator[tuple[str, str, tuple[Top
 
 
 def _patterns(subscriber: SubscriberTable) -> Iterable[str]:
-    """All that it ever subscribes to."""
+    """Yield every pattern that it ever subscribes to."""
     yield from subscriber.topics or (EVERYTHING.text,)
     for change in subscriber.changes:
         yield from change.add

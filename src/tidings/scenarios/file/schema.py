@@ -1,7 +1,7 @@
-"""The scenario file as types: one struct per table, one field per key, with its default and its bounds.
+"""Defines the scenario file: one struct per table, one field per key, with its default and its bounds.
 
-`docs/scenarios.md` explains the keys to users. What one
-value can say about itself (type, bounds, known words) stands here; what takes two values is in `check.py`.
+`docs/scenarios.md` explains the keys to users. Rules about one value (type, bounds, known words) are here; rules
+that take two values are in `scenarios/file/check.py`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ Mode = Literal[BrokerMode, "peers"]
 
 
 class Table(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file: immutable, by keyword, no unknown keys."""
+    """A table of the file: immutable, keyword-only, without unknown keys."""
 
 
 class Kinded(Table, frozen=True, kw_only=True, tag_field="kind"):
     """A table whose other keys depend on its `kind`."""
 
 
-# Distributions of a link's delay. A draw below zero counts as zero.
+# Distributions of a link's delay. Negative draws count as zero.
 
 
 class ConstantDelay(Kinded, frozen=True, kw_only=True, tag="constant"):
@@ -80,7 +80,7 @@ class EmpiricalDelay(Kinded, frozen=True, kw_only=True, tag="empirical"):
 Delay = ConstantDelay | UniformDelay | NormalDelay | LognormalDelay | EmpiricalDelay
 
 
-# Loss on a link, independently per message or in bursts.
+# Loss on a link: independent for each message, or in bursts.
 
 
 class NoLoss(Kinded, frozen=True, kw_only=True, tag="none"):
@@ -92,7 +92,7 @@ class BernoulliLoss(Kinded, frozen=True, kw_only=True, tag="bernoulli"):
 
 
 class GilbertLoss(Kinded, frozen=True, kw_only=True, tag="gilbert"):
-    """Two states, all is lost in the bad one: `rate` of all messages, `burst` of them in a row on average."""
+    """Loses `rate` of all messages, in bursts of `burst` on average: the bad one of two states loses everything."""
 
     rate: LossRate
     burst: Annotated[float, Meta(ge=1, le=1e9)]
@@ -113,7 +113,7 @@ class Network(Table, frozen=True, kw_only=True):
 
 
 class TreeShape(Kinded, frozen=True, kw_only=True, tag="tree"):
-    """Complete, filled level by level: by node degree, or by children per node. Neither given: degree 3."""
+    """A complete tree, filled level by level, by node degree or by children per node. Default: degree 3."""
 
     brokers: Brokers = 40
     degree: Degree | None = None
@@ -121,7 +121,7 @@ class TreeShape(Kinded, frozen=True, kw_only=True, tag="tree"):
 
 
 class RandomShape(Kinded, frozen=True, kw_only=True, tag="random"):
-    """A random tree from the seed in which no broker has more than `degree` neighbours."""
+    """A random tree, drawn from the seed, in which no broker has more than `degree` neighbours."""
 
     brokers: Brokers = 40
     degree: Degree = 3
@@ -141,7 +141,7 @@ DEFAULT_SHAPE = TreeShape(brokers=40, degree=3)
 
 
 class Overlay(Table, frozen=True, kw_only=True):
-    """`shape` or `edges`; with neither, `DEFAULT_SHAPE`."""
+    """Has `shape` or `edges`, not both; with neither, `DEFAULT_SHAPE`."""
 
     mode: Mode = "guaranteed"
     delta: Annotated[int, Meta(ge=0, le=32)] = 2
@@ -171,7 +171,7 @@ class Recovery(Table, frozen=True, kw_only=True):
 
 
 class Server(Table, frozen=True, kw_only=True):
-    """Sits beside the broker `node`; so do the replicas that go on without it, beside others."""
+    """Places a sequencer beside the broker `node`, and its standby and witness beside other brokers."""
 
     node: Name
     topics: TopicNames
@@ -192,7 +192,7 @@ class ScenarioSite(Table, frozen=True, kw_only=True):
 
 
 class LinkTable(Table, frozen=True, kw_only=True):
-    """Overrides of [network] between two nodes or two sites; what is None stays as it is."""
+    """Overrides [network] between two nodes or two sites; None leaves a value as it is."""
 
     between: Pair
     delay_ms: Delay | None = None
@@ -202,7 +202,7 @@ class LinkTable(Table, frozen=True, kw_only=True):
     bandwidth_mbps: Annotated[float, Meta(ge=0, le=1e9)] | None = None
 
 
-# Attributes of published events, drawn per event.
+# Attributes of published events, drawn for each event.
 
 
 class IntAttribute(Kinded, frozen=True, kw_only=True, tag="int"):
@@ -227,7 +227,7 @@ Attribute = IntAttribute | FloatAttribute | ChoiceAttribute | BoolAttribute
 
 
 class Publisher(Table, frozen=True, kw_only=True):
-    """One publishing client; `count` None means: until the end of `duration_s`."""
+    """Describes one publisher. `count` None: publish until `duration_s`."""
 
     name: Name
     at: Name
@@ -247,7 +247,7 @@ class Change(Table, frozen=True, kw_only=True):
 
 
 class SubscriberTable(Table, frozen=True, kw_only=True):
-    """One subscribing client; `topics` None means every topic, `filter` None every event of them."""
+    """Describes one subscriber. `topics` None: every topic. `filter` None: every event of those topics."""
 
     name: Name
     at: Name
@@ -259,7 +259,7 @@ class SubscriberTable(Table, frozen=True, kw_only=True):
     unsubscribe_at_s: Seconds | None = None
 
 
-# Faults; `until_s` None means: until the end of `duration_s`.
+# Faults. `until_s` None: until `duration_s`.
 
 
 class CrashFault(Kinded, frozen=True, kw_only=True, tag="crash"):
@@ -309,7 +309,7 @@ class UniformPopularity(Kinded, frozen=True, kw_only=True, tag="uniform"):
 
 
 class PowerlawPopularity(Kinded, frozen=True, kw_only=True, tag="powerlaw"):
-    """The topic of rank r (from 0) weighs (r + 1) ** -shape."""
+    """Gives the topic of rank r (from 0) the weight (r + 1) ** -shape."""
 
     shape: Annotated[float, Meta(ge=0, le=10)] = 0.901
 
@@ -318,7 +318,7 @@ Popularity = UniformPopularity | PowerlawPopularity
 
 
 class Workload(Table, frozen=True, kw_only=True):
-    """Generated clients; `topics_per_subscriber` None means 10, or all topics where there are fewer."""
+    """Describes generated clients. `topics_per_subscriber` None: 10, or all topics if there are fewer."""
 
     publishers: Annotated[int, Meta(ge=0, le=MAX_CLIENTS)] = 10
     subscribers: Annotated[int, Meta(ge=0, le=MAX_CLIENTS)] = 100

@@ -1,4 +1,4 @@
-"""Reading TOML files: every mistake is one ScenarioError line."""
+"""Reads TOML files; a mistake is a one-line ScenarioError."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The tables of a TOML text; ScenarioError says where it is none."""
+    """Return the tables of a TOML text; ScenarioError says where it is invalid."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -24,17 +24,17 @@ def parse_toml(text: str) -> dict[str, Any]:
     except RecursionError:
         raise ScenarioError("not valid TOML: nested too deeply") from None
     except ValueError:
-        # The only error that tomllib leaves as it is: Python's own limit on the digits of an integer.
+        # tomllib lets one ValueError through: Python's limit on the digits of an integer.
         raise ScenarioError("not valid TOML: a number has too many digits") from None
 
 
 def _end(text: str) -> str:
-    """Where a text ends, in the words that tomllib has for other places."""
+    """Return where a text ends, in tomllib's words for other positions."""
     return f"line {text.count(chr(10)) + 1}, column {len(text) - text.rfind(chr(10))}"
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, `-` being stdin; ScenarioError says why there is none."""
+    """Return the text of a file (`-` is stdin); ScenarioError says why it cannot be read."""
     try:
         with nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)

@@ -1,4 +1,4 @@
-"""What a subscriber is subscribed to over time, from subscribe_at_s, changes and unsubscribe_at_s."""
+"""Computes a subscriber's topics over time from subscribe_at_s, changes and unsubscribe_at_s."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tidings.scenarios.file.schema import Change, SubscriberTable
 
 
 class Step(NamedTuple):
-    """From `at_s` on the subscriber has these topic patterns (never none of them), or None: it has left."""
+    """Gives the topic patterns from `at_s` on, never an empty tuple; None: unsubscribed."""
 
     at_s: float
     topics: tuple[str, ...] | None
 
 
 def subscription_timeline(subscriber: SubscriberTable, path: str) -> tuple[Step, ...]:
-    """The steps by time, each different from the one before; ScenarioError names a key below `path`."""
+    """Return the steps by time, each different from the one before; ScenarioError names a key below `path`."""
     _check_times(subscriber, path)
     topics = list(dict.fromkeys(subscriber.topics or (EVERYTHING.text,)))
     topics_by_time: dict[float, tuple[str, ...]] = {subscriber.subscribe_at_s: tuple(topics)}
@@ -39,24 +39,24 @@ def _check_times(subscriber: SubscriberTable, path: str) -> None:
     start, end = subscriber.subscribe_at_s, subscriber.unsubscribe_at_s
     if end is not None and end <= start:
         raise ScenarioError(
-            f"{path}.unsubscribe_at_s: {number(end)} is not after subscribe_at_s ({number(start)})"
+            f"{path}.unsubscribe_at_s: must be after subscribe_at_s ({number(start)}), not {number(end)}"
         )
     for index, change in enumerate(subscriber.changes):
         where = f"{path}.changes[{index}]"
         if not change.add and not change.remove:
-            raise ScenarioError(f"{where}: needs topics to add or to remove")
+            raise ScenarioError(f"{where}: needs topics in 'add' or 'remove'")
         if change.at_s < start:
             raise ScenarioError(
-                f"{where}.at_s: {number(change.at_s)} is before subscribe_at_s ({number(start)})"
+                f"{where}.at_s: must be at least subscribe_at_s ({number(start)}), not {number(change.at_s)}"
             )
         if end is not None and change.at_s >= end:
             raise ScenarioError(
-                f"{where}.at_s: {number(change.at_s)} is not before unsubscribe_at_s ({number(end)})"
+                f"{where}.at_s: must be before unsubscribe_at_s ({number(end)}), not {number(change.at_s)}"
             )
 
 
 def _changed(topics: list[str], change: Change, path: str) -> list[str]:
-    """The topics after a change: first it removes, then it adds; what is there already stays once."""
+    """Return the topics after a change, which removes first and then adds; there are no duplicates."""
     for topic in change.remove:
         if topic not in topics:
             raise ScenarioError(

@@ -1,4 +1,4 @@
-"""Scenario files count seconds, runs count nanoseconds since their start."""
+"""Converts a scenario file's seconds to a run's nanoseconds since its start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the TOML files of the command line into typed tables; every mistake is one line that names the key."""
+"""Reads the command line's TOML files into typed tables; a mistake is reported in one line that names the key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Decoded = TypeVar("Decoded", bound=msgspec.Struct)
 
 
 def read_toml(path: Path, kind: type[Decoded]) -> Decoded:
-    """The file's content as `kind`; ScenarioError names the file and the key, and the nearest known one."""
+    """Return the file's content as `kind`; ScenarioError names the file, the key and the nearest known one."""
     text = read_text(path)
     try:
         document = parse_toml(text)
@@ -27,6 +27,6 @@ def read_toml(path: Path, kind: type[Decoded]) -> Decoded:
 
 
 def _decode(kind: type, value: object) -> object:
-    """Of the types that TOML has none for, tables have paths."""
+    """Decode paths, the only type of these tables that TOML lacks."""
     assert kind is Path and isinstance(value, str)
     return Path(value)

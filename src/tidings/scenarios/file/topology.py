@@ -1,8 +1,8 @@
-"""The tree of brokers: generated from a shape or taken from explicit edges, with parents, labels and degrees.
+"""Builds the tree of brokers from a shape or from explicit edges, with parents, labels and degrees.
 
-Brokers of a generated shape are `b0`, `b1`, ... with `b0` the root, each after its parent. Labels are Dewey
-paths from the root, as the guaranteed overlay and polarized gossip use them.
-Everything takes time linear in the number of brokers, but for the labels, whose length is the depth.
+Brokers of a generated shape are `b0`, `b1`, ...; `b0` is the root, and each comes after its parent. Labels are Dewey
+paths from the root, as the guaranteed overlay and polarized gossip use them. Everything takes time linear in the
+number of brokers, except the labels, which are as long as the tree is deep.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ Edge = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A tree: one edge fewer than brokers, all connected. Without brokers (mode peers) both are empty."""
+    """A tree: connected, with one edge fewer than brokers. In mode peers both are empty."""
 
     brokers: tuple[str, ...]
     edges: tuple[Edge, ...]
 
     @property
     def root(self) -> str | None:
-        """`b0` where there is one, otherwise the broker that was named first."""
+        """`b0` if it exists, otherwise the broker named first; None in mode peers."""
         if "b0" in self.brokers:
             return "b0"
         return self.brokers[0] if self.brokers else None
 
 
 def build_topology(overlay: Overlay, seed: int) -> Topology:
-    """The broker tree that [overlay] asks for; ScenarioError names the key and the nodes where it is none."""
+    """Return the tree that [overlay] describes; ScenarioError names the key and the nodes if it is not a tree."""
     if overlay.mode == "peers":
         return Topology((), ())
     if overlay.edges is not None:
@@ -56,7 +56,7 @@ def build_topology(overlay: Overlay, seed: int) -> Topology:
 
 
 def _parent_indexes(shape: Shape, seed: int) -> list[int]:
-    """The parent of broker 1, 2, ... by index; always a lower one."""
+    """Return the parent's index of broker 1, 2, ...; always lower than its own."""
     match shape:
         case TreeShape():
             return _complete_tree(shape)
@@ -69,7 +69,7 @@ def _parent_indexes(shape: Shape, seed: int) -> list[int]:
 
 
 def _complete_tree(shape: TreeShape) -> list[int]:
-    """Filled level by level: the root takes one child more than the others if the degree is given."""
+    """Fill the tree level by level; by degree, the root has one child more than the others."""
     if shape.children is not None:
         return [(index - 1) // shape.children for index in range(1, shape.brokers)]
     degree = DEFAULT_DEGREE if shape.degree is None else shape.degree
@@ -79,7 +79,7 @@ def _complete_tree(shape: TreeShape) -> list[int]:
 
 
 def _random_tree(shape: RandomShape, seed: int) -> list[int]:
-    """Each broker in turn joins one drawn from those that still have room."""
+    """Join each broker in turn to one drawn from those that have room."""
     check_degree(shape.degree, shape.brokers)
     generator = random.Random(f"{seed}:topology")
     room = [shape.degree] * shape.brokers
@@ -105,33 +105,34 @@ def check_degree(degree: int, brokers: int) -> None:
 
 
 def _from_edges(edges: tuple[Edge, ...]) -> Topology:
-    """A tree of named brokers, in the order in which they are first named."""
+    """Return the tree of named brokers, in the order in which they first appear."""
     joined: dict[str, str] = {}
     kept: dict[frozenset[str], int] = {}
     for index, (left, right) in enumerate(edges):
         if left == right:
-            raise ScenarioError(f"overlay.edges[{index}]: self-loop at '{left}'")
+            raise ScenarioError(f"overlay.edges[{index}]: self-loop at '{left}'; an edge joins two brokers")
         earlier = kept.setdefault(frozenset((left, right)), index)
         if earlier != index:
             raise ScenarioError(
-                f"overlay.edges[{index}]: repeated edge '{left}' - '{right}', as overlay.edges[{earlier}]"
+                f"overlay.edges[{index}]: repeated edge '{left}' - '{right}', already overlay.edges[{earlier}]"
             )
         left_root, right_root = _component(joined, left), _component(joined, right)
         if left_root == right_root:
             cycle = " - ".join(f"'{name}'" for name in [*_path(edges[:index], left, right), left])
-            raise ScenarioError(f"overlay.edges[{index}]: cyclic topology: {cycle}")
+            raise ScenarioError(f"overlay.edges[{index}]: cyclic topology: {cycle}; brokers must form a tree")
         joined[right_root] = left_root
     brokers = tuple(joined)
     for broker in brokers:
         if _component(joined, broker) != _component(joined, brokers[0]):
             raise ScenarioError(
-                f"overlay.edges: disconnected topology: no path from '{brokers[0]}' to '{broker}'"
+                f"overlay.edges: disconnected topology: no path from '{brokers[0]}' to '{broker}'; "
+                "brokers must form a tree"
             )
     return Topology(brokers, edges)
 
 
 def _component(joined: dict[str, str], name: str) -> str:
-    """The representative of the connected component of `name` (union-find with path halving)."""
+    """Return the representative of `name`'s connected component (union-find with path halving)."""
     joined.setdefault(name, name)
     while joined[name] != name:
         joined[name] = joined[joined[name]]
@@ -140,7 +141,7 @@ def _component(joined: dict[str, str], name: str) -> str:
 
 
 def _path(edges: Iterable[Edge], start: str, end: str) -> list[str]:
-    """The nodes from `start` to `end`, both included, in a forest in which they are connected."""
+    """Return the nodes from `start` to `end`, both included, in a forest that connects them."""
     neighbours = _neighbours((), edges)
     came_from = {start: start}
     for node in (order := [start]):
@@ -163,13 +164,13 @@ def _neighbours(brokers: Iterable[str], edges: Iterable[Edge]) -> dict[str, list
 
 
 def neighbours(topology: Topology) -> dict[str, tuple[str, ...]]:
-    """The neighbours of each broker, in the order of the edges."""
+    """Return the neighbours of each broker, in the order of the edges."""
     found = _neighbours(topology.brokers, topology.edges)
     return {broker: tuple(found[broker]) for broker in topology.brokers}
 
 
 def parents(topology: Topology) -> dict[str, str | None]:
-    """The parent of each broker, None for the root; parents come before their children."""
+    """Return the parent of each broker (None for the root); parents come before their children."""
     if topology.root is None:
         return {}
     adjacent = _neighbours(topology.brokers, topology.edges)
@@ -183,7 +184,7 @@ def parents(topology: Topology) -> dict[str, str | None]:
 
 
 def labels(topology: Topology) -> dict[str, str]:
-    """The Dewey label of each broker, root first: `0`, its children `0.0`, `0.1`, ..."""
+    """Return the Dewey label of each broker, root first: `0`, its children `0.0`, `0.1`, ..."""
     result: dict[str, str] = {}
     child_count: dict[str, int] = {}
     for node, parent in parents(topology).items():
@@ -197,7 +198,7 @@ def labels(topology: Topology) -> dict[str, str]:
 
 
 def neighbourhoods(topology: Topology, reach: int) -> dict[str, dict[str, tuple[int, ...]]]:
-    """For each broker the labels, as numbers, of all brokers within `reach` links, itself included."""
+    """Return, for each broker, the labels (as numbers) of all brokers within `reach` links, itself included."""
     around = neighbours(topology)
     label_of = {name: tuple(map(int, label.split("."))) for name, label in labels(topology).items()}
     result: dict[str, dict[str, tuple[int, ...]]] = {}
@@ -211,7 +212,7 @@ def neighbourhoods(topology: Topology, reach: int) -> dict[str, dict[str, tuple[
 
 
 def degrees(topology: Topology) -> dict[str, int]:
-    """How many neighbours each broker has."""
+    """Return how many neighbours each broker has."""
     result = dict.fromkeys(topology.brokers, 0)
     for left, right in topology.edges:
         result[left] += 1

@@ -1,8 +1,8 @@
-"""The clients that [workload] asks for, drawn from the scenario's seed.
+"""Generates the clients of [workload] from the scenario's seed.
 
-Topics are `/t0`, `/t1`, ... by falling popularity. A subscriber draws its topics one after the other by
-popularity, without repetition (the ordering paper's power-law subscriptions); a publisher publishes on all
-topics alike. Clients are dealt to the brokers in a shuffled order: no broker has two more than another.
+Topics are `/t0`, `/t1`, ... by falling popularity. A subscriber draws different topics, one after the other, by
+popularity (the ordering paper's power-law subscriptions). A publisher publishes on all topics equally often. Clients
+are dealt to the brokers in a shuffled order, so their numbers differ by at most one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def topics_per_subscriber(workload: Workload) -> int:
 
 
 def topic_weights(popularity: Popularity, topics: int) -> list[float]:
-    """The weight of each topic by rank, the first being 1."""
+    """Return the weight of each topic by rank; the first is 1."""
     if isinstance(popularity, PowerlawPopularity):
         return [float(rank + 1) ** -popularity.shape for rank in range(topics)]
     return [1.0] * topics
@@ -41,7 +41,7 @@ def topic_weights(popularity: Popularity, topics: int) -> list[float]:
 def generate_clients(
     workload: Workload, brokers: Sequence[str], seed: int
 ) -> tuple[tuple[Publisher, ...], tuple[SubscriberTable, ...]]:
-    """The publishers and subscribers; without brokers (mode peers) each is at its own name."""
+    """Return the publishers and subscribers; without brokers (mode peers), `at` is the client's own name."""
     generator = random.Random(f"{seed}:workload")
     topics = tuple(f"/t{rank}" for rank in range(workload.topics))
     seats = _seats(brokers, generator)
@@ -75,7 +75,7 @@ def _publisher(workload: Workload, name: str, at: str, topics: tuple[str, ...]) 
 
 
 def _seats(brokers: Sequence[str], generator: random.Random) -> Iterator[str]:
-    """All brokers in a shuffled order, over and over."""
+    """Cycle through all brokers in a shuffled order, for ever."""
     order = list(brokers)
     generator.shuffle(order)
     while order:
@@ -83,7 +83,7 @@ def _seats(brokers: Sequence[str], generator: random.Random) -> Iterator[str]:
 
 
 class _TopicDraw:
-    """Weighted draws without repetition, each in proportion to the weights of what is left."""
+    """Draws ranks without replacement, each in proportion to the weights of the remaining ones."""
 
     def __init__(self, weights: list[float], generator: random.Random) -> None:
         self._weights = weights
@@ -91,7 +91,7 @@ class _TopicDraw:
         self._generator = generator
 
     def distinct(self, count: int) -> list[int]:
-        """`count` different ranks: by rejecting repetitions, and exactly once those are too many."""
+        """Draw `count` different ranks: rejects duplicates, and switches to an exact method once they are too many."""
         drawn: dict[int, None] = {}
         attempts = 4 * count
         while len(drawn) < count and attempts > 0:
@@ -106,7 +106,7 @@ class _TopicDraw:
         return min(bisect_right(self._cumulative, point), len(self._weights) - 1)
 
     def _from_rest(self, drawn: dict[int, None], count: int) -> list[int]:
-        """Exponential races: the `count` ranks that come in first are drawn in proportion to weight."""
+        """Draw by exponential race: taking the first `count` ranks to arrive draws them in proportion to weight."""
         arrivals = [
             (self._generator.expovariate(1.0) / weight, rank)
             for rank, weight in enumerate(self._weights)

@@ -1,7 +1,7 @@
-"""Publishers and subscribers of a live scenario, over real sockets.
+"""Runs the publishers and subscribers of a live scenario over real sockets.
 
-What their applications do and are told is reported. A line leaves before the network hears of what it says: so even
-kill -9 leaves no event that nobody has published, and none that was acknowledged and not seen.
+They report what their applications do and receive. A report leaves before the network learns of its fact. So even
+after kill -9, no event arrives whose publication was not reported, and none is acknowledged without its delivery.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LivePublisher(ClientRole):
         self._published = self._confirmed = 0
 
     async def run(self) -> None:
-        began_ns = self.go.now if self._again else 0  # who was away does not catch up
+        began_ns = self.go.now if self._again else 0  # a restarted publisher does not catch up
         for arrival in self._arrivals:
             due_ns = arrival.due_ns
             if due_ns < began_ns or any(first <= due_ns < end for first, end in self._absent):
@@ -50,8 +50,8 @@ class LivePublisher(ClientRole):
             self._publish(arrival)
 
     def _publish(self, arrival: DueEvent) -> None:
-        """What has no order leaves at once, so it is reported before; what has one at the end of this turn of the loop,
-        if there is room for it."""
+        """Publish and report. An unordered event leaves at once, so it is reported before the call. An ordered one
+        leaves at the end of this turn of the loop, if there is room for it."""
         _, topic, attributes = arrival
         now, sequence = self.go.now, self.link.session.next_sequence
         line = words.PublishedReport(self._source, sequence, topic, attributes, len(self._payload), now)
@@ -61,7 +61,7 @@ class LivePublisher(ClientRole):
         try:
             self.link.application.publish(topic, attributes, self._payload, self.go.wall_ns + now)
         except OrderError:
-            return  # too many wait: the application is told so
+            return  # too many events wait; a real application gets this error
         self._published = sequence
         if ordered:
             report(line)
@@ -76,14 +76,14 @@ class LivePublisher(ClientRole):
                 report(words.Confirmed(self._source, first, last, self.go.now))
 
     def on_connection_lost(self) -> None:
-        """Best effort: of what was under way nobody will say more, and nobody is to wait for it."""
+        """Without a guarantee, fail what is under way: nobody will confirm it, and nobody should wait for it."""
         if self.link.connection.mode != GUARANTEED:
             for sequence in range(self._confirmed + 1, self._published + 1):
                 self.link.application.fail_if_sent(sequence, "the connection was lost")
 
 
 class LiveSubscriber(ClientRole):
-    """Hosts the actor."""
+    """Hosts the actor of a live subscriber."""
 
     def __init__(self, work: SubscriberWork, link: LiveLink) -> None:
         super().__init__(work.name, link)
@@ -92,11 +92,11 @@ class LiveSubscriber(ClientRole):
         self._order = Order(work.order)
         self._begins_anew = self._order in ORDERED and not work.kept
         self.actor: Actor | None = None
-        """From when the client is there."""
+        """None until the client is open."""
 
     async def run(self) -> None:
-        """Who was away when its topics changed asks for the last of them."""
-        assert self.actor is not None, "the client is there"
+        """Follow the timeline; after a restart, skip to the last step that is due."""
+        assert self.actor is not None, "the client is open"
         timeline, taken, topics = self._work.timeline, self._work.done, self._work.topics
         while taken < len(timeline) and nanoseconds(timeline[taken].at_s) <= self.go.now:
             topics = timeline[taken].topics
@@ -111,7 +111,8 @@ class LiveSubscriber(ClientRole):
             report(words.StepTaken(self.name))
 
     def on_open(self) -> None:
-        """Back from a crash: it asks again for what there was. What its broker may still know and is of no use ends."""
+        """Make the actor. After a crash, restore its windows and end subscriptions that its broker may still know and
+        nobody will use."""
         work, actor = self._work, self._make_actor()
         self.actor = actor
         for name in work.entries:
@@ -141,11 +142,11 @@ class LiveSubscriber(ClientRole):
             self.actor.on_fact(fact)
 
     def on_subscribing(self, name: str) -> None:
-        """The network must not hear of what nobody would end after a crash."""
+        """Report the subscription first: after a crash, somebody must be able to end it."""
         if self._begins_anew:
             report(words.EntriesReport(self.name, (*self.link.application.beneath, name)))
 
-    # --- What the actor needs and says
+    # --- The actor's host
 
     @property
     def now(self) -> int:
@@ -183,7 +184,7 @@ class LiveSubscriber(ClientRole):
     def shown(self, window: Window, publication: Publication, late: bool, by: str) -> None:
         source = source_text(publication.source, publication.incarnation)
         subscription, sequence = window.subscription.id, publication.sequence
-        if sequence <= self._work.marks.get(subscription, {}).get(source, 0):
+        if sequence <= self._work.resume_points.get(subscription, {}).get(source, 0):
             return
         published_ns = self._since_start(publication.published_at)
         times = (published_ns, self.go.now)
@@ -199,7 +200,7 @@ class LiveSubscriber(ClientRole):
         report(words.FailedReport(reason))
 
     def not_resumed(self) -> None:
-        log.warning("%s has not resumed after its crash", self.name)
+        log.warning("%s did not resume after its crash", self.name)
 
     def broken(self, reason: str) -> None:
         report(words.Broken(self.name, reason))

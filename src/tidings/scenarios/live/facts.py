@@ -1,7 +1,7 @@
-"""What the conductor of a live scenario and its client processes say to each other, one JSON value per line.
+"""Defines the messages between a live scenario's conductor and its client processes, one JSON value per line.
 
-The conductor sends a `ClientWork`, and a `Go` once all are ready; whoever gets them answers with facts, in the order
-in which its applications saw them. Times are nanoseconds since the common start.
+The conductor sends a `ClientWork`, and a `Go` once all processes are ready. A client process answers with reports, in
+the order in which its applications saw the facts. Times are nanoseconds since the common start.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tidings.scenarios.file.schema import Order, Publisher
 from tidings.scenarios.file.timeline import Step
 
 Interval = tuple[int, int]
-"""From the first nanosecond to before the second."""
+"""Includes the first instant, excludes the second."""
 
 
 class KeptSubscription(msgspec.Struct, frozen=True):
-    """A subscription that a subscriber had made when it crashed."""
+    """A subscription that a subscriber had when it crashed."""
 
     subscription: str
     topics: tuple[str, ...]
@@ -33,7 +33,7 @@ class KeptSubscription(msgspec.Struct, frozen=True):
 
 
 class SubscriberWork(msgspec.Struct, frozen=True):
-    """One subscriber. What is below `timeline` is for one that comes back from a crash."""
+    """Describes one subscriber. The fields below `timeline` are for one that restarts after a crash."""
 
     name: str
     at: str
@@ -45,23 +45,24 @@ class SubscriberWork(msgspec.Struct, frozen=True):
     made: int = 0
     """How many subscriptions it has made."""
     begun: tuple[str, ...] | None = None
-    """With which topics it began."""
+    """The topics it started with."""
     kept: bool = False
-    """Its broker keeps its subscriptions while it is down, and it goes on with them."""
+    """Its broker keeps its subscriptions while it is down, and it continues with them."""
     reached: Reached | None = None
-    """With an order that goes on: how far it has come, and when it was killed."""
+    """With an order that resumes: its position."""
     crashed_ns: int | None = None
+    """With an order that resumes: when it was killed."""
     held: tuple[KeptSubscription, ...] = ()
-    marks: Mapping[str, Mapping[str, int]] = {}
-    """Subscription -> source -> the last sequence that it was shown; what its disk would hold."""
+    resume_points: Mapping[str, Mapping[str, int]] = {}
+    """Subscription -> source -> the last sequence that it was shown, as its disk would hold it."""
     topics: tuple[str, ...] | None = None
-    """With an order that begins anew: what it is to be subscribed to."""
+    """With an order that begins anew: the topics to subscribe to."""
     entries: tuple[str, ...] = ()
-    """With an order that begins anew: what its broker may still know of the life before (`EntriesReport`)."""
+    """With an order that begins anew: earlier subscriptions that its broker may still know (`EntriesReport`)."""
 
 
 class PublisherWork(msgspec.Struct, frozen=True):
-    """One publisher; what falls due while it is `absent` is not published."""
+    """Describes one publisher. Events due while it is `absent` are not published."""
 
     plan: Publisher
     absent: tuple[Interval, ...] = ()
@@ -70,28 +71,28 @@ class PublisherWork(msgspec.Struct, frozen=True):
 
 
 class OrderingWork(msgspec.Struct, frozen=True):
-    """Who numbers the events, and how long one is held back."""
+    """Describes the sequencers, and how long an event is held back."""
 
     layout: str
     nodes: dict[str, Address]
     patience: Patience | None
-    """None: as long as it takes."""
+    """None: events wait as long as it takes."""
 
 
 class Go(msgspec.Struct, frozen=True):
-    """The common start, by both clocks. The monotonic one is the same in all processes of a machine."""
+    """The common start, by both clocks. The monotonic clock is the same in all processes of a machine."""
 
     wall_ns: int
     monotonic_ns: int
 
     @property
     def now(self) -> int:
-        """Nanoseconds since the start; it never goes back, whatever is done to the wall clock."""
+        """Nanoseconds since the start; never goes back, whatever happens to the wall clock."""
         return monotonic_ns() - self.monotonic_ns
 
 
 class ClientWork(msgspec.Struct, frozen=True):
-    """What one client process is to do."""
+    """Describes what one client process has to do."""
 
     seed: int
     end_ns: int
@@ -100,16 +101,16 @@ class ClientWork(msgspec.Struct, frozen=True):
     publishers: tuple[PublisherWork, ...]
     subscribers: tuple[SubscriberWork, ...]
     go: Go | None = None
-    """For one that comes back from a crash: the start, which was."""
+    """The common start, for a process that restarts after a crash."""
     ordering: OrderingWork | None = None
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """Base of all that a client process reports."""
+    """Base of all reports of a client process."""
 
 
 class ReadyReport(Report, frozen=True, gc=False):
-    """All its clients are connected."""
+    """All clients of the process are connected."""
 
 
 class PublishedReport(Report, frozen=True, gc=False):
@@ -129,7 +130,7 @@ class Confirmed(Report, frozen=True, gc=False):
 
 
 class Requested(Report, frozen=True, gc=False):
-    """A subscription was asked for."""
+    """A subscription was requested."""
 
     subscriber: str
     subscription: str
@@ -138,7 +139,7 @@ class Requested(Report, frozen=True, gc=False):
 
 
 class StepTaken(Report, frozen=True, gc=False):
-    """The subscriber has done what its timeline asked for next."""
+    """The subscriber has taken the next step of its timeline."""
 
     subscriber: str
 
@@ -148,7 +149,7 @@ class Accepted(Report, frozen=True, gc=False):
     subscription: str
     at_ns: int
     reached: Reached | None = None
-    """With an order that goes on after a crash: how far it has come."""
+    """With an order that resumes: the subscriber's position."""
 
 
 class Cancelled(Report, frozen=True, gc=False):
@@ -158,7 +159,7 @@ class Cancelled(Report, frozen=True, gc=False):
 
 
 class Ended(Report, frozen=True, gc=False):
-    """Nothing more is shown for this subscription, which was cancelled a while ago."""
+    """A subscription that was cancelled a while ago shows no more events."""
 
     subscriber: str
     subscription: str
@@ -174,11 +175,11 @@ class DeliveredReport(Report, frozen=True, gc=False):
     out_of_order: bool
     recovered_by: str = ""
     reached: Reached | None = None
-    """With an order that goes on after a crash: how far it has come with this event."""
+    """With an order that resumes: the subscriber's position after this event."""
 
 
 class MissedReport(Report, frozen=True, gc=False):
-    """A broker said that it gave up so much of a source."""
+    """A broker reported that it dropped this range of a source's events."""
 
     subscriber: str
     subscription: str
@@ -188,27 +189,27 @@ class MissedReport(Report, frozen=True, gc=False):
 
 
 class StampedReport(Report, frozen=True, gc=False):
-    """An event has its number, in a timestamp of so many entries."""
+    """An event got its timestamp, with so many entries."""
 
     entries: int
 
 
 class EntriesReport(Report, frozen=True, gc=False):
-    """Of a subscriber with an order that begins anew after a crash: all its subscriptions in the service, by name."""
+    """Lists the names of all subscriptions in the service of a subscriber whose order begins anew after a crash."""
 
     subscriber: str
     entries: tuple[str, ...]
 
 
 class Broken(Report, frozen=True, gc=False):
-    """The order of a subscriber was given up; it is subscribed to nothing until its topics change."""
+    """A subscriber's order broke; it has no subscription until its topics change."""
 
     subscriber: str
     reason: str
 
 
 class FailedReport(Report, frozen=True, gc=False):
-    """The scenario cannot go on."""
+    """The scenario cannot continue."""
 
     reason: str
 
@@ -236,5 +237,5 @@ decode_go = msgspec.json.Decoder(Go).decode
 
 
 def line_of(words: ClientWork | Go | Report) -> bytes:
-    """As it goes through a pipe."""
+    """Return the line to write to a pipe."""
     return msgspec.json.encode(words) + b"\n"

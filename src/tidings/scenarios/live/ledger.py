@@ -1,7 +1,7 @@
-"""The books of a live scenario: what client processes report goes into the trace and is remembered here.
+"""Writes what client processes of a live scenario report into the trace, and remembers the run's state.
 
-Remembered is what it takes to say whether anything is still under way, and to start a crashed subscriber again
-with what its disk would hold. The numbers of the summary come from the trace, not from here.
+It remembers what it takes to tell whether anything is still under way, and to restart a crashed subscriber with what
+its disk would hold. The summary's numbers come from the trace, not from here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NEVER = 2**63 - 1
 
 
 class Account:
-    """One subscription: from when to when what is published is owed to it, and how much of that came."""
+    """Tracks one subscription: the time span whose events it is owed, and how many of them arrived."""
 
     __slots__ = ("accepted_ns", "arrived", "cancelled_ns", "ended", "first_time", "interest", "request")
 
@@ -53,21 +53,21 @@ class Account:
 
 
 class SubscriberProgress:
-    """One subscriber of the plan, and how far it has come."""
+    """Tracks one subscriber of the plan."""
 
     def __init__(self, plan: PlannedSubscriber, *, kept: bool) -> None:
         self.plan = plan
         self.kept = kept
-        """Over a crash its subscriptions go on."""
+        """True if its subscriptions continue across a crash."""
         self.accounts: dict[str, Account] = {}
-        self.marks: dict[str, dict[str, int]] = {}
+        self.resume_points: dict[str, dict[str, int]] = {}
         self.steps = 0
         self.position = 0
         self.entries: tuple[str, ...] = ()
         self.broken_after = 0
-        """With an order: after so many steps it was given up."""
+        """How many steps it had taken when its order last broke."""
         self.forgotten = 0
-        """So many subscriptions it had then."""
+        """How many subscriptions it had then."""
         self.reached: Reached | None = None
         self.crashed_ns: int | None = None
 
@@ -75,8 +75,8 @@ class SubscriberProgress:
     def ordered(self) -> bool:
         return self.plan.order in ORDERS
 
-    def work(self, *, keep_marks: bool) -> SubscriberWork:
-        """What it has still to do; without marks it has forgotten what it was shown."""
+    def work(self, *, keep_resume_points: bool) -> SubscriberWork:
+        """Return what it still has to do; without resume points, it has forgotten what it was shown."""
         plan = self.plan
         work = SubscriberWork(
             plan.name,
@@ -97,17 +97,17 @@ class SubscriberProgress:
             return structs.replace(
                 work,
                 held=tuple(account.held for account in accounts),
-                reached=self.reached if keep_marks else None,
+                reached=self.reached if keep_resume_points else None,
                 crashed_ns=self.crashed_ns,
             )
         return structs.replace(
             work,
             held=tuple(account.held for account in accounts if not account.ended),
-            marks=self.marks if keep_marks else {},
+            resume_points=self.resume_points if keep_resume_points else {},
         )
 
     def crashed(self, at_ns: int) -> list[Account]:
-        """Those that end with the crash."""
+        """Note the crash; return the accounts that end with it."""
         self.crashed_ns = at_ns
         if not self.ordered:
             return []
@@ -120,7 +120,7 @@ class SubscriberProgress:
 
 
 class RunLedger:
-    """`keeps`: brokers keep the subscriptions of clients that are down. `resumes`: so do those who give the order."""
+    """Takes all reports. `keeps`: brokers keep subscriptions of clients that are down. `resumes`: so do sequencers."""
 
     def __init__(
         self,
@@ -135,27 +135,27 @@ class RunLedger:
             for plan in subscribers
         }
         self.missed = 0
-        """Events that a broker said it had given up."""
+        """Events that brokers reported as dropped."""
         self.stamped = 0
-        """Events that got their number, with so many entries of timestamps in all."""
+        """Events that got a timestamp; `stamp_entries` counts the entries of all timestamps."""
         self.stamp_entries = 0
         self.broken: list[str] = []
-        """Subscribers whose order was given up, and why."""
+        """Subscribers whose order broke, and why."""
         self._writer = writer
         self._unconfirmed: set[str] = set()
         self._unaccepted: set[tuple[str, str]] = set()
         self._events: list[tuple[str, dict[str, Scalar], int]] = []
         self._owed: dict[tuple[str, str], int] = {}
-        """By subscription, of the first `_counted` events."""
+        """Subscription -> how many of the first `_counted` events it is owed."""
         self._counted = 0
         self._index: InterestIndex[tuple[str, str]] | None = None
-        """Of the subscriptions that something is owed to; None: to be made, and all to be counted again."""
+        """The subscriptions that may be owed events; None: rebuild it and count all events again."""
 
     @property
     def under_way(self) -> bool:
-        """True while anything is asked for and not answered, or owed to a subscriber and not delivered.
+        """True while a request is unanswered, or an event is owed to a subscriber and not delivered.
 
-        What a publisher had not been confirmed when it crashed never will be: then this stays true.
+        Events of a crashed publisher that were not confirmed never will be: then this stays true.
         """
         if self._unconfirmed or self._unaccepted:
             return True
@@ -166,7 +166,7 @@ class RunLedger:
         return len(self._events)
 
     def progress(self) -> dict[str, tuple[int, int]]:
-        """How many events each subscriber is owed so far, and how many of these it has."""
+        """Return how many events each subscriber is owed so far, and how many of these arrived."""
         found = dict.fromkeys(self.subscribers, (0, 0))
         for (name, subscription), more in self._count_owed().items():
             owed, arrived = found[name]
@@ -196,7 +196,7 @@ class RunLedger:
     def _account(self, subscriber: str, subscription: str) -> Account:
         return self.subscribers[subscriber].accounts[subscription]
 
-    # --- What is reported
+    # --- Reports
 
     def take(self, fact: words.Report) -> None:
         match fact:
@@ -229,7 +229,7 @@ class RunLedger:
                 self._on_subscription(fact)
 
     def crashed(self, name: str, at_ns: int) -> None:
-        """A client is gone. With an order that begins anew its subscription ends there."""
+        """Note that a client crashed. An ordered subscription that does not resume ends there."""
         subscriber = self.subscribers.get(name)
         for account in () if subscriber is None else subscriber.crashed(at_ns):
             subscription = account.request.subscription
@@ -262,7 +262,7 @@ class RunLedger:
                 self._writer.cancelled(subscriber, subscription, at_ns)
             case words.Ended(subscriber, subscription):
                 self._account(subscriber, subscription).ended = True
-                self.subscribers[subscriber].marks.pop(subscription, None)
+                self.subscribers[subscriber].resume_points.pop(subscription, None)
 
     def _note_reached(self, subscriber: str, reached: Reached | None) -> None:
         if reached is not None:
@@ -292,8 +292,8 @@ class RunLedger:
             fact.recovered_by or None,
         )
         subscriber.position += 1
-        marks = subscriber.marks.setdefault(fact.subscription, {})
-        marks[fact.source] = max(fact.sequence, marks.get(fact.source, 0))
+        resume_points = subscriber.resume_points.setdefault(fact.subscription, {})
+        resume_points[fact.source] = max(fact.sequence, resume_points.get(fact.source, 0))
         account = subscriber.accounts[fact.subscription]
         owed = account.accepted_ns <= fact.published_ns < account.cancelled_ns
         if owed and account.first_time(fact.source, 0, fact.sequence):

@@ -1,6 +1,6 @@
-"""What a client of a live scenario has in the network: its broker and, where there is an order, the sequencers.
+"""Connects a client of a live scenario to its broker and, with an order, to the sequencers.
 
-A publisher and a subscriber of one name share it, as their roles.
+A publisher and a subscriber of one name are two roles of one link.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from tidings.scenarios.live import facts as words
 from tidings.scenarios.live.facts import Go, OrderingWork
 
 RETRY_S = 0.2
-"""Between attempts to reach somebody, for a client that starts while all are away."""
+"""Between attempts to connect, for a client that starts while its broker or all sequencers are down."""
 
 LOOK_S = 0.02
 ROUNDING_S = 0.002
-"""Event loops count milliseconds, and may be early by one."""
+"""Event loops count milliseconds and may wake up one too early."""
 
 
 def report(fact: words.Report) -> None:
-    """Tell the conductor, at once: a line that waits here would be lost with the process."""
+    """Send a report to the conductor at once: a buffered line would be lost with the process."""
     sys.stdout.buffer.write(words.line_of(fact))
     sys.stdout.buffer.flush()
 
 
 class ClientRole:
-    """What a client does in the scenario, with the common clock once there is one."""
+    """A part that a client plays in the scenario. `go` is the common clock, set once the run starts."""
 
     go: Go
 
@@ -50,27 +50,27 @@ class ClientRole:
         raise NotImplementedError
 
     async def until(self, at_ns: int) -> None:
-        """That time, or now; others get their turn in any case."""
+        """Sleep until that time; yield to the event loop even if it has passed."""
         await asyncio.sleep(max(0, at_ns - self.go.now) / NS_PER_S)
         if self.go.now < at_ns:
             await asyncio.sleep(ROUNDING_S)
 
     def on_fact(self, fact: object) -> None:
-        """Facts that another role of the client cares for come here, too."""
+        """Handle a fact; each role gets all facts of the client."""
         raise NotImplementedError
 
     def on_open(self) -> None:
-        """The client is there, with all that it needs."""
+        """The client is open."""
 
     def on_connection_lost(self) -> None:
-        """With the broker."""
+        """The connection to the broker is lost."""
 
     def on_subscribing(self, name: str) -> None:
-        """The application asks the network for a subscription of that name."""
+        """The application is about to send the network a subscription of that name."""
 
 
 class SequencerLink:
-    """The way to those who number events, and how long what they numbered is waited for."""
+    """Connects to the sequencers. `patience` limits how long the client waits for a numbered event."""
 
     def __init__(self, work: OrderingWork, *, all_are_there: bool) -> None:
         self.layout: Layout = parse_layout(work.layout)
@@ -81,11 +81,11 @@ class SequencerLink:
 
     @property
     def module(self) -> OrderingModule:
-        assert self._connection is not None, "it is not open"
+        assert self._connection is not None, "open() must come first"
         return self._connection.module
 
     async def open(self, name: str, emit: Callable[[object], None]) -> None:
-        """Until one of them takes it; at the start of the scenario, when all are there, until all do."""
+        """Wait until one sequencer accepts the connection; at the start of the scenario, when all run, until all do."""
         connection = self._connection = await self._open_one(name, emit)
         enough = not self._all
         while not enough:
@@ -107,8 +107,8 @@ class SequencerLink:
             await self._connection.close()
 
 
-class _Told:
-    """The session with the broker; roles hear of subscriptions before the network does."""
+class _AnnouncingSession:
+    """Wraps the session with the broker; calls the roles before the network learns of a subscription."""
 
     def __init__(self, link: LiveLink) -> None:
         self._link = link
@@ -142,7 +142,7 @@ class LiveLink:
         self._was_connected = False
         self._closing = False
         self.application: Application
-        """Between the roles and the network."""
+        """The client between the roles and the network."""
         self.connection = ClientConnection(
             address,
             name,
@@ -157,11 +157,11 @@ class LiveLink:
         return self.connection.client.session
 
     def numbers(self, topic: str) -> bool:
-        """Events there wait for a number."""
+        """Return whether events of the topic get a number first."""
         return self.sequencers is not None and self.sequencers.layout.rank_of(topic) is not None
 
     async def open(self) -> None:
-        """Until its broker takes it, which may be down, or cut off; and a sequencer, where there is an order."""
+        """Wait until the broker (which may be down or cut off) and, with an order, a sequencer accept the client."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._open_connection())
             if self.sequencers is not None:
@@ -185,7 +185,7 @@ class LiveLink:
             await self.sequencers.close()
 
     def _on_session_fact(self, fact: object) -> None:
-        """The broker's, or the sequencers'."""
+        """Handle a fact of the broker's session or of the sequencers'."""
         self.application.on_fact(fact)
 
     def on_fact(self, fact: object) -> None:
@@ -198,7 +198,7 @@ class LiveLink:
         if up and not self._was_connected:
             self._was_connected = True
             self.session.takes_runs = self.sequencers is not None
-            self.application = Application(_Told(self), self.on_fact, lingers=True)
+            self.application = Application(_AnnouncingSession(self), self.on_fact, lingers=True)
         elif not up and self.connection.closed and not self._closing:
             report(words.FailedReport(f"client {self.name!r}: {reason}"))
         elif not up:

@@ -1,4 +1,4 @@
-"""Who watches a live scenario: what happens is told while it happens, and more can run beside the network."""
+"""Lets code watch a live scenario while it runs, and run more beside its network."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from tidings.scenarios.live.ledger import RunLedger
 
 
 class Observer:
-    """Times are nanoseconds since the common start. This one does nothing; others override what they need."""
+    """Does nothing; subclasses override what they need. Times are nanoseconds since the common start."""
 
     @asynccontextmanager
     async def beside(self, brokers: Mapping[str, str], sequencers: Sequence[str]) -> AsyncIterator[None]:
-        """Around the run, from when the network stands until all has arrived.
+        """Surround the run, from when the network is up until everything has arrived.
 
-        `brokers` has their URLs, `sequencers` the addresses of those who give the order.
+        `brokers` maps brokers to their URLs; `sequencers` lists the sequencers' addresses.
         """
         yield
 
     def on_start(self, ledger: RunLedger) -> None:
-        """All clients are connected; the clock runs. The ledger fills from now on."""
+        """All clients are connected, and the clock runs. The ledger fills from now on."""
 
     def on_tick(self, now_ns: int) -> None:
-        """Ten times a second."""
+        """Called ten times a second."""
 
     def on_fault(self, planned: PlannedFault, at_ns: int) -> None:
-        """The fault has struck."""
+        """The fault has begun."""
 
     def on_repair(self, planned: PlannedFault, at_ns: int) -> None:
-        """The fault is over: processes listen again, links carry again."""
+        """The fault is over: processes listen and links carry messages again."""
 
     def on_published(self, at_ns: int) -> None:
-        """Publishers have finished and no fault is left; what is under way still arrives."""
+        """Publishers have finished and all faults are over; events under way still arrive."""
 
     def on_settled(self, at_ns: int) -> None:
-        """Nothing is under way any more, or the time for that is over."""
+        """Nothing is under way any more, or `settle_s` is over."""

@@ -1,7 +1,7 @@
-"""One process of a live scenario: publishers and subscribers of the plan.
+"""Runs some of a live scenario's publishers and subscribers in a process of their own.
 
-Started by `tidings up --scenario` as `python -m tidings.scenarios.live.process`. It reads its work from stdin and ends
-when that closes; what its applications do and are told goes to stdout, line by line (`scenario_facts`).
+`tidings up --scenario` starts it as `python -m tidings.scenarios.live.process`. It reads its work from stdin and ends
+when stdin closes. It reports to stdout what its applications do and receive, one line each (`scenarios/live/facts.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidings.scenarios.live.link import ClientRole, LiveLink, SequencerLink, rep
 
 
 def make_links(work: ClientWork) -> list[LiveLink]:
-    """One for each name. Subscribers first: of what is due in the same instant, asking comes before publishing."""
+    """Return one link for each name. Subscribers first: at the same instant, subscribing comes before publishing."""
     places = {one.name: one.at for one in work.subscribers}
     places |= {one.plan.name: one.plan.at for one in work.publishers}
     lives = {one.plan.name: one.lives for one in work.publishers}
@@ -37,7 +37,7 @@ def make_links(work: ClientWork) -> list[LiveLink]:
 
 
 async def work_until_told() -> None:
-    """Until stdin ends, or an error, which the conductor hears of."""
+    """Run until stdin closes or an error occurs, which is reported to the conductor."""
     orders = each_line()
     work = words.decode_work(await anext(orders))
     started: asyncio.Future[Go] = asyncio.get_running_loop().create_future()
@@ -65,7 +65,7 @@ async def live(links: Sequence[LiveLink], started: asyncio.Future[Go]) -> None:
         give_start(roles, await started)
         await asyncio.gather(*(role.run() for role in roles))
     except Exception as error:
-        report(words.FailedReport(f"a client process: {type(error).__name__}: {error}"))
+        report(words.FailedReport(f"client process failed: {type(error).__name__}: {error}"))
         raise
 
 

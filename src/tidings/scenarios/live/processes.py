@@ -1,4 +1,4 @@
-"""The processes of a live scenario, and what faults do to them."""
+"""Starts the processes of a live scenario and applies faults to them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ READ_BYTES = 256 * 1024
 LEAVE_TIMEOUT_S = 10.0
 
 CreateTask = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-"""Of a task group: what the task raises ends the run."""
+"""`create_task` of a task group: an exception in the task ends the run."""
 
 
 class ClientProcess(ChildProcess):
-    """One process with some of the publishers and subscribers; what it reports goes to `take`."""
+    """Runs some of the publishers and subscribers in a process; passes its reports to `take`."""
 
     def __init__(self, name: str, take: Callable[[words.Report], None]) -> None:
         super().__init__(name)
@@ -47,7 +47,7 @@ class ClientProcess(ChildProcess):
     async def _read(self, stdout: asyncio.StreamReader) -> None:
         rest = b""
         while chunk := await stdout.read(READ_BYTES):
-            *lines, rest = (rest + chunk).split(b"\n")  # what kill -9 cut short stays in `rest`
+            *lines, rest = (rest + chunk).split(b"\n")  # a line cut short by kill -9 stays in `rest`
             for line in lines:
                 fact = words.decode_fact(line)
                 if isinstance(fact, words.ReadyReport):
@@ -55,13 +55,13 @@ class ClientProcess(ChildProcess):
                 self._take(fact)
 
     async def wait(self) -> None:
-        """Until it has ended and all that it reported is in the books."""
+        """Wait until it has ended and all its reports are in the ledger."""
         await super().wait()
         if self._reading is not None:
             await asyncio.wait([self._reading])
 
     async def leave(self) -> None:
-        """Close its connections and end, all that came until then being reported."""
+        """Let it close its connections, report what has arrived, and end."""
         self.close_stdin()
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
@@ -71,12 +71,12 @@ class ClientProcess(ChildProcess):
 
 
 class ScenarioProcess:
-    """A process of the run: down while any crash lasts, standing still while any pause lasts."""
+    """A process of the run: down while any crash lasts, stopped while any pause lasts."""
 
     def __init__(self, process: ChildProcess, create_task: CreateTask) -> None:
         self.process = process
         self.leaving = False
-        """True once the run is over, and its end no surprise."""
+        """True once the run is over and the process is expected to end."""
         self._lives = 0
         self._killed_life = 0
         self._create_task = create_task
@@ -89,14 +89,14 @@ class ScenarioProcess:
         raise NotImplementedError
 
     def lose_state(self) -> None:
-        """What was on its disk is gone."""
+        """Delete what was on its disk."""
         raise NotImplementedError
 
     def before_crash(self) -> None:
-        """It is about to be killed."""
+        """The process is about to be killed."""
 
     def after_crash(self) -> None:
-        """It is gone, and all that it said has been heard."""
+        """The process has ended, and all its reports have been read."""
 
     async def start(self) -> None:
         self._lives += 1
@@ -109,11 +109,11 @@ class ScenarioProcess:
         if not self.leaving and self._killed_life < life:
             last = process.last_error_line
             raise ConnectionFailed(
-                f"{process.name} ended by itself ({process.ending})" + (f": {last}" if last else "")
+                f"{process.name} ended unexpectedly ({process.ending})" + (f": {last}" if last else "")
             )
 
     async def crash(self, *, keep_state: bool) -> None:
-        """kill -9. Down until as many restarts as crashes: faults of a node may overlap."""
+        """Kill it with kill -9. It stays down until the last overlapping crash is over."""
         self._crashes += 1
         async with self._changing:
             if self.process.running:
@@ -144,21 +144,21 @@ class ScenarioProcess:
 
 
 class ProcessFactory:
-    """Where the processes run: all on this machine's loopback. Tests have others."""
+    """Decides where the processes run: all on this machine's loopback. Tests use others."""
 
     reachable = True
-    """Can we connect to brokers ourselves?"""
+    """Whether this process can connect to the brokers."""
 
     def addresses(self, servers: Iterable[str]) -> dict[str, Address]:
-        """Of brokers, and of the sequencers beside them."""
+        """Return addresses for brokers and the sequencers beside them."""
         return free_addresses(servers)
 
     def prefix(self, process: str) -> tuple[str, ...]:
-        """What the command of that broker, or client process, is run with."""
+        """Return the words to put before the command of that broker or client process."""
         return ()
 
     def cut(self, server: ListeningProcess, peers: frozenset[str]) -> None:
-        """From now on nothing passes between the server and these, and all between it and others."""
+        """Cut the server off from exactly these peers from now on."""
         server.tell(cut_line(peers))
 
 
@@ -187,14 +187,14 @@ class ServerMember(ScenarioProcess):
         self._lose_disk()
 
     def cut(self, peers: frozenset[str]) -> None:
-        """Nothing passes between it and these, from now on; others hear it again."""
+        """Cut it off from exactly these peers; reconnect it to others."""
         if peers != self._cut:
             self._cut = peers
             self._stage.cut(self.server, peers)
 
 
 class ClientMember(ScenarioProcess):
-    """`work(keeps_state)` says what the process is to do from now on; `on_crash` is told when it was killed."""
+    """A client process. `work(keeps_state)` returns what it has to do; `on_crash` gets the time of the kill."""
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ class ClientMember(ScenarioProcess):
 
 
 class ProcessGroup:
-    """All members by the nodes that they play, and the cuts between nodes."""
+    """Holds all processes by node, and applies faults and cuts to them."""
 
     def __init__(self, servers: Mapping[str, ServerMember], clients: Mapping[str, ClientMember]) -> None:
         self.servers = servers
@@ -264,20 +264,20 @@ class ProcessGroup:
             member.cut(frozenset().union(*(unheard.get(name, ()) for unheard in cuts)))
 
     async def leave(self) -> None:
-        """The clients first, so that what they end with is still taken."""
+        """End all processes: clients first, while brokers can still take what they send last."""
         for member in (*self.clients.values(), *self.servers.values()):
             member.leaving = True
         await asyncio.gather(*(process.leave() for process in self.client_processes))
         await asyncio.gather(*(member.process.stop() for member in self.servers.values()))
 
     async def stop(self) -> None:
-        """End whatever runs still; for when the course was cut short."""
+        """Stop whatever still runs, in case the run was cut short."""
         members = {id(member): member for member in (*self.clients.values(), *self.servers.values())}
         await asyncio.gather(*(member.process.stop() for member in members.values()))
 
     @property
     def ready(self) -> bool:
-        """No client that was started again is still on its way."""
+        """True if every client process has connected, also after a restart."""
         return all(process.ready.is_set() for process in self.client_processes)
 
     @property
@@ -286,7 +286,7 @@ class ProcessGroup:
 
 
 def client_groups(plan: RunPlan) -> list[tuple[str, ...]]:
-    """Who shares a process: whoever a fault strikes has its own, the others share the rest."""
+    """Return the clients of each process: a client that a fault hits has its own, the others share the rest."""
     both = [*(one.name for one in plan.subscribers), *(one.name for one in plan.publishers)]
     names = list(dict.fromkeys(both))
     struck = struck_nodes(plan.faults)

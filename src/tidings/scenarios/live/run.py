@@ -1,6 +1,6 @@
-"""`tidings up --scenario`: a scenario in wall time, with real processes over loopback.
+"""Runs a scenario in wall time, with real processes over loopback (`tidings up --scenario`).
 
-The plan is that of the simulator. Brokers, sequencers, publishers and subscribers are processes; crash is kill -9,
+The plan is the simulator's. Brokers, sequencers, publishers and subscribers are processes. A crash is kill -9, a
 pause is SIGSTOP, links and partitions are cut at the sockets of brokers and sequencers. Whatever happens, no process
 is left behind.
 """
@@ -58,15 +58,15 @@ from tidings.scenarios.trace.reader import Trace
 from tidings.scenarios.trace.writer import TraceWriter
 
 START_IN_NS = 200_000_000
-"""From when all are ready to the common start: time for all to hear of it."""
+"""Between 'all ready' and the common start, so that every process learns of it in time."""
 READY_TIMEOUT_S = 60.0
 LINKS_TIMEOUT_S = 30.0
 TICK_S = 0.1
 QUIET_S = 2.0
-"""The network has settled when nothing was under way for so long."""
+"""The network has settled once nothing was under way for this long."""
 
 Progress = Callable[[float], None]
-"""Told which share of the run is over."""
+"""Called with the share of the run that is over."""
 Notice = Callable[[str], None]
 
 
@@ -74,7 +74,7 @@ Notice = Callable[[str], None]
 
 
 def check_wall_time(plan: RunPlan, notice: Notice) -> None:
-    """ScenarioError, naming the key, where the scenario asks for what only virtual time has."""
+    """Raise ScenarioError, naming the key, if the scenario needs virtual time."""
     scenario = plan.scenario
     check_available(scenario.overlay.mode, "overlay.mode")
     check_size(len(plan.topology.brokers))
@@ -89,11 +89,11 @@ def check_wall_time(plan: RunPlan, notice: Notice) -> None:
             )
         if isinstance(fault, LinkFault) and fault.direction == "forward":
             raise ScenarioError(
-                f'fault[{index}].direction: in real time links are cut in both directions, not "forward" only; '
+                f'fault[{index}].direction: "forward" is not available in real time, which cuts both directions; '
                 "use `tidings sim`"
             )
     if scenario.network.delay_ms != Network().delay_ms or any(link.delay_ms for link in scenario.links):
-        notice("delay_ms is ignored: messages take as long as loopback takes")
+        notice("delay_ms is ignored: messages travel over loopback")
 
 
 def _except(key: str) -> str:
@@ -101,11 +101,11 @@ def _except(key: str) -> str:
 
 
 def _link_keys(scenario: Scenario) -> Iterator[tuple[str, bool]]:
-    """Keys of what loopback does not do, each with whether it is asked for."""
+    """Yield the keys that loopback cannot provide, each with whether the scenario sets it."""
     tables: list[tuple[str, Any]] = [("network", scenario.network)]
     tables += [(f"link[{index}]", link) for index, link in enumerate(scenario.links)]
     for name, table in tables:
-        # Epidemic brokers lose what they send to any other broker: the same for all links.
+        # Epidemic brokers drop outgoing datagrams at one rate for all links.
         possible = name == "network" and scenario.overlay.mode == "epidemic"
         yield f"{name}.loss", not possible and not isinstance(table.loss, NoLoss | None)
         yield f"{name}.duplicate", bool(table.duplicate)
@@ -117,7 +117,7 @@ def _link_keys(scenario: Scenario) -> Iterator[tuple[str, bool]]:
 
 
 class Conductor:
-    """Starts everybody, keeps time, strikes with faults, and takes down what is reported."""
+    """Starts all processes, keeps time, applies faults and records what is reported."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class Conductor:
         return LiveOrdering(self.plan.ordering, addresses, services, self._data)
 
     async def run(self) -> None:
-        """The whole course; the trace is complete then, but for its closing."""
+        """Run the whole scenario; afterwards the trace is complete but not closed."""
         try:
             async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -184,7 +184,7 @@ class Conductor:
                 await self._write_traffic()
                 await self._cast.leave()
         except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None  # the others are its consequences
+            raise group.exceptions[0] from None  # the first caused the others
         write_nodes(self.plan, self.writer)
 
     def _make_cast(self, tasks: asyncio.TaskGroup) -> ProcessGroup:
@@ -222,7 +222,7 @@ class Conductor:
                 path.unlink()
 
     def _work_maker(self, names: tuple[str, ...]) -> Callable[[bool], ClientWork]:
-        """What the clients of that process are to do, asked for whenever it starts."""
+        """Return a function that tells what the process's clients have to do, called whenever it starts."""
         chosen = frozenset(names)
         publishers = [plan for plan in self.plan.publishers if plan.name in chosen]
         subscribers = [
@@ -240,7 +240,7 @@ class Conductor:
                 self.duration_ns,
                 addresses,
                 works,
-                tuple(one.work(keep_marks=keeps_state and self.guaranteed) for one in subscribers),
+                tuple(one.work(keep_resume_points=keeps_state and self.guaranteed) for one in subscribers),
                 self._go,
                 None if self.ordering is None else self.ordering.work,
             )
@@ -255,12 +255,12 @@ class Conductor:
         )
 
     def _life_of(self, name: str) -> int:
-        """0 the first time that it is asked for, then 1, and so on."""
+        """Return 0 on the first call for a name, then 1, and so on."""
         life = self._lives.get(name, 0)
         self._lives[name] = life + 1
         return life
 
-    # --- Its phases
+    # --- Phases
 
     async def _start_servers(self) -> None:
         await asyncio.gather(*(member.start() for member in self._cast.servers.values()))
@@ -285,7 +285,7 @@ class Conductor:
         self._observer.on_start(self.ledger)
 
     async def _until_linked(self) -> None:
-        """The scenario starts with a network that stands; how long its processes take to start is not in it."""
+        """Wait until the network is up: the scenario's time excludes the start of its processes."""
         try:
             async with asyncio.timeout(LINKS_TIMEOUT_S), AsyncExitStack() as stack:
                 for broker in self._network.brokers.values():
@@ -294,7 +294,9 @@ class Conductor:
                 if self.ordering is not None:
                     await self.ordering.until_ready()
         except TimeoutError:
-            raise ConnectionFailed("not all brokers and sequencers connected to each other in time") from None
+            raise ConnectionFailed(
+                f"not all brokers and sequencers connected to each other within {LINKS_TIMEOUT_S:.0f} s"
+            ) from None
 
     async def _course(self) -> None:
         strikes = [self._tasks.create_task(self._strike(planned)) for planned in self.plan.faults]
@@ -341,10 +343,10 @@ class Conductor:
         self._observer.on_tick(self._now)
         self._progress(max(0.0, min(1.0, self._now / (self.duration_ns + self.settle_ns))))
 
-    # --- What else is in the trace
+    # --- The rest of the trace
 
     async def _write_traffic(self) -> None:
-        """What brokers and sequencers received over the connections that stand at the end: that is what they count."""
+        """Write what brokers and sequencers received over the connections open at the end: they count no others."""
         if not self._stage.reachable:
             return
         known = {*self._cast.servers, *self._cast.clients}
@@ -361,7 +363,7 @@ class Conductor:
 
 
 async def linked(bus: ApplicationHost, broker: BrokerProcess) -> None:
-    """Until the broker has heard from all its neighbours."""
+    """Wait until the broker is linked to all its neighbours."""
     present = False
     while not present:
         await asyncio.sleep(TICK_S)
@@ -383,7 +385,7 @@ async def run_live(
     stage: ProcessFactory | None = None,
     observer: Observer | None = None,
 ) -> dict[str, Any]:
-    """Runs the scenario in wall time, writes `out/*.parquet` and `out/summary.json`, returns the summary."""
+    """Run the scenario in wall time, write `out/*.parquet` and `out/summary.json`, and return the summary."""
     plan = expand(scenario)
     check_wall_time(plan, notice)
     began_at = perf_counter()
@@ -394,7 +396,7 @@ async def run_live(
 
 
 def summarise(conductor: Conductor, out: Path) -> dict[str, Any]:
-    """The fields of the simulator's summary; None for what is not counted in wall time."""
+    """Return the same fields as the simulator's summary; None for what is not counted in wall time."""
     trace = Trace.read(out)
     rest: dict[str, Any] = {
         "given_up": conductor.ledger.missed,

@@ -1,4 +1,4 @@
-"""The sequencers of a live scenario: a process, with a disk, beside each broker that has a replica or a witness."""
+"""Runs a live scenario's sequencers: one process with a disk beside each broker that has a replica or a witness."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tidings.scenarios.summary import ordering_summary, status_of
 LOOK_S = 0.1
 
 Statuses = Mapping[str, dict[str, Any]]
-"""What each node said of itself; nothing if it did not answer."""
+"""Each node's status; empty if it did not answer."""
 
 
 class LiveOrdering:
-    """`addresses` has the nodes of the ordering; `services` the brokers' URLs."""
+    """Holds the sequencer processes. `addresses` includes the sequencers' nodes; `services` has the brokers' URLs."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class LiveOrdering:
     ) -> None:
         self.layout = planned.layout()
         self.statuses: Statuses = {}
-        """As of the end of the run."""
+        """The statuses at the end of the run."""
         self._planned = planned
         self._addresses = {order_node(broker): addresses[order_node(broker)] for broker in planned.brokers}
         self._disks = {
@@ -60,7 +60,7 @@ class LiveOrdering:
 
     @property
     def work(self) -> OrderingWork:
-        """What clients are told."""
+        """What client processes need to know."""
         return OrderingWork(self.layout.text, self._addresses, self._planned.patience)
 
     def lose_disk(self, name: str) -> None:
@@ -68,7 +68,7 @@ class LiveOrdering:
         self.processes[name].lost_its_disk = True
 
     async def until_ready(self) -> None:
-        """Until every server has somebody who speaks for it, with a standby in step where there is to be one."""
+        """Wait until every server has an active replica, and a standby in step if it has a standby."""
         ready = False
         while not ready:
             await asyncio.sleep(LOOK_S)
@@ -98,7 +98,7 @@ class LiveOrdering:
         return dict(zip(self.processes, found, strict=True))
 
     def summary(self, stamped: int, entries: int, broken: list[str]) -> dict[str, Any]:
-        """The fields of the simulator's; None for what is not counted in wall time."""
+        """Return the same fields as the simulator; None for what is not counted in wall time."""
         servers = {place.name: self._server_summary(place) for place in self.layout.servers}
         return ordering_summary(self.layout, stamped, entries, None, broken, servers)
 
@@ -109,7 +109,7 @@ class LiveOrdering:
 
 
 async def process_status(process: BrokerProcess | SequencerProcess) -> dict[str, Any]:
-    """Empty if it does not answer."""
+    """Return the process's status; empty if it does not answer."""
     try:
         async with connect(process.url).without_order() as service:
             return await service.status()

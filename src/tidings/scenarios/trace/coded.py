@@ -1,8 +1,7 @@
-"""A trace as integer arrays, so that a check over millions of deliveries is a few passes of numpy.
+"""Holds a trace as integer arrays, so that a check over millions of deliveries is a few passes of numpy.
 
-Events are numbered by when they were published (`at_ns`, then row), so 'published in this interval' is a
-range of numbers. -1 stands for what the trace does not know: an event never published, a subscription never
-made.
+Events are numbered by publication (`at_ns`, then row), so 'published in this interval' is a range of numbers. -1
+stands for what the trace does not know: an event never published, a subscription never made.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ Array = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 NEVER = np.iinfo(np.int64).max
-"""The instant of what did not happen."""
+"""The instant of what never happened."""
 
 
 class Events:
-    """Published events by number. An id that was published twice counts once, with its first row."""
+    """Holds published events by number. An id that was published twice counts once, with its first row."""
 
     def __init__(self, published: Any) -> None:
         ids = _codes(published["event_id"])
@@ -44,7 +43,7 @@ class Events:
         self.source = _codes(published["source"])[self.row]
         self.topic = _codes(published["topic"])[self.row]
         self.topics = int(self.topic.max(initial=-1)) + 1
-        # Dense, so that arithmetic on them cannot overflow whatever the trace holds.
+        # Ranks are dense, so arithmetic on them cannot overflow, whatever the trace holds.
         self.sequence_rank = _ranks(_longs(published["sequence"])[self.row])
         self.ordinal = _ordinals(self.source)
         self.confirmed_at = _longs(published["confirmed_ns"].fill_null(NEVER))[self.row]
@@ -59,11 +58,11 @@ class Events:
         return text
 
     def number_of(self, ids: Any) -> Array:
-        """The number of each event id, -1 where it was never published."""
+        """Return the number of each event id; -1 if it was never published."""
         return numbers_in(ids, self.ids)
 
     def published_before(self, at_ns: Array) -> Array:
-        """How many events were published before each instant: the number of the first that was not."""
+        """Return how many events were published before each instant, which is the number of the first that was not."""
         return np.searchsorted(self.at, at_ns, side="left").astype(np.int64)
 
     @cached_property
@@ -72,7 +71,7 @@ class Events:
         return np.argsort(self.source, kind="stable").astype(np.int64)
 
     def only(self, numbers: Array) -> Self:
-        """These events, ascending, as if there were no others: numbered anew from 0."""
+        """Return these events, given ascending, as if there were no others: renumbered from 0."""
         few = copy(self)
         few.__dict__.pop("by_source", None)
         few.row, few.at, few.topic = self.row[numbers], self.at[numbers], self.topic[numbers]
@@ -85,12 +84,12 @@ class Events:
 
 
 class CodedSubscriptions:
-    """Rows of the table `subscribed`. Subscribers are numbered as they appear there, then as in `others`."""
+    """Holds the rows of `subscribed`. Subscribers are numbered as they appear there, then as in `others`."""
 
     def __init__(
         self, subscribed: Any, others: Sequence[str] = (), directory: Path | str | None = None
     ) -> None:
-        """TraceError, which names the `directory`: an order that there is not, a subscription that is there twice."""
+        """Raise TraceError, which names `directory`, for an unknown order or a subscription listed twice."""
         names = pc.unique(
             pa.chunked_array([*subscribed["subscriber"].chunks, pa.array(others, pa.string())], pa.string())
         )
@@ -120,25 +119,25 @@ class CodedSubscriptions:
         return f"{self.subscriber_names[self.subscriber[row]]}/{self.names[row]}"
 
     def _check_orders(self, directory: Path | str | None) -> None:
-        """What nobody knows would be checked by nobody."""
+        """Reject unknown orders: no checker would look at them."""
         unknown = set(self.order) - {None, *Order}
         if unknown:
             row = next(row for row, order in enumerate(self.order) if order in unknown)
             raise TraceError(
                 f"{table_text(directory, 'subscribed')}: subscription {self.describe(row)} has order "
-                f"{self.order[row]!r}; known are {', '.join(Order)}"
+                f"{self.order[row]!r}; known: {', '.join(Order)}"
             )
 
     def with_orders(self, orders: frozenset[str] | None) -> Mask:
-        """Which subscriptions asked for one of `orders`; all for None."""
+        """Return which subscriptions have one of `orders`; None selects all."""
         return np.array([orders is None or order in orders for order in self.order], dtype=np.bool_)
 
     def numbers_of(self, subscribers: Any) -> Array:
-        """The number of each subscriber, -1 where there is none of this name."""
+        """Return the number of each subscriber; -1 if there is none of this name."""
         return numbers_in(subscribers, self._subscribers)
 
     def rows_of(self, subscriber: Array, names: Any) -> Array:
-        """The row of the subscription of this name of each subscriber, -1 where it has none."""
+        """Return the row of each subscriber's subscription of this name; -1 if it has none."""
         named = numbers_in(names, self._distinct)
         wanted = np.where(named < 0, -1, subscriber * len(self._distinct) + named)
         found = index_in_sorted(self._keys, wanted)
@@ -146,7 +145,7 @@ class CodedSubscriptions:
 
 
 class Deliveries(NamedTuple):
-    """Rows of the table `delivered`, ascending by `number`, which is the row in the whole table."""
+    """Holds rows of `delivered`, ascending by `number`, the row in the whole table."""
 
     number: Array
     subscriber: Array
@@ -158,10 +157,10 @@ class Deliveries(NamedTuple):
 
 
 class Coded:
-    """Events, subscriptions and deliveries of a trace as arrays.
+    """Holds events, subscriptions and deliveries of a trace as arrays.
 
-    The deliveries, and `own`, the rows of `subscribed` that are asked about, may be those of some subscribers
-    alone: what is checked of each subscriber is then checked of these.
+    The deliveries, and `own` (the rows of `subscribed` to check), may be those of some subscribers only. Then the
+    checks of each subscriber cover only these.
     """
 
     def __init__(
@@ -191,7 +190,7 @@ class Coded:
     def of_tables(
         cls, published: Any, subscribed: Any, delivered: Any, directory: Path | None = None
     ) -> Self:
-        """The whole trace; errors name the directory that it was read from."""
+        """Return the whole trace as arrays; errors name the directory that it was read from."""
         events = Events(published)
         subscriptions = CodedSubscriptions(
             subscribed, pc.unique(delivered["subscriber"]).to_pylist(), directory
@@ -212,42 +211,41 @@ class Coded:
 
     @cached_property
     def by_position(self) -> Array:
-        """Delivery rows, subscriber by subscriber in the order their applications saw them."""
+        """Delivery rows by subscriber, in the order in which its application saw them."""
         return np.lexsort((self.position, self.subscriber)).astype(np.int64)
 
     @cached_property
     def delivered_keys(self) -> Array:
-        """`subscription row * events + event` of what was delivered, ascending and distinct."""
+        """`subscription row * events + event` of all deliveries, ascending and distinct."""
         known = (self.subscription >= 0) & (self.event >= 0)
         return distinct_sorted(self.subscription[known] * len(self.events) + self.event[known])
 
     def number(self, row: int) -> int:
-        """The row of a delivery in the whole table."""
+        """Return a delivery's row in the whole table."""
         return int(self._number[row])
 
     def event_id(self, row: int) -> str:
-        """The event id of a delivery, also of one that was never published."""
+        """Return the event id of a delivery, even if it was never published."""
         event = int(self.event[row])
         return self.events.name(event) if event >= 0 else self._unknown_id(self.number(row))
 
     def subscriber_name(self, row: int) -> str:
-        """The subscriber of a delivery."""
+        """Return the subscriber of a delivery."""
         return self.subscriptions.subscriber_names[int(self.subscriber[row])]
 
     def ordered_rows(self, orders: frozenset[str] | None) -> Array:
-        """The deliveries that promises of order are about, subscriber by subscriber, by position.
+        """Return the deliveries that promises of order cover, by subscriber and position.
 
-        Set aside are those declared out of order, those of subscriptions that asked for none of `orders`,
-        events never published, and all but the first delivery of an event to a subscriber (two of its
-        subscriptions may select it).
+        Leaves out deliveries declared out of order, those of subscriptions with none of `orders`, events never
+        published, and all but the first delivery of an event to a subscriber (two of its subscriptions may select it).
         """
         keep = ~self.out_of_order & (self.event >= 0)
         if orders is not None:
-            # The appended False is what subscription -1 picks.
+            # Subscription -1 picks the appended False.
             keep &= np.append(self.subscriptions.with_orders(orders), False)[self.subscription]
         rows: Array = self.by_position[keep[self.by_position]]
         keys = self.subscriber[rows] * len(self.events) + self.event[rows]
-        if len(distinct_sorted(keys)) == len(keys):  # by far the usual, and quicker to see than to compute
+        if len(distinct_sorted(keys)) == len(keys):  # by far the usual case, and cheap to detect
             return rows
         _, first = np.unique(keys, return_index=True)
         kept: Array = rows[np.sort(first)]
@@ -257,7 +255,7 @@ class Coded:
 def coded_deliveries(
     events: Events, subscriptions: CodedSubscriptions, delivered: Any, first: int = 0
 ) -> Deliveries:
-    """Rows of the table `delivered` from row `first` on."""
+    """Return the given rows of `delivered` as arrays; `first` is the number of the first."""
     subscriber = subscriptions.numbers_of(delivered["subscriber"])
     return Deliveries(
         number=np.arange(first, first + len(subscriber)),
@@ -271,12 +269,12 @@ def coded_deliveries(
 
 
 def numbers_in(column: Any, values: Any) -> Array:
-    """Where each string is among the distinct `values`, -1 where it is not."""
+    """Return each string's index among the distinct `values`; -1 if it is not there."""
     return _longs(pc.index_in(column, value_set=values).fill_null(-1))
 
 
 def index_in_sorted(keys: Array, wanted: Array) -> Array:
-    """Where each wanted number is in the sorted `keys`, -1 where it is not."""
+    """Return each wanted number's index in the sorted `keys`; -1 if it is not there."""
     if not len(keys):
         return np.full(len(wanted), -1, dtype=np.int64)
     places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
@@ -284,21 +282,21 @@ def index_in_sorted(keys: Array, wanted: Array) -> Array:
 
 
 def distinct_sorted(keys: Array) -> Array:
-    """The distinct keys, ascending."""
+    """Return the distinct keys, ascending."""
     keys = np.sort(keys)
     distinct: Array = keys[segment_starts(keys)]
     return distinct
 
 
 def segment_starts(labels: Array) -> Mask:
-    """True where a run of equal labels begins."""
+    """Return True where a run of equal labels begins."""
     starts = np.ones(len(labels), dtype=np.bool_)
     starts[1:] = labels[1:] != labels[:-1]
     return starts
 
 
 def highest_before(labels: Array, values: Array) -> Array:
-    """For each place, the highest of the earlier values of its run of equal labels; -1 where it is the first.
+    """Return, for each place, the highest earlier value in its run of equal labels; -1 for the first.
 
     Values are at least 0.
     """
@@ -306,7 +304,7 @@ def highest_before(labels: Array, values: Array) -> Array:
         return values
     starts = segment_starts(labels)
     run = np.cumsum(starts) - 1
-    # Lifting every run above the one before lets one cumulative maximum serve all runs.
+    # Each run is lifted above the one before, so one cumulative maximum serves all runs.
     span = int(values.max()) + 1
     lifted = np.maximum.accumulate(values + run * span) - run * span
     before = np.empty_like(values)
@@ -316,18 +314,18 @@ def highest_before(labels: Array, values: Array) -> Array:
 
 
 def _codes(column: Any) -> Array:
-    """Strings as numbers, by first appearance."""
+    """Return strings as numbers, by first appearance."""
     encoded = column.combine_chunks().dictionary_encode()
     return _longs(encoded.indices)
 
 
 def _ranks(values: Array) -> Array:
-    """Each value's rank among the distinct ones."""
+    """Return each value's rank among the distinct ones."""
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
 def _ordinals(labels: Array) -> Array:
-    """For each place, how many earlier places have the same label."""
+    """Return, for each place, how many earlier places have the same label."""
     order = np.argsort(labels, kind="stable")
     starts = np.flatnonzero(segment_starts(labels[order]))
     lengths = np.diff(np.append(starts, len(labels)))

@@ -1,18 +1,17 @@
-"""What subscriptions were owed, and what of it they did not get.
+"""Computes what subscriptions were owed, and what of it did not arrive.
 
 A subscription is owed every event that it selects and that was published from `accepted_ns` on and before
-`cancelled_ns`. One that was never accepted is owed nothing.
+`cancelled_ns`. A subscription that was never accepted is owed nothing.
 
-A service may stop delivery at once when a subscription is cancelled, so what is still on its way then is lost to
-nobody. As sources are heard in order, that is, for each source, what was published after the last of its events
-that came: these are excused, unless `strict_end` says that they are not.
-An event that did not come although a later one of its source did is a gap, cancelled or not. With order "total" or
-"causal" that counts topic by topic: such a subscription stops at once on the topics that it leaves, and what is on its
-way on the others still comes for it; and total order keeps that of a source on each topic alone.
+A service may stop delivery at once when a subscription is cancelled, so events still under way then are excused,
+unless `strict_end` is set. As the events of a source arrive in order, these are, for each source, the events published
+after the last one that arrived. An event that did not arrive although a later one of its source did is a gap,
+cancelled or not. With order "total" or "causal" this holds per topic: such a subscription stops at once on the topics
+that it leaves, while events under way on others still arrive; and total order keeps a source's order only per topic.
 
-On the links of best effort and epidemic networks events overtake each other: that a later one came does not tell that
-an earlier one was not on its way. For them there is `cut_off_ns`: with order "none" or "fifo", what the service
-confirmed so long after the subscription was cancelled, or later, is excused as well.
+In best effort and epidemic networks, events overtake each other: the arrival of a later event does not mean that an
+earlier one was not under way. `cut_off_ns` is for them: with order "none" or "fifo", events that the service confirmed
+at least this long after the cancellation are excused as well.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ import numpy as np
 from tidings.scenarios.trace.coded import NEVER, Array, Coded, Mask, index_in_sorted
 
 PIECE = 4_000_000
-"""Owed events that are looked at together."""
+"""The owed events processed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryDemand:
-    """`missing` holds `subscription row * events + event`, ascending; `expected_of` is by row of `subscribed`."""
+    """Holds `missing` as `subscription row * events + event`, ascending, and `expected_of` by row of `subscribed`."""
 
     expected_of: Array
     missing: Array
@@ -47,7 +46,7 @@ class DeliveryDemand:
 def demand(
     coded: Coded, *, confirmed_only: bool = False, strict_end: bool = False, cut_off_ns: int | None = None
 ) -> DeliveryDemand:
-    """What was owed. `confirmed_only` leaves out unconfirmed events, `strict_end` excuses nothing."""
+    """Return what was owed. `confirmed_only` leaves out unconfirmed events; `strict_end` excuses nothing."""
     expected_of = np.zeros(len(coded.subscriptions), dtype=np.int64)
     parts = [np.empty(0, dtype=np.int64)]
     for piece in _owed(coded, confirmed_only):
@@ -62,7 +61,7 @@ def demand(
 
 
 def excuses(coded: Coded, missing: Array) -> tuple[int, int]:
-    """How many of the missing were on their way when their subscription ended, and how many others unconfirmed."""
+    """Return how many missing events were under way when their subscription ended, and how many others unconfirmed."""
     late = _on_their_way(coded, missing, cut_off_ns=None)
     event = missing[~late] % max(len(coded.events), 1)
     return int(np.count_nonzero(late)), int(np.count_nonzero(coded.events.confirmed_at[event] == NEVER))
@@ -74,13 +73,13 @@ def _count(counts: Array, rows: Array, step: int) -> None:
 
 
 def windows(coded: Coded) -> tuple[Array, Array]:
-    """For each subscription the first event number of its interval, and the first after it."""
+    """Return for each subscription the first event number of its interval, and the first after it."""
     subscriptions, events = coded.subscriptions, coded.events
     return events.published_before(subscriptions.accepted), events.published_before(subscriptions.cancelled)
 
 
 def _owed(coded: Coded, confirmed_only: bool) -> Iterator[Array]:
-    """In pieces, as there may be far more of it than was delivered."""
+    """Yield what is owed in pieces, as it may be far more than was delivered."""
     first, end = windows(coded)
     parts, size = [], 0
     for row in coded.own[first[coded.own] < end[coded.own]]:
@@ -99,9 +98,10 @@ def _owed(coded: Coded, confirmed_only: bool) -> Iterator[Array]:
 
 
 def _on_their_way(coded: Coded, missing: Array, *, cut_off_ns: int | None) -> Mask:
-    """Which of the missing were behind everything that came of their source when the subscription ended.
+    """Return which missing events follow everything that arrived of their source before the subscription ended.
 
-    And which had reached the service so late that they may be, though later ones came.
+    With `cut_off_ns`, also those that reached the service so late that they may have been under way although later
+    ones arrived.
     """
     events = coded.events
     ended = coded.subscriptions.cancelled != NEVER
@@ -111,7 +111,7 @@ def _on_their_way(coded: Coded, missing: Array, *, cut_off_ns: int | None) -> Ma
     streams_in_all = len(events.source_names) * (events.topics + 1)
 
     def stream(row: Array, event: Array) -> Array:
-        """What is heard in order: a source or, of it, one topic."""
+        """Return what arrives in order: a source or, with an order, one topic of it."""
         topic = np.where(by_topic[row], events.topic[event] + 1, 0)
         return row * streams_in_all + events.source[event] * (events.topics + 1) + topic
 

@@ -1,7 +1,7 @@
-"""Which published events each subscription selects, computed once per distinct interest.
+"""Computes which published events each subscription selects, once per distinct interest.
 
-An interest is a set of topic patterns and a filter. Topics are matched by name before any event is looked at,
-and a filter sees each distinct combination of topic and attributes once, however many events carry it.
+An interest is a set of topic patterns and a filter. Topics are matched by name before any event is looked at. A
+filter is evaluated once for each distinct combination of topic and attributes, however many events have it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from tidings.scenarios.trace.tables import table_text
 Array = npt.NDArray[np.int64]
 
 MAX_KEPT = 20_000_000
-"""Selected events that are remembered, over all interests; when there are more, all are computed anew."""
+"""The selected events remembered over all interests; beyond this, all are forgotten and computed again."""
 
 _NOTHING: Array = np.empty(0, dtype=np.int64)
 
 
 class Interests:
-    """The distinct interests of a trace; `of_subscription` says which is whose, by row of `subscribed`."""
+    """Holds the distinct interests of a trace; `of_subscription` maps rows of `subscribed` to interests."""
 
     def __init__(
         self, published: Any, subscribed: Any, event_rows: Array, directory: Path | str | None = None
     ) -> None:
-        """TraceError, also later, names the `directory`: a filter, a topic or an attribute that cannot be read."""
+        """Number the interests. TraceError, here and later, names `directory` and the filter, topic or attribute that
+        cannot be parsed."""
         self._published = published
         self._directory = directory
         self._event_rows = event_rows
@@ -51,7 +52,7 @@ class Interests:
         return len(self._interests)
 
     def selected(self, interest: int) -> Array:
-        """The numbers of the events that this interest selects, ascending."""
+        """Return the numbers of the events that this interest selects, ascending."""
         if interest not in self._selected:
             if self._kept > MAX_KEPT:
                 self._selected.clear()
@@ -61,7 +62,7 @@ class Interests:
         return self._selected[interest]
 
     def selected_keys(self, interests: Array) -> Array:
-        """`interest * events + event` of everything that these, ascending, select; ascending."""
+        """Return `interest * events + event` of all that these interests, given ascending, select; ascending."""
         events = len(self._event_rows)
         keys = [self.selected(interest) + interest * events for interest in interests.tolist()]
         return np.concatenate([_NOTHING, *keys])
@@ -115,7 +116,7 @@ class Interests:
 
     @cached_property
     def _contents(self) -> tuple[list[Mapping[str, Scalar]], Array]:
-        """The distinct contents as filters see them, and which one each event has."""
+        """The distinct contents as filters see them, and the content of each event."""
         topics = self._published["topic"].to_pylist()
         numbers: dict[tuple[str, tuple[tuple[str, str | None], ...]], int] = {}
         of_row = [

@@ -1,4 +1,4 @@
-"""A trace in memory, for runs by the thousand (lab/campaign.py)."""
+"""Keeps a trace in memory, for campaigns of thousands of runs (lab/campaign.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidings.scenarios.trace.writer import TraceWriter
 
 
 class MemoryWriter(TraceWriter):
-    """Takes the rows of a trace and keeps them. Events wait for their confirmation however many there are."""
+    """Keeps the rows of a trace. Any number of events may wait for their confirmation."""
 
     def __init__(self) -> None:
         self._max_pending = sys.maxsize
@@ -40,10 +40,10 @@ class MemoryWriter(TraceWriter):
         self._rows[name].append(row)
 
     def close(self) -> None:
-        """There is nothing to write."""
+        """Do nothing: there is nothing to write."""
 
     def discard(self) -> None:
-        """There is nothing to remove."""
+        """Do nothing: there is nothing to remove."""
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -51,7 +51,7 @@ class MemoryWriter(TraceWriter):
         return len(self._rows["published"]) + len(self._pending), len(self._rows["delivered"])
 
     def unanswered(self) -> str | None:
-        """An event that was not confirmed, or a subscription that was neither accepted nor cancelled."""
+        """Describe a subscription that was neither accepted nor cancelled, or an unconfirmed event; None if none."""
         for subscription in self._subscriptions.values():
             if subscription[-1] is None and subscription[-2] is None:
                 return f"subscription {subscription[1]} of {subscription[0]} was never accepted"

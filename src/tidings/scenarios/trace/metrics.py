@@ -1,4 +1,4 @@
-"""The numbers of `summary.json` that follow from the trace tables, of a whole trace or put together from its parts."""
+"""Computes the numbers of `summary.json` that follow from the trace tables, from a whole trace or from its parts."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ COUNTED_VALUE = np.dtype([("value", "<i8"), ("count", "<i8")])
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Milliseconds from publication to delivery; `std` is that of the population.
+    """Holds milliseconds from publication to delivery; `std` is the population's.
 
-    Over all deliveries of published events, those of recovered events included. A quantile is the smallest value that
-    at least this share of all values do not exceed.
+    All deliveries of published events count, including recovered ones. A quantile is the smallest value that at least
+    this share of all values do not exceed.
     """
 
     mean: float = 0.0
@@ -34,8 +34,8 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """Fields are called as in `summary.json`. `delivered` counts all deliveries; `expected` and the ratio are as the
-    strict `gap_free` counts them. Where nothing was expected the ratio is 1."""
+    """Has fields named as in `summary.json`. `delivered` counts all deliveries; `expected` and the ratio are counted as
+    by strict `gap_free`. The ratio is 1 if nothing was expected."""
 
     published: int
     delivered: int
@@ -44,11 +44,11 @@ class Metrics(msgspec.Struct, frozen=True):
     duplicates: int
     out_of_order: int
     latency_ms: Latency | None
-    """None without any delivery of a published event."""
+    """None if no published event was delivered."""
 
 
 class PartMetrics(msgspec.Struct, frozen=True):
-    """What is counted of some of the subscribers."""
+    """Holds the counts of some of the subscribers."""
 
     delivered: int
     expected: int
@@ -56,16 +56,16 @@ class PartMetrics(msgspec.Struct, frozen=True):
     duplicates: int
     out_of_order: int
     known: int
-    """Deliveries of published events; their latency follows."""
+    """Deliveries of published events; the fields below are about their latency."""
     mean_ns: float
     squares: float
-    """Of the distances from the mean."""
+    """The sum of squared distances from the mean."""
     max_ns: int
     latency_rows: bytes
 
     @property
     def latencies(self) -> npt.NDArray[np.void]:
-        """Nanoseconds, ascending, and how often."""
+        """Latencies in nanoseconds, ascending, with their counts."""
         return np.frombuffer(self.latency_rows, COUNTED_VALUE)
 
 
@@ -76,13 +76,13 @@ def metrics(trace: Trace) -> Metrics:
 
 
 def latencies(coded: Coded) -> Array:
-    """In nanoseconds, of each delivery of a published event."""
+    """Return the latency of each delivery of a published event, in nanoseconds."""
     known = coded.event >= 0
     return coded.at[known] - coded.events.at[coded.event[known]]
 
 
 def measured(coded: Coded, owed: DeliveryDemand, latency: Array, *, exact: bool = True) -> PartMetrics:
-    """Quantiles of what is not `exact` are up to 0.1 % too low."""
+    """Return the counts of a part. Unless `exact`, quantiles are up to 0.1 % too low."""
     mean = float(latency.mean()) if len(latency) else 0.0
     counted = np.unique(latency if exact else rounded(latency), return_counts=True)
     return PartMetrics(
@@ -100,7 +100,7 @@ def measured(coded: Coded, owed: DeliveryDemand, latency: Array, *, exact: bool 
 
 
 def rounded(values: Array) -> Array:
-    """With eleven leading bits kept: less than 0.1 % too near to zero."""
+    """Keep the eleven leading bits, which rounds towards zero by less than 0.1 %."""
     size = np.abs(values)
     excess = np.maximum(np.frexp(size.astype(np.float64))[1] - SIGNIFICANT_BITS, 0)
     kept: Array = np.sign(values) * (size >> excess << excess)
@@ -122,7 +122,7 @@ def _counted_rows(values: Array, counts: Array) -> npt.NDArray[np.void]:
 
 
 def put_together(published: int, parts: Sequence[PartMetrics], latencies: npt.NDArray[np.void]) -> Metrics:
-    """`latencies` has those of all parts."""
+    """Return the metrics of all parts; `latencies` has the latencies of all parts."""
     expected = sum(part.expected for part in parts)
     return Metrics(
         published=published,

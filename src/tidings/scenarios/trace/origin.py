@@ -1,4 +1,4 @@
-"""What `summary.json` beside the tables says of the run that they come from: its mode, and who recorded it."""
+"""Reads from `summary.json`, beside the tables, which mode a trace comes from and who recorded it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ SUMMARY = "summary.json"
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """`recorder` is the one subscriber whose events `tidings record --trace` wrote; nothing else was published then."""
+    """Describes where a trace comes from. `recorder` is the one subscriber of `tidings record --trace`, which knows no
+    events but those that it received."""
 
     mode: str | None = None
     recorder: str | None = None
 
 
 def trace_origin(directory: Path) -> Origin:
-    """A trace without a summary, or with one that cannot be read, does not say."""
+    """Return the trace's origin; empty if it has no readable summary."""
     try:
         return msgspec.json.decode((directory / SUMMARY).read_bytes(), type=Origin)
     except (OSError, msgspec.MsgspecError):

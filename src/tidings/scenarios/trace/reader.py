@@ -1,9 +1,8 @@
-"""Reads a trace back: the six tables, checked against their schemas.
+"""Reads a trace: the six tables, checked against their schemas.
 
-Files of other writers are welcome: a table may be a directory of Parquet parts, its columns may come in any
-order and be declared nullable, as Spark writes them, and be of another of Arrow's types for the same content
-(`large_string`, `string_view`, a dictionary of strings; `large_list`). What is read has the exact schema of
-`trace.tables`.
+Files of other writers are accepted. A table may be a directory of Parquet parts. Its columns may come in any order,
+be declared nullable, as Spark writes them, and have another Arrow type for the same content (`large_string`,
+`string_view`, a dictionary of strings; `large_list`). The result has the exact schema of `trace.tables`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tidings.scenarios.trace.tables import SCHEMAS, TABLES, arrow_table
 
 @dataclass(frozen=True)
 class Trace:
-    """The tables of one run, as pyarrow tables; `directory` is where they were read."""
+    """Holds the tables of one run as pyarrow tables; `directory` is where they were read from."""
 
     published: Any
     subscribed: Any
@@ -36,7 +35,7 @@ class Trace:
 
     @classmethod
     def read(cls, directory: Path | str) -> Self:
-        """The trace in `directory`; TraceError if it is missing, unreadable or of another shape."""
+        """Return the trace in `directory`; raise TraceError if it is missing, unreadable or has another schema."""
         directory = Path(directory)
         if not directory.is_dir():
             raise TraceError(f"there is no trace directory {directory}")
@@ -53,13 +52,13 @@ class Trace:
         faults: Iterable[Sequence[Any]] = (),
         nodes: Iterable[Sequence[Any]] = (),
     ) -> Self:
-        """A trace from rows in column order, such as the row types of `trace.tables`."""
+        """Make a trace from rows in column order, such as the row types of `trace.tables`."""
         rows = (published, subscribed, delivered, traffic, faults, nodes)
         return cls(**{name: _table_of(name, list(of)) for name, of in zip(TABLES, rows, strict=True)})
 
     @cached_property
     def coded(self) -> Coded:
-        """The same content as integer arrays, made once; what checkers and metrics compute with."""
+        """The same content as integer arrays, made once, for checkers and metrics."""
         return Coded.of_tables(self.published, self.subscribed, self.delivered, self.directory)
 
 
@@ -73,7 +72,7 @@ def _read_table(directory: Path, name: str) -> Any:
     if not path.exists():
         raise TraceError(f"the trace in {directory} has no table {name!r} ({path.name})")
     try:
-        # Parts below directories such as `seed=1` get a column `seed`, which is then refused: several runs
+        # Parts below directories such as `seed=1` get a column `seed`, which is then rejected: several runs
         # are not one trace.
         table = pq.read_table(path, partitioning="hive")
     except (OSError, pa.ArrowException) as error:
@@ -82,9 +81,9 @@ def _read_table(directory: Path, name: str) -> Any:
 
 
 def conformed(table: Any, name: str, path: Path | str, columns: Sequence[str] | None = None) -> Any:
-    """The table with the exact schema of `name`, or with these columns of it.
+    """Return the table with the exact schema of `name`, or with these columns of it.
 
-    TraceError, which names the file, if it is of another shape.
+    Raise TraceError, which names the file, if it does not fit.
     """
     schema = SCHEMAS[name]
     for column in table.column_names:
@@ -99,18 +98,20 @@ def conformed(table: Any, name: str, path: Path | str, columns: Sequence[str] | 
 def _conformed_column(table: Any, wanted: Any, path: Path | str) -> Any:
     found = table.column_names.count(wanted.name)
     if found != 1:
-        raise TraceError(f"trace table {path} has {found or 'no'} columns {wanted.name!r}, needs one")
+        raise TraceError(
+            f"trace table {path} has {found or 'no'} columns {wanted.name!r}; exactly one is required"
+        )
     column = table.column(wanted.name)
     if not _same_type(column.type, wanted.type):
         raise TraceError(f"trace table {path}: column {wanted.name!r} is {column.type}, not {wanted.type}")
     column = column.cast(wanted.type)
-    if column.null_count and not wanted.nullable:  # only now: a dictionary may have a null among its values
+    if column.null_count and not wanted.nullable:  # after the cast: a dictionary may have a null value
         raise TraceError(f"trace table {path}: column {wanted.name!r} has nulls")
     return column
 
 
 def _same_type(found: Any, wanted: Any) -> bool:
-    """Equal up to what nested fields are called, whether they are declared nullable, and how Arrow holds them."""
+    """Compare types, ignoring nested fields' names and nullability, and Arrow's representation."""
     found = _plain(found)
     if pa.types.is_map(wanted):
         return (
@@ -124,7 +125,7 @@ def _same_type(found: Any, wanted: Any) -> bool:
 
 
 def _plain(kind: Any) -> Any:
-    """The common one of the types that are the same in Parquet: that differ in Arrow's metadata alone."""
+    """Return the common type of those that are the same in Parquet and differ only in Arrow's metadata."""
     if pa.types.is_dictionary(kind):
         return _plain(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):

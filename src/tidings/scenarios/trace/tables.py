@@ -1,6 +1,6 @@
-"""The six trace tables: their exact schemas and the types of their rows.
+"""Defines the six trace tables: their exact schemas and the types of their rows.
 
-Simulated and live runs write these tables; checkers, audits and reports read only these. Row types list their
+Simulated and live runs write these tables; checkers, audits and reports read nothing else. Row types list their
 fields in column order.
 """
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 
 class PublishedRow(NamedTuple):
-    """One publication. `attributes` is text by name (see `model.text`), sorted by name."""
+    """One publication. `attributes` maps names to texts (see `core/events/text.py`), sorted by name."""
 
     event_id: str
     source: str
@@ -27,7 +27,7 @@ class PublishedRow(NamedTuple):
 
 
 class SubscribedRow(NamedTuple):
-    """One subscription of one subscriber. The guarantees hold from `accepted_ns`, if it got there."""
+    """One subscription of one subscriber. The guarantees hold from `accepted_ns`, if it was accepted."""
 
     subscriber: str
     subscription: str
@@ -40,7 +40,7 @@ class SubscribedRow(NamedTuple):
 
 
 class DeliveredRow(NamedTuple):
-    """One notification. `position` counts those of the subscriber from 0, as its application saw them."""
+    """One notification. `position` numbers the subscriber's notifications from 0, as its application saw them."""
 
     subscriber: str
     subscription: str
@@ -52,7 +52,7 @@ class DeliveredRow(NamedTuple):
 
 
 class TrafficRow(NamedTuple):
-    """Messages of one kind over one directed link, summed over the run."""
+    """Counts the messages of one kind over one directed link, summed over the run."""
 
     kind: str
     from_: str
@@ -72,7 +72,7 @@ class Fault(NamedTuple):
 
 
 class NodeRow(NamedTuple):
-    """One node of the network; `parent` is the broker that a client or a broker of a tree hangs on."""
+    """One node of the network. `parent` is a client's broker, or a broker's parent in the tree."""
 
     node: str
     kind: str
@@ -158,12 +158,12 @@ TABLES = tuple(SCHEMAS)
 
 
 def table_text(directory: Path | str | None, name: str) -> str:
-    """A table, as messages name it; a trace that was not read is in no directory."""
+    """Return how messages name a table; a trace that was not read from disk has no directory."""
     return f"trace table {name!r}" if directory is None else f"trace table {Path(directory, name)}.parquet"
 
 
 def arrow_table(name: str, columns: Sequence[Sequence[Any]]) -> Any:
-    """The columns of table `name` as a pyarrow table of its exact schema."""
+    """Return the columns of table `name` as a pyarrow table with its exact schema."""
     schema = SCHEMAS[name]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)

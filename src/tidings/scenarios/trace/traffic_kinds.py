@@ -1,6 +1,6 @@
-"""What messages are called in a trace, table `traffic`, column `kind`.
+"""Names the messages in a trace: table `traffic`, column `kind`.
 
-The names are part of the trace's format: they stay when a class gets another name, and go by its tag.
+The names are part of the trace's format. They follow a class's tag and stay when the class is renamed.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 TRAFFIC_KINDS: dict[str | int | None, str] = {
-    None: "publication",  # an event or a run of them: the only messages without a tag
+    None: "publication",  # an event or a run of events: the only messages without a tag
     1: "hello",
     2: "welcome",
     3: "refused",

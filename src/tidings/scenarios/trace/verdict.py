@@ -1,7 +1,7 @@
-"""What a check of a trace says: does a guarantee hold, how often does it not, and the first cases of that.
+"""Holds the result of a check: whether a guarantee holds, how many violations there are, and the first of them.
 
-A check may run on parts of a trace, each with whole subscribers: each part gives a `Found`, and `verdict_of` puts
-them together to what one check of everything says. Hence each case has a key that places it among all of them.
+A check may run on parts of a trace, each with whole subscribers. Each part gives a `Found`, and `verdict_of` merges
+them into the result of one check of everything. Hence each case has a key that places it among all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_WITNESSES = 10
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """One violation, for a reader: a sentence and what it is about."""
+    """Describes one violation to a reader: a sentence and what it is about."""
 
     text: str
     events: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`witnesses` are the first violations, at most `MAX_WITNESSES`; `counts` is what else was counted."""
+    """The result of a check. `witnesses` has the first violations, at most `MAX_WITNESSES`."""
 
     guarantee: str
     holds: bool
@@ -48,14 +48,14 @@ class Verdict:
 
 
 class Case(NamedTuple):
-    """A violation and where it stands among all of its guarantee."""
+    """A violation with its sort key among all violations of the guarantee."""
 
     key: tuple[int, ...]
     witness: Witness
 
 
 class Found(NamedTuple):
-    """What was found in a part of a trace: how many violations, and the first of them in the order of keys."""
+    """Holds the violations in a part of a trace: how many, and the first of them by key."""
 
     violations: int
     cases: Sequence[Case] = ()
@@ -63,12 +63,12 @@ class Found(NamedTuple):
 
 
 def first_cases(items: Iterable[Item], describe: Callable[[Item], Case]) -> list[Case]:
-    """Describes the first items only: a broken trace has millions."""
+    """Describe only the first items: a broken trace has millions."""
     return [describe(item) for item in islice(items, MAX_WITNESSES)]
 
 
 def verdict_of(guarantee: str, parts: Iterable[Found]) -> Verdict:
-    """The verdict on all parts together."""
+    """Return the verdict on all parts together."""
     parts = list(parts)
     violations = sum(part.violations for part in parts)
     cases = merge(*(part.cases for part in parts), key=lambda case: case.key)

@@ -1,10 +1,10 @@
 """Writes the trace of a run, row by row in constant memory, as six Parquet files.
 
-Rows are collected in plain lists and leave as Parquet row groups when a group is full. Two tables have
-columns that become known late: subscriptions are few and stay in memory until the end; publications wait, in
-order, for their confirmation, at most `MAX_PENDING` of them (see `TraceWriter.confirmed`).
+Rows are collected in plain lists and written as Parquet row groups. Two tables have columns that become known late:
+subscriptions are few and stay in memory until the end; publications wait in order for their confirmation, at most
+`MAX_PENDING` of them (see `TraceWriter.confirmed`).
 
-Nothing appears under its final name before `close`, so a reader sees a whole trace or none.
+No file has its final name before `close`, so a reader sees a whole trace or none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tidings.storage.troubles import Troubles, one_line
 
 ROWS_PER_GROUP = 65_536
 MAX_PENDING = 100_000
-"""Publications that may wait for their confirmation before the oldest is written without one."""
+"""The publications that may wait for their confirmation; beyond this, the oldest is written without one."""
 
 TROUBLES = Troubles(TraceError, TraceError, TraceError, unusable_text="cannot write {path}: {reason}")
 
@@ -50,10 +50,10 @@ def _told_as_trace_error(what: str) -> Iterator[None]:
 
 
 class _TableFile:
-    """One Parquet file in the making, and the running hash of its content.
+    """Writes one Parquet file, and hashes its content.
 
-    Rows are collected as one flat list of cells: appending costs no lasting object per row, hence nothing for
-    the garbage collector to visit, and a column is a slice.
+    Rows are collected as one flat list of cells. A row costs no lasting object that the garbage collector would have
+    to visit, and a column is a slice.
     """
 
     def __init__(self, directory: Path, name: str) -> None:
@@ -82,14 +82,14 @@ class _TableFile:
             raise
 
     def flush(self) -> None:
-        """Writes the collected rows as one row group."""
+        """Write the collected rows as one row group."""
         cells = self.cells
         if not cells:
             return
         columns = [cells[column :: self.width] for column in range(self.width)]
         with _told_as_trace_error(f"trace table {self.temporary}"):
             self._parquet.write_table(arrow_table(self.name, columns))
-        # Without its array header the encoding is that of the cells one after the other, so the hash does not
+        # Without the array header, the encoding is that of the cells one after the other, so the hash does not
         # depend on where groups end.
         encoded = msgspec.msgpack.encode(cells)
         self._digest.update(memoryview(encoded)[_array_header_bytes(len(cells)) :])
@@ -100,7 +100,7 @@ class _TableFile:
             self._parquet.close()
 
     def discard(self) -> None:
-        """Gives up on this file; never raises, for it runs after a failure."""
+        """Close and remove the file; never raises, as it runs after a failure."""
         with suppress(OSError, pa.ArrowException):
             self._parquet.close()
         self._remove()
@@ -115,7 +115,7 @@ class _TableFile:
 
 
 def _array_header_bytes(length: int) -> int:
-    """The size of a MessagePack array header."""
+    """Return the size of a MessagePack array header."""
     if length < 16:
         return 1
     return 3 if length < 65_536 else 5
@@ -124,8 +124,8 @@ def _array_header_bytes(length: int) -> int:
 class TraceWriter:
     """Writes one trace into `directory`, replacing the one that is there.
 
-    Each table has a method that takes its columns in order; `delivered` is the hot one. As a context manager
-    it closes at the end and discards everything if the block raises.
+    Each table has a method that takes its columns in order; `delivered` is the hot one. As a context manager, it
+    closes at the end and discards everything if the block raises.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class TraceWriter:
         at_ns: int,
         confirmed_ns: int | None = None,
     ) -> None:
-        """An application published. The topic may be among the attributes, as filters see them."""
+        """An application has published an event. `attributes` may include the topic, as filters see them."""
         names = [name for name in sorted(attributes) if name != RESERVED_ATTRIBUTE]
         texts = [(name, attribute_text(attributes[name])) for name in names]
         row = [event_id, source, sequence, topic, texts, size_bytes, at_ns, confirmed_ns]
@@ -174,10 +174,10 @@ class TraceWriter:
         self._write_settled()
 
     def confirmed(self, event_id: str, at_ns: int) -> None:
-        """The publication was confirmed to its application.
+        """A publication has been confirmed to its application.
 
-        Ignored if it was confirmed before, or if more than `max_pending` events were published since: its row
-        is then on disk, and says null.
+        Ignored if it was confirmed before, or if more than `max_pending` events were published since: then its row is
+        already written, with null.
         """
         row = self._unconfirmed.pop(event_id, None)
         if row is not None:
@@ -204,11 +204,11 @@ class TraceWriter:
         ]
 
     def accepted(self, subscriber: str, subscription: str, at_ns: int) -> None:
-        """From `at_ns` on the guarantees hold for this subscription."""
+        """The guarantees hold for this subscription from `at_ns` on."""
         self._subscription(subscriber, subscription)[_ACCEPTED] = at_ns
 
     def cancelled(self, subscriber: str, subscription: str, at_ns: int) -> None:
-        """From `at_ns` on nothing is asked for this subscription."""
+        """This subscription is owed nothing that is published from `at_ns` on."""
         self._subscription(subscriber, subscription)[_CANCELLED] = at_ns
 
     def delivered(
@@ -243,7 +243,7 @@ class TraceWriter:
         self._add("nodes", (node, kind, parent, label, site))
 
     def close(self) -> None:
-        """Writes what is left and gives all six files their names. Closing again does nothing."""
+        """Write what is left and give all six files their names. Closing again does nothing."""
         if self._closed:
             return
         try:
@@ -262,7 +262,7 @@ class TraceWriter:
         self._sha256 = self._hash()
 
     def discard(self) -> None:
-        """Removes what was written so far; a trace that was there before stays."""
+        """Remove what was written so far; an earlier trace in the directory stays."""
         if not self._closed:
             self._closed = True
             for file in self._files.values():
@@ -270,14 +270,14 @@ class TraceWriter:
 
     @property
     def sha256(self) -> str:
-        """The trace hash, known once closed: of the rows of all tables, however Parquet encodes them."""
+        """The hash of all tables' rows, independent of Parquet's encoding; known once the trace is closed."""
         if self._sha256 is None:
-            raise TraceError("a trace has its hash only once it is closed")
+            raise TraceError("the trace's hash is known only once it is closed")
         return self._sha256
 
     @property
     def table_sha256(self) -> dict[str, str]:
-        """The hash of each table's rows: where two traces differ."""
+        """The hash of each table's rows, to find where two traces differ."""
         return {name: self._files[name].digest.hex() for name in TABLES}
 
     def __enter__(self) -> Self:
@@ -304,7 +304,7 @@ class TraceWriter:
             raise TraceError(f"subscriber {subscriber!r} has no subscription {subscription!r}") from None
 
     def _write_settled(self) -> None:
-        """Moves publications on, oldest first, whose row will not change any more."""
+        """Write the oldest publications whose rows will not change any more."""
         pending = self._pending
         while pending and (pending[0][_CONFIRMED] is not None or len(pending) > self._max_pending):
             row = pending.popleft()
@@ -312,7 +312,7 @@ class TraceWriter:
             self._add("published", row)
 
     def _put_in_place(self) -> None:
-        """Old tables go before the first new one comes: a crash leaves a visible gap, never a mixture."""
+        """Remove all old tables before naming the first new one: a crash leaves an incomplete trace, never a mix."""
         with _told_as_trace_error(f"a trace to {self.directory}"):
             for path in (*(file.path for file in self._files.values()), self.directory / SUMMARY):
                 path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The node of a client: its session with a broker, the application's client and, with an order, its ordering module."""
+"""Composes a simulated client's node: its session with a broker, its application and, with an order, its module."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.drivers.virtual.node import Emit, SimulatedNode
 
 IDENTITIES_PER_LIFE = 2**32
-"""An ordering module takes one for each publisher and subscriber that it makes."""
+"""An ordering module uses one for each publisher and subscriber that it makes."""
 
 
 def make_client(
     node: SimulatedNode, at: str, incarnation: int, *, reliable: bool
 ) -> BestEffortClient | ReliableClient:
-    """Its application says what it is done with."""
+    """Return a client whose application acknowledges events itself."""
     if not reliable:
         return BestEffortClient(node, at, incarnation=incarnation)
-    marks = node.disk.setdefault("marks", {})
-    return ReliableClient(node, at, incarnation=incarnation, acknowledges=False, marks=marks)
+    resume_points = node.disk.setdefault("resume_points", {})
+    return ReliableClient(node, at, incarnation=incarnation, acknowledges=False, resume_points=resume_points)
 
 
 _OF_PUBLISHER = (PublicationConfirmed, PublicationFailed, PublicationNumbered, PublicationSent)
 
 
 class WatchedNode(Node):
-    """Parts composed for one life; `on_discard` is told when it ends."""
+    """Composes the parts of one incarnation and calls `on_discard` when it ends."""
 
     def __init__(self, parts: tuple[Part, ...], on_discard: Callable[[], None]) -> None:
         super().__init__(parts)
@@ -49,9 +49,9 @@ class WatchedNode(Node):
 
 
 class SimulatedClient:
-    """What a publisher, a subscriber, or both under one name, have in the network.
+    """Connects a publisher, a subscriber, or both under one name, to the network.
 
-    `on_start` is told of each life of the node, once its parts are there; `on_crash` before they are gone.
+    It calls `on_start` in each incarnation, once its parts exist, and `on_crash` before they are discarded.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class SimulatedClient:
         self.module: OrderingModule | None = None
         self.lives = 0
         self.publisher: Emit | None = None
-        """It hears of publications; if it is alone, of everything."""
+        """Gets the facts about publications; all facts if there is no subscriber."""
         self.subscriber: Emit | None = None
         self.on_start: list[Callable[[], None]] = []
         self.on_crash: list[Callable[[], None]] = []
@@ -85,12 +85,12 @@ class SimulatedClient:
 
     @property
     def resumes(self) -> bool:
-        """An ordered subscription goes on after a crash."""
+        """True if an ordered subscription resumes after a crash."""
         return self.reliable and self._layout is not None and self._patience is None
 
     def _make(self, node: SimulatedNode) -> Node:
-        # A publisher that crashed and forgot how far it had counted must not count there again, whether its
-        # disk is kept or lost: a real one takes the time of its start.
+        # A restarted publisher has forgotten its last sequence and must not reuse sequences, whether its disk is kept
+        # or lost. So each incarnation has its own number; a real publisher takes its start time.
         incarnation = self.lives if self._publishes or self._layout is not None else 0
         self.session = make_client(node, self._at, incarnation, reliable=self.reliable).session
         self.application = Application(self.session, self._emit(), confirms=self.reliable, lingers=True)
@@ -102,15 +102,15 @@ class SimulatedClient:
             self.application.add_order(self.module, patience=self._patience)
             parts = (self.session, self.module)
         self.lives += 1
-        for told in self.on_start:
-            told()
+        for on_start in self.on_start:
+            on_start()
         return WatchedNode(parts, self._crashed)
 
     def _emit(self) -> Emit:
         if self.publisher is not None and self.subscriber is not None:
             return self._tell_both
         alone = self.publisher or self.subscriber
-        assert alone is not None, "it is somebody's"
+        assert alone is not None, "a client has a publisher or a subscriber"
         return alone
 
     def _tell_both(self, fact: object) -> None:
@@ -121,5 +121,5 @@ class SimulatedClient:
             self.subscriber(fact)
 
     def _crashed(self) -> None:
-        for told in self.on_crash:
-            told()
+        for on_crash in self.on_crash:
+            on_crash()

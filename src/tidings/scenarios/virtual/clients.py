@@ -1,8 +1,7 @@
-"""The applications of a simulated run: publishers that publish by a clock, subscribers that follow a timeline.
+"""Runs the applications of a simulated run: publishers on a clock, subscribers on a timeline.
 
-What they do and are told goes into the trace and into the running count of the summary. The trace has an event from
-when the service has it, with the time of the call; what never got its number is written when its publisher crashes or
-the run ends.
+They write the trace and update the counts of the summary. An event enters the trace when the service has it, with the
+time of the call. Events that never got their number enter it when their publisher crashes or the run ends.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from tidings.scenarios.virtual.tally import Tally
 
 
 class SimulatedPublisher:
-    """What is due while its node is down or paused is not published."""
+    """Publishes the due events, except those due while its node is down or paused."""
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class SimulatedPublisher:
         blocks: int,
     ) -> None:
         self.together: Callable[[], int] = lambda: 1
-        """How many events are published at each due time: campaigns draw longer runs."""
+        """Returns how many events to publish at each due time; campaigns draw longer runs."""
         self._client = client
         self._node = client.node
         self._schedule = client.schedule
@@ -61,13 +60,13 @@ class SimulatedPublisher:
         self._ordering = ordering
         self._blocks = blocks
         self._waiting: dict[int, DueEvent] = {}
-        """By sequence: what the service does not have."""
+        """Sequence -> event that the service does not have yet."""
         self._calling: DueEvent
-        """What is being published."""
+        """The event being published."""
         self._sent = 0
-        """The last sequence of this life that the service has."""
+        """The last sequence of this incarnation that the service has."""
         self._source = plan.name
-        """As the trace names this life."""
+        """The trace's name for this incarnation."""
         client.publisher = self.on_fact
         client.on_start.append(self._on_start)
         client.on_crash.append(self._on_crash)
@@ -89,7 +88,7 @@ class SimulatedPublisher:
         self._schedule_next()
 
     def _publish_run(self, arrival: DueEvent, count: int) -> None:
-        """As hosts do that gather what is published in a turn; an order gathers by itself."""
+        """Publish as hosts do that gather the events of a turn into a run; with an order, the module gathers."""
         now, topic, attributes = arrival
         session = self._client.session
         maker = RunMaker(*session.identity)
@@ -107,7 +106,7 @@ class SimulatedPublisher:
         try:
             sequence = self._client.application.publish(topic, attributes, self._payload, now)
         except OrderError:
-            return  # too many wait: the application is told so
+            return  # too many events wait; a real application gets this error
         if sequence > self._sent:
             self._waiting[sequence] = arrival
         self._tally.publish(topic, attributes, now, self._blocks)
@@ -145,9 +144,9 @@ class SimulatedPublisher:
 
     @property
     def waiting(self) -> str:
-        """In words, what the service does not have yet; empty: nothing."""
+        """Describes what the service does not have yet; empty if nothing."""
         unpublished = self._client.application.unpublished
-        return f"{self._name} has {unpublished} events that are not with the service" if unpublished else ""
+        return f"{self._name} has {unpublished} events that the service does not have" if unpublished else ""
 
     def _on_crash(self) -> None:
         for sequence, arrival in self._waiting.items():
@@ -156,13 +155,13 @@ class SimulatedPublisher:
         self._sent = 0
 
     def close(self) -> None:
-        """The run is over: the trace gets what is left."""
+        """Write the remaining events to the trace at the end of the run."""
         if self._node.up:
             self._on_crash()
 
 
 class SimulatedSubscriber:
-    """Hosts the actor."""
+    """Hosts the actor of a simulated subscriber."""
 
     def __init__(
         self,
@@ -187,7 +186,7 @@ class SimulatedSubscriber:
         self._first_time: dict[Window, Callable[[str, int, int], bool]] = {}
         self._actor = self._make_actor(Order(plan.order))
         self._lost: tuple[str, ...] = ()
-        """What the service may still know of the life before, if that is of no use."""
+        """Subscriptions of the crashed incarnation that the service may still know and nobody will use."""
         client.subscriber = self._actor.on_fact
         client.on_start.append(self._on_start)
         client.on_crash.append(self._on_crash)
@@ -205,7 +204,7 @@ class SimulatedSubscriber:
             self._actor.change(topics)
 
     def take_runs(self) -> None:
-        """Its client shows runs of events as such from now on."""
+        """Let its client deliver runs of events whole from now on."""
         self._client.session.takes_runs = True
 
     def _on_start(self) -> None:
@@ -219,19 +218,20 @@ class SimulatedSubscriber:
         if not self._actor.kept:
             self._lost = self._client.application.beneath
         self._actor.crashed()
-        marks = self._node.disk.get("marks", {})
-        for name in [name for name in marks if name.startswith(f"{self._name}@")]:
-            del marks[name]  # an order has its own: what came and was only buffered was not shown
+        resume_points = self._node.disk.get("resume_points", {})
+        for name in [name for name in resume_points if name.startswith(f"{self._name}@")]:
+            # An order keeps its own position: events that were only buffered were not shown.
+            del resume_points[name]
 
     @property
     def waiting(self) -> str:
-        """In words, what is held back and for want of what; empty: nothing."""
+        """Describes what is held back and what it waits for; empty if nothing."""
         status = self._client.application.order_status().get(self._actor.id)
         if status is None or not status["buffered"]:
             return ""
         return f"{self._name} holds back {status['buffered']} events and waits for {status['waits_for']}"
 
-    # --- What the actor needs and says
+    # --- The actor's host
 
     @property
     def now(self) -> int:
@@ -248,7 +248,7 @@ class SimulatedSubscriber:
 
     def not_resumed(self) -> None:
         assert self._ordering is not None
-        self._ordering.not_resumed.append(f"{self._name} has not resumed after its crash")
+        self._ordering.not_resumed.append(f"{self._name} did not resume after its crash")
 
     @property
     def application(self) -> Application | None:
@@ -274,13 +274,13 @@ class SimulatedSubscriber:
             self._tally.cancelled(window.subscription.interest(), window.accepted_at)
 
     def ended(self, window: Window) -> None:
-        """The trace has no such row."""
+        """Do nothing: the trace has no such row."""
 
     def shown(self, window: Window, publication: Publication, late: bool, by: str) -> None:
         now, position, tally = self._schedule.now, self._position, self._tally
         self._position = position + 1
         text_id = publication.text_id
-        if not text_id:  # once for all who are shown it
+        if not text_id:  # computed once for all subscribers
             source = source_text(publication.source, publication.incarnation)
             text_id = publication.text_id = f"{source}:{publication.sequence}"
         self._write_delivered(self._name, window.subscription.id, position, text_id, now, late, by or None)
@@ -296,7 +296,7 @@ class SimulatedSubscriber:
             tally.expected_delivered += 1
 
     def missed(self, fact: EventsGivenUp) -> None:
-        """The checkers see it in the trace."""
+        """Do nothing: checkers see it in the trace."""
 
     def failed(self, reason: str) -> None:
         self.failure = reason

@@ -1,4 +1,4 @@
-"""Puts the faults of a plan into the schedule, each with its end."""
+"""Schedules the beginning and the end of a plan's faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the clients of a run: one node for a publisher and a subscriber of one name."""
+"""Makes the clients of a simulated run; a publisher and a subscriber of one name share a node."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ClientMaker:
         self._shared: dict[str, SimulatedClient] = {}
 
     def share(self, publishers: Iterable[Publisher], subscribers: Iterable[PlannedSubscriber]) -> None:
-        """Those of one name get one node."""
+        """Make the nodes that a publisher and a subscriber of one name share."""
         names = {subscriber.name for subscriber in subscribers}
         for publisher in publishers:
             if publisher.name in names:

@@ -1,4 +1,4 @@
-"""The nodes of a simulated run that number events, one beside each broker that has a replica or a witness."""
+"""Runs a simulated run's sequencers: one node beside each broker that has a replica or a witness."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from tidings.scenarios.summary import ordering_summary, status_of
 from tidings.scenarios.virtual.client_node import make_client
 
 MAX_NOTED = 100
-"""Complaints about others that are kept."""
+"""Reports of misbehaviour that are kept."""
 
 
 class RunOrdering:
-    """The ordering of one run: its layout, its nodes, and what is counted of it."""
+    """Holds the ordering of one run: its layout, its nodes and its counts."""
 
     def __init__(self, network: SimulatedNetwork, planned: PlannedOrdering, *, reliable: bool) -> None:
         self.layout = planned.layout()
         self.patience = planned.patience
         self.broken: list[str] = []
-        """Subscriptions whose order was given up, and why."""
+        """Subscriptions that ended with an order error, and why."""
         self.not_resumed: list[str] = []
-        """Those that began anew after a crash."""
+        """Subscriptions that began anew after a crash."""
         self.misbehaviour: list[str] = []
         self.lost_alone: set[str] = set()
-        """Servers that lost their disk while no standby was in step: nobody may have their state."""
+        """Servers that lost their disk while no standby was in step: their state may be gone."""
         self._stamped = self._entries = 0
         self._no_ops: dict[str, dict[int, int]] = {}
-        """Server -> number -> how many events they stand for; a replica that takes over says them again."""
+        """Server -> number -> count of no-ops. A replica that takes over repeats them, so they are kept by number."""
         self._changes_of_role = 0
         self.nodes = [
             SimulatedSequencer(network, broker, self, reliable=reliable) for broker in planned.brokers
@@ -57,7 +57,8 @@ class RunOrdering:
         self._no_ops.setdefault(fact.server, {})[fact.number] = fact.count
 
     def disk_lost(self, name: str) -> None:
-        """Of that node; lost with it are servers that have no standby, or go on alone there by their witness."""
+        """Note the servers lost with the node's disk: those without a standby, and those that run there alone
+        according to their witness."""
         witnesses = {node.name: node.witness for node in self.nodes}
         for place in self.layout.servers:
             if place.standby:
@@ -82,7 +83,7 @@ class RunOrdering:
 
     @property
     def alone(self) -> list[str]:
-        """Servers that go on without their standby."""
+        """Servers that run without their standby."""
         return [
             place.name
             for place in self.layout.servers
@@ -94,7 +95,7 @@ class RunOrdering:
         ]
 
     def mistaken(self, subscriber: OrderedSubscriber) -> Iterator[str]:
-        """Servers that count on it for other topics than it has."""
+        """Yield a message for each server that knows the subscriber with other topics than it has."""
         for place in self.layout.servers:
             server = self._active_server(place)
             known = frozenset[int]() if server is None else server.topics_of(subscriber.identity)
@@ -129,7 +130,7 @@ class RunOrdering:
 
 
 class SimulatedSequencer:
-    """One node of the ordering, with a session at its broker through which it publishes no-ops."""
+    """Runs one sequencer's node, with a session at its broker to publish no-ops."""
 
     def __init__(
         self, network: SimulatedNetwork, broker: str, ordering: RunOrdering, *, reliable: bool
@@ -144,10 +145,10 @@ class SimulatedSequencer:
         self._schedule = network.schedule
         self._lives = 0
         self._first = True
-        """It has not lost its disk, in any of its lives."""
+        """True until it first loses its disk."""
         self._outbox: NoOpOutbox
         self._under_way: dict[int, PublishNoOps] = {}
-        """By their sequences in the session."""
+        """Sequence in the session -> no-ops that are not confirmed."""
         self.node = network.add(self.name, self._make, self._on_fact, datagrams=True)
         network.attach(self.name, broker)
 
@@ -186,11 +187,11 @@ class SimulatedSequencer:
             sequence = session.reserve()
             self._under_way[sequence] = fact
             session.publish_stretch(self._outbox.event(fact, *session.identity, sequence))
-            if not self._reliable:  # nobody will say more about them
+            if not self._reliable:  # best effort: no confirmation will follow
                 self._settle(sequence, self._outbox.confirmed)
 
     def _settle(self, sequence: int, say: Callable[[PublishNoOps], None]) -> None:
-        """Not now: the sequencer may be in the middle of something."""
+        """Call `say` later: the sequencer may be in the middle of a handler."""
         fact = self._under_way.pop(sequence, None)
         if fact is not None:
             self._schedule.at(self._schedule.now, partial(self._say, say), self._lives, fact)

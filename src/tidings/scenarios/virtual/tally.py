@@ -1,7 +1,7 @@
-"""The running count behind `summary.json`, in bounded memory.
+"""Keeps the counts of `summary.json` while a run goes on, in bounded memory.
 
-An event is expected by every subscription that was accepted and not cancelled when it was published, and that
-it matches. What is expected is decided here, from filters and topics alone, not by the protocol.
+An event is expected by every matching subscription that was accepted and not cancelled when the event was published.
+This is decided here, from filters and topics alone, not by the protocol.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Tally:
     def __init__(self) -> None:
         self.published = 0
         self.blocks = 0
-        """What was published, in blocks."""
+        """Published events, counted in blocks."""
         self.recovered = 0
         self.delivered = 0
         self.expected = 0
@@ -29,7 +29,7 @@ class Tally:
         self.out_of_order = 0
         self.latency_ns = Histogram()
         self._coming: list[tuple[int, Interest]] = []
-        """Interests that count from a time on which may not have come yet."""
+        """Accepted interests with the time, maybe still ahead, from which they expect events."""
         self._holders: dict[Interest, int] = {}
         self._index: InterestIndex[Interest] = InterestIndex()
 
@@ -54,7 +54,7 @@ class Tally:
     def publish(
         self, topic: str, attributes: Mapping[str, Scalar], published_at: int, blocks: int = 1
     ) -> None:
-        """To be told when the application publishes: then it is decided who expects the event."""
+        """Count an event and the subscriptions that expect it; called when the application publishes it."""
         self.published += 1
         self.blocks += blocks
         if self._coming:
@@ -64,7 +64,7 @@ class Tally:
             self.expected += holders[interest]
 
     def accepted(self, interest: Interest, at: int) -> None:
-        """A subscription with this interest expects what is published from `at` on."""
+        """Expect, for a subscription with this interest, what is published from `at` on."""
         self._coming.append((at, interest))
 
     def _count_from(self, now: int) -> None:
@@ -76,7 +76,7 @@ class Tally:
         self._coming = [entry for entry in self._coming if entry[0] > now]
 
     def cancelled(self, interest: Interest, accepted_at: int) -> None:
-        """The converse: what was published before is still expected."""
+        """Expect nothing more that is published from now on; earlier events are still expected."""
         if (accepted_at, interest) in self._coming:
             self._coming.remove((accepted_at, interest))
             return

@@ -1,9 +1,9 @@
 """The archive of events: a durable log with contiguous offsets.
 
 `Archive` writes; `ArchiveReader` reads, in any process and at any time. The newest rows, the tail, are in a SQLite
-file in WAL mode; older ones in Parquet files, the segments, which Spark reads as they are.
+file in WAL mode; older ones are in Parquet files, the segments, which Spark can read directly.
 
-docs/internals/storage.md says why.
+Read `facts`, `archive`, `packing`, `upkeep`, `reader`, then the rest. docs/internals/storage.md has the reasons.
 """
 
 from tidings.extras import need

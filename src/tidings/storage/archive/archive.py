@@ -1,11 +1,11 @@
-"""The archive's writer: events come in, are numbered, and are on disk when `append` returns.
+"""The archive's writer: `append` numbers events, and they are on disk when it returns.
 
-New events go to the tail, a table of the database with many of them in each row, one transaction per batch. When the
-tail is large enough the oldest become a Parquet file (upkeep.py).
+New events go to the tail, a table of the database with many events in each row, one transaction per batch. When the
+tail is large enough, its oldest events become a Parquet file (upkeep.py).
 
-Sealing and retention never fail an `append`: its events are on disk already, and a caller who got an error would
-append them again. They are tried again later, and `trouble` says why they failed. Only when the tail has grown to
-`max_tail_rows` or `max_tail_bytes` does `append` refuse.
+Sealing and retention never make an `append` fail: its events are on disk already, and after an error the caller would
+append them again. They are retried later, and `trouble` has the reason of the failure. Only when the tail has grown to
+`max_tail_rows` or `max_tail_bytes` does `append` raise ArchiveFull.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidings.core.errors import ArchiveError, ArchiveFull
 from tidings.core.events.event import INT_MAX, INT_MIN, Event
 from tidings.core.events.run import Arrival
 from tidings.storage.archive.database import make_database, open_database
-from tidings.storage.archive.errors import told_as_archive_error
+from tidings.storage.archive.errors import raised_as_archive_error
 from tidings.storage.archive.facts import ArchiveSettings, Bounds, Gap, check_name
 from tidings.storage.archive.files import (
     DATABASE_NAME,
@@ -44,16 +44,16 @@ from tidings.storage.archive.upkeep import Upkeep
 from tidings.storage.files import sync_directory
 
 RETRY_S = 5.0
-"""After a failure, `append` does not try to seal again before."""
+"""After a failure, `append` does not try to seal again before this has passed."""
 MAX_GAPS = 10_000
 MAX_REASON_CHARACTERS = 1_000
 
 
 class Archive(Opened):
-    """Opened by `Archive.open`. One thread at a time, not always the same."""
+    """An archive opened for writing by `Archive.open`. For one thread at a time, not always the same one."""
 
     trouble: str
-    """Why sealing or retention failed the last time; empty if it did not."""
+    """Why sealing or retention last failed; empty if the last attempt succeeded."""
 
     @classmethod
     def open(
@@ -64,16 +64,16 @@ class Archive(Opened):
         create: bool = True,
         clock: Callable[[], int] = time.time_ns,
     ) -> Self:
-        """The archive in `directory`, made if there is none and `create` says so; ArchiveError."""
+        """Open the archive in `directory`, created if missing unless `create` is False; ArchiveError."""
         directory = Path(directory)
         if create:
-            with told_as_archive_error(directory):
+            with raised_as_archive_error(directory):
                 directory.mkdir(parents=True, exist_ok=True)
         else:
             check_there(directory)
         lock = lock_writer(directory)
         try:
-            _make_unless_there(directory)
+            _make_if_missing(directory)
             return cls(directory, settings, lock, clock)
         except BaseException:
             lock.close()
@@ -105,7 +105,7 @@ class Archive(Opened):
         self._lock.close()
 
     def marks(self) -> dict[str, int]:
-        """The latest value of each mark that came with `append`."""
+        """Return the latest value of each mark that was given to `append`."""
         with self._database.transaction():
             return read_marks(self._database)
 
@@ -117,10 +117,10 @@ class Archive(Opened):
         marks: Mapping[str, int | None] | None = None,
         leave_out: LeaveOut = refuse,
     ) -> int:
-        """The offset of the first of the events, which are on disk then; if it raises, none of them is kept.
+        """Write events to disk and return the offset of the first one; if it raises, none of them is kept.
 
-        A mark of None is removed. An event that could not be read back is left out, and `leave_out` told of it; without
-        that it is an ArchiveError. ArchiveFull: there is no room, and the same call may be made again later.
+        A mark of None is removed. An event that could not be read back is left out and reported to `leave_out`; the
+        default raises ArchiveError. ArchiveFull: there is no room, and the same call may be retried later.
         """
         packed = pack(events, notified_ns, leave_out)
         _check_marks(marks or {})
@@ -128,18 +128,18 @@ class Archive(Opened):
         size_bytes = sum(len(row.value) for row in packed)
         self._make_room(count, size_bytes)
         tail = self._upkeep.tail()
-        self._upkeep.set_tail(None)  # unknown, should this be interrupted
+        self._upkeep.set_tail(None)  # unknown if the insertion is interrupted
         first = self._insert(packed, marks or {})
         self._upkeep.set_tail(TailSize(tail.events + count, tail.size_bytes + size_bytes))
         if self._upkeep.tail_is_large() and not (self.trouble and time.monotonic() < self._retry_at):
-            with suppress(ArchiveError):  # `trouble` tells
+            with suppress(ArchiveError):  # `trouble` has it
                 self.maintain()
         return first
 
     def note_gap(self, reason: str, missing: int | None = None) -> None:
-        """Something may be missing before the next offset. Beyond MAX_GAPS the last two become one."""
+        """Note that events may be missing before the next offset. Beyond MAX_GAPS the last two are merged."""
         if missing is not None and not 0 <= missing <= INT_MAX:
-            raise ArchiveError(f"a gap must miss at least 1 event, not {missing}")
+            raise ArchiveError(f"a gap must have 0 to {INT_MAX} missing events, not {missing}")
         reason = reason[:MAX_REASON_CHARACTERS].encode(errors="replace").decode()
         with self._database.transaction(write=True):
             end = read_bounds(self._database).end
@@ -151,7 +151,7 @@ class Archive(Opened):
             self._upkeep.seal_one()
 
     def maintain(self) -> None:
-        """Seal what is due, then give up what need not be kept."""
+        """Seal what is due, then remove what need not be kept."""
         try:
             self._upkeep.run()
         except ArchiveError as error:
@@ -179,18 +179,18 @@ class Archive(Opened):
         return kept.end
 
     def _make_room(self, events: int, size_bytes: int) -> None:
-        """ArchiveFull where the tail is at its bounds and cannot be sealed."""
+        """Seal until the events fit into the tail; ArchiveFull if that fails."""
         while self._overflows(events, size_bytes):
             try:
                 self._upkeep.seal_one()
             except ArchiveError as error:
                 raise ArchiveFull(
                     f"archive {self.directory}: {self._upkeep.tail().events} events wait to be sealed, "
-                    f"which is not possible: {error}"
+                    f"but sealing fails: {error}"
                 ) from error
 
     def _overflows(self, events: int, size_bytes: int) -> bool:
-        """A batch that is larger than the bounds is taken into an empty tail."""
+        """Return True if the events exceed the limits of the tail; an empty tail takes a batch of any size."""
         tail = self._upkeep.tail()
         return tail.events > 0 and (
             tail.events + events > self.settings.max_tail_rows
@@ -198,13 +198,13 @@ class Archive(Opened):
         )
 
     def _reached(self, point: str) -> None:
-        """Where tests cut in."""
+        """Do nothing; tests override this to interrupt."""
 
 
-def _make_unless_there(directory: Path) -> None:
+def _make_if_missing(directory: Path) -> None:
     if (directory / DATABASE_NAME).exists():
         return
-    with told_as_archive_error(directory):
+    with raised_as_archive_error(directory):
         check_free(directory)
         (directory / SEGMENTS_NAME).mkdir(exist_ok=True)
         sync_directory(directory)

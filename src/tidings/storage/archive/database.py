@@ -1,4 +1,4 @@
-"""The SQLite file of an archive: its tables, and how it is made and opened (storage/database.py)."""
+"""The SQLite file of an archive: its tables, and how it is created and opened (storage/database.py)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _about_nothing() -> tuple[object, ...]:
 
 
 def fields_checksum(fields: Iterable[object]) -> int:
-    """Of a row; a value of another type is another value."""
+    """Return the checksum of a row, in which a value's type counts, too."""
     return crc32(repr(tuple(fields)).encode())
 
 
@@ -61,6 +61,6 @@ def open_database(directory: Path, *, writable: bool) -> Database:
 
 
 def make_database(directory: Path) -> None:
-    """A new archive's file, whole or not at all."""
+    """Create the file of a new archive atomically."""
     with TROUBLES.told(directory / DATABASE_NAME):
         storage.make_database(directory / DATABASE_NAME, directory / LOCK_NAME, KIND)

@@ -1,4 +1,4 @@
-"""Troubles with the files of an archive, told as its errors."""
+"""Translates errors of an archive's files to its own error types."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ TROUBLES = Troubles(ArchiveError, ArchiveFull, ArchiveCorrupt)
 
 
 @contextmanager
-def told_as_archive_error(path: Path) -> Iterator[None]:
-    """`path`: the file that is worked on."""
+def raised_as_archive_error(path: Path) -> Iterator[None]:
+    """Translate errors of the block, which works on the file `path`."""
     with TROUBLES.told(path):
         try:
             yield

@@ -1,4 +1,4 @@
-"""From archived rows back to events."""
+"""Converts archived rows back to events."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLUMNS = (
 
 
 def events_of(batch: pa.RecordBatch) -> Iterator[Event]:
-    """The events of a batch in SCHEMA, with typed attributes, `order` and `out_of_order` as they were."""
+    """Yield the events of a batch in SCHEMA, with their typed attributes, `order` and `out_of_order`."""
     columns = [batch.column(name).to_pylist() for name in _COLUMNS]
     for offset, text, incarnation, sequence, topic, packed, payload, published, late, order in zip(
         *columns, strict=True
@@ -47,4 +47,4 @@ def _attributes(offset: int, packed: bytes) -> dict[str, Scalar]:
     try:
         return decode_attributes(packed)
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise ArchiveCorrupt(f"offset {offset}: its attributes do not decode: {error}") from None
+        raise ArchiveCorrupt(f"offset {offset}: cannot decode its attributes: {error}") from None

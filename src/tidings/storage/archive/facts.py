@@ -1,4 +1,4 @@
-"""What an archive says about itself: bounds, segments, gaps, and its settings."""
+"""What describes an archive: bounds, segments, gaps, and its settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_NAME_CHARACTERS = 1024
 
 
 class Bounds(NamedTuple):
-    """The offsets that are kept: from `first`, below `end`."""
+    """The offsets that are kept: first <= offset < end."""
 
     first: int
     end: int
@@ -37,7 +37,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Something may be missing before `offset`: how many events, where that is known."""
+    """Events may be missing before `offset`; `missing` is their number, if known."""
 
     offset: int
     noted_ns: int
@@ -47,18 +47,18 @@ class Gap:
 
 @dataclass(frozen=True)
 class ArchiveSettings:
-    """When the tail is sealed and what is kept. Sizes of the tail are those of its rows, not compressed."""
+    """When the tail is sealed and what is kept. The size of the tail is that of its uncompressed rows."""
 
     segment_rows: int = 100_000
     segment_bytes: int = 64 * MEBIBYTE
     retain_s: float | None = None
-    """Whole segments go once everything in them is older."""
+    """A segment is removed once everything in it is older."""
     retain_bytes: int | None = None
-    """Whole segments go while segments and tail together are larger."""
+    """The oldest segments are removed while segments and tail together are larger."""
     consumer_expiry_s: float = 7 * 86_400
-    """A consumer that commits nothing for so long is forgotten, and holds nothing any more."""
+    """A consumer that commits nothing for this long is forgotten and no longer holds segments."""
     max_tail_rows: int = 1_000_000
-    """With more than that in the tail, because nothing can be sealed, `append` raises ArchiveFull."""
+    """If sealing fails and the tail would exceed this, `append` raises ArchiveFull."""
     max_tail_bytes: int = 1024 * MEBIBYTE
 
     def __post_init__(self) -> None:
@@ -69,9 +69,11 @@ class ArchiveSettings:
 
 
 def check_name(kind: str, name: str) -> None:
-    """ArchiveError for the name of a mark or consumer that cannot be kept."""
+    """Raise ArchiveError if the name of a mark or consumer cannot be stored."""
     if not 1 <= len(name) <= MAX_NAME_CHARACTERS:
-        raise ArchiveError(f"the name of a {kind} has 1 to {MAX_NAME_CHARACTERS} characters, not {len(name)}")
+        raise ArchiveError(
+            f"the name of a {kind} must have 1 to {MAX_NAME_CHARACTERS} characters, not {len(name)}"
+        )
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -1,9 +1,9 @@
 """The files of an archive: their names, and the writer's lock.
 
 archive.sqlite                        tail, list of segments, consumers, marks, gaps
-archive.lock                          locked by the writer for as long as it is open; has the commit mark
+archive.lock                          locked while a writer has the archive open; has the commit mark
 segments/00000000000000000000.parquet named by the first offset
-segments/.sealing                     a segment in the making; Spark and pyarrow skip such names
+segments/.sealing                     a segment being written; Spark and pyarrow skip such names
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tidings.core.errors import ArchiveCorrupt, ArchiveError
-from tidings.storage.archive.errors import told_as_archive_error
+from tidings.storage.archive.errors import raised_as_archive_error
 from tidings.storage.files import lock_file
 
 DATABASE_NAME = "archive.sqlite"
@@ -30,15 +30,15 @@ def segment_path(directory: Path, first: int) -> Path:
 
 
 def first_in_name(path: Path) -> int | None:
-    """The first offset of a segment by its name; None for a file that is none."""
+    """Return the first offset of a segment from its name; None for another file."""
     match = _SEGMENT_NAME.fullmatch(path.name)
     return int(match[1]) if match else None
 
 
 def segment_paths(directory: Path) -> list[Path]:
-    """All files named as segments, listed or not."""
+    """Return all files named like segments, listed or not."""
     folder = directory / SEGMENTS_NAME
-    with told_as_archive_error(folder):
+    with raised_as_archive_error(folder):
         try:
             return sorted(path for path in folder.iterdir() if first_in_name(path) is not None)
         except FileNotFoundError:
@@ -46,8 +46,8 @@ def segment_paths(directory: Path) -> list[Path]:
 
 
 def check_there(directory: Path) -> None:
-    """ArchiveError unless the directory looks like an archive."""
-    with told_as_archive_error(directory):
+    """Raise ArchiveError unless the directory looks like an archive."""
+    with raised_as_archive_error(directory):
         if (directory / DATABASE_NAME).exists():
             return
     if not directory.is_dir():
@@ -60,7 +60,7 @@ def check_there(directory: Path) -> None:
 
 
 def check_free(directory: Path) -> None:
-    """ArchiveError unless a new archive may be made in the directory: only what a crash while making one left."""
+    """Raise ArchiveError unless the directory is empty or has only what a crash left while creating an archive."""
     if _holds_segments(directory):
         raise ArchiveCorrupt(f"{directory / DATABASE_NAME} is missing, but {directory} has segments")
     for path in sorted(directory.iterdir()):
@@ -75,9 +75,9 @@ def _holds_segments(directory: Path) -> bool:
 
 
 def lock_writer(directory: Path) -> BinaryIO:
-    """The lock file, locked until it is closed."""
+    """Return the lock file, locked until it is closed."""
     path = directory / LOCK_NAME
-    with told_as_archive_error(path):
+    with raised_as_archive_error(path):
         try:
             return lock_file(path)
         except BlockingIOError:

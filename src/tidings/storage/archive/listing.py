@@ -1,4 +1,4 @@
-"""What an archive's database holds, asked by writer and readers alike, inside a transaction of theirs."""
+"""Reads and writes the tables of an archive's database, for the writer and for readers, inside their transactions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROWS_FROM = (
     "SELECT offset, checksum, value FROM tail"
     " WHERE offset >= COALESCE((SELECT MAX(offset) FROM tail WHERE offset <= ?), ?) AND offset < ? ORDER BY offset"
 )
-"""From the row that has an offset on."""
+"""The rows from the one that contains the first offset."""
 
 
 class TailSize(NamedTuple):
@@ -33,7 +33,7 @@ class TailSize(NamedTuple):
 
 
 class About(NamedTuple):
-    """The one row about the archive; for each table of notes, the sum of its rows (notes.py)."""
+    """The one row about the archive; for each table of notes it has the sum of the rows (notes.py)."""
 
     archive: str
     first: int
@@ -46,7 +46,7 @@ class About(NamedTuple):
 def read_about(database: Database) -> About:
     rows = database.execute("SELECT archive, first, ending, consumers, gaps, marks, checksum FROM about")
     if len(rows) != 1 or fields_checksum(rows[0][:-1]) != rows[0][-1]:
-        raise ArchiveCorrupt(f"{database.path} is damaged: its name and bounds have a wrong checksum")
+        raise ArchiveCorrupt(f"{database.path} is damaged: its id and bounds have a wrong checksum")
     return About(*rows[0][:-1])
 
 
@@ -72,7 +72,7 @@ def write_bounds(database: Database, bounds: Bounds) -> None:
 
 
 def sealed_end(database: Database) -> int:
-    """The offset at which the tail starts."""
+    """Return the offset at which the tail starts."""
     ((last,),) = database.execute("SELECT MAX(last) FROM segments")
     return read_bounds(database).first if last is None else int(last) + 1
 
@@ -87,7 +87,7 @@ def sealed_bytes(database: Database) -> int:
 
 
 def read_segments(database: Database, above: int = -1, limit: int = -1) -> list[Segment]:
-    """The segments that hold offsets above `above`, in order, at most `limit` of them."""
+    """Return at most `limit` segments with offsets above `above`, in order."""
     rows = database.execute(
         f"SELECT {_SEGMENT_COLUMNS} FROM segments WHERE last > ? ORDER BY first LIMIT ?",  # noqa: S608
         above,
@@ -114,7 +114,7 @@ def insert_segment(database: Database, segment: Segment) -> None:
 
 
 def read_tail(database: Database, start: int, stop: int, max_rows: int) -> Rows:
-    """Rows of the tail from offset `start`, fewer than asked for where they are large, at least one."""
+    """Return rows of the tail from offset `start`: at least one, and fewer than requested if they are large."""
     parts: list[TailRow] = []
     size_bytes, end = 0, start
     stop = min(stop, start + max_rows)
@@ -130,12 +130,12 @@ def read_tail(database: Database, start: int, stop: int, max_rows: int) -> Rows:
         return Rows(parts, skip, min(stop, end) - start)
     except _NONSENSE as error:
         raise ArchiveCorrupt(
-            f"{database.path} is damaged: offsets {start} to {end - 1} do not decode: {error}"
+            f"{database.path} is damaged: cannot decode offsets {start} to {end - 1}: {error}"
         ) from None
 
 
 def drop_sealed(database: Database, end: int) -> None:
-    """Rows of the tail that have no offset from `end` on. The one that has others before it stays as it is."""
+    """Delete the rows of the tail that end before `end`. A row that is sealed only in part stays as it is."""
     if end == read_bounds(database).end:
         database.execute("DELETE FROM tail")
     else:
@@ -145,36 +145,36 @@ def drop_sealed(database: Database, end: int) -> None:
 
 
 def check_contiguous(path: Path, bounds: Bounds, segments: Iterable[Segment]) -> int:
-    """The offset after the last of the segments; ArchiveCorrupt if they leave something out."""
+    """Return the offset after the last segment; ArchiveCorrupt if an offset is missing."""
     expected = bounds.first
     for segment in segments:
         if segment.first != expected or segment.last < expected:
-            raise ArchiveCorrupt(f"{path} is damaged: no segment is listed for offset {expected}")
+            raise ArchiveCorrupt(f"{path} is damaged: it lists no segment for offset {expected}")
         expected = segment.last + 1
     if expected > bounds.end:
-        raise ArchiveCorrupt(f"{path} is damaged: it lists offset {expected - 1} and ends at {bounds.end}")
+        raise ArchiveCorrupt(f"{path} is damaged: it lists offset {expected - 1}, but ends at {bounds.end}")
     return expected
 
 
 def check_tail(database: Database, first: int, end: int) -> None:
-    """ArchiveCorrupt unless the tail holds offsets [first, end) whole, and no other."""
+    """Raise ArchiveCorrupt unless the tail has exactly the offsets [first, end), undamaged."""
     for problem in tail_problems(database, first, end):
         raise ArchiveCorrupt(problem)
 
 
 def tail_problems(database: Database, first: int, end: int) -> Iterator[str]:
-    """All that is wrong with a tail that should hold offsets [first, end); its first row may have some before."""
+    """Yield the problems of a tail that should have offsets [first, end); its first row may begin before."""
     expected = first
     with closing(database.iterate("SELECT offset, checksum, value FROM tail ORDER BY offset")) as cursor:
         for offset, checksum, value in cursor:
             is_whole, count = _is_whole(offset, checksum, value), _count(value)
             if not first < offset + count <= end:
-                yield f"{database.path} is damaged: it has offset {offset} and should have {first} to {end - 1}"
+                yield f"{database.path} is damaged: it has offset {offset}, expected {first} to {end - 1}"
                 continue
             if offset > expected:
                 yield f"{database.path} is damaged: offsets {expected} to {offset - 1} are missing"
             elif offset < expected and expected > first:
-                yield f"{database.path} is damaged: offsets {offset} to {expected - 1} are there twice"
+                yield f"{database.path} is damaged: offsets {offset} to {expected - 1} occur twice"
             if not is_whole:
                 yield f"{database.path} is damaged: offset {offset} has a wrong checksum"
             expected = offset + count
@@ -183,7 +183,7 @@ def tail_problems(database: Database, first: int, end: int) -> Iterator[str]:
 
 
 def _tail_rows(database: Database, start: int, stop: int) -> Iterator[tuple[int, TailRow]]:
-    """The rows that have offsets [start, stop), checked, one at a time: they may be large."""
+    """Yield the checked rows with offsets [start, stop), one at a time because they may be large."""
     expected = start
     with closing(database.iterate(_ROWS_FROM, start, start, stop)) as cursor:
         for offset, checksum, value in cursor:
@@ -204,7 +204,7 @@ def _unpacked(path: Path, offset: int, value: bytes) -> TailRow:
     try:
         return unpack_row(value)
     except _NONSENSE as error:
-        raise ArchiveCorrupt(f"{path} is damaged: offset {offset} does not decode: {error}") from None
+        raise ArchiveCorrupt(f"{path} is damaged: offset {offset} cannot be decoded: {error}") from None
 
 
 def _is_whole(offset: int, checksum: object, value: object) -> bool:
@@ -212,7 +212,7 @@ def _is_whole(offset: int, checksum: object, value: object) -> bool:
 
 
 def _count(value: object) -> int:
-    """How many events a row has, as far as that can be told of a damaged one."""
+    """Return the number of events in a row; 1 if a damaged row does not show it."""
     try:
         return unpack_row(value).count if type(value) is bytes else 1
     except _NONSENSE:
@@ -226,7 +226,7 @@ def _segment(path: Path, row: tuple[int, int, int, int, int, int, str, int]) -> 
     *fields, checksum = row
     if checksum != fields_checksum(fields):
         raise ArchiveCorrupt(
-            f"{path} is damaged: the entry of the segment of offset {row[0]} has a wrong checksum"
+            f"{path} is damaged: the entry of the segment at offset {row[0]} has a wrong checksum"
         )
     first, last, size_bytes, first_notified_ns, last_notified_ns, max_published_ns, sha256 = row[:-1]
     return Segment(

@@ -1,7 +1,7 @@
-"""Marks, gaps and consumers: small tables, in which a wrong row costs events just as a wrong event does.
+"""Marks, gaps and consumers: small tables in which a wrong row loses events as surely as a wrong event does.
 
-Each row has a checksum. A damaged page can also hide rows or show them twice: `about` has the sum of each table's
-rows, which changes with them in one transaction and costs only what is changed.
+Each row has a checksum. A damaged page can also hide rows or duplicate them, so `about` has the sum of each table's
+rows. It changes in the same transaction as the rows, at a cost that depends only on the rows changed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tidings.storage.archive.listing import read_about, write_about
 from tidings.storage.database import Database
 
 LOOKUP_ROWS = 500
-"""Looked up at once by their keys: SQLite has a limit on values of one statement."""
+"""Keys looked up at once: SQLite limits the number of values in a statement."""
 
 Fields = tuple[Any, ...]
-"""Of a row, its key first."""
+"""The fields of a row, its key first."""
 Row = tuple[Any, ...]
-"""Its fields, and their checksum."""
+"""The fields and their checksum."""
 
 
 class _Table(NamedTuple):
     name: str
-    """Of the table, and of the column of `about` that has its sum."""
+    """The name of the table, and of the column of `about` that has its sum."""
     columns: str
 
     @property
@@ -45,7 +45,7 @@ def read_marks(database: Database) -> dict[str, int]:
 
 
 def write_marks(database: Database, marks: Mapping[str, int | None]) -> None:
-    """None removes a mark."""
+    """Write marks; None removes one."""
     old = _look_up(database, _MARKS, list(marks))
     _change(database, _MARKS, old, [(name, value) for name, value in marks.items() if value is not None])
 
@@ -55,7 +55,7 @@ def read_gaps(database: Database) -> list[Gap]:
 
 
 def add_gap(database: Database, gap: Gap, max_gaps: int) -> None:
-    """Where there are so many already, it becomes one with the last."""
+    """Add a gap; if there are `max_gaps` already, merge it with the last one."""
     ((count,),) = database.execute("SELECT COUNT(*) FROM gaps")
     last = _checked(database, _GAPS, _rows(database, _GAPS, "ORDER BY id DESC LIMIT 1"))
     last_id, missing = last[0][0] if last else 0, gap.missing
@@ -72,14 +72,14 @@ def read_consumers(database: Database) -> dict[str, int]:
 
 
 def write_consumer(database: Database, name: str, offset: int, committed_ns: int) -> None:
-    """It never goes back."""
+    """Write a consumer's offset, which never goes back."""
     old = _look_up(database, _CONSUMERS, [name])
     offset = max([offset, *(row[1] for row in old)])
     _change(database, _CONSUMERS, old, [(name, offset, committed_ns)])
 
 
 def forget_consumers(database: Database, before_ns: int) -> None:
-    """Those that committed nothing since."""
+    """Delete consumers whose last commit is older."""
     old = [row for row in _read(database, _CONSUMERS) if row[2] < before_ns]
     if old:
         _change(database, _CONSUMERS, old, [])
@@ -91,7 +91,7 @@ def check_notes(database: Database) -> None:
 
 
 def note_problems(database: Database) -> Iterator[str]:
-    """All that is wrong with the three tables."""
+    """Yield all problems of the three tables."""
     for table in (_CONSUMERS, _GAPS, _MARKS):
         yield from _problems(database, table, _rows(database, table))
 
@@ -102,7 +102,7 @@ def _gap(row: Row) -> Gap:
 
 
 def _read(database: Database, table: _Table) -> list[Row]:
-    """All of it; ArchiveCorrupt unless it is whole."""
+    """Return all rows; ArchiveCorrupt if the table is damaged."""
     rows = _rows(database, table)
     for problem in _problems(database, table, rows):
         raise ArchiveCorrupt(problem)
@@ -110,7 +110,7 @@ def _read(database: Database, table: _Table) -> list[Row]:
 
 
 def _look_up(database: Database, table: _Table, keys: list[Any]) -> list[Row]:
-    """The rows of these keys that there are; ArchiveCorrupt for a damaged one."""
+    """Return the existing rows with these keys; ArchiveCorrupt if one is damaged."""
     found: list[Row] = []
     for start in range(0, len(keys), LOOKUP_ROWS):
         some = keys[start : start + LOOKUP_ROWS]
@@ -130,7 +130,7 @@ def _checked(database: Database, table: _Table, rows: list[Row]) -> list[Row]:
 
 
 def _change(database: Database, table: _Table, old: Collection[Row], new: Collection[Fields]) -> None:
-    """Rows `old`, as they were read and found whole, become `new`."""
+    """Replace the rows `old`, which were read and checked, by `new`."""
     new = [tuple(map(_plain, fields)) for fields in new]
     kept = {fields[0] for fields in new}
     gone = ((row[0],) for row in old if row[0] not in kept)
@@ -144,7 +144,7 @@ def _change(database: Database, table: _Table, old: Collection[Row], new: Collec
 
 
 def _plain(value: Any) -> str | int | None:
-    """As SQLite will give it back: a bool or an Enum would have another checksum then."""
+    """Return the value as SQLite will return it: a bool or an Enum would then have another checksum."""
     if value is None:
         return None
     return str.__str__(value) if isinstance(value, str) else index(value)
@@ -156,7 +156,7 @@ def _problems(database: Database, table: _Table, rows: Collection[Row]) -> Itera
         damaged = True
         yield problem
     if not damaged and _sum(rows) != getattr(read_about(database), table.name):
-        yield f"{database.path} is damaged: its table {table.name} has lost rows, or has rows that are not its own"
+        yield f"{database.path} is damaged: its table {table.name} has lost rows or has extra ones"
 
 
 def _row_problems(database: Database, table: _Table, rows: Iterable[Row]) -> Iterator[str]:
@@ -166,5 +166,5 @@ def _row_problems(database: Database, table: _Table, rows: Iterable[Row]) -> Ite
 
 
 def _sum(rows: Collection[Row]) -> int:
-    """It counts the rows too, so that one whose checksum is 0 is missed."""
+    """Return the sum, which includes the number of rows, so that losing one whose checksum is 0 is noticed."""
     return (len(rows) << 32) + sum(int(row[-1]) for row in rows)

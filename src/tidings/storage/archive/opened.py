@@ -1,4 +1,4 @@
-"""What whoever has an archive open can ask of it, and how it is closed: shared by the writer and its readers."""
+"""What the writer and the readers of an archive have in common."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidings.storage.database import Database
 
 class Opened:
     id: str
-    """32 hexadecimal digits, made with the archive."""
+    """32 hexadecimal digits, chosen when the archive was created."""
     _database: Database
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What a writer looks after when it opens an archive: its database is sound, and files of a crash are gone."""
+"""What a writer does when it opens an archive: check the database, and remove files that a crash left."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidings.core.errors import ArchiveCorrupt
-from tidings.storage.archive.errors import told_as_archive_error
+from tidings.storage.archive.errors import raised_as_archive_error
 from tidings.storage.archive.facts import Bounds
 from tidings.storage.archive.files import SEALING_NAME, SEGMENTS_NAME, first_in_name, segment_paths
 from tidings.storage.archive.listing import check_contiguous, check_tail, read_bounds, read_segments
 from tidings.storage.archive.notes import check_notes
 from tidings.storage.database import Database
 
-UNLISTED = "is not listed: the database lost what was written last, or the file is not of this archive"
+UNLISTED = "is not listed: the database lost its latest entries, or the file belongs to another archive"
 
 
 def check_and_clean(database: Database, directory: Path) -> None:
-    """ArchiveCorrupt unless list and tail together hold every offset once; then remove leftovers."""
+    """Raise ArchiveCorrupt unless segments and tail together have every offset once; then remove leftovers."""
     database.check_pages()
     with database.transaction():
         bounds = read_bounds(database)
@@ -29,7 +29,7 @@ def check_and_clean(database: Database, directory: Path) -> None:
         check_notes(database)
     listed = {segment.path for segment in segments}
     paths = segment_paths(directory)
-    with told_as_archive_error(directory):
+    with raised_as_archive_error(directory):
         (directory / SEGMENTS_NAME / SEALING_NAME).unlink(missing_ok=True)
     for path in paths:
         if path not in listed:
@@ -37,12 +37,12 @@ def check_and_clean(database: Database, directory: Path) -> None:
 
 
 def _remove_leftover(path: Path, bounds: Bounds, tail_first: int) -> None:
-    """A file whose rows were trimmed, or are in the tail still. Any other is there because the list lost it."""
+    """Remove a file whose rows were trimmed or are still in the tail. Any other is one that the list has lost."""
     first = first_in_name(path)
     assert first is not None
     if first >= bounds.first and not (first == tail_first and _last(path, first) < bounds.end):
         raise ArchiveCorrupt(f"{path} {UNLISTED}")
-    with told_as_archive_error(path):
+    with raised_as_archive_error(path):
         path.unlink()
 
 

@@ -1,7 +1,8 @@
-"""How events are kept in the tail: many in one row, as they came.
+"""Packs events into rows of the tail: many in one row, as they came.
 
-A row has events that came one after the other and alike: their encodings behind each other, which no one makes anew.
-What cannot be read back never gets there: all events are decoded once, a whole run at a time.
+A row has consecutive events with the same notification time and `late` flag and with consecutive order numbers, as the
+concatenation of their encodings, which are not encoded again. All events are decoded once, a whole run at a time, so
+that nothing is stored that could not be read back.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from tidings.core.events.position import Int64, OrderPosition
 from tidings.core.events.run import Arrival, Stretch
 
 ROW_BYTES = 64 * 1024
-"""Of a row's events, unless it has one alone: whoever reads one event decodes its row."""
+"""The limit of a row's events, unless it has a single one. Reading one event decodes its whole row."""
 
 _OLD_ROW = 0x9A
-"""The first byte of a row of format 2: an array of ten."""
+"""The first byte of a row in format 2: an array of ten."""
 _ARRAY_32 = b"\xdd"
 _ARRAY_OF_ONE = b"\x91"
 _ARRAY_HEADERS = {0xDC: 3, 0xDD: 5}
-"""Sizes; that of a short array is 1."""
+"""Sizes by first byte; the header of a short array has 1 byte."""
 _UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _UNKEEPABLE = (*_UNREADABLE, AttributeValueError, WireError, TypeError, ValueError, OverflowError)
 
@@ -44,13 +45,13 @@ LeaveOut = Callable[[WireError], None]
 
 
 class TailRow(Struct, array_like=True, gc=False):
-    """What the tail keeps of some events, beside the offset of the first."""
+    """A row of the tail, without the offset of its first event."""
 
     count: Annotated[int, Meta(ge=1, le=INT_MAX)]
     notified_ns: Int64
     out_of_order: bool
     order: OrderPosition | None
-    """The place of the first; the others have the numbers after it."""
+    """The position of the first event; the others have the numbers after it."""
     events: memoryview
 
     def orders(self) -> list[OrderPosition | None]:
@@ -59,14 +60,14 @@ class TailRow(Struct, array_like=True, gc=False):
 
 
 class Packed(Struct, frozen=True, gc=False):
-    """A row for the tail."""
+    """An encoded row for the tail."""
 
     count: int
     value: bytes
 
 
 class KeptEvent(Struct, array_like=True, gc=False):
-    """An event as it is read back; its attributes stay packed until a column asks for them."""
+    """An event as it is read back; its attributes stay packed until a column needs them."""
 
     source: Name
     incarnation: Counter
@@ -78,7 +79,7 @@ class KeptEvent(Struct, array_like=True, gc=False):
 
 
 class _Plain(Struct, array_like=True, gc=False):
-    """An event whose attributes the decoder checks by itself, but for a name that is reserved."""
+    """An event whose attributes the decoder checks itself, except for the reserved name."""
 
     source: Name
     incarnation: Counter
@@ -94,7 +95,7 @@ class _Loose(_Plain, array_like=True, gc=False):
 
 
 class _OldRow(Struct, array_like=True, gc=False):
-    """A row of format 2: one event."""
+    """A row in format 2: one event."""
 
     published_ns: Counter
     notified_ns: Int64
@@ -129,7 +130,7 @@ def refuse(error: WireError) -> None:
 
 
 def pack(came: Iterable[Event | Arrival], notified_ns: int, leave_out: LeaveOut = refuse) -> list[Packed]:
-    """Rows for the tail; `leave_out` is told of each event that could not be read back."""
+    """Return rows for the tail; call `leave_out` for each event that could not be read back."""
     packer = _Packer(notified_ns)
     for one in came:
         if isinstance(one, Event):
@@ -179,7 +180,7 @@ class _Packer:
         return self._rows
 
     def _continues(self, late: bool, order: OrderPosition | None) -> bool:
-        """A row says once how its events came."""
+        """Return True if the open row can take the events: it has one `late` flag and consecutive order numbers."""
         if self._order is None or order is None:
             return late == self._late and order is self._order
         return late == self._late and order == self._order.later(self._count)
@@ -190,7 +191,7 @@ class _Packer:
             value = _encode(row)
             _decode_row(value)
         except _UNKEEPABLE as error:
-            raise ArchiveError(f"notified at {self._notified_ns!r}: {error}") from None
+            raise ArchiveError(f"cannot archive events notified at {self._notified_ns!r}: {error}") from None
         self._rows.append(Packed(self._count, value))
         self._events.clear()
         self._count = self._size_bytes = 0
@@ -204,19 +205,19 @@ def _encoded(event: Event) -> bytes:
 
 
 def _order(position: OrderPosition | None) -> OrderPosition | None:
-    """Checked: an application may have made it."""
+    """Return the position, checked because an application may have made it."""
     return None if position is None else _decode_order(_encode(position))
 
 
 def _first_order(places: Any, first: int, count: int) -> OrderPosition | None:
-    """That of the last of so many events must be one as well."""
+    """Return the position of the first event, or None; the position of the last must be valid, too."""
     if places is None or _order(places.of(first + count - 1)) is None:
         return None
     return _order(places.of(first))
 
 
 def _sound(stretch: Stretch, leave_out: LeaveOut) -> Iterator[tuple[int, int, bytes | memoryview]]:
-    """The first sequence, how many events, and their encodings: all of the stretch, or what is left of it."""
+    """Yield (first sequence, count, encodings) of the stretch, without events that could not be read back."""
     if isinstance(stretch, Publication):
         yield from _sound_events(stretch.first, [memoryview(stretch.raw)], leave_out)
         return
@@ -250,7 +251,7 @@ def _no_event(name: str | None, error: Exception) -> WireError:
 
 
 def _check(events: bytes | memoryview, count: int) -> None:
-    """An error unless this array has so many events, all of which can be read back."""
+    """Raise an error unless this array has `count` events, all of which can be read back."""
     found: Sequence[_Plain]
     doubtful: Sequence[_Plain]
     try:
@@ -261,23 +262,23 @@ def _check(events: bytes | memoryview, count: int) -> None:
     for event in doubtful:
         check_attributes(event.attributes)
     if len(found) != count:
-        raise WireError(f"{len(found)} events instead of {count}")
+        raise WireError(f"expected {count} events, found {len(found)}")
 
 
 # --- Reading
 
 
 def unpack_row(value: bytes) -> TailRow:
-    """msgspec.MsgspecError if it is none."""
+    """Decode a row; msgspec.MsgspecError if it is invalid."""
     return _decode_old_row(value).as_row() if value[:1] == bytes((_OLD_ROW,)) else _decode_row(value)
 
 
 def unpack_events(rows: Sequence[TailRow]) -> list[KeptEvent]:
-    """All of them at once; msgspec.MsgspecError if they are none."""
+    """Decode the events of all rows at once; msgspec.MsgspecError if they are invalid."""
     count = sum(row.count for row in rows)
     return _decode_kept(b"".join((_ARRAY_32, count.to_bytes(4, "big"), *[row.events for row in rows])))
 
 
 def row_checksum(offset: int, value: bytes) -> int:
-    """It starts from the offset: a row under another's offset is as wrong as a damaged one."""
+    """Return a checksum that includes the offset, so that a row under another offset counts as damaged."""
     return crc32(value, offset & 0xFFFFFFFF)

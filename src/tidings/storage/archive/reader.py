@@ -1,7 +1,7 @@
-"""Reads an archive from its files: in any process, beside the writer, and after the writer's death.
+"""Reads an archive from its files: in any process, while the writer runs or after it has ended.
 
-A reader keeps no state but its connection: each step looks up, in one view of the database, where the next offset
-is. Rows that moved from the tail to a segment are found there, and what was trimmed meanwhile is told as that.
+A reader has no state except its connection: each step looks up, in one view of the database, where the next offset
+is. So it finds rows that have moved from the tail to a segment, and reports rows that have been trimmed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidings.core.errors import ArchiveAhead, ArchiveCorrupt, ArchiveError, ArchiveTrimmed
 from tidings.storage.archive.database import open_database
-from tidings.storage.archive.errors import told_as_archive_error
+from tidings.storage.archive.errors import raised_as_archive_error
 from tidings.storage.archive.facts import Segment, check_name
 from tidings.storage.archive.files import check_there
 from tidings.storage.archive.listing import (
@@ -36,7 +36,7 @@ MAX_CONSUMERS = 1_000
 
 
 class ArchiveReader(Opened):
-    """ArchiveError if there is none in `directory`. May be used by several threads."""
+    """Reads the archive in `directory`; ArchiveError if there is none. May be used by several threads."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
@@ -50,23 +50,23 @@ class ArchiveReader(Opened):
             raise
 
     def segments(self) -> list[Segment]:
-        """The sealed files, oldest first."""
+        """Return the sealed segments, oldest first."""
         with self._database.transaction():
             return read_segments(self._database)
 
     def consumers(self) -> dict[str, int]:
-        """How far each consumer has committed: the next offset that it needs."""
+        """Return what each consumer has committed: the next offset that it needs."""
         with self._database.transaction():
             return read_consumers(self._database)
 
     def read(
         self, start: int, stop: int, batch_rows: int = BATCH_ROWS, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of offsets [start, stop), always the same; batches may be smaller than asked for.
+        """Return the rows of offsets [start, stop), always the same ones; batches may be smaller than requested.
 
-        With `columns`, these of the schema alone, in its order: what is not asked for is not decoded.
+        With `columns`, the rows have only these and the offset, in the order of the schema; others are not decoded.
 
-        ArchiveTrimmed, ArchiveAhead, ArchiveCorrupt: at once where they are known, else from the iterator.
+        ArchiveTrimmed, ArchiveAhead, ArchiveCorrupt: raised at once if known, else by the iterator.
         """
         if start < 0 or stop < start or batch_rows < 1:
             raise ArchiveError(f"cannot read offsets {start} to {stop} in batches of {batch_rows}")
@@ -75,7 +75,7 @@ class ArchiveReader(Opened):
         return self._batches(start, stop, batch_rows, projected(columns))
 
     def offset_at(self, published_ns: int) -> int:
-        """The first offset that was published at `published_ns` or later; the end if there is none."""
+        """Return the first offset that was published at `published_ns` or later; the end if there is none."""
         position = 0
         while True:
             with self._database.transaction():
@@ -100,7 +100,7 @@ class ArchiveReader(Opened):
                 return found
 
     def commit(self, consumer: str, offset: int) -> None:
-        """Note that the consumer needs nothing before `offset`: retention keeps what it needs. Never goes back."""
+        """Record that the consumer needs nothing before `offset`; retention keeps the rest. Never goes back."""
         check_name("consumer", consumer)
         if offset < 0:
             raise ArchiveError(f"consumer {consumer!r} cannot commit offset {offset}")
@@ -115,11 +115,13 @@ class ArchiveReader(Opened):
                 )
             others = read_consumers(database)
             if consumer not in others and len(others) >= MAX_CONSUMERS:
-                raise ArchiveError(f"archive {self.directory} has {len(others)} consumers and takes no more")
+                raise ArchiveError(
+                    f"archive {self.directory} has {len(others)} consumers, the limit is {MAX_CONSUMERS}"
+                )
             write_consumer(database, consumer, offset, time.time_ns())
 
     def verify(self, progress: Callable[[float], None] = lambda share: None) -> list[str]:
-        """Every problem found in all files, each in one line."""
+        """Check all files and return every problem, one line each."""
         return find_problems(self._database, self.directory, progress)
 
     def _batches(self, start: int, stop: int, batch_rows: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -138,19 +140,19 @@ class ArchiveReader(Opened):
     def _segment_batches(
         self, segment: Segment, start: int, stop: int, batch_rows: int, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
-        """Once it is open, a file is read to its end, trimmed or not."""
+        """Yield a segment's batches. An open file is read to its end even if it is trimmed."""
         if segment.first > start:
-            raise ArchiveCorrupt(f"{self._database.path} is damaged: no segment is listed for offset {start}")
+            raise ArchiveCorrupt(f"{self._database.path} is damaged: it lists no segment for offset {start}")
         with self._opened(segment, start, stop) as file:
             yield from file.batches(start, min(stop, segment.last + 1), batch_rows, schema)
 
     def _opened(self, segment: Segment, start: int, stop: int) -> SegmentFile:
         try:
-            with told_as_archive_error(segment.path):
+            with raised_as_archive_error(segment.path):
                 return SegmentFile(segment)
         except ArchiveError:
             with self._database.transaction():
-                self._check_kept(start, stop)  # trimmed since it was looked up
+                self._check_kept(start, stop)  # it may have been trimmed since the lookup
             raise
 
     def _find_in_segment(self, segment: Segment, published_ns: int) -> int | None:

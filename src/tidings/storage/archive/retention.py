@@ -1,4 +1,4 @@
-"""Which segments an archive gives up."""
+"""Decides which segments an archive removes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def count_removable(
     size_bytes: int,
     held_from: int | None,
 ) -> int:
-    """How many of these segments, the oldest, go from an archive of `size_bytes`.
+    """Return how many of these segments, oldest first, an archive of `size_bytes` may remove.
 
-    What a consumer needs (from `held_from`) stays.
+    What consumers still need (from `held_from` on) stays.
     """
     count = 0
     for segment in segments:

@@ -1,7 +1,7 @@
-"""Rows of an archive, in Arrow: the one way there from the tail.
+"""Converts events of the tail to the Arrow rows of an archive.
 
-The tail and the sealed segments give the same rows because both come from `batch_of`: a segment holds what the tail
-would have given. Many events are decoded at once, and only what a column asks for.
+The tail and the sealed segments return the same rows because both come from `batch_of`: a segment has what the tail
+would have returned. Many events are decoded at once, and only what the columns need.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ SCHEMA = pa.schema(
     ]
 )
 OFFSET = "offset"
-"""The column by which rows are known: it is always read."""
+"""The column that identifies a row: it is always read."""
 BATCH_BYTES = 8 * 1024 * 1024
-"""Batches and row groups end early at this size of their rows, so that large payloads stay within memory."""
+"""Batches and row groups end early at this size, so that large payloads fit into memory."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -55,7 +55,7 @@ decode_attributes = msgspec.msgpack.Decoder(AttributeMap).decode
 
 
 class Rows:
-    """Events of the tail: those of `parts` but for the first `skip`, at most `limit`. msgspec.MsgspecError."""
+    """Events of the tail: at most `limit` of those in `parts`, after the first `skip`. msgspec.MsgspecError."""
 
     def __init__(self, parts: Sequence[TailRow], skip: int, limit: int) -> None:
         kept = slice(skip, skip + limit)
@@ -86,7 +86,7 @@ def _spread(values: Iterable[tuple[int, int]], kept: slice) -> list[int]:
 
 
 def batch_of(first: int, rows: Rows, schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
-    """The rows in these columns of SCHEMA, with offsets from `first`."""
+    """Return the rows with these columns of SCHEMA and with offsets from `first`."""
     columns = [
         pa.array(range(first, first + len(rows)), pa.int64())
         if field.name == OFFSET
@@ -141,7 +141,7 @@ _COLUMNS: dict[str, Callable[[Rows], pa.Array]] = {
 
 
 def projected(columns: Sequence[str] | None) -> pa.Schema:
-    """The schema with these columns and the offset alone, in its own order; ArchiveError for one it has not."""
+    """Return the schema with only these columns and the offset, in its own order; ArchiveError for an unknown one."""
     if columns is None:
         return SCHEMA
     unknown = [name for name in columns if name not in SCHEMA.names]

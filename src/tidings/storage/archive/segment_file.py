@@ -1,8 +1,8 @@
-"""Sealed segments: Parquet files that Spark reads as they are.
+"""Sealed segments: Parquet files that Spark can read directly.
 
-A segment is written once and never changed. Its list entry has the sha256 of the file, which a reader checks
-before it believes anything (once per process and file as long as the file stays untouched), and its pages have
-checksums of their own. Row groups are small, so that a range does not decode the whole file.
+A segment is written once and never changed. Its list entry has the sha256 of the file, which a reader checks before it
+uses the content (once per process and file, as long as the file is not modified); its pages have checksums, too. Row
+groups are small, so that reading a range does not decode the whole file.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _DICTIONARY_COLUMNS = [
 _DELTA_COLUMNS = ["offset", "sequence", "published_ns", "notified_ns"]
 _MAX_CHECKED = 4096
 _checked: dict[tuple[object, ...], None] = {}
-"""Files whose sha256 was found right, by what changes with their content."""
+"""Files whose sha256 was verified, identified by what changes with their content."""
 
 
 @dataclass(slots=True)
 class Written:
-    """What the list of segments says about a new file."""
+    """What the list of segments records about a new file."""
 
     rows: int = 0
     size_bytes: int = 0
@@ -53,7 +53,7 @@ class Written:
 
 
 class _HashingFile:
-    """A file for pyarrow that knows the hash of what was written."""
+    """A file for pyarrow that hashes what is written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -90,7 +90,7 @@ class _HashingFile:
 
 
 def write_segment(path: Path, batches: Iterable[pa.RecordBatch]) -> Written:
-    """Write a new file, each batch a row group; OSError."""
+    """Write a new file with a row group for each batch; OSError."""
     written = Written()
     with path.open("wb") as file:
         hashing = _HashingFile(file)
@@ -126,9 +126,9 @@ def _count(written: Written, batch: pa.RecordBatch) -> None:
 
 
 class SegmentFile:
-    """A segment opened for reading; ArchiveCorrupt if it is not as it was sealed, or gone.
+    """A segment opened for reading; ArchiveCorrupt if it has changed since it was sealed, or is missing.
 
-    `trusting`: its sha256 need not be looked at if this process has done so, and the file was not touched since.
+    If `trusting`, the sha256 is not checked again when this process has done so and the file is unmodified since.
     """
 
     def __init__(self, segment: Segment, *, trusting: bool = True) -> None:
@@ -139,7 +139,7 @@ class SegmentFile:
             raise _corrupt(segment, "the file is missing") from None
         try:
             self._check_content(trusting)
-            with _told_as_corrupt(segment):
+            with _raised_as_corrupt(segment):
                 self._parquet = pq.ParquetFile(
                     pa.PythonFile(self._file, mode="r"), page_checksum_verification=True, pre_buffer=False
                 )
@@ -157,7 +157,7 @@ class SegmentFile:
     def batches(
         self, start: int, stop: int, batch_rows: int, schema: pa.Schema = SCHEMA
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of offsets [start, stop), which this segment holds, in these columns of its own."""
+        """Yield the rows of offsets [start, stop), which this segment has, with these columns."""
         first = self._segment.first
         for group in range(self._parquet.num_row_groups):
             end = first + self._parquet.metadata.row_group(group).num_rows
@@ -167,10 +167,10 @@ class SegmentFile:
             first = end
 
     def first_published_at(self, published_ns: int) -> int | None:
-        """The first offset that was published at `published_ns` or later."""
+        """Return the first offset that was published at `published_ns` or later, or None."""
         first = self._segment.first
         for group in range(self._parquet.num_row_groups):
-            with _told_as_corrupt(self._segment):
+            with _raised_as_corrupt(self._segment):
                 times = self._parquet.read_row_group(group, ["published_ns"], use_threads=False)
             late = np.flatnonzero(times.column(0).to_numpy() >= published_ns)
             if late.size:
@@ -179,7 +179,7 @@ class SegmentFile:
         return None
 
     def _read_group(self, group: int, first: int, schema: pa.Schema) -> pa.RecordBatch:
-        with _told_as_corrupt(self._segment):
+        with _raised_as_corrupt(self._segment):
             names = None if schema is SCHEMA else schema.names
             table = self._parquet.read_row_group(group, columns=names, use_threads=False).combine_chunks()
             columns = [column.chunk(0) for column in table.columns]
@@ -193,13 +193,13 @@ class SegmentFile:
         if status.st_size != self._segment.size_bytes:
             raise _corrupt(
                 self._segment,
-                f"it has {status.st_size} bytes and had {self._segment.size_bytes} when it was sealed",
+                f"it has {status.st_size} bytes, but had {self._segment.size_bytes} when it was sealed",
             )
         key = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, self._segment.sha256)
         if trusting and key in _checked:
             return
         if hashlib.file_digest(self._file, "sha256").hexdigest() != self._segment.sha256:
-            raise _corrupt(self._segment, "its content is not what was sealed")
+            raise _corrupt(self._segment, "its content has changed since it was sealed")
         self._file.seek(0)
         if len(_checked) >= _MAX_CHECKED:
             _checked.clear()
@@ -209,7 +209,10 @@ class SegmentFile:
         if not self._parquet.schema_arrow.equals(SCHEMA):
             raise _corrupt(self._segment, "its columns are not those of an archive")
         if self._parquet.metadata.num_rows != self._segment.rows:
-            raise _corrupt(self._segment, f"it has {self._parquet.metadata.num_rows} rows")
+            raise _corrupt(
+                self._segment,
+                f"it has {self._parquet.metadata.num_rows} rows, expected {self._segment.rows}",
+            )
 
 
 def _slices(rows: pa.RecordBatch, start: int, stop: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
@@ -217,7 +220,7 @@ def _slices(rows: pa.RecordBatch, start: int, stop: int, batch_rows: int) -> Ite
         yield rows.slice(position, min(batch_rows, stop - position))
 
 
-class _told_as_corrupt:  # noqa: N801 - used as a context manager
+class _raised_as_corrupt:  # noqa: N801 - used as a context manager
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
 

@@ -1,11 +1,11 @@
-"""Sealing and retention: how rows leave the tail, and how segments leave the archive.
+"""Seals rows of the tail into segments, and removes old segments.
 
-Sealing: the file is written under a name that nobody reads, synchronised, renamed, and its directory synchronised;
-then one transaction lists it and removes its rows from the tail. Before that transaction the tail is the truth,
-after it the file; a file that a crash leaves unlisted is removed at the next open (opening_checks.py).
+Sealing: the file is written under a name that no reader uses, synced, renamed, and its directory synced; then one
+transaction lists it and removes its rows from the tail. Before that transaction the tail is authoritative, after it the
+file is. A file that a crash leaves unlisted is removed at the next open (opening_checks.py).
 
-Retention: one transaction takes segments off the list, then their files are removed. A reader that has such a file
-open reads it to its end; one that has not is told that it was trimmed.
+Retention: one transaction removes segments from the list, then their files are deleted. A reader that has such a file
+open reads it to its end; any other gets ArchiveTrimmed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tidings.core.errors import ArchiveFull
-from tidings.storage.archive.errors import told_as_archive_error
+from tidings.storage.archive.errors import raised_as_archive_error
 from tidings.storage.archive.facts import ArchiveSettings, Bounds, Segment
 from tidings.storage.archive.files import SEALING_NAME, SEGMENTS_NAME, segment_path
 from tidings.storage.archive.listing import (
@@ -40,11 +40,11 @@ from tidings.storage.database import Database
 from tidings.storage.files import replaced
 
 TRIM_SEGMENTS = 16
-"""Taken off the list in one transaction."""
+"""The most segments removed from the list in one transaction."""
 
 
 class Upkeep:
-    """`reached` is told each step, for tests that cut in."""
+    """Seals and trims one archive. Calls `reached` at each step, for tests that interrupt."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Upkeep:
         return self._tail
 
     def set_tail(self, tail: TailSize | None) -> None:
-        """None: it is to be looked up."""
+        """Set the size of the tail; None if it must be looked up."""
         self._tail = tail
 
     def tail_is_large(self) -> bool:
@@ -82,23 +82,23 @@ class Upkeep:
         self._trim()
 
     def seal_one(self) -> None:
-        """Seal the oldest rows of the tail, as many as belong into one segment."""
+        """Seal the oldest rows of the tail, as many as fit into one segment."""
         segment = self._written_segment()
-        self._tail = None  # unknown, should this be interrupted
+        self._tail = None  # unknown if the transaction is interrupted
         try:
             with self._database.transaction(write=True):
                 insert_segment(self._database, segment)
                 drop_sealed(self._database, segment.last + 1)
                 self._reached("listed")
         except ArchiveFull:
-            # Its room is needed. After other errors the file stays: a crash could show the transaction as done.
+            # The space is needed. After other errors the file stays: after a crash the transaction may turn out done.
             with suppress(OSError):
                 segment.path.unlink()
             raise
         self._reached("sealed")
 
     def _tail_is_old(self) -> bool:
-        """A slow archive's tail would never be sealed, and what is in it never trimmed."""
+        """Return True if the tail has expired rows: a slow archive would otherwise never seal and trim them."""
         if self._settings.retain_s is None or not self.tail().events:
             return False
         with self._database.transaction():
@@ -110,7 +110,7 @@ class Upkeep:
             first = sealed_end(self._database)
         path = segment_path(self._directory, first)
         draft = self._directory / SEGMENTS_NAME / SEALING_NAME
-        with told_as_archive_error(draft), replaced(path, draft):
+        with raised_as_archive_error(draft), replaced(path, draft):
             written = write_segment(draft, self._tail_batches(first))
             self._reached("written")
         self._reached("in place")
@@ -151,9 +151,9 @@ class Upkeep:
             more = len(paths) == TRIM_SEGMENTS
 
     def _remove_unlisted(self) -> None:
-        """With those that could not be removed the last time."""
+        """Delete unlisted files, including those that could not be deleted the last time."""
         while self._unlisted:
-            with told_as_archive_error(self._unlisted[0]):
+            with raised_as_archive_error(self._unlisted[0]):
                 self._unlisted[0].unlink(missing_ok=True)
             del self._unlisted[0]
             self._reached("removed")

@@ -1,4 +1,4 @@
-"""Looks at everything an archive holds, and tells every problem, not only the first."""
+"""Checks everything in an archive and reports every problem, not only the first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from tidings.core.errors import ArchiveError
-from tidings.storage.archive.errors import told_as_archive_error
+from tidings.storage.archive.errors import raised_as_archive_error
 from tidings.storage.archive.facts import Segment
 from tidings.storage.archive.files import first_in_name, segment_paths
 from tidings.storage.archive.listing import (
@@ -27,16 +27,16 @@ MAX_PROBLEMS = 1_000
 
 
 def find_problems(database: Database, directory: Path, progress: Callable[[float], None]) -> list[str]:
-    """The database first, then the files of the segments in order; at most MAX_PROBLEMS."""
+    """Return the problems of the database, then of the segments' files in order; at most MAX_PROBLEMS."""
     return list(islice(_problems(database, directory, progress), MAX_PROBLEMS))
 
 
 def _problems(database: Database, directory: Path, progress: Callable[[float], None]) -> Iterator[str]:
     found: list[str] = []
     segments: list[Segment] = []
-    with _told(found):
+    with _collected(found):
         database.check_pages()
-    with _told(found), database.transaction():
+    with _collected(found), database.transaction():
         segments = _listed(database, found)
         found.extend(_database_problems(database, segments))
     yield from found
@@ -48,10 +48,10 @@ def _problems(database: Database, directory: Path, progress: Callable[[float], N
 
 
 def _listed(database: Database, problems: list[str]) -> list[Segment]:
-    """Entry by entry, for a damaged one must not hide the others."""
+    """Read the list of segments entry by entry, so that a damaged one does not hide the others."""
     segments: list[Segment] = []
     for (last,) in database.execute("SELECT last FROM segments ORDER BY first"):
-        with _told(problems):
+        with _collected(problems):
             segments.extend(read_segments(database, last - 1, 1))
     return segments
 
@@ -69,19 +69,23 @@ def _database_problems(database: Database, segments: list[Segment]) -> Iterator[
 
 def _segment_problems(database: Database, segment: Segment) -> list[str]:
     problems: list[str] = []
-    with _told(problems), told_as_archive_error(segment.path), SegmentFile(segment, trusting=False) as file:
+    with (
+        _collected(problems),
+        raised_as_archive_error(segment.path),
+        SegmentFile(segment, trusting=False) as file,
+    ):
         for _ in file.batches(segment.first, segment.last + 1, GROUP_ROWS):
             pass
-    with _told(problems), database.transaction():
+    with _collected(problems), database.transaction():
         if segment.last < read_bounds(database).first:
-            return []  # trimmed meanwhile
+            return []  # trimmed in the meantime
     return problems
 
 
 def _unlisted(database: Database, directory: Path) -> list[str]:
-    """A file that a writer seals or trims at this moment starts at the tail, or before what is kept."""
+    """Report unlisted files, except one that a writer is sealing (at the tail's start) or trimming (before `first`)."""
     problems: list[str] = []
-    with _told(problems):
+    with _collected(problems):
         paths = segment_paths(directory)
         with database.transaction():
             first = read_bounds(database).first
@@ -95,7 +99,7 @@ def _unlisted(database: Database, directory: Path) -> list[str]:
 
 
 @contextmanager
-def _told(problems: list[str]) -> Iterator[None]:
+def _collected(problems: list[str]) -> Iterator[None]:
     try:
         yield
     except ArchiveError as error:

@@ -1,5 +1,6 @@
-"""From the text of a filter to its canonical pattern: `lexer`, `parse`, `expression`, `normalise`, `conjuncts`,
-`render`.
+"""Turns the text of a filter into its canonical pattern.
 
-`filter` puts them together; `implication` says which filter covers another; `builder` makes filters in Python.
+Public names: `Filter` and `Pattern` (`filter`), `FilterLimits` (`normalise`), `col` (`builder`).
+Read along the way of the text: `lexer`, `parse`, `expression`, `normalise`, `conjuncts`, `render`.
+`filter` combines them, `implication` decides whether one filter covers another, `evaluate` matches events.
 """

@@ -1,6 +1,6 @@
-"""Where a single comparison is true, and where it is false: the leaves of the normal form.
+"""The leaves of the normal form: where a single comparison is true, and where it is false.
 
-Each function returns conjuncts of which one must hold. A comparison across kinds is NULL, so it is neither.
+Each function returns conjuncts of which one must hold. A comparison across kinds is NULL: neither true nor false.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SIGNS = {
 
 
 def atom(node: Expression, negated: bool, work: NormalisationSteps) -> Disjunction:
-    """Where the leaf is true or, negated, false."""
+    """Return where the leaf is true or, if negated, where it is false."""
     reader = _READERS.get(type(node))
     if reader is None:
         raise FilterError(f"{type(node).__name__} is not a filter expression")
@@ -62,7 +62,7 @@ def _constant(truth: bool | None, negated: bool) -> Disjunction:
 
 
 def _one(constraint: Constraint | None) -> Disjunction:
-    """Where the constraint holds; None is one that nothing satisfies."""
+    """Return where the constraint holds; None is a constraint that nothing satisfies."""
     return FALSE if constraint is None else (Conjunct((constraint,)),)
 
 
@@ -72,7 +72,7 @@ def _null(name: str, null: bool) -> Disjunction:
 
 def _value(node: Value, negated: bool, _: NormalisationSteps) -> Disjunction:
     if node.value is not None and not isinstance(node.value, bool):
-        raise FilterError(f"the literal {node.value!r} stands where a condition is expected")
+        raise FilterError(f"the literal {node.value!r} is not a condition")
     return _constant(node.value, negated)
 
 
@@ -87,7 +87,7 @@ def _null_test(node: NullTest, negated: bool, _: NormalisationSteps) -> Disjunct
 
 
 def _truth_test(node: TruthTest, negated: bool, _: NormalisationSteps) -> Disjunction:
-    """Never NULL: where the attribute is none or no boolean, it is neither TRUE nor FALSE."""
+    """Never NULL: an attribute that is missing or not a boolean is neither TRUE nor FALSE."""
     if isinstance(node.operand, Value):
         return _constant(node.operand.value is node.truth, negated)
     if negated:
@@ -135,7 +135,7 @@ def _all_of(constraints: list[Constraint | None], work: NormalisationSteps) -> D
 
 
 def _widened(values: tuple[Literal | None, ...]) -> tuple[Literal | None, ...]:
-    """Spark compares a list as the widest type in it: one double makes doubles of all its numbers."""
+    """Convert a list to its widest type, as Spark does: one double makes all its numbers doubles."""
     if not any(isinstance(value, float) for value in values):
         return values
     return tuple(as_double(value) if kind_of(value) is ValueKind.NUMBER else value for value in values)  # type: ignore[arg-type]
@@ -221,7 +221,7 @@ def canonical(literal: Literal) -> Literal:
 
 
 def compare_constants(left: Literal | None, operator: str, right: Literal | None) -> bool | None:
-    """What a comparison of two literals is: TRUE, FALSE or NULL."""
+    """Return the result of comparing two literals: TRUE, FALSE or NULL."""
     if left is None or right is None:
         return (left is right) if operator == "<=>" else None
     if kind_of(left) is not kind_of(right):

@@ -1,7 +1,7 @@
-"""Filters written in Python: `(col("size") > 10) & col("subject").like("oil%")`.
+"""Builds filters in Python: `(col("size") > 10) & col("subject").like("oil%")`.
 
-The result is the tree that `parse` makes of the same filter in SQL. An int or a Decimal is an exact literal,
-a float a double, as in Spark.
+The result is the tree that `parse` returns for the same filter in SQL. As in Spark, an int or a Decimal is an exact
+literal, a float is a double.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidings.core.filters.language.predicates import Literal
 
 
 class ColumnBuilder(Expression):
-    """An attribute to compare with. By itself it is the condition that the attribute is true."""
+    """An attribute to compare. Alone, it is the condition that the attribute is true."""
 
     __slots__ = ("_column",)
 
@@ -67,7 +67,7 @@ class ColumnBuilder(Expression):
         return conjunction(self >= low, self <= high)
 
     def isin(self, *values: object) -> Expression:
-        """IN; takes the values, or one list, tuple or set of them."""
+        """`IN`; takes the values, or one list, tuple or set of them."""
         if len(values) == 1 and isinstance(values[0], list | tuple | set | frozenset):
             values = tuple(values[0])
         if not values:
@@ -96,7 +96,7 @@ class ColumnBuilder(Expression):
 
 
 def col(name: str) -> ColumnBuilder:
-    """The attribute of this name; `topic` is the event's topic."""
+    """Return the attribute with this name; `topic` is the event's topic."""
     return ColumnBuilder(name)
 
 
@@ -118,6 +118,6 @@ def _literal(value: Any) -> Literal | None:
         return check_decimal(value)
     if isinstance(value, float):
         if not isfinite(value):
-            raise FilterError(f"{value!r} cannot be written in a filter")
+            raise FilterError(f"{value!r} is not allowed in a filter; use a finite number")
         return value
-    raise FilterError(f"{value!r} is not a value that a filter can compare with")
+    raise FilterError(f"a filter cannot compare with {value!r}; use a number, string, boolean, bytes or None")

@@ -1,7 +1,7 @@
-"""Conjuncts: their intersection, and the smallest equivalent set of several.
+"""Intersects conjuncts, and reduces several to the smallest equivalent set.
 
-`unite` depends only on the set of conjuncts it is given, not on their order, so that filters written in
-another order become one pattern.
+The result of `unite` depends on the set of conjuncts, not on their order, so filters that differ only in the order
+of their parts are one pattern.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _COMPARISONS = {
     GREATER: ("<", True),
     GREATER | EQUAL: ("<=", True),
 }
-"""For each set of signs that can be left over: the operator, and whether the names are swapped."""
+"""For each set of signs that can remain: the operator, and whether the names are swapped."""
 
 
 class NormalisationSteps(Steps):
-    """The steps of normalising one filter, and what has been found out with them.
+    """The steps of normalising one filter, and the results to reuse.
 
-    A product's conjuncts share most of their constraints: equal ones become one object, which is spelt once and
-    compared once with each other one.
+    The conjuncts of a product share most of their constraints. Equal constraints become one object, which is rendered
+    once and compared once with each of the others.
     """
 
     __slots__ = ("_by_text", "_texts", "verdicts")
@@ -56,7 +56,7 @@ class NormalisationSteps(Steps):
         super().__init__(limit)
         self.verdicts: Verdicts = {}
         self._texts: dict[int, tuple[Constraint, str]] = {}
-        """By `id`; each constraint is kept, so that no other one gets its `id`."""
+        """By `id`. The constraint is kept, too, so that no other one gets its `id`."""
         self._by_text: dict[str, Constraint] = {}
 
     def spell(self, constraint: Constraint) -> str:
@@ -69,12 +69,12 @@ class NormalisationSteps(Steps):
         return text
 
     def shared(self, constraint: Constraint) -> Constraint:
-        """The object that stands for all constraints that are spelt like this one."""
+        """Return the one object for all constraints with the same text."""
         return self._by_text.setdefault(self.spell(constraint), constraint)
 
 
 def text_of(conjunct: Conjunct, work: NormalisationSteps) -> str:
-    """The conjunct's canonical SQL, as `render_conjunct` has it."""
+    """Return the conjunct's canonical SQL, the same as `render_conjunct`."""
     work.spend(1 + (len(conjunct.constraints) >> 2) + 3 * len(conjunct.comparisons))
     parts = [work.spell(constraint) for constraint in conjunct.constraints]
     parts += map(render_comparison, conjunct.comparisons)
@@ -84,7 +84,7 @@ def text_of(conjunct: Conjunct, work: NormalisationSteps) -> str:
 
 
 def meet(conjuncts: Sequence[Conjunct], work: NormalisationSteps) -> Conjunct | None:
-    """The conjunct that holds exactly where all of them hold, or None if that is nowhere."""
+    """Return the conjunct that holds exactly where all of them hold, or None if they contradict each other."""
     work.spend(10 + 2 * sum(len(one.constraints) + len(one.comparisons) for one in conjuncts))
     comparisons = _meet_comparisons(tuple(c for conjunct in conjuncts for c in conjunct.comparisons))
     if comparisons is None:
@@ -125,13 +125,13 @@ def _meet_comparisons(comparisons: tuple[ColumnComparison, ...]) -> tuple[Column
 
 
 def comparison_with(first: str, second: str, signs: int) -> ColumnComparison:
-    """The comparison of two names, in alphabetical order, that allows exactly these signs."""
+    """Return the comparison that allows exactly these signs; the names are in alphabetical order."""
     operator, swapped = _COMPARISONS[signs]
     return ColumnComparison(second, operator, first) if swapped else ColumnComparison(first, operator, second)
 
 
 def _consistent(merged: dict[str, tuple[Constraint, ...]], comparisons: tuple[ColumnComparison, ...]) -> bool:
-    """False if a compared attribute must be NULL or of another kind than the other; drops IS NOT NULL."""
+    """Return False if a compared attribute must be NULL, or the two of different kinds; drop IS NOT NULL."""
     for comparison in comparisons:
         kinds: list[ValueKind] = []
         for name in (comparison.left, comparison.right):
@@ -152,13 +152,14 @@ def _consistent(merged: dict[str, tuple[Constraint, ...]], comparisons: tuple[Co
 
 
 def absorb(conjuncts: Iterable[Conjunct], work: NormalisationSteps) -> tuple[Conjunct, ...]:
-    """Without the conjuncts that imply another one; of equivalent ones the first by its text stays."""
-    by_text = {text_of(conjunct, work): conjunct for conjunct in conjuncts}  # so `work` keeps all constraints
+    """Remove conjuncts that imply another one; of equivalent ones, keep the first by text."""
+    # `text_of` also makes `work` keep all constraints, as `Verdicts` requires
+    by_text = {text_of(conjunct, work): conjunct for conjunct in conjuncts}
     premises = [Premise(conjunct, work) for _, conjunct in sorted(by_text.items())]
     bits = {premise: 1 << place for place, premise in enumerate(premises)}
     names = _name_bits(premises)
     implied = dict.fromkeys(premises, 0)
-    """The bits of those that it implies."""
+    """For each premise, the bits of the others that it implies."""
     for premise, wanted in zip(premises, names, strict=True):
         work.spend(1 + (len(names) * (1 + (wanted.bit_length() >> 9)) >> 3))
         rivals = [rival for rival, mask in zip(premises, names, strict=True) if mask & wanted == wanted]
@@ -173,7 +174,7 @@ def absorb(conjuncts: Iterable[Conjunct], work: NormalisationSteps) -> tuple[Con
 
 
 def _name_bits(premises: list[Premise]) -> list[int]:
-    """The attributes of each conjunct, a bit for each: one that implies another names all that it names."""
+    """Return each conjunct's attributes as bits: a conjunct that implies another names all of its attributes."""
     numbers: dict[str, int] = {}
     found = []
     for premise in premises:
@@ -185,7 +186,7 @@ def _name_bits(premises: list[Premise]) -> list[int]:
 
 
 def merge_equalities(conjuncts: Sequence[Conjunct], work: NormalisationSteps) -> tuple[Conjunct, ...]:
-    """With `x = 1 OR x = 2` as one. This comes before absorption, which is quadratic."""
+    """Merge `x = 1 OR x = 2` into one conjunct. This comes before absorption, which is quadratic."""
     if len(conjuncts) < 2:
         return tuple(conjuncts)
     work.spend(2 * len(conjuncts))
@@ -204,14 +205,14 @@ def merge_equalities(conjuncts: Sequence[Conjunct], work: NormalisationSteps) ->
 
 
 def unite(conjuncts: Sequence[Conjunct], work: NormalisationSteps) -> tuple[Conjunct, ...]:
-    """The canonical set with the same meaning: absorbed, value sets merged, sorted by text."""
+    """Return the canonical set with the same meaning: absorbed, value sets merged, sorted by text."""
     return settle(merge_equalities(conjuncts, work), work)
 
 
 def settle(
     conjuncts: Sequence[Conjunct], work: NormalisationSteps, absorbed: bool = False
 ) -> tuple[Conjunct, ...]:
-    """The same for conjuncts whose equalities have been merged, and of which perhaps none implies another."""
+    """Do the same for conjuncts with merged equalities; if `absorbed`, none of them implies another."""
     if len(conjuncts) < 2:
         return tuple(conjuncts)
     merged = tuple(conjuncts)
@@ -224,7 +225,7 @@ def settle(
 
 
 def _merge_values(conjuncts: tuple[Conjunct, ...], work: NormalisationSteps) -> tuple[Conjunct, ...]:
-    """Conjuncts that differ in one value set only become one, attribute after attribute."""
+    """Merge conjuncts that differ only in one value set, one attribute at a time."""
     left = dict(enumerate(conjuncts))
     for name, places in _differing_values(conjuncts, work):
         groups: dict[tuple[str, str], list[int]] = {}
@@ -239,7 +240,7 @@ def _merge_values(conjuncts: tuple[Conjunct, ...], work: NormalisationSteps) -> 
 def _differing_values(
     conjuncts: tuple[Conjunct, ...], work: NormalisationSteps
 ) -> list[tuple[str, list[int]]]:
-    """By attribute, the places of conjuncts that have a value set for it and nothing else, if these differ."""
+    """Return, for each attribute, the places of conjuncts that constrain it by a value set only, if the sets differ."""
     found: dict[str, dict[str, list[int]]] = {}
     for place, conjunct in enumerate(conjuncts):
         work.spend(1 + len(conjunct.constraints))
@@ -256,7 +257,7 @@ def _differing_values(
 
 
 def _merge_key(conjunct: Conjunct, name: str, work: NormalisationSteps) -> tuple[str, str]:
-    """What two conjuncts must share to be merged on the attribute, for which they have value sets."""
+    """Return what two conjuncts with value sets for the attribute must have in common to be merged on it."""
     work.spend(2 + (len(conjunct.constraints) >> 1))
     (mine,) = (constraint for constraint in conjunct.constraints if constraint.attribute == name)
     rest = tuple(constraint for constraint in conjunct.constraints if constraint is not mine)
@@ -264,12 +265,12 @@ def _merge_key(conjunct: Conjunct, name: str, work: NormalisationSteps) -> tuple
 
 
 def value_class(constraint: Constraint) -> str:
-    """Value sets of one class can be merged, and all values of one set are of one."""
+    """Return the class of a value set: all values of a set have one class, and sets of one class can be merged."""
     return literal_class((constraint.values or constraint.excluded)[0])
 
 
 def literal_class(literal: Literal) -> str:
-    """One kind and, for numbers that are not plain, one type."""
+    """Return the kind and, for a number that is not plain, its type."""
     kind = str(kind_of(literal))
     return kind if is_plain(literal) else f"{kind} {type(literal).__name__}"
 

@@ -1,9 +1,8 @@
-"""Intersection of what one conjunct asks of one attribute, in canonical form.
+"""Intersects the constraints of one conjunct on one attribute, in canonical form.
 
-`intersect` takes constraints on one attribute and returns the equivalent canonical ones, or None if no value
-can satisfy them. Everything plain becomes one constraint; a comparison with a number that is not plain stays
-on its own (see predicates.py). Only contradictions that are cheap to see are seen: None is always right, a
-result may still be unsatisfiable.
+`intersect` returns the equivalent canonical constraints, or None if no value can satisfy them. Everything plain
+becomes one constraint; a comparison with a number that is not plain stays separate (see predicates.py). Only
+contradictions that are cheap to detect are detected: None is always right, but a result may still be unsatisfiable.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _LOWEST: dict[ValueKind | None, Literal] = {ValueKind.STRING: "", ValueKind.BYTE
 
 
 def is_loose(constraint: Constraint) -> bool:
-    """True if the constraint compares with a number that is not plain."""
+    """Return True if the constraint compares with a number that is not plain."""
     if constraint.kind is not ValueKind.NUMBER:
         return False
     bounds = [bound for bound in (constraint.low, constraint.high) if bound is not None]
@@ -38,7 +37,7 @@ def is_loose(constraint: Constraint) -> bool:
 
 
 def sorted_literals(literals: Iterable[Literal]) -> tuple[Literal, ...]:
-    """Distinct literals of one kind in canonical order."""
+    """Return the distinct literals, all of one kind, in canonical order."""
     distinct = {(literal, type(literal)): literal for literal in literals}
     numbers: Any = list(distinct.values())
     if numbers and isinstance(numbers[0], str | bytes | bool):
@@ -47,7 +46,7 @@ def sorted_literals(literals: Iterable[Literal]) -> tuple[Literal, ...]:
 
 
 def intersect(constraints: Sequence[Constraint], steps: Steps) -> tuple[Constraint, ...] | None:
-    """The canonical constraints that hold exactly where all the given ones, on one attribute, hold."""
+    """Return the canonical constraints that hold exactly where all the given ones, on one attribute, hold."""
     if len(constraints) == 1:
         return tuple(constraints)
     steps.spend(sum(_size(constraint) for constraint in constraints))
@@ -73,13 +72,13 @@ def intersect(constraints: Sequence[Constraint], steps: Steps) -> tuple[Constrai
 
 
 def _size(constraint: Constraint) -> int:
-    """What it costs to take the constraint apart and to put it together again."""
+    """Return the steps it costs to intersect the constraint with others."""
     listed = len(constraint.values or ()) + len(constraint.excluded)
     return 8 + listed + 4 * (len(constraint.likes) + len(constraint.not_likes))
 
 
 def _meet_untyped(constraints: list[Constraint]) -> Constraint | None:
-    """IS NOT NULL, IS NOT TRUE and IS NOT FALSE as one."""
+    """Merge IS NOT NULL, IS NOT TRUE and IS NOT FALSE into one constraint."""
     if len(constraints) < 2:
         return constraints[0] if constraints else None
     return Constraint(
@@ -90,7 +89,7 @@ def _meet_untyped(constraints: list[Constraint]) -> Constraint | None:
 
 
 def _overlay(constraints: list[Constraint]) -> Constraint:
-    """All fields of all; where several have one, the strictest."""
+    """Combine the fields of all constraints; where several set a field, the strictest wins."""
     first = constraints[0]
     values, low, low_open, high, high_open = (
         first.values,
@@ -137,7 +136,7 @@ def _distinct(likes: Iterable[Like]) -> tuple[Like, ...]:
 
 
 def simplify(constraint: Constraint, steps: Steps) -> Constraint | None:
-    """The canonical form of one plain constraint, or None if nothing satisfies it."""
+    """Return the canonical form of one plain constraint, or None if nothing satisfies it."""
     steps.spend(6)
     if constraint.kind is ValueKind.BOOLEAN and constraint.values is None:
         constraint = replace(constraint, values=(False, True))
@@ -160,7 +159,7 @@ def _simplify_range(constraint: Constraint, steps: Steps) -> Constraint | None:
     if not (_prefixes_possible(constraint) and _likes_possible(constraint, steps)):
         return None
     constraint = _tighten(constraint, steps)
-    if not _prefixes_possible(constraint):  # asked again, as a bound may be open now
+    if not _prefixes_possible(constraint):  # checked again: a bound may now be open
         return None
     low: Any = constraint.low
     high: Any = constraint.high
@@ -173,13 +172,13 @@ def _simplify_range(constraint: Constraint, steps: Steps) -> Constraint | None:
 
 
 def _likes_possible(constraint: Constraint, steps: Steps) -> bool:
-    """False if a pattern that must match is covered by one that must not."""
+    """Return False if a pattern that must match is covered by one that must not."""
     accepted = (*constraint.likes, ANYTHING)
     return not any(rejected.covers(like, steps) for rejected in constraint.not_likes for like in accepted)
 
 
 def _prefixes_possible(constraint: Constraint) -> bool:
-    """False if the beginnings of the patterns contradict each other or the bounds."""
+    """Return False if the prefixes of the patterns contradict each other or the bounds."""
     if not constraint.likes:
         return True
     longest = max((like.prefix for like in constraint.likes), key=len)
@@ -192,7 +191,7 @@ def _prefixes_possible(constraint: Constraint) -> bool:
 
 
 def _tighten(constraint: Constraint, steps: Steps) -> Constraint:
-    """Without what the rest implies: patterns, bounds, excluded values; `>= 5 AND <> 5` becomes `> 5`."""
+    """Remove patterns, bounds and excluded values that the rest implies; `>= 5 AND <> 5` becomes `> 5`."""
     if not (constraint.likes or constraint.not_likes or constraint.excluded):
         return constraint
     likes = _without_covering(constraint.likes, steps)
@@ -226,7 +225,7 @@ def _tighten(constraint: Constraint, steps: Steps) -> Constraint:
 
 
 def _settle(constraint: Constraint) -> Constraint:
-    """One spelling for 'any string' and 'any bytes', and none of it where something else names the kind."""
+    """Write 'any string' and 'any bytes' in one way, and leave it out where something else implies the kind."""
     lowest = _LOWEST.get(constraint.kind)
     if lowest is not None and constraint.low == lowest and not constraint.low_open:
         constraint = replace(constraint, low=None)
@@ -250,7 +249,7 @@ def _without_covered(likes: tuple[Like, ...], steps: Steps) -> tuple[Like, ...]:
 
 
 def _merge_loose(constraints: list[Constraint]) -> list[Constraint]:
-    """Comparisons with numbers that are not plain: only `<>` can be collected, exact and double apart."""
+    """Merge comparisons with numbers that are not plain: only `<>` can be merged, exact and double separately."""
     collected: dict[bool, list[Literal]] = {}
     kept: list[Constraint] = []
     for constraint in constraints:

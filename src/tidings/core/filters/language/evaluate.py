@@ -1,7 +1,7 @@
-"""Normalised filters as functions: what decides whether an event matches.
+"""Compiles normalised filters to functions that decide whether an event matches.
 
-Each constraint becomes one closure over the attribute's value, chosen by what the constraint holds, so that
-matching looks at no field twice. Nothing here raises, whatever an attribute holds.
+Each constraint becomes one closure, chosen by the fields that it sets, so that matching does not look at the other
+fields. Nothing here raises, whatever value an attribute has.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KIND_BY_TYPE: dict[type, ValueKind] = {
 
 
 def kind_of_attribute(value: object) -> ValueKind | None:
-    """`value_kind`, quick for the usual types."""
+    """Return `value_kind`, quickly for the usual types."""
     kind = _KIND_BY_TYPE.get(type(value))
     return value_kind(value) if kind is None and value is not None else kind
 
@@ -44,7 +44,7 @@ def compile_pattern(conjuncts: tuple[Conjunct, ...]) -> Matcher:
         return matchers[0]
 
     def matches(attributes: Mapping[str, Any]) -> bool:
-        for matcher in matchers:  # noqa: SIM110 - a generator for each event costs more than its matchers
+        for matcher in matchers:  # noqa: SIM110 - a generator for each event costs more than the matchers
             if matcher(attributes):
                 return True
         return False
@@ -67,7 +67,7 @@ def compile_conjunct(conjunct: Conjunct) -> Matcher:
 
 
 def compile_constraint(constraint: Constraint) -> Check:
-    """A function that tells whether a value satisfies the constraint."""
+    """Return a function that decides whether a value satisfies the constraint."""
     if constraint.kind is None:
         return _compile_untyped(constraint)
     if constraint.kind is ValueKind.NUMBER:
@@ -91,7 +91,7 @@ def _compile_untyped(constraint: Constraint) -> Check:
 
 
 def _compile_other(constraint: Constraint, kind: ValueKind) -> Check:
-    """Strings, booleans and bytes: Python compares them as Spark does."""
+    """Compile strings, booleans and bytes, which Python compares as Spark does."""
     if constraint.values is not None:
         values = frozenset(constraint.values)
         return lambda value: kind_of_attribute(value) is kind and value in values
@@ -117,7 +117,7 @@ def _compile_number(constraint: Constraint) -> Check:
 
 
 def _compile_number_set(values: tuple[Any, ...]) -> Check:
-    """Membership by hash: integers meet exact literals as they are and double literals as doubles."""
+    """Test membership by hash: integers compare with exact literals as they are, with double literals as doubles."""
     exact = frozenset(value for value in values if is_plain(value) or not isinstance(value, float))
     doubles = frozenset(value for value in values if not is_plain(value) and isinstance(value, float))
     nearest = frozenset(as_double(value) for value in values)
@@ -133,7 +133,7 @@ def _compile_number_set(values: tuple[Any, ...]) -> Check:
 
 
 def _compile_plain_range(constraint: Constraint) -> Check:
-    """NaN is above all numbers: `not value <= low` holds for it, `value < high` does not."""
+    """Write the comparisons so that NaN is above all numbers: `value <= low` and `value < high` are false for it."""
     low: Any = constraint.low
     high: Any = constraint.high
     low_open, high_open = constraint.low_open, constraint.high_open

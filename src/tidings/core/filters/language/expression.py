@@ -1,7 +1,7 @@
-"""The expression tree of a filter: what `parse` reads from SQL and `builder` makes from Python.
+"""The expression tree of a filter, which `parse` reads from SQL and `builder` makes in Python.
 
-The tree says what the user wrote; `normalise` gives it its meaning. `&`, `|` and `~` combine expressions.
-A `Column` or a `Value` standing alone is an expression, too: a boolean attribute, or TRUE, FALSE or NULL.
+The tree is what the user wrote; `normalise` gives it its meaning. `&`, `|` and `~` combine expressions.
+A `Column` or a `Value` alone is also an expression: a boolean attribute, or TRUE, FALSE or NULL.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Expression:
     __slots__ = ()
 
     def node(self) -> Expression:
-        """The tree node that this object stands for."""
+        """Return the tree node that this object represents."""
         return self
 
     def __and__(self, other: Expression) -> Expression:
@@ -35,7 +35,9 @@ class Expression:
         return Not(self.node())
 
     def __bool__(self) -> NoReturn:
-        raise FilterError("a filter has no truth value of its own; combine filters with &, | and ~")
+        raise FilterError(
+            "a filter has no truth value; combine filters with &, | and ~ instead of and, or and not"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Column(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Value(Expression):
-    """A literal. An int or Decimal is exact; a float is a DOUBLE of Spark; None is NULL."""
+    """A literal. An int or Decimal is exact; a float is a DOUBLE in Spark; None is NULL."""
 
     value: Literal | None
 
@@ -70,7 +72,7 @@ class InList(Expression):
 
 @dataclass(frozen=True, slots=True)
 class LikeTest(Expression):
-    """`operand LIKE pattern`; no pattern stands for LIKE NULL."""
+    """`operand LIKE pattern`; a pattern of None is LIKE NULL."""
 
     operand: Operand
     pattern: Like | None
@@ -107,7 +109,7 @@ class Or(Expression):
 
 
 def conjunction(*operands: Expression) -> Expression:
-    """AND of the operands; chains are kept flat, so that their length adds no depth."""
+    """Combine the operands with AND; chains are kept flat, so that their length adds no depth."""
     nodes = [operand.node() for operand in operands]
     return And(
         tuple(part for node in nodes for part in (node.operands if isinstance(node, And) else (node,)))
@@ -115,13 +117,13 @@ def conjunction(*operands: Expression) -> Expression:
 
 
 def disjunction(*operands: Expression) -> Expression:
-    """OR of the operands, flat as well."""
+    """Combine the operands with OR, kept flat as well."""
     nodes = [operand.node() for operand in operands]
     return Or(tuple(part for node in nodes for part in (node.operands if isinstance(node, Or) else (node,))))
 
 
 def depth_of(expression: Expression) -> int:
-    """The nesting depth of NOT, AND and OR, counted without recursion."""
+    """Return the nesting depth of NOT, AND and OR, without recursion."""
     deepest = 0
     pending: list[tuple[Expression, int]] = [(expression, 0)]
     while pending:
@@ -136,5 +138,5 @@ def depth_of(expression: Expression) -> int:
 
 def _checked(other: object) -> Expression:
     if not isinstance(other, Expression):
-        raise FilterError(f"{other!r} is not a filter expression; compare a column with it")
+        raise FilterError(f"{other!r} is not a filter expression; compare it with a column")
     return other

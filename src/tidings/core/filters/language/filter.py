@@ -1,7 +1,7 @@
 """Filters, the conditions of subscriptions.
 
-A `Filter` remembers what its user wrote. Its `Pattern` is what it means: the normal form, named by canonical
-SQL text, so that equal filters are one pattern, whoever subscribes.
+A `Filter` remembers what the user wrote. Its `Pattern` is what that means: the normal form, identified by its canonical
+SQL text, so that equal filters of any subscribers are one pattern.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidings.core.filters.language.steps import OutOfSteps, Steps
 DEFAULT_LIMITS = FilterLimits()
 KEY_BYTES = 16
 COVER_STEPS = 25_000
-"""`covers` answers no, which is always safe, where it would need more; brokers ask often, and in many places."""
+"""Where `covers` would need more, it answers no, which is always safe. Brokers call it often, in many places."""
 
 
 class Pattern:
@@ -39,7 +39,7 @@ class Pattern:
     text: str
     """Canonical SQL."""
     key: bytes
-    """16 bytes that stand for the text."""
+    """A hash of the text, 16 bytes long."""
     _matcher: Matcher | None
 
     def __init__(self, conjuncts: tuple[Conjunct, ...], text: str | None = None) -> None:
@@ -50,7 +50,7 @@ class Pattern:
         assign(self, "_matcher", None)
 
     def matches(self, attributes: Mapping[str, Scalar]) -> bool:
-        """True if the filter is true of the attributes; a missing one is NULL."""
+        """Return True if the filter is true for the attributes; a missing attribute is NULL."""
         matcher = self._matcher
         if matcher is None:
             matcher = compile_pattern(self.conjuncts)
@@ -58,7 +58,7 @@ class Pattern:
         return matcher(attributes)
 
     def covers(self, other: Pattern) -> bool:
-        """True only if every event that `other` matches is matched here; never wrongly true."""
+        """Return True only if this pattern matches every event that `other` matches; False may be wrong."""
         if self.text == other.text:
             return True
         try:
@@ -95,7 +95,7 @@ class Filter:
     __slots__ = ("pattern", "sql")
 
     sql: str
-    """The filter as its user wrote it; canonical if it was built with `col`."""
+    """The filter as the user wrote it; canonical if it was built with `col`."""
     pattern: Pattern
 
     def __init__(self, sql: str | Expression, *, limits: FilterLimits = DEFAULT_LIMITS) -> None:
@@ -110,15 +110,15 @@ class Filter:
             raise FilterError(f"a filter is SQL text or an expression of col(), not {type(sql).__name__}")
 
     def matches(self, attributes: Mapping[str, Scalar]) -> bool:
-        """True if the filter is true of the attributes; a missing one is NULL."""
+        """Return True if the filter is true for the attributes; a missing attribute is NULL."""
         return self.pattern.matches(attributes)
 
     def covers(self, other: Filter) -> bool:
-        """True only if every event that `other` matches is matched here; never wrongly true."""
+        """Return True only if this filter matches every event that `other` matches; False may be wrong."""
         return self.pattern.covers(other.pattern)
 
     def to_sql(self) -> str:
-        """Canonical SQL with the same meaning, valid in Spark."""
+        """Return canonical SQL with the same meaning, valid in Spark."""
         return self.pattern.text
 
     def __eq__(self, other: object) -> bool:

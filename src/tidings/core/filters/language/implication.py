@@ -1,8 +1,8 @@
-"""Implication: does everything that satisfies one constraint, conjunct or filter satisfy another?
+"""Decides implication: does everything that satisfies one constraint, conjunct or filter satisfy another?
 
-Always sound: 'yes' is never wrong. Complete for single constraints of equalities, ranges and prefixes; where
-patterns with inner wildcards or several conjuncts would have to be combined, the answer may be a false 'no'.
-All of it is counted in `Steps`, and ends where these do.
+Always sound: 'yes' is never wrong. Complete for single constraints of equalities, ranges and prefixes. Where it would
+have to combine patterns with inner wildcards, or several conjuncts, the answer may be a false 'no'. All work is
+counted in `Steps`, whose limit bounds it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SIGNS = {"=": EQUAL, "!=": LESS | GREATER, "<": LESS, "<=": LESS | EQUAL}
 
 
 def signs_of(comparison: ColumnComparison) -> int:
-    """Which signs of `first - second` the comparison allows, the two names taken in alphabetical order."""
+    """Return the signs of `first - second` that the comparison allows, with the names in alphabetical order."""
     signs = _SIGNS[comparison.operator]
     if comparison.left <= comparison.right:
         return signs
@@ -40,22 +40,22 @@ def signs_of(comparison: ColumnComparison) -> int:
 
 
 def prefix_above(prefix: str, low: str, is_open: bool) -> bool:
-    """True if every text with the prefix is above `low` (or on it, if not open)."""
+    """Return True if every text with the prefix is above `low` (or equal to it, if not open)."""
     return prefix > low or (prefix == low and not is_open)
 
 
 def prefix_below(prefix: str, high: str, is_open: bool) -> bool:
-    """True if every text with the prefix is below `high`; texts continue for ever, so open or not is one."""
+    """Return True if every text with the prefix is below `high`; `is_open` is irrelevant, as no text is the longest."""
     return prefix < high and not high.startswith(prefix)
 
 
 def patterns_apart(one: Like, other: Like) -> bool:
-    """True if the prefixes already exclude that a text matches both."""
+    """Return True if the prefixes alone show that no text matches both."""
     return not one.prefix.startswith(other.prefix) and not other.prefix.startswith(one.prefix)
 
 
 def implies(mine: Constraint, theirs: Constraint, steps: Steps) -> bool:
-    """True only if every value that satisfies mine satisfies theirs; both are on one attribute."""
+    """Return True only if every value that satisfies mine satisfies theirs; both are on one attribute."""
     if mine is theirs:
         return True
     steps.spend(1)
@@ -75,7 +75,7 @@ def _untyped_implied(mine: Constraint, theirs: Constraint) -> bool:
 
 
 def _bars(mine: Constraint, booleans: tuple[Literal, ...]) -> bool:
-    """True if no value that satisfies mine is one of the booleans."""
+    """Return True if no value that satisfies mine is one of the booleans."""
     if mine.kind is None:
         return set(booleans) <= set(mine.excluded)
     return mine.kind is not ValueKind.BOOLEAN or not set(booleans) & set(mine.values or (False, True))
@@ -83,7 +83,7 @@ def _bars(mine: Constraint, booleans: tuple[Literal, ...]) -> bool:
 
 def _values_imply(values: tuple[Literal, ...], theirs: Constraint, steps: Steps) -> bool:
     listed = theirs.values or ()
-    # the numbers of a value set are all plain or none is (see `value_class`)
+    # all numbers of a value set are plain, or none is (see `value_class`)
     if listed and (theirs.kind is not ValueKind.NUMBER or (is_plain(values[0]) and is_plain(listed[0]))):
         steps.spend(len(listed) >> 3)
         return values[0] in listed and frozenset(listed).issuperset(values)
@@ -93,7 +93,7 @@ def _values_imply(values: tuple[Literal, ...], theirs: Constraint, steps: Steps)
 
 
 def _identities(literals: tuple[Literal, ...]) -> frozenset[tuple[Literal, type]]:
-    """The literals with their types: an exact number and a double of its size are two."""
+    """Return the literals with their types: an exact number and a double of the same size differ."""
     return frozenset((literal, type(literal)) for literal in literals)
 
 
@@ -148,7 +148,7 @@ def _high_implied(mine: Constraint, high: Any, is_open: bool) -> bool:
 
 
 def _rules_out(mine: Constraint, literal: Literal, steps: Steps) -> bool:
-    """True if the bounds or patterns of mine, which has no `values`, exclude all that equals the literal."""
+    """Return True if the bounds or patterns of mine, which has no `values`, exclude everything equal to the literal."""
     steps.spend(6 + match_steps(mine, literal))
     above = mine.low is not None and _low_implied(mine, literal, True)
     below = mine.high is not None and _high_implied(mine, literal, True)
@@ -172,7 +172,7 @@ def _likes_implied(mine: Constraint, theirs: Constraint, steps: Steps) -> bool:
 
 
 def _value_implies(literal: Literal, theirs: Constraint, steps: Steps) -> bool:
-    """True if all that equals the literal, which is not among their values, satisfies theirs."""
+    """Return True if everything equal to the literal, which is not among their values, satisfies theirs."""
     if theirs.kind is ValueKind.NUMBER:
         return _number_implies(literal, theirs, steps)
     if theirs.values is not None:
@@ -182,7 +182,7 @@ def _value_implies(literal: Literal, theirs: Constraint, steps: Steps) -> bool:
 
 
 def match_steps(constraint: Constraint, literal: Literal) -> int:
-    """What it costs to match a string with all patterns of the constraint; nothing for other literals."""
+    """Return the steps it takes to match a string with all patterns of the constraint; 0 for other literals."""
     if not isinstance(literal, str):
         return 0
     length = len(literal)
@@ -190,12 +190,12 @@ def match_steps(constraint: Constraint, literal: Literal) -> int:
 
 
 def admit_steps(constraint: Constraint, literal: Literal) -> int:
-    """What `admits` costs."""
+    """Return the steps that `admits` takes."""
     return 1 + (len(constraint.excluded) >> 4) + match_steps(constraint, literal)
 
 
 def admits(constraint: Constraint, value: Any) -> bool:
-    """True if everything but `values` admits the value; all numbers are plain."""
+    """Return True if all fields except `values` admit the value; all numbers are plain."""
     low: Any = constraint.low
     high: Any = constraint.high
     return (
@@ -208,7 +208,7 @@ def admits(constraint: Constraint, value: Any) -> bool:
 
 
 def _number_implies(literal: Any, theirs: Constraint, steps: Steps) -> bool:
-    """A number stands for its double and for a run of integers; both ends of the run must satisfy theirs."""
+    """Check all values that equal the literal: its double, and a range of integers, of which both ends suffice."""
     steps.spend(6 + 2 * (len(theirs.values or ()) + len(theirs.excluded)))
     if theirs.values is not None and is_plain(literal) and all(map(is_plain, theirs.values)):
         return False
@@ -222,7 +222,7 @@ def _number_implies(literal: Any, theirs: Constraint, steps: Steps) -> bool:
 
 
 def number_satisfies(value: int | float, constraint: Constraint) -> bool:
-    """The constraint's meaning for one number, whatever its literals are."""
+    """Return True if the number satisfies the constraint, whether its literals are plain or not."""
     if constraint.values is not None:
         return any(compare_to_literal(value, literal) == 0 for literal in constraint.values)  # type: ignore[arg-type]
     return (
@@ -237,7 +237,7 @@ def _sign(value: int | float, bound: Any, missing: int = 1) -> int:
 
 
 class Premise:
-    """A conjunct, laid out to look up what it says of an attribute, and of two."""
+    """A conjunct, indexed by attribute and by pair of compared attributes."""
 
     __slots__ = ("compared", "conjunct", "parts", "signs")
 
@@ -251,24 +251,24 @@ class Premise:
         self.compared = frozenset(chain.from_iterable(self.signs))
 
     def implies_comparisons(self, wanted: tuple[ColumnComparison, ...]) -> bool:
-        # where the two are not compared all signs are possible, and no comparison allows all
+        # if the two are not compared, all signs are possible, and no comparison allows all of them
         return all(not self.signs.get(_names(one), LESS | EQUAL | GREATER) & ~signs_of(one) for one in wanted)
 
 
 def _names(comparison: ColumnComparison) -> tuple[str, str]:
-    """The two names in alphabetical order."""
+    """Return the two names in alphabetical order."""
     left, right = comparison.left, comparison.right
     return (left, right) if left <= right else (right, left)
 
 
 Verdicts = dict[int, dict[int, bool]]
-"""By the `id` of a constraint: of others, by theirs, whether they imply it. All of them must be kept meanwhile."""
+"""Verdicts by `id`: [wanted][constraint] is True if the constraint implies the wanted one. Both must be kept alive."""
 
 _NO_PARTS: list[Constraint] = []
 
 
 def implying(premises: list[Premise], theirs: Conjunct, verdicts: Verdicts, steps: Steps) -> list[Premise]:
-    """Those of the premises that imply theirs. Conjuncts share constraints, of which each pair is judged once."""
+    """Return the premises that imply theirs. Conjuncts share constraints; each pair is compared once."""
     steps.spend(1)
     for wanted in theirs.constraints:
         premises = _implying_one(premises, wanted, verdicts.setdefault(id(wanted), {}), steps)
@@ -304,7 +304,7 @@ def _implying_one(
 
 
 def pattern_implies(mine: tuple[Conjunct, ...], theirs: tuple[Conjunct, ...], steps: Steps) -> bool:
-    """True only if every event that satisfies one of mine satisfies one of theirs."""
+    """Return True only if every event that satisfies one of mine satisfies one of theirs."""
     verdicts: Verdicts = {}
     for one in mine:
         premise = [Premise(one, steps)]

@@ -1,7 +1,7 @@
-"""A filter's text as tokens, with their positions and with literals read as Spark reads them.
+"""Splits a filter's text into tokens with their positions, and reads literals as Spark does.
 
-Where one pattern fails the next one looks at the same text, so none may go back inside itself: every repetition is
-possessive, and the time stays linear in the text.
+Where one pattern fails, the next one tries the same text. So that the time stays linear in the length of the text, no
+pattern backtracks: every repetition is possessive.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidings.core.filters.language.literals import check_text, read_binary, unes
 
 
 class Lexeme(StrEnum):
-    WORD = "word"  # a keyword or a bare name, told apart by the parser
+    WORD = "word"  # a keyword or a bare name; the parser distinguishes them
     NAME = "quoted name"
     STRING = "string"
     NUMBER = "number"
@@ -38,7 +38,7 @@ class Token(NamedTuple):
 
 
 _SPACE = r"\t-\r \xA0\u1680\u2000-\u200A\u2028\u202F\u205F\u3000"
-"""Spark's, which is neither Python's \\s nor Java's."""
+"""White space as Spark defines it, which is neither Python's \\s nor Java's."""
 
 _PATTERNS = re.compile(
     rf"""
@@ -60,7 +60,7 @@ _PATTERNS = re.compile(
 
 
 def tokenise(sql: str) -> list[Token]:
-    """The tokens, with one of kind END after them."""
+    """Return the tokens, followed by one of kind END."""
     check_text(sql)
     tokens: list[Token] = []
     for found in _PATTERNS.finditer(sql):
@@ -76,7 +76,7 @@ def _token(found: re.Match[str]) -> Token:
     source, place = found[0], found.start()
     match found.lastgroup:
         case "word":
-            # upper() makes ASCII letters of some others, and keywords are ASCII
+            # keywords are ASCII, and upper() turns some other letters into ASCII ones
             return Token(Lexeme.WORD, source.upper() if source.isascii() else source, place, source)
         case "symbol":
             return Token(Lexeme.SYMBOL, source, place, source)
@@ -94,12 +94,12 @@ def _token(found: re.Match[str]) -> Token:
         case "comment":
             raise FilterError("comments are not supported")
         case _:
-            lack = "something is not closed" if source == "/*" else f"Missing {source}"
-            raise FilterError(f"the filter cannot be read: {lack}")
+            opened = "comment" if source == "/*" else "text"
+            raise FilterError(f"the {opened} that begins with {source} is not closed")
 
 
 def _joined(tokens: list[Token], sql: str) -> Iterator[Token]:
-    """The tokens, with string literals that follow each other made into one: 'a' 'b' is 'ab'."""
+    """Yield the tokens with consecutive string literals joined: 'a' 'b' is 'ab'."""
     for kind, group in groupby(tokens, lambda token: token.kind):
         run = list(group)
         if kind is Lexeme.STRING and len(run) > 1:

@@ -1,10 +1,10 @@
-"""SQL LIKE patterns, normalised and matched in near-linear time.
+"""Normalises SQL LIKE patterns and matches them in near-linear time.
 
-A pattern is cut at each `%` into segments. The first segment is anchored at the start of the text, the last
-at its end, and each one between is taken at the leftmost place where it fits, which is right because a later
-place never leaves more room. Segments of plain text are searched with `str.find`. Segments with `_` inside
-are searched with one bit per position of the text: n characters cost n / 64 machine words per character of
-the segment, plus one pass over the text for each distinct character. Regular expressions are never used.
+A pattern is split at each `%` into segments. The first is anchored at the start of the text, the last at its end, and
+each one between goes to the leftmost place where it fits, which is right because a later place never leaves more
+room. `str.find` searches for segments of plain text. Segments that contain `_` are searched for with one bit per
+position of the text: n characters cost n / 64 machine words per character of the segment, plus one pass over the
+text for each distinct character. Regular expressions are never used.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from tidings.core.filters.language.steps import Steps
 ESCAPE = "\\"
 
 Token = tuple[str, bool]
-"""A character, and whether it is a wildcard (`%` or `_`) rather than itself."""
+"""A character, and whether it is a wildcard (`%` or `_`) rather than literal."""
 
 _ANY: Token = ("%", True)
 _ONE: Token = ("_", True)
 _GAP = "\ud800"
-"""Stands for a wildcard among the solid text of a pattern: half a surrogate pair, which no filter's text holds."""
+"""Represents a wildcard in `_solid`: an unpaired surrogate, which no filter's text contains."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """What stands between two `%`: `length` characters, with the given texts at the given offsets."""
+    """The part between two `%`: `length` characters, with the given texts at the given offsets."""
 
     length: int
     chunks: tuple[tuple[int, str], ...]
 
     @property
     def solid(self) -> str | None:
-        """The segment's text if it has no `_`."""
+        """The segment's text, or None if it contains `_`."""
         if len(self.chunks) == 1 and len(self.chunks[0][1]) == self.length:
             return self.chunks[0][1]
         return None
@@ -45,26 +45,26 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True, order=True, init=False)
 class Like:
-    """A LIKE pattern in canonical form: no two `%` in a row, `_` before `%`, backslash as the escape."""
+    """A LIKE pattern in canonical form: no consecutive `%`, `_` before `%`, backslash as the escape."""
 
     pattern: str
     prefix: str = field(compare=False)
     """The text before the first wildcard."""
     literal: str | None = field(compare=False)
-    """The only text that matches, or None if there is a wildcard."""
+    """The only text that matches, or None if the pattern has a wildcard."""
     is_prefix: bool = field(compare=False)
     """True if the pattern is exactly `prefix` and one `%`."""
     _tokens: tuple[Token, ...] = field(compare=False, repr=False)
     _segments: tuple[_Segment, ...] = field(compare=False, repr=False)
     _shortest: int = field(compare=False, repr=False)
     _solid: str = field(compare=False, repr=False)
-    """The pattern with a gap in place of each wildcard."""
+    """The pattern with `_GAP` in place of each wildcard."""
     _longest: str = field(compare=False, repr=False)
     """The longest text between two wildcards."""
     _suffix: str = field(compare=False, repr=False)
     """The text after the last wildcard."""
     _is_one_chunk: bool = field(compare=False, repr=False)
-    """True if there is no wildcard but a `%` before or after one text."""
+    """True if the only wildcards are a `%` before or after a single text."""
 
     def __init__(self, pattern: str, escape: str = ESCAPE) -> None:
         tokens = _canonical(_tokenise(pattern, escape))
@@ -87,7 +87,7 @@ class Like:
         assign(self, "_is_one_chunk", len(chunks) < 2 and _ONE not in tokens and _GAP not in self.pattern)
 
     def matches(self, text: str) -> bool:
-        """True if the whole text matches; `_` is one code point, and wildcards match line breaks, too."""
+        """Return True if the whole text matches; `_` is one code point, and wildcards also match line breaks."""
         if self.literal is not None:
             return text == self.literal
         if len(text) < self._shortest:
@@ -114,14 +114,14 @@ class Like:
         return True
 
     def to_sql(self) -> str:
-        """The pattern as LIKE reads it with the default escape; not yet quoted as a string literal."""
+        """Return the pattern as LIKE reads it with the default escape, not yet quoted as a string literal."""
         return self.pattern
 
     def covers(self, other: Like, steps: Steps) -> bool:
-        """True only if every text that `other` matches is matched here.
+        """Return True only if this pattern matches every text that `other` matches.
 
-        `other` is read as a text in which `%` fits only `%`, and `_` only `_` or `%`. So what stands between our
-        wildcards must stand between two of its own, and for most pairs that decides.
+        `other` is treated as a text in which only `%` matches `%`, and only `_` or `%` matches `_`. So each text
+        between two of our wildcards must occur between two of its wildcards, which decides most pairs.
         """
         if self.pattern == other.pattern:
             return True
@@ -138,7 +138,7 @@ class Like:
         return self._is_one_chunk or _tokens_cover(self._tokens, other._tokens, steps)
 
     def match_steps(self, length: int) -> int:
-        """What it costs to match a text of this length, at most."""
+        """Return the most steps that matching a text of this length can take."""
         signs = len(self._tokens)
         return 3 + (signs + length >> 3) + (signs * length >> 10)
 
@@ -160,15 +160,15 @@ def _tokenise(pattern: str, escape: str) -> list[Token]:
             raise FilterError(f"the LIKE pattern {pattern!r} ends with its escape character {escape!r}")
         if escaped not in ("%", "_", escape):
             raise FilterError(
-                f"in the LIKE pattern {pattern!r} the escape character {escape!r} stands before {escaped!r}; "
-                f"it may stand only before %, _ and itself"
+                f"in the LIKE pattern {pattern!r} the escape character {escape!r} comes before {escaped!r}; "
+                f"it is allowed only before %, _ and itself"
             )
         tokens.append((escaped, False))
     return tokens
 
 
 def _canonical(tokens: list[Token]) -> tuple[Token, ...]:
-    """The same language with each run of wildcards as its `_`s, then at most one `%`."""
+    """Return an equivalent pattern where each run of wildcards is its `_`s, then at most one `%`."""
     kept: list[Token] = []
     pending = False
     for token in tokens:
@@ -205,12 +205,12 @@ def _cut(tokens: tuple[Token, ...]) -> tuple[_Segment, ...]:
         length += 1
         if token != _ONE:
             text += token[0]
-    # the sentinel closes the last segment; a pattern that ends in % has an empty one after it
+    # the added % closes the last segment; a pattern that ends in % has an empty last one
     return tuple(segments)
 
 
 def _find(segment: _Segment, text: str, start: int, end: int, places: dict[str, int]) -> int:
-    """The leftmost place in text[start:end] where a segment with `_` fits, or -1."""
+    """Return the leftmost place in text[start:end] where a segment with `_` fits, or -1."""
     room = end - start - segment.length + 1
     if room <= 0:
         return -1
@@ -226,7 +226,7 @@ def _find(segment: _Segment, text: str, start: int, end: int, places: dict[str, 
 
 
 def _positions(character: str, text: str) -> int:
-    """The positions of the character in the text, one bit each."""
+    """Return the positions of the character in the text as bits."""
     bits = bytearray(len(text) // 8 + 1)
     position = text.find(character)
     while position >= 0:
@@ -240,7 +240,7 @@ def _token_covers(mine: Token, theirs: Token) -> bool:
 
 
 def _with_gaps(tokens: tuple[Token, ...]) -> list[Token | int]:
-    """The tokens with each `_`..`_%` as a gap: the number of characters that it takes at least."""
+    """Return the tokens with each `_`..`_%` replaced by a gap: the least number of characters it matches."""
     items: list[Token | int] = []
     for token in tokens:
         if token != _ANY:
@@ -255,7 +255,7 @@ def _with_gaps(tokens: tuple[Token, ...]) -> list[Token | int]:
 
 
 def _tokens_cover(mine: tuple[Token, ...], theirs: tuple[Token, ...], steps: Steps) -> bool:
-    """Wildcard matching with one point of return: after a mismatch, the last gap takes one token more."""
+    """Match with one point to backtrack to: after a mismatch, the last gap takes one more token."""
     steps.spend(len(mine) + len(theirs))
     items = _with_gaps(mine)
     here = there = 0
@@ -280,7 +280,7 @@ def _tokens_cover(mine: tuple[Token, ...], theirs: tuple[Token, ...], steps: Ste
 
 
 def _after(tokens: tuple[Token, ...], position: int, count: int) -> int:
-    """Where `count` tokens other than `%` have been passed, or -1."""
+    """Return the position after `count` more tokens other than `%`, or -1."""
     while count:
         if position == len(tokens):
             return -1

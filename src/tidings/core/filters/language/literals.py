@@ -1,7 +1,7 @@
-"""Literals as Spark reads them: strings, numbers and binary values in a filter's text, and what they may be.
+"""Reads and checks the literals of a filter as Spark does: strings, numbers and binary values.
 
-The rules of escapes and of decimals were taken from the behaviour of Spark 4.3, and
-tests/core/filters/test_filter_spark.py holds them against it.
+The rules for escapes and decimals follow the behaviour of Spark 4.3;
+tests/core/filters/test_filter_spark.py compares the two.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidings.core.filters.language.render import LONG_MAX, LONG_MIN, MAX_DECIMAL
 MAX_DIGITS = 38
 """The precision of Spark's DECIMAL."""
 LONG_DIGITS = 20
-"""The digits that Spark gives a long when it compares it with a decimal."""
+"""The precision to which Spark widens a long when it compares it with a decimal."""
 
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 _HEX = frozenset("0123456789abcdefABCDEF")
@@ -25,11 +25,11 @@ _UNICODE_DIGITS = {"u": 4, "U": 8}
 
 
 def check_text(text: str) -> str:
-    """The text, if it can be carried as UTF-8."""
+    """Return the text if it can be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise FilterError(f"{text[:40]!r} holds half of a surrogate pair") from None
+        raise FilterError(f"{text[:40]!r} contains an unpaired surrogate") from None
     return text
 
 
@@ -40,9 +40,9 @@ def check_name(name: object) -> str:
 
 
 def unescape(body: str) -> str:
-    """What stands between the quotes of a string literal, with its backslash escapes resolved.
+    """Resolve the backslash escapes of a string literal, given without its quotes.
 
-    `\\%` and `\\_` stay as they are, because LIKE reads them; an unknown escape is the character itself.
+    `\\%` and `\\_` stay as they are, because LIKE reads them. An unknown escape is the character itself.
     """
     if "\\" not in body:
         return body
@@ -53,13 +53,13 @@ def unescape(body: str) -> str:
         text, position = _escape_at(body, backslash + 1)
         parts.append(text)
     parts.append(body[position:])
-    # two \u escapes may be the halves of one character
+    # two \u escapes may be the two surrogates of one character
     joined = "".join(parts).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     return check_text(joined)
 
 
 def _escape_at(body: str, start: int) -> tuple[str, int]:
-    """The text of the escape whose character after the backslash is at `start`, and where it ends."""
+    """Return the text of the escape whose backslash precedes `start`, and the position after it."""
     letter = body[start : start + 1]
     octal = body[start : start + 3]
     if len(octal) == 3 and octal[0] in "01" and all(digit in "01234567" for digit in octal):
@@ -69,20 +69,20 @@ def _escape_at(body: str, start: int) -> tuple[str, int]:
     if count and len(digits) == count and _HEX.issuperset(digits):
         code_point = int(digits, 16)
         if code_point > 0x10FFFF:
-            raise FilterError(f"the escape \\{letter}{digits} names no character")
+            raise FilterError(f"the escape \\{letter}{digits} is not a Unicode character")
         return chr(code_point), start + 1 + count
     return _ESCAPES.get(letter, letter), start + 1
 
 
 def read_number(text: str, suffix: str, negative: bool) -> Number:
-    """The number written as `text`: an int, a Decimal, or a float for an exponent or a suffix D."""
+    """Read a number: an int, a Decimal, or a float if it has an exponent or the suffix D."""
     sign = "-" if negative else ""
     suffix = suffix.upper()
     has_exponent = "e" in text.lower()
     if suffix == "D" or (has_exponent and not suffix):
         return _read_double(sign + text)
     if suffix not in ("", "L", "BD"):
-        raise FilterError(f"the suffix {suffix} of {text}{suffix} is not supported; write L, D or BD")
+        raise FilterError(f"the suffix {suffix} of {text}{suffix} is not supported; use L, D or BD")
     if suffix == "L" and not text.isdigit():
         raise FilterError(f"{text}L is not a whole number")
     number = check_decimal(_read_decimal(sign + text))
@@ -102,7 +102,7 @@ def _read_double(text: str) -> float:
 
 
 def _read_decimal(text: str) -> Decimal:
-    # Decimal reads much that Spark does not: underscores, other scripts' digits, names of infinities
+    # Decimal accepts more than Spark: underscores, digits of other scripts, names of infinities
     if not frozenset("0123456789.eE+-").issuperset(text):
         raise FilterError(f"{text} is not a number")
     try:
@@ -112,24 +112,24 @@ def _read_decimal(text: str) -> Decimal:
 
 
 def check_decimal(number: Decimal) -> Decimal:
-    """The number, if Spark can hold it and compares it exactly with an integer."""
+    """Return the number if Spark can represent it and compares it exactly with an integer."""
     if not number.is_finite():
-        raise FilterError(f"{number} cannot be written in a filter")
+        raise FilterError(f"{number} is not allowed in a filter; use a finite number")
     whole, places = _digits(number)
     if whole + places > MAX_DIGITS:
         raise FilterError(f"a number has {whole + places} digits, the limit is {MAX_DIGITS}")
     if places and whole > LONG_DIGITS:
-        raise FilterError(f"a decimal has {whole} digits before its point, the limit is {LONG_DIGITS}")
+        raise FilterError(f"a decimal has {whole} digits before the point, the limit is {LONG_DIGITS}")
     if places > MAX_DECIMAL_PLACES:
         raise FilterError(
             f"a decimal has {places} places, the limit is {MAX_DECIMAL_PLACES}; "
-            f"write it as a double, with an exponent"
+            f"add an exponent to make it a double"
         )
     return number
 
 
 def check_list(values: tuple[Literal | None, ...]) -> tuple[Literal | None, ...]:
-    """The values of IN, if Spark can hold all of them in one type without rounding any."""
+    """Return the values of IN if Spark has one type for all of them that rounds none."""
     numbers = [Decimal(v) for v in values if isinstance(v, int | Decimal) and not isinstance(v, bool)]
     if any(isinstance(value, float) for value in values) or not numbers:
         return values
@@ -138,13 +138,14 @@ def check_list(values: tuple[Literal | None, ...]) -> tuple[Literal | None, ...]
     places = max(places for _, places in digits)
     if places and whole + places > MAX_DIGITS:
         raise FilterError(
-            f"the list needs numbers of {whole + places} digits, the limit is {MAX_DIGITS}; split it with OR"
+            f"a type for the whole list needs {whole + places} digits, the limit is {MAX_DIGITS}; "
+            f"split the list with OR"
         )
     return values
 
 
 def _digits(number: Decimal) -> tuple[int, int]:
-    """How many digits stand before and after the point."""
+    """Return the numbers of digits before and after the point."""
     _, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
     places = max(0, -exponent)
@@ -152,7 +153,7 @@ def _digits(number: Decimal) -> tuple[int, int]:
 
 
 def read_binary(digits: str) -> bytes:
-    """The value of X'..'; a missing first digit is 0."""
+    """Read the value of X'..'; an odd number of digits gets a leading 0."""
     if not _HEX.issuperset(digits):
-        raise FilterError(f"X'{digits}' has a character that is not a hexadecimal digit")
+        raise FilterError(f"X'{digits}' contains a character that is not a hexadecimal digit")
     return bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits)

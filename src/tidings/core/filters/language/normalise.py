@@ -1,8 +1,8 @@
-"""Expression tree -> disjunctive normal form, under SQL's three-valued logic.
+"""Converts an expression tree to disjunctive normal form, under SQL's three-valued logic.
 
-Only 'is it true' matters for a filter, so a node has two readings: where is it true, and where is it false
-(the reading under NOT). NULL is neither, and this is why `x = NULL` and its negation both vanish. Negation
-moves down to the comparisons in one pass; AND multiplies conjuncts out and stops at the limit, not after it.
+A filter matches only where it is true, so a node has two readings: where is it true, and, under NOT, where is it
+false. NULL is neither, so `x = NULL` and its negation both disappear. Negation moves down to the comparisons in one
+pass. AND multiplies conjuncts out and stops at the limit, not after it.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from tidings.core.filters.language.predicates import Conjunct
 from tidings.core.filters.language.steps import OutOfSteps
 
 _SLACK = 1.5
-"""How far beyond `max_conjuncts` a set may grow before those that imply another are taken out."""
+"""The factor by which a set may exceed `max_conjuncts` before absorption."""
 _STEPS_PER_ATOM = 16
 
 
 @dataclass(frozen=True, slots=True)
 class FilterLimits:
-    """What a filter may cost; anything beyond is a FilterError."""
+    """Limits on the size and cost of a filter; exceeding one is a FilterError."""
 
     max_length: int = 16_384
     max_depth: int = 64
     max_conjuncts: int = 256
     max_values: int = 4_096
     max_steps: int = 250_000
-    """What multiplying out and comparing may cost (see steps.py): a fifth of a second."""
+    """Steps of multiplying out and comparing (see steps.py); the default takes about a fifth of a second."""
 
 
 def normalise(expression: Expression, limits: FilterLimits) -> tuple[Disjunction, str]:
-    """The canonical conjuncts of which one must hold, and their text; equal filters usually have equal ones."""
+    """Return the canonical conjuncts, of which one must hold, and their text; usually the same for equal filters."""
     work = NormalisationSteps(limits.max_steps)
     try:
         return normalise_with(expression, limits, work)
@@ -56,13 +56,13 @@ def normalise(expression: Expression, limits: FilterLimits) -> tuple[Disjunction
 def normalise_with(
     expression: Expression, limits: FilterLimits, work: NormalisationSteps
 ) -> tuple[Disjunction, str]:
-    """The same; OutOfSteps if it takes more steps than the work has."""
+    """Do the same, but raise OutOfSteps at the limit of the work."""
     conjuncts = _Normaliser(limits, work).read(expression.node(), negated=False)
     return conjuncts, " OR ".join(text_of(conjunct, work) for conjunct in conjuncts) or "FALSE"
 
 
 def check_depth(expression: Expression, limits: FilterLimits) -> None:
-    """For trees built in Python; `parse` counts parentheses and NOTs as it meets them."""
+    """Check the depth of a tree built in Python; `parse` counts parentheses and NOTs itself."""
     depth = depth_of(expression.node())
     if depth > limits.max_depth:
         raise FilterError(f"the filter is nested {depth} levels deep, the limit is {limits.max_depth}")
@@ -74,7 +74,7 @@ class _Normaliser:
         self._work = work
 
     def read(self, node: Expression, negated: bool) -> Disjunction:
-        """Where the node is true or, negated, where it is false."""
+        """Return where the node is true or, if negated, where it is false."""
         while isinstance(node, Not):
             node, negated = node.operand, not negated
         if isinstance(node, And | Or):
@@ -92,7 +92,7 @@ class _Normaliser:
         return self._checked(conjuncts)
 
     def _all(self, parts: list[Disjunction]) -> Disjunction:
-        """The product. Single conjuncts come first: they contradict much before it is multiplied out."""
+        """Return the product. Single conjuncts come first, because they rule out much of it early."""
         if FALSE in parts:
             return FALSE
         single = meet([part[0] for part in parts if len(part) == 1], self._work)
@@ -109,7 +109,7 @@ class _Normaliser:
                 if both is None:
                     continue
                 found[text_of(both, self._work)] = both
-                # absorption may shrink the product to the limit; far beyond it we do not try
+                # absorption may still shrink the product to the limit; far beyond it we give up
                 self._check_conjuncts(len(found), slack=_SLACK)
         product = self._checked(absorb(found.values(), self._work))
         self._check_conjuncts(len(product))
@@ -129,7 +129,7 @@ class _Normaliser:
     def _check_conjuncts(self, count: int, slack: float = 1) -> None:
         if count > slack * self._limits.max_conjuncts:
             raise FilterError(
-                f"the filter has at least {count} alternatives once it is multiplied out, "
+                f"the filter has at least {count} alternatives when multiplied out, "
                 f"the limit is {self._limits.max_conjuncts}"
             )
 
@@ -141,7 +141,7 @@ class _Normaliser:
 
 
 def _flatten(node: And | Or, negated: bool) -> list[tuple[Expression, bool]]:
-    """The operands, with those that act as the same connective (NOT (a AND b) is an OR) opened up."""
+    """Return the operands, with nested ones of the same connective (NOT (a AND b) is an OR) expanded."""
     is_or = isinstance(node, Or) is not negated
     parts: list[tuple[Expression, bool]] = []
     pending: list[tuple[Expression, bool]] = [(node, negated)]

@@ -1,10 +1,10 @@
-"""How numbers compare: as in Spark, where the types of both sides decide (see predicates.py).
+"""Compares numbers as Spark does, where the types of both sides decide (see predicates.py).
 
-An integer or decimal literal meets integer values exactly and float values as the nearest double; a double
-literal meets both as doubles. So a literal cuts the integers and the floats at places that need not be the
-same number: 2**53 + 1 lies above 2**53 among the integers and on it among the floats. `is_plain` literals are
-those where the two places agree and Python's own operators are right. NaN equals itself and is above all
-other numbers; no literal is NaN or infinite.
+An integer or decimal literal compares exactly with integer values and as the nearest double with float values; a
+double literal compares as a double with both. So a literal may divide the integers and the floats at different
+numbers: 2**53 + 1 is above 2**53 among the integers and equal to it among the floats. For `is_plain` literals the
+two agree, and Python's own operators are right. NaN equals itself and is above all other numbers; no literal is NaN
+or infinite.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Number = int | float | Decimal
 
 
 def canonical_number(literal: Number) -> Number:
-    """The literal as the int or float it is equivalent to, if there is one."""
+    """Return the int or float that is equivalent to the literal, or the literal if there is none."""
     if isinstance(literal, Decimal) and literal == literal.to_integral_value():
         literal = int(literal)
     return plain(literal)
@@ -32,7 +32,7 @@ def as_double(number: Number) -> float:
 
 
 def compare_to_literal(value: int | float, literal: Number) -> int:
-    """The sign of `value - literal` for an attribute's value."""
+    """Return the sign of `value - literal` for the value of an attribute."""
     if isinstance(literal, float) and isinstance(value, int):
         value = as_double(value)
     elif isinstance(value, float):
@@ -41,21 +41,21 @@ def compare_to_literal(value: int | float, literal: Number) -> int:
 
 
 def compare_literals(left: Number, right: Number) -> int:
-    """The sign of `left - right` for two literals."""
+    """Return the sign of `left - right` for two literals."""
     if isinstance(left, float) or isinstance(right, float):
         left, right = as_double(left), as_double(right)
     return compare_same(left, right)
 
 
 def compare_values(left: int | float, right: int | float) -> int:
-    """The sign of `left - right` for two attributes."""
+    """Return the sign of `left - right` for the values of two attributes."""
     if isinstance(left, float) or isinstance(right, float):
         left, right = as_double(left), as_double(right)
     return compare_same(left, right)
 
 
 def compare_same(left: Number, right: Number) -> int:
-    """The sign of `left - right` for two numbers that need no conversion, NaN last."""
+    """Return the sign of `left - right` for two numbers that need no conversion; NaN is last."""
     if left == right:
         return 0
     if left != left:
@@ -64,12 +64,12 @@ def compare_same(left: Number, right: Number) -> int:
 
 
 def sort_key(literal: Number) -> tuple[Number, bool]:
-    """Orders literals; an exact one stands before the double of the same size, from which it differs."""
+    """Return a key that sorts literals, with an exact one before the double of the same size: the two differ."""
     return (literal, isinstance(literal, float))
 
 
 def integers_equal_to(literal: Number) -> tuple[int, int]:
-    """The lowest and the highest integer that equal the literal; lowest > highest if none does."""
+    """Return the lowest and the highest integer that equal the literal; lowest > highest if none does."""
     if not isinstance(literal, float) or abs(literal) < EXACT_LIMIT:
         return ceil(literal), floor(literal)
     middle_below = (int(literal) + _integral(nextafter(literal, -inf), literal)) // 2
@@ -84,19 +84,19 @@ def _integral(double: float, otherwise: float) -> int:
 
 
 def least_integer(literal: Number, is_open: bool) -> int:
-    """The lowest integer with `value > literal` (open) or `value >= literal`."""
+    """Return the lowest integer with `value > literal` (open) or `value >= literal`."""
     lowest, highest = integers_equal_to(literal)
     return highest + 1 if is_open else lowest
 
 
 def greatest_integer(literal: Number, is_open: bool) -> int:
-    """The highest integer with `value < literal` (open) or `value <= literal`."""
+    """Return the highest integer with `value < literal` (open) or `value <= literal`."""
     lowest, highest = integers_equal_to(literal)
     return lowest - 1 if is_open else highest
 
 
 def low_implies(mine: Number, mine_open: bool, theirs: Number, theirs_open: bool) -> bool:
-    """True if everything above my bound is above theirs."""
+    """Return True if everything above my bound is above theirs."""
     my_double, their_double = as_double(mine), as_double(theirs)
     if my_double < their_double or (my_double == their_double and theirs_open and not mine_open):
         return False
@@ -104,7 +104,7 @@ def low_implies(mine: Number, mine_open: bool, theirs: Number, theirs_open: bool
 
 
 def high_implies(mine: Number, mine_open: bool, theirs: Number, theirs_open: bool) -> bool:
-    """True if everything below my bound is below theirs."""
+    """Return True if everything below my bound is below theirs."""
     my_double, their_double = as_double(mine), as_double(theirs)
     if my_double > their_double or (my_double == their_double and theirs_open and not mine_open):
         return False

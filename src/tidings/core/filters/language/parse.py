@@ -1,4 +1,4 @@
-"""SQL text -> expression tree: the part of Spark's grammar that a filter may use.
+"""Parses SQL text into an expression tree: the part of Spark's grammar that a filter may use.
 
     condition  = term {OR term}            predicate = unit [suffix]
     term       = factor {AND factor}       unit      = literal | name | ( condition )
@@ -6,7 +6,7 @@
                                                      | [NOT] IN (literals) | [NOT] LIKE string [ESCAPE string]
                                                      | IS [NOT] (NULL | TRUE | FALSE | UNKNOWN)
 
-Everything refused is a FilterError that names it and where it stands.
+Anything else raises a FilterError with the offending text and its position.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _Result = TypeVar("_Result")
 
 
 def parse(sql: str, limits: FilterLimits) -> Expression:
-    """The tree of a filter. Limits of length and depth are kept here, the others in `normalise`."""
+    """Parse a filter. Length and depth are limited here, everything else in `normalise`."""
     if len(sql) > limits.max_length:
         raise FilterError(f"the filter has {len(sql)} characters, the limit is {limits.max_length}")
     tokens = tokenise(sql)
@@ -71,7 +71,7 @@ class _Parser:
         return self._tokens[self._index]
 
     def _next(self) -> Token:
-        """The current token, which is then behind us; the end stays."""
+        """Return the current token and advance past it, unless it is the end."""
         token = self._token
         if token.kind is not Lexeme.END:
             self._index += 1
@@ -103,13 +103,13 @@ class _Parser:
         if token.kind is Lexeme.END:
             return self._truth(expression, start)
         if token.text == ";":
-            raise self._error("a filter is one condition, without ';'")
+            raise self._error("a filter is a single condition without ';'")
         if token.text == ")":
-            raise self._error("')' closes nothing")
+            raise self._error("')' has no matching '('")
         raise self._unsupported(token)
 
     def _condition(self) -> Expression:
-        """An OR, or less: the lone operand of a parenthesis such as `(size) > 10`."""
+        """Parse an OR or anything below it, such as the lone operand in parentheses of `(size) > 10`."""
         start = self._token
         first = self._term()
         if not self._at("OR"):
@@ -144,9 +144,9 @@ class _Parser:
         return Not(expression) if count % 2 else expression
 
     def _truth(self, expression: Expression, start: Token) -> Expression:
-        """The expression, if it can stand as a condition."""
+        """Return the expression if it can be a condition."""
         if isinstance(expression, Value) and not isinstance(expression.value, bool | None):
-            raise self._error(f"{_named(start)} stands where a condition is expected", start)
+            raise self._error(f"{_named(start)} is not a condition", start)
         return expression
 
     def _deepen(self, token: Token) -> None:
@@ -260,7 +260,7 @@ class _Parser:
         self._deepen(opening)
         inside = self._condition()
         if self._at(","):
-            raise self._error("lists of values stand only after IN")
+            raise self._error("lists of values are allowed only after IN")
         self._expect(")", f"for the '(' at position {opening.position}")
         self._depth -= 1
         return inside
@@ -272,7 +272,7 @@ class _Parser:
             negative ^= token.text == "-"
             token = self._next()
         if token.kind is not Lexeme.NUMBER:
-            raise self._error(f"a sign stands only before a number, not before {_named(token)}", start)
+            raise self._error(f"a sign is allowed only before a number, not before {_named(token)}", start)
         return Value(self._checked(lambda text: read_number(text, token.suffix, negative), token.text, token))
 
     def _word(self, token: Token) -> Expression:
@@ -281,7 +281,7 @@ class _Parser:
         if token.text in GRAMMAR or token.text in REFUSED:
             raise self._unsupported(token)
         if self._at("("):
-            raise self._error(f"functions are not supported, here {token.source}", token)
+            raise self._error(f"functions are not supported: {token.source}", token)
         if not is_bare_name(token.source):
             raise self._error(f"the name {token.source} needs backticks", token)
         if self._token.kind is Lexeme.STRING:
@@ -290,13 +290,13 @@ class _Parser:
 
     def _name(self, token: Token, name: str) -> Column:
         if self._token.source.startswith("."):  # also of `a.5`, where .5 is a number
-            raise self._error(f"{token.source} has no fields; quote a name with dots as `a.b`", token)
+            raise self._error(f"{token.source} has no fields; quote a name that has dots as `a.b`", token)
         return Column(self._checked(check_name, name, token))
 
     # --- errors ---
 
     def _checked(self, check: Callable[[_Argument], _Result], argument: _Argument, token: Token) -> _Result:
-        """What the check makes of the argument; its error gets the token's position."""
+        """Return the result of the check, and add the token's position to its error."""
         try:
             return check(argument)
         except FilterError as error:
@@ -304,22 +304,22 @@ class _Parser:
 
     def _unsupported(self, token: Token) -> FilterError:
         if token.kind is Lexeme.END:
-            return self._error("the filter ends too early", token)
+            return self._error("the filter is incomplete", token)
         if token.kind is Lexeme.SYMBOL and token.text in ("?", ":", "@", "$"):
-            return self._error(f"parameters are not supported, here {token.text!r}", token)
+            return self._error(f"parameters are not supported: {token.text!r}", token)
         if token.kind is Lexeme.SYMBOL and _SPELLINGS.get(token.text, token.text) in COMPARISONS:
-            return self._error(f"{token.text!r} does not stand between two attributes or literals", token)
+            return self._error(f"{token.text!r} must have an attribute or literal on each side", token)
         if token.kind is Lexeme.SYMBOL and token.text not in (")", ",", ".", "("):
             return self._error(f"the operator {token.text!r} is not supported", token)
         if token.kind is Lexeme.WORD and token.text == "SELECT":
             return self._error("subqueries are not supported", token)
         if token.kind is Lexeme.WORD and token.text in REFUSED:
-            return self._error(f"{token.text} is not supported; as a name it needs backticks", token)
-        return self._error(f"{_named(token)} is not expected here", token)
+            return self._error(f"{token.text} is not supported; put it in backticks if it is a name", token)
+        return self._error(f"{_named(token)} is unexpected here", token)
 
 
 def _named(token: Token) -> str:
-    """How an error speaks of the token."""
+    """Return the token as error messages name it."""
     if token.kind is Lexeme.END:
         return "the end"
     if token.kind in (Lexeme.WORD, Lexeme.SYMBOL):

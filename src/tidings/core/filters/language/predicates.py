@@ -1,14 +1,14 @@
-"""What a normalised filter is made of.
+"""The parts of a normalised filter.
 
-A filter in disjunctive normal form is a tuple of `Conjunct`s; a conjunct holds `Constraint`s, sorted by
-attribute, plus comparisons between two attributes. An attribute has at most one constraint of plain values;
-each comparison with a number that is not plain (see `is_plain`) stands in a constraint of its own beside it,
-because two such comparisons cannot always be written as one. No conjunct at all is FALSE, one empty conjunct
-is TRUE. Negation has been pushed into the constraints, so only 'is it true' matters here:
-NULL (a missing attribute, a value of another kind) makes a constraint fail, unless it asks for that.
+A filter in disjunctive normal form is a tuple of `Conjunct`s. A conjunct has `Constraint`s, sorted by attribute, plus
+comparisons between two attributes. An attribute has at most one constraint of plain values; each comparison with a
+number that is not plain (see `is_plain`) is a separate constraint, because two such comparisons cannot always be
+merged. An empty tuple is FALSE, one empty conjunct is TRUE. Negation has been pushed into the constraints, so all that
+matters is whether a constraint is true: on NULL (a missing attribute, a value of another kind) it fails unless it
+asks for NULL.
 
 Values of different kinds never compare: `size > 10` is NULL for the string '12'. Integers and floats are one
-kind and compare as Spark does: with an integer or decimal literal, integers exactly and floats as doubles;
+kind and compare as in Spark: with an integer or decimal literal, integers exactly and floats as doubles;
 with a double literal, both as doubles; NaN equals itself and is above every other number.
 """
 
@@ -21,10 +21,10 @@ from enum import StrEnum
 from tidings.core.filters.language.like import Like
 
 Scalar = bool | int | float | str | bytes | None
-"""What an attribute of an event may hold."""
+"""The value of an event's attribute."""
 
 Literal = bool | int | float | Decimal | str | bytes
-"""What a filter compares with. A Decimal appears only where no int or float is equivalent (see `plain`)."""
+"""The value that a filter compares with. A Decimal appears only if no int or float is equivalent (see `plain`)."""
 
 
 class ValueKind(StrEnum):
@@ -35,7 +35,7 @@ class ValueKind(StrEnum):
 
 
 def kind_of(value: Scalar | Decimal) -> ValueKind | None:
-    """The kind of a value; None for NULL."""
+    """Return the kind of a value; None for NULL."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -48,7 +48,7 @@ def kind_of(value: Scalar | Decimal) -> ValueKind | None:
 
 
 def value_kind(value: object) -> ValueKind | None:
-    """The kind of an event's attribute; None for NULL and for every type that an attribute cannot have."""
+    """Return the kind of an event's attribute; None for NULL and for types that an attribute cannot have."""
     if isinstance(value, Decimal):
         return None
     return kind_of(value)  # type: ignore[arg-type]
@@ -58,10 +58,10 @@ EXACT_LIMIT = 2**53
 
 
 def plain(literal: int | float | Decimal) -> int | float | Decimal:
-    """The literal as an int or a non-integral float where every value compares with that as with the literal.
+    """Return an int or a non-integral float with which every value compares as it does with the literal.
 
-    Below 2**53 that holds for every integral literal and for each whose double is not integral; the rest is
-    returned unchanged, and `is_plain` says no.
+    It exists below 2**53, for an integral literal and for one whose double is not integral. Any other literal is
+    returned unchanged, and is not `is_plain`.
     """
     if not -EXACT_LIMIT < literal < EXACT_LIMIT:
         return literal
@@ -72,7 +72,7 @@ def plain(literal: int | float | Decimal) -> int | float | Decimal:
 
 
 def is_plain(literal: Literal) -> bool:
-    """True if Python's own comparison with int and float values (other than NaN) is the right one."""
+    """Return True if Python compares the literal correctly with int and float values (other than NaN)."""
     if isinstance(literal, Decimal):
         return False
     if isinstance(literal, bool) or not isinstance(literal, int | float):
@@ -82,19 +82,19 @@ def is_plain(literal: Literal) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Everything one conjunct asks of one attribute; all of it must hold.
+    """Everything that one conjunct requires of one attribute; all of it must hold.
 
-    `kind` is None for IS NULL (`null` True), IS NOT NULL (`null` False) and IS NOT TRUE or FALSE, which any
-    value but the booleans in `excluded` satisfies, and so does NULL unless `null` is False. If `values` is set
-    the attribute must equal one of them (=, IN), sorted and distinct; the other fields are then folded into it.
-    Otherwise it must lie between `low` and `high` (None: unbounded), differ from each of `excluded`, and, for
-    strings, match all `likes` and none of `not_likes`.
+    `kind` is None for IS NULL (`null` True), IS NOT NULL (`null` False) and IS NOT TRUE or FALSE. The last is
+    satisfied by every value except the booleans in `excluded`, and by NULL unless `null` is False. If `values` is
+    set, the attribute must equal one of them (=, IN); they are sorted and distinct, and take the other fields into
+    account. Otherwise it must lie between `low` and `high` (None: unbounded), differ from each of `excluded`, and,
+    for strings, match all `likes` and none of `not_likes`.
     """
 
     attribute: str
     kind: ValueKind | None = None
     null: bool | None = False
-    """Whether the attribute is NULL; None if it may be or not."""
+    """Whether the attribute is NULL; None allows both."""
     values: tuple[Literal, ...] | None = None
     low: Literal | None = None
     low_open: bool = False

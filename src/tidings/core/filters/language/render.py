@@ -1,6 +1,6 @@
-"""A normalised filter as SQL text: valid in Spark, read back by `parse` as an equal pattern.
+"""Renders a normalised filter as SQL text that is valid in Spark and that `parse` reads back as an equal pattern.
 
-The text is the identity of a pattern, so every choice here is fixed: order, spelling, quoting.
+The text identifies the pattern, so every choice here is fixed: order, spelling, quoting.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidings.core.filters.language.predicates import (
 )
 
 GRAMMAR = frozenset({"AND", "BETWEEN", "ESCAPE", "FALSE", "IN", "IS", "LIKE", "NOT", "NULL", "OR", "TRUE"})
-"""The words that filters are made of."""
+"""The keywords of filters."""
 
 REFUSED = frozenset(
     {"CASE", "CAST", "DISTINCT", "DIV", "EXISTS", "ILIKE", "INTERVAL", "REGEXP", "RLIKE", "SELECT"}
@@ -32,12 +32,12 @@ REFUSED = frozenset(
     }
     | {"CURRENT_TIMESTAMP", "CURRENT_USER", "LOCALTIMESTAMP", "SESSION_USER"}
 )
-"""Words that mean something else in Spark. Like the others, they name an attribute only in backticks."""
+"""Keywords of Spark that filters do not support. Like `GRAMMAR`, they name an attribute only in backticks."""
 
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
 MAX_DECIMAL_PLACES = 18
-"""Beyond this Spark rounds a decimal before it compares it with an integer."""
+"""Spark rounds a decimal with more places before it compares it with an integer."""
 
 _RESERVED = GRAMMAR | REFUSED
 _SIMPLE_START = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
@@ -46,7 +46,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\
 
 
 def is_bare_name(name: str) -> bool:
-    """True if the name needs no backticks."""
+    """Return True if the name needs no backticks."""
     simple = bool(name) and name[0] in _SIMPLE_START and _SIMPLE.issuperset(name)
     return simple and name.upper() not in _RESERVED
 
@@ -56,7 +56,7 @@ def render_name(name: str) -> str:
 
 
 def render_string(text: str) -> str:
-    """A string literal. `${` is broken up, because Spark replaces variables before it parses."""
+    """Return a string literal. `${` is escaped, because Spark substitutes variables before it parses."""
     return "'" + text.translate(_ESCAPES).replace("${", "$\\u007B") + "'"
 
 
@@ -75,7 +75,7 @@ def render_literal(literal: Literal) -> str:
 
 
 def _render_float(literal: float) -> str:
-    """A plain float may be written as a decimal; any other must be written as a double, with an exponent."""
+    """Write a plain float as a decimal and any other as a double, with an exponent."""
     text = repr(literal).upper()
     if "E" in text:
         return text
@@ -99,7 +99,7 @@ def render_comparison(comparison: ColumnComparison) -> str:
 
 
 def constraint_parts(constraint: Constraint) -> list[str]:
-    """The comparisons that a constraint is made of, each as text."""
+    """Return the comparisons of a constraint, each as text."""
     name = render_name(constraint.attribute)
     if constraint.kind is None:
         tests = [] if constraint.null is None else ["IS NULL" if constraint.null else "IS NOT NULL"]
@@ -124,7 +124,7 @@ def constraint_parts(constraint: Constraint) -> list[str]:
 
 
 def _beyond_long(bound: Literal | None) -> bool:
-    """True where Spark takes the comparison of a long for TRUE without looking, even if the long is NULL."""
+    """Return True if Spark takes the comparison with a long for TRUE unseen, even where the long is NULL."""
     return isinstance(bound, int | Decimal) and not LONG_MIN <= bound <= LONG_MAX
 
 

@@ -1,13 +1,13 @@
-"""The work of reading and comparing filters, counted in steps of about half a microsecond.
+"""Counts the work of reading and comparing filters, in steps of about half a microsecond.
 
-Whoever loops over pairs, lists or patterns spends what the loop costs, before or while it runs. So the time that a
-filter takes is bounded, whatever its shape; and by a count, not by a clock, as brokers must agree on what they refuse.
+Code that loops over pairs, lists or patterns spends the cost of the loop before or while it runs. So the time that a
+filter takes is bounded, whatever its shape. Steps are counted, not timed, because brokers must reject the same filters.
 """
 
 from __future__ import annotations
 
 
-class OutOfSteps(Exception):  # noqa: N818 - whoever set the limit decides whether this is an error
+class OutOfSteps(Exception):  # noqa: N818 - the code that set the limit decides whether this is an error
     """The work takes more steps than the limit."""
 
 

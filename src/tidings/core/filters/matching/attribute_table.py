@@ -1,9 +1,9 @@
-"""All that an index asks of one attribute: for each region of its values, which slots fail there.
+"""The table of one attribute: for each region of its values, the slots that fail there.
 
-An event's value selects one row, and the rows of its attributes together leave the slots that may match. The
-regions follow the constraints: where too many slots are in doubt, a gap is cut at the value that most of them
-refer to (an equality asked for often becomes a point of its own) or at the median, and cuts that have become
-useless are joined again, so at most `MAX_CUTS` are kept however many constraints there are.
+An event's value selects one row, and the rows of all its attributes together leave the slots that may match. The
+regions follow the constraints: where too many slots are in doubt, a gap is cut at the value that most of them refer to
+(so a frequent equality gets its own point) or at the median. Cuts that have become useless are removed, so that there
+are at most `MAX_CUTS` however many constraints there are.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from tidings.core.filters.matching.shelf import TYPES_OF_KIND
 from tidings.core.filters.matching.value_domain import Domain
 
 MAX_CUTS = {ValueKind.NUMBER: 64, ValueKind.STRING: 128, ValueKind.BYTES: 128, ValueKind.BOOLEAN: 2}
-"""Doubts about numbers are resolved in bulk with their bounds; about texts, one by one, so these get more cuts."""
+"""Bounds settle doubts about numbers in bulk. Doubts about texts are settled one by one, so texts get more cuts."""
 
 MIN_DOUBTS = 24
-"""A gap with fewer slots in doubt is never cut: these are checked one by one in less time than it saves."""
+"""A gap with fewer slots in doubt is never cut: checking them one by one costs less."""
 
 UNASKED_ROW = 0
-"""The row of values of a kind that no constraint asks for."""
+"""The row of values of a kind that no constraint requires."""
 
 
 class AttributeTable:
-    """Slots with a constraint each; `domains` is by Python type, which tells True from 1 where `==` does not."""
+    """Slots with one constraint each. `domains` is by Python type, to distinguish True from 1, which are equal."""
 
     __slots__ = ("_cut_above", "_shape_at", "domains", "rows")
 
     def __init__(self, words: int, shape_at: Callable[[int], Shape]) -> None:
-        """`shape_at(slot)` gives back the shape with which the slot was added."""
+        """`shape_at(slot)` returns the shape with which the slot was added."""
         self.rows = BitRows(words)
         self.domains: dict[type, Domain] = {}
         self._shape_at = shape_at
@@ -55,7 +55,7 @@ class AttributeTable:
             self._maybe_cut(domain, region)
 
     def add_null(self, slot: int) -> None:
-        """A slot that wants no value at all."""
+        """Add a slot that requires the attribute to be NULL."""
         self.rows.set_column(slot, [], [])
 
     def domain(self, kind: ValueKind) -> Domain:
@@ -70,7 +70,7 @@ class AttributeTable:
     def _maybe_cut(self, domain: Domain, gap: int) -> None:
         row = domain.rows[gap]
         doubts = int(self.rows.doubt_counts[row])
-        # Each cut costs two rows of memory; an attribute that few slots constrain is not worth many.
+        # Each cut costs two rows of memory; an attribute that few slots constrain is not worth many cuts.
         least = max(MIN_DOUBTS, self.rows.fails.shape[1] // 8)
         if doubts <= self._cut_above.get(row, least):
             return
@@ -82,7 +82,7 @@ class AttributeTable:
             self._cut_above[row] = 2 * doubts
 
     def _make_room(self, domain: Domain, gap: int, most_doubts: int) -> int:
-        """Remove the cut that is missed least, if that leaves few doubts; returns the new number of `gap`."""
+        """Remove the least useful cut, if that leaves few doubts; return the new number of `gap`."""
         rows, best, best_doubts = domain.rows, -1, most_doubts
         for place in range(len(domain.cuts)):
             if 2 * place == gap or 2 * place + 2 == gap:
@@ -99,7 +99,7 @@ class AttributeTable:
         return gap - 2 if 2 * best < gap else gap
 
     def _cut(self, domain: Domain, gap: int) -> None:
-        """Divide a gap in three and judge anew the slots that were in doubt there."""
+        """Divide a gap in three and judge again the slots that were in doubt there."""
         left = domain.rows[gap]
         slots = decode(self.rows.doubts[left])
         shapes = [self._shape_at(slot) for slot in slots.tolist()]
@@ -129,7 +129,7 @@ class AttributeTable:
 
 
 def _best_cut(domain: Domain, gap: int, shapes: list[Shape]) -> Any:
-    """The value inside the gap that a fair share of the shapes refers to, or else the median."""
+    """Return the commonest reference inside the gap if it is at least an eighth of all there, else the median."""
     inside = [value for shape in shapes for value in shape.references() if domain.contains(gap, value)]
     value, count = Counter(inside).most_common(1)[0]
     if 8 * count >= len(inside):

@@ -1,8 +1,8 @@
-"""Rows of bits, one bit per slot, that grow in both directions: the memory behind the match index.
+"""Rows of bits, one bit per slot, that grow in both directions: the memory of the match index.
 
-Each row is a pair: `fails` has the bit of every slot whose constraint fails in the row's region, `doubts` of
-every slot for which the region alone does not decide. Rows are contiguous, so that a scan runs at the speed of
-memory; setting a slot's bits is a strided write down one column.
+Each row is a pair: `fails` has the bits of the slots whose constraint fails in the row's region, `doubts` those of the
+slots that the region alone does not decide. Rows are contiguous, so that a scan runs at the speed of memory; setting a
+slot's bits is a strided write down one column.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ Words = NDArray[np.uint64]
 Slots = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 RowView = tuple[int, Words, Words, Words | None]
-"""Of one row: how many slots fail, their bits in the first words, in all, and the bits in doubt if any are."""
+"""One row: the number of failing slots, their bits in the first words, in all words, and the bits in doubt, if any."""
 
 WORD_BITS = 64
 ALL_ONES = np.uint64(2**64 - 1)
-# Operands as arrays: numpy takes twice as long to convert a Python number as to shift a few words by it.
+# Operands are arrays: numpy takes twice as long to convert a Python number as to shift a few words by it.
 ONES: Words = np.array(ALL_ONES)
 ZERO: Words = np.array(np.uint64(0))
 WORD_SHIFT: Slots = np.array(6)
@@ -41,23 +41,23 @@ def set_bits(row: Words, slots: Slots) -> None:
 
 
 def decode(bits: Words) -> Slots:
-    """The places of all one bits, counted from the first bit of the first word."""
+    """Return the places of all set bits, counted from the first bit of the first word."""
     return np.unpackbits(bits.view(np.uint8), None, None, "little").view(np.bool_).nonzero()[0]
 
 
 def bits_at(bits: Words, words: Slots, offsets: Slots) -> Flags:
-    """Whether the bit at each (word, offset) is one."""
+    """Return whether the bit at each (word, offset) is set."""
     return is_bit_set(bits[words], offsets)
 
 
 def is_bit_set(words: Words, offsets: Slots) -> Flags:
-    """Whether the bit at its offset is one in each word."""
+    """Return, for each word, whether the bit at its offset is set."""
     flags: Flags = (words & _BIT[offsets]) != ZERO
     return flags
 
 
 def widened(rows: Words, words: int, middle: int) -> Words:
-    """A copy with `words` words in each row: zeros are put in at the word `middle`, and what follows moves on."""
+    """Return a copy with `words` words in each row: zeros are inserted at the word `middle`."""
     wide = np.zeros((*rows.shape[:-1], words), np.uint64)
     wide[..., :middle] = rows[..., :middle]
     wide[..., words - rows.shape[-1] + middle :] = rows[..., middle:]
@@ -65,7 +65,7 @@ def widened(rows: Words, words: int, middle: int) -> Words:
 
 
 class BitRows:
-    """The rows of one attribute. Row 0 exists from the start; freed rows are used again."""
+    """The rows of one attribute. Row 0 exists from the start; freed rows are reused."""
 
     __slots__ = ("_free", "count", "doubt_counts", "doubts", "fail_counts", "fails", "views")
 
@@ -77,10 +77,10 @@ class BitRows:
         self.doubt_counts = np.zeros(4, np.int64)
         self._free: list[int] = []
         self.views: dict[int, RowView] = {}
-        """What `view` gave since the last change."""
+        """The results of `view` since the last change."""
 
     def view(self, row: int, head: int) -> RowView:
-        """The row, kept until a change; `head` may differ from that of the last call only after one."""
+        """Return the row, cached until the next change; only after a change may `head` differ from the last call."""
         view = self.views.get(row)
         if view is None:
             fails = self.fails[row]
@@ -89,7 +89,7 @@ class BitRows:
         return view
 
     def changed(self) -> None:
-        """To be called by whoever wrote to the rows or counts directly, or changes the head."""
+        """Drop cached views; the caller wrote to rows or counts directly, or is changing the head."""
         self.views.clear()
 
     @property
@@ -97,7 +97,7 @@ class BitRows:
         return self.fails.nbytes + self.doubts.nbytes
 
     def copy_of(self, row: int) -> int:
-        """A new row that judges as `row` does."""
+        """Return a new row with the content of `row`."""
         self.views.clear()
         new = self._free.pop() if self._free else self._append()
         for table in (self.fails, self.doubts, self.fail_counts, self.doubt_counts):
@@ -123,7 +123,7 @@ class BitRows:
         return self.count - 1
 
     def set_column(self, slot: int, possible: NDArray[np.int64] | list[int], doubtful: list[int]) -> None:
-        """Let a slot fail in every row but the `possible` ones, and doubt the `doubtful` of these."""
+        """Mark a slot as failing in every row but the `possible` ones, and in doubt in the `doubtful` of these."""
         self.views.clear()
         column = np.full(len(self.fails), bit_of(slot), np.uint64)
         column[possible] = 0
@@ -144,7 +144,7 @@ class BitRows:
             column &= not_bit_of(slot)
 
     def join(self, left: int, point: int, right: int) -> None:
-        """Make `left` judge for all three regions: fail where all do, hold where all do, doubt the rest."""
+        """Make `left` the row of all three regions: slots fail or hold where they do so in all, else are in doubt."""
         self.views.clear()
         fails, doubts = self.fails, self.doubts
         decided_against = fails[left] & fails[point] & fails[right]

@@ -1,8 +1,8 @@
-"""The cells of a box index: by a pair of keys, the boxes that an event with both keys may match.
+"""The cells of a box index: for each pair of keys, the boxes that an event with both keys may match.
 
-A cell has a record of each of its boxes: a code for each bound, one byte that is coarse but never refutes wrongly, the
-slot and the label. Records lie side by side, while the lines of exact bounds are far apart in memory: nearly all boxes
-of a cell are refuted by their codes, and only the lines of the others are looked at.
+A cell has a record for each of its boxes: the slot, the label, and for each bound a code of one byte, which is coarse
+but never refutes wrongly. Records are contiguous, while lines of exact bounds are far apart in memory. The codes
+refute nearly all boxes of a cell, and only the lines of the others are read.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 CODED = 16
-"""Bounds that have a code in the records: those of further columns are left to the lines."""
+"""Bounds that have a code in the records; further columns are compared by their lines only."""
 
 RECORD_BYTES = CODED + 8
 """The codes, the slot, the label."""
 
 HIGHEST = 255
 LARGE_BYTES = 4_096
-"""A cell up to this size is bytes, which are joined more quickly, and copied whenever a box is added."""
+"""A cell up to this size is `bytes`: quicker to join, but copied whenever a box is added."""
 
 NO_CODES = bytes(CODED)
 UNLIMITED = bytes([HIGHEST] * 8)
-"""Stands in an event's limits where records have slots and labels: nothing exceeds it."""
+"""The part of an event's limits beside a record's slot and label: nothing exceeds it."""
 
 _WORDS = RECORD_BYTES // 8
 _INTEGERS = RECORD_BYTES // 4
@@ -42,22 +42,22 @@ _slot_and_label = Struct("=ii").pack
 
 
 class Ruler:
-    """The cuts of an attribute's numbers: few, between which regions are, and more of them for codes.
+    """The cuts of an attribute's numbers: a few that separate regions, and more for codes.
 
-    A bound's code is 1 or more and does not exceed that of any number that the bound admits; where there is no bound,
-    it is 0, and so is that of a number that is not there. Bounds from above are negated, and their codes, too.
+    A bound's code is at least 1 and does not exceed the code of any number that the bound admits. A missing bound and
+    a missing number have code 0. Upper bounds are negated, and so are their codes.
     """
 
     __slots__ = ("cuts", "fine", "regions")
 
     def __init__(self, cuts: list[float], more: list[float]) -> None:
-        """A byte has room for no more than 254 in all."""
+        """Take at most 254 cuts in all, which fit into a byte."""
         self.cuts = cuts
         self.fine = sorted({*cuts, *more})
-        """Its places are the codes, less one."""
+        """A number's place among these, plus one, is its code."""
         assert len(self.fine) < HIGHEST
         self.regions = [bisect_right(cuts, cut) for cut in [float("-inf"), *self.fine]]
-        """By place."""
+        """The region for each place in `fine`."""
 
     def region_of(self, number: float) -> int:
         return self.regions[bisect_right(self.fine, number)]
@@ -105,7 +105,7 @@ class BoxCells:
                     continue
                 place = _place_of(cell, slot)
                 if isinstance(cell, bytearray):
-                    cell[place : place + RECORD_BYTES] = cell[-RECORD_BYTES:]  # the last one takes its place
+                    cell[place : place + RECORD_BYTES] = cell[-RECORD_BYTES:]  # put the last one here
                     del cell[-RECORD_BYTES:]
                 else:
                     by_second[second] = cell[:place] + cell[place + RECORD_BYTES :]
@@ -121,7 +121,7 @@ class BoxCells:
                 by_second[second] = cell[: end - 8] + _slot_and_label(slot, label) + cell[end:]
 
     def candidates(self, keys: list[int], limits: bytes) -> tuple[Slots, Labels]:
-        """The boxes in the cells of all pairs of keys, in order, whose codes do not exceed the limits."""
+        """Return the boxes in the cells of all pairs of keys, in order, whose codes do not exceed the limits."""
         found: list[Any] = []
         cells = self._cells
         for place, key in enumerate(keys, 1):
@@ -129,7 +129,7 @@ class BoxCells:
             if by_second is not None:
                 found += map(by_second.get, keys[place:])
         records = b"".join(filter(None, found))
-        # Limits as long as the records: numpy is slow to repeat a short line for each of many.
+        # Repeat the limits for every record: numpy is slow to broadcast a short line over many.
         repeated = np.frombuffer(limits * (len(records) // RECORD_BYTES), np.uint8)
         exceeded = (np.frombuffer(records, np.uint8) > repeated).view(np.uint64)
         refuted = exceeded[::_WORDS] | exceeded[1::_WORDS]

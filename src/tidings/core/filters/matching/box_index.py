@@ -1,11 +1,11 @@
-"""Conjuncts as boxes: those that ask for intervals of numbers, strings, or prefixes of strings, and nothing else.
+"""Indexes conjuncts as boxes: those that consist only of intervals of numbers, strings, and prefixes of strings.
 
-A box hangs on two of its constraints at once, the pair that fewest events are expected to satisfy. The values of an
-attribute have keys: a string itself, its prefixes, or for a number the region between two cuts of a ruler. A cell is
-a pair of keys and lists the boxes that an event with these keys may match; an event looks into the cells of all
-pairs of its own keys, and compares the boxes found there with its values, all at once: by codes first, and what
-these leave by the exact bounds. A box whose range spans several regions is in several cells, but an event has one
-region per attribute and so meets no box twice.
+A box is filed under two of its constraints, the pair that the fewest events are expected to satisfy. The values of an
+attribute have keys: for a string one of its own and one per known prefix, for a number the region between two cuts of
+a ruler. A cell is a pair of keys with the boxes that an event with these keys may match. Matching looks up the cells
+of all pairs of the event's keys and compares the boxes there with its values, all at once: by codes first, then the
+remaining ones by the exact bounds. A box whose range spans several regions is in several cells, but an event has one
+region per attribute and so finds no box twice.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ from tidings.core.filters.matching.shapes import Shape, shape_of
 from tidings.core.filters.matching.shelf import IndexedConjunct, Shelf
 
 REGIONS = 16
-"""Regions of numbers per attribute: with more, boxes are in more cells; with fewer, cells have more boxes."""
+"""Regions of numbers per attribute. More regions put a box in more cells; fewer put more boxes in a cell."""
 
 MAX_CELLS = 32
-"""A box is in no more cells than this."""
+"""The most cells that a box may be in."""
 
 WORST_SHARE = 1 / 16
-"""Boxes that a larger share of events is expected to meet are poor ones..."""
+"""A box is poor if a larger share of events is expected to find it."""
 
 POOR_MEETINGS = 256
-"""... and left to bitmaps, once each event is expected to meet so many of them: fewer cost less than a scan."""
+"""Poor boxes are left to bitmaps once an event is expected to find this many; fewer cost less than a scan."""
 
 MAX_ATTRIBUTES = 16
-"""Attributes with a column; the boxes' lines are compared as a whole."""
+"""Attributes with a column; limited because lines of bounds are compared as a whole."""
 
 MIN_REFERENCES = 64
-"""An attribute with fewer references to numbers gets no ruler."""
+"""An attribute with fewer references to numbers has no ruler."""
 
 _ZERO = np.array(np.uint64(0))
 
 Side = tuple[float, bool, Keys]
-"""Of a constraint: the expected share of events that satisfy it, whether only its keys can tell, and these."""
+"""For a constraint: the share of events expected to satisfy it, whether only its keys decide it, and the keys."""
 
 Flags = NDArray[np.bool_]
 
 
 class _Attribute:
-    """Its columns in the boxes' lines, and the keys of its values, which no other attribute has.
+    """An attribute's columns in the lines of bounds, and the keys of its values, unique across attributes.
 
-    Numbers and strings have columns of their own, so that a value of one kind refutes whoever wants the other.
+    Numbers and strings have separate columns, so that a value of one kind refutes boxes that require the other.
     """
 
     __slots__ = ("number_column", "prefixes", "regions", "ruler", "string_column", "strings", "uses")
@@ -76,16 +76,16 @@ class _Attribute:
         self.number_column = self.string_column = -1
         self.ruler = ruler
         self.regions = tuple(range(first_key, first_key + len(ruler.cuts) + 1))
-        """The keys of the regions of numbers: these very objects, which dictionaries find without a look into them."""
+        """The keys of the regions of numbers. Dictionaries find these objects by identity, which is faster."""
         self.strings: dict[str, int] = {}
         self.prefixes: dict[int, dict[str, int]] = {}
-        """By their length."""
+        """By length, then prefix."""
         self.uses = 0
-        """How many boxes constrain it."""
+        """The number of boxes that constrain it."""
 
     @property
     def is_blank(self) -> bool:
-        """True if another attribute could be in its place."""
+        """True if nothing is lost when it is deleted."""
         return not (self.uses or self.ruler.cuts or self.strings or self.prefixes)
 
     @property
@@ -94,7 +94,7 @@ class _Attribute:
 
 
 class Box(IndexedConjunct):
-    """A member that has cells, and a slot in a `BoxIndex`, while it is in one."""
+    """A member that has cells and a slot while it is in a `BoxIndex`."""
 
     __slots__ = ("cells", "share")
 
@@ -102,11 +102,11 @@ class Box(IndexedConjunct):
         super().__init__(conjunct, label, shelf)
         self.cells: Cells | None = None
         self.share = 0.0
-        """Of all events, how many are expected to meet it."""
+        """The share of events that are expected to find it."""
 
 
 class BoxIndex:
-    """Members whose conjuncts are boxes. The cuts of numbers are chosen once, from the conjuncts given at first."""
+    """Members whose conjuncts are boxes. The cuts of numbers are chosen once, from the conjuncts given here."""
 
     def __init__(self, conjuncts: list[Conjunct]) -> None:
         references: dict[str, list[float]] = {}
@@ -123,7 +123,7 @@ class BoxIndex:
         self._columns = 0
         self._free_columns: list[int] = []
         self._uses: Counter[int] = Counter()
-        """How many boxes ask for a string or prefix, by its key."""
+        """The number of boxes that require a string or prefix, by its key."""
         self._free: list[int] = []
         self._members: list[Box | None] = []
         self._poor_meetings = 0.0
@@ -131,7 +131,7 @@ class BoxIndex:
             if len(values) >= MIN_REFERENCES:
                 self._attribute(name, _ruler_for(values))
         for conjunct in conjuncts:
-            self._sides(conjunct)  # makes keys, whose number tells how rare each is
+            self._sides(conjunct)  # creates keys; their number determines how rare each is
 
     def __len__(self) -> int:
         return self._slots - len(self._free)
@@ -144,7 +144,7 @@ class BoxIndex:
         return self._cells.size_bytes + self._lines.nbytes
 
     def add(self, member: Box) -> bool:
-        """Add a member, if it is a box that few events meet; says whether it was."""
+        """Add a member if it is a box that few events find; return whether it was added."""
         sides = self._sides(member.conjunct)
         cells, share = self._cells_for(sides) if sides is not None else (None, 1.0)
         if cells is None:
@@ -185,17 +185,17 @@ class BoxIndex:
         self._cells.relabel(member.cells, member.slot, member.label)
 
     def match(self, attributes: Mapping[str, Scalar]) -> Labels:
-        """The labels of the boxes that hold."""
+        """Return the labels of the boxes that hold."""
         keys, codes, limits = self._read(attributes)
         slots, labels = self._cells.candidates(keys, codes)
         return labels[self._admitted(slots, limits)] if len(slots) else labels
 
     def _read(self, attributes: Mapping[str, Scalar]) -> tuple[list[int], bytes, list[float]]:
-        """The keys of an event's values, and the limits for each column, as codes and exactly."""
+        """Return the keys of an event's values, and the limits for each column, as codes and as exact numbers."""
         keys: list[int] = []
         codes = bytearray(self._columns + CODED)
-        limits = [-inf] * self._lines.shape[1]  # what is not there refutes every bound
-        for name, attribute in self._attributes.items():  # in this order first and second keys are told apart
+        limits = [-inf] * self._lines.shape[1]  # a missing value refutes every bound
+        for name, attribute in self._attributes.items():  # this order decides which key of a pair comes first
             value: Any = attributes.get(name)
             kind = type(value)
             if kind is str:
@@ -227,8 +227,8 @@ class BoxIndex:
         return keys, bytes(codes[:CODED]) + UNLIMITED, limits
 
     def _admitted(self, slots: Slots, limits: list[float]) -> Flags:
-        """Which of the slots have no bound that exceeds its limit."""
-        # Limits as long as the lines: numpy is slow to repeat a short line for each of many.
+        """Return flags of the slots none of whose bounds exceeds its limit."""
+        # Repeat the limits for every line: numpy is slow to broadcast a short line over many.
         repeated = np.frombuffer(array("d", limits).tobytes() * len(slots), np.float64)
         exceeded = (self._lines.take(slots, 0).ravel() > repeated).view(np.uint64)
         groups = len(limits) // 8
@@ -262,7 +262,7 @@ class BoxIndex:
         return attribute
 
     def _new_column(self) -> int:
-        """Room for two more bounds in every line; the width stays eight times a power of two."""
+        """Make room for two more bounds in every line; the width stays eight times a power of two."""
         if self._free_columns:
             return self._free_columns.pop()
         if self._columns == self._lines.shape[1]:
@@ -300,7 +300,7 @@ class BoxIndex:
             codes[column], codes[column + 1] = low_code, high_code
 
     def _texts(self, conjunct: Conjunct) -> Iterator[tuple[dict[str, int], str]]:
-        """The strings and prefixes that a box asks for, with the keys among which theirs is."""
+        """Yield the strings and prefixes that a box requires, each with the dictionary that has its key."""
         for constraint in conjunct.constraints:
             attribute = self._attributes.get(constraint.attribute)
             if attribute is None or constraint.kind is not ValueKind.STRING:
@@ -312,7 +312,7 @@ class BoxIndex:
                 yield attribute.prefixes.get(len(prefix), {}), prefix
 
     def _forget_unused(self, conjunct: Conjunct) -> None:
-        """Give back the keys that no box asks for any more, and the attributes that nothing is known about."""
+        """Delete keys that no box requires any more, and attributes that have become blank."""
         for keys, text in self._texts(conjunct):
             key = keys.get(text)
             if key is not None and not self._uses[key]:
@@ -323,13 +323,13 @@ class BoxIndex:
                 continue
             for length in {len(like.prefix) for like in constraint.likes}:
                 if not attribute.prefixes.get(length, True):
-                    del attribute.prefixes[length]  # every event would look there
+                    del attribute.prefixes[length]  # otherwise every event would look there
             if attribute.is_blank:
                 self._free_columns += attribute.columns
                 del self._attributes[constraint.attribute]
 
     def _sides(self, conjunct: Conjunct) -> list[Side] | None:
-        """The sides of a box, in the order of the attributes; None if the conjunct is no box."""
+        """Return the sides of a box, in the order of the attributes; None if the conjunct is not a box."""
         if conjunct.comparisons or len(conjunct.constraints) < 2:
             return None
         names = {constraint.attribute for constraint in conjunct.constraints}
@@ -353,7 +353,7 @@ class BoxIndex:
         if constraint.kind is ValueKind.NUMBER:
             low, high = shape.number_bounds()
             if not shape.is_interval or low > high or (low == -inf and high == inf):
-                return None  # between two neighbouring doubles there is no number, and no region
+                return None  # low > high: no number lies between two neighbouring doubles
             ruler = attribute.ruler
             first, last = ruler.region_of(low), ruler.region_of(high)
             keys = attribute.regions[first : last + 1]
@@ -370,7 +370,7 @@ class BoxIndex:
 
 
 def _is_prefix(constraint: Constraint) -> bool:
-    """True if the constraint asks for nothing but LIKE, which is known to be for prefixes."""
+    """Return True if the constraint consists only of LIKE; the caller knows that the pattern is a prefix."""
     return constraint == Constraint(constraint.attribute, constraint.kind, likes=constraint.likes)
 
 
@@ -380,12 +380,12 @@ def _ruler_for(values: list[float]) -> Ruler:
 
 
 def _quantiles(values: list[float], parts: int) -> list[float]:
-    """Of sorted values."""
+    """Return the distinct quantiles of sorted values."""
     return sorted({values[place * len(values) // parts] for place in range(1, parts)})
 
 
 def _best_cells(sides: list[Side], worst_share: float) -> tuple[Cells | None, float]:
-    """The pair of sides that fewest events satisfy, among those that spare the boxes all other checks of keys."""
+    """Return the pair of sides that fewest events satisfy, and that includes every side that only keys decide."""
     best, best_share = None, worst_share
     for place, (share, _, keys) in enumerate(sides):
         for other_share, _, other_keys in sides[:place]:

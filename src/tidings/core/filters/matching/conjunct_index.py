@@ -1,8 +1,8 @@
-"""Which of many conjuncts hold for an event: boxes where that is selective, shelves and bitmaps elsewhere.
+"""Finds which of many conjuncts hold for an event: by boxes where they are selective, else by shelves and bitmaps.
 
-A small index has shelves only. When it grows, boxes are set up with rulers that fit the conjuncts present, and again
-when it has grown much larger. The conjuncts move over a few at a time, with each that is added, so that no addition
-takes long; until all have moved, events are matched in the old store, too. Where a conjunct is kept affects only speed.
+A small index has shelves only. When it grows, it sets up boxes with rulers that fit the conjuncts present, and does so
+again when it has grown much larger. A few conjuncts move with each addition, so that no addition takes long; until all
+have moved, events are also matched in the old store. Where a conjunct is kept affects only speed.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from tidings.core.filters.matching.shelf_index import NOWHERE
 K = TypeVar("K", bound=Hashable)
 
 BOXES_FROM = 2_048
-"""Fewer conjuncts are matched by shelves and bitmaps."""
+"""An index of fewer conjuncts has no boxes."""
 
-ANEW_AT = 8
-"""Rulers are chosen anew in an index that is so many times as large."""
+REBUILD_FACTOR = 8
+"""New rulers are chosen when the index has grown by this factor."""
 
 MOVED_AT_ONCE = 3
-"""Conjuncts that move with each one added."""
+"""How many conjuncts move with each addition."""
 
 SAMPLE = 2_048
-"""Conjuncts that are looked at to choose the rulers."""
+"""How many conjuncts, roughly, are examined to choose the rulers."""
 
 
 class Indexed(Box):
-    """A conjunct of the index, and the store that it is in."""
+    """A conjunct of the index and its store."""
 
     __slots__ = ("store",)
 
@@ -47,7 +47,7 @@ class Indexed(Box):
 
 
 class ConjunctStore:
-    """Boxes, if there are any yet, and shelves for the others."""
+    """Boxes, once there are any, and shelves for all other conjuncts."""
 
     __slots__ = ("boxes", "shelves")
 
@@ -104,8 +104,8 @@ class ConjunctIndex:
         self.store = ConjunctStore()
         self.old_store: ConjunctStore | None = None
         self._to_move: list[Indexed] = []
-        self._anew_from = BOXES_FROM
-        """More conjuncts than this are a reason to choose rulers anew."""
+        self._rebuild_above = BOXES_FROM
+        """New rulers are chosen above this number of conjuncts."""
 
     def __len__(self) -> int:
         return len(self.store) + (0 if self.old_store is None else len(self.old_store))
@@ -117,7 +117,7 @@ class ConjunctIndex:
     def add(self, conjunct: Conjunct, label: int) -> Indexed:
         member = Indexed(conjunct, label)
         self.store.add(member)
-        if len(self.store) > self._anew_from and self.old_store is None:
+        if len(self.store) > self._rebuild_above and self.old_store is None:
             self._begin_moving()
         for _ in range(MOVED_AT_ONCE):
             if self._to_move:
@@ -129,10 +129,8 @@ class ConjunctIndex:
         member.store.remove(member)
         self._maybe_end_moving()
         if self.store.boxes is not None and not len(self):
-            self.store, self._anew_from = (
-                ConjunctStore(),
-                BOXES_FROM,
-            )  # whoever comes next may need other rulers
+            # the next conjuncts may need other rulers
+            self.store, self._rebuild_above = ConjunctStore(), BOXES_FROM
 
     def relabel(self, member: Indexed, label: int) -> None:
         assert member.store is not None
@@ -140,7 +138,7 @@ class ConjunctIndex:
         member.store.relabel(member)
 
     def match(self, attributes: Mapping[str, Scalar]) -> Labels:
-        """The labels of the conjuncts that hold, in no particular order."""
+        """Return the labels of the conjuncts that hold, in no particular order."""
         attributes = exact_attributes(attributes)
         found = self.store.match(attributes)
         if self.old_store is not None:
@@ -149,31 +147,31 @@ class ConjunctIndex:
 
     def _begin_moving(self) -> None:
         self._to_move = list(self.store)
-        self._anew_from = ANEW_AT * len(self._to_move)
+        self._rebuild_above = REBUILD_FACTOR * len(self._to_move)
         sample = self._to_move[:: max(1, len(self._to_move) // SAMPLE)]
         self.old_store = self.store
         self.store = ConjunctStore(BoxIndex([member.conjunct for member in sample]))
 
     def _move(self, member: Indexed) -> None:
-        if member.store is not self.old_store or self.old_store is None:  # removed meanwhile
+        if member.store is not self.old_store or self.old_store is None:  # removed in the meantime
             return
         self.old_store.remove(member)
         self.store.add(member)
         self._maybe_end_moving()
 
     def _maybe_end_moving(self) -> None:
-        """Give back the old store once it is empty, and with it whoever was removed before its move."""
+        """Release the old store once it is empty, and with it all members that were removed before they moved."""
         if self.old_store is not None and not len(self.old_store):
             self._to_move, self.old_store = [], None
 
 
 class KeyArray(Generic[K]):
-    """Keys by position. An array, as keys are far apart in memory and it asks for all at once."""
+    """Keys by position. An array reads many keys at once, which are far apart in memory."""
 
     def __init__(self) -> None:
         self._size = 0
         self._keys: NDArray[np.object_] = np.empty(0, np.object_)
-        """Longer than needed."""
+        """Longer than `_size`."""
 
     def __len__(self) -> int:
         return len(self._keys)

@@ -1,9 +1,9 @@
 """Finds an interest that covers another among those already sent to a neighbour.
 
-Suppressing a covered interest saves traffic and memory and is never needed for correctness, so the search is
-bounded: interests are filed under each of their topic patterns, a look-up visits the patterns that can select
-the rarest topic of the one asked for, and compares filters with at most `max_candidates` of what it finds
-there. Interests without a filter come first. Inserting and asking cost the same however many are held.
+Suppressing a covered interest saves traffic and memory but is never needed for correctness, so the search is bounded.
+Interests are filed under each of their topic patterns. A lookup visits the patterns that cover the rarest topic of the
+given interest, and compares filters with at most `max_candidates` interests found there, those without a filter
+first. Adding and finding cost the same however many interests are held.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class CoverIndex:
                 del shelves[topic.text]
 
     def find(self, interest: Interest) -> Interest | None:
-        """An interest that covers this one, which must not be held itself; None if none was found in bounds."""
+        """Return an interest that covers this one, which must not be held itself; None if none was found."""
         for held in islice(self._candidates(interest), self._max_candidates):
             if held.covers(interest):
                 return held
         return None
 
     def _candidates(self, interest: Interest) -> Iterator[Interest]:
-        """What is filed under a pattern that selects the interest's rarest topic: a cover must be there."""
+        """Yield interests filed under a pattern that covers this one's rarest topic: a cover must be among them."""
         for shelves in (self._unfiltered, self._filtered):
             if not shelves or (shelves is self._filtered and interest.pattern is None):
                 continue
@@ -61,7 +61,7 @@ class CoverIndex:
 
 @lru_cache(maxsize=65_536)
 def covering_texts(topic: TopicPattern) -> tuple[str, ...]:
-    """Texts of patterns that select everything `topic` does: itself, each subtree above, its last level as `*`."""
+    """Return texts of patterns that cover `topic`: itself, its last level as `*`, each subtree above."""
     texts = [topic.text]
     if not topic.subtree and topic.levels[-1] != "*":
         texts.append("/" + "/".join((*topic.levels[:-1], "*")))

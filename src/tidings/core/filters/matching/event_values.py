@@ -1,4 +1,4 @@
-"""Attribute values by exact type: the index tells kinds apart by type, so a subclass must not slip through."""
+"""Converts attribute values to exact types: the index distinguishes kinds by type, so a subclass would be missed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ USUAL_TYPES = frozenset((bool, int, float, str, bytes, type(None)))
 
 
 def exact_attributes(attributes: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
-    """The same attributes if all values are of the usual types, else a copy in which they are.
+    """Return the attributes if all values have the usual types, else a copy in which they do.
 
-    Values of subclasses (an enumeration's members, numpy's scalars) become what they stand for, and values of
-    foreign types NULL.
+    Values of subclasses (members of an enumeration, numpy scalars) are converted to the base type; values of other
+    types become NULL.
     """
     if USUAL_TYPES.issuperset(map(type, attributes.values())):
         return attributes

@@ -1,8 +1,8 @@
-"""What a broker matches events with: interests in topics, with or without a filter.
+"""Finds the interests that want an event: a broker's index of topics with or without a filter.
 
-Interests without a filter are found by topic alone and remembered per topic, so that forwarding on a busy topic
-costs one dictionary lookup and never decodes the attributes. Filtered interests are grouped by (topic pattern,
-filter) and found with one `MatchIndex` for all topics, in which the topic is one more indexed predicate.
+Interests without a filter are found by topic alone and cached per topic, so that forwarding on a busy topic costs one
+dictionary lookup and never decodes the attributes. Filtered interests are grouped by (topic pattern, filter) and
+found with one `MatchIndex` for all topics, in which the topic is one more indexed predicate.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound=Hashable)
 
 MEMO_TOPICS = 4_096
-"""Topics whose answer is remembered between two changes."""
+"""Topics whose answer is cached between two changes."""
 
 FEW_GROUPS = 32
-"""So many filters are tried one after the other in less time than the index takes."""
+"""Up to this many filters are tried one by one, which takes less time than the index."""
 
 MAX_COMBINATIONS = 1_024
-"""Of the filters of one topic, that are remembered."""
+"""Combinations of matching filters that are cached for one topic."""
 
 TOPIC = "topic"
-"""The attribute by which a filter may ask for the event's topic."""
+"""The attribute by which a filter refers to the event's topic."""
 
 ROUTE = "\0route"
-"""The topic again, for the topic patterns of interests; no filter can name it."""
+"""A second name for the topic, to which topic patterns of interests refer; no filter can use it."""
 
 
 class _Group(Generic[K]):
@@ -50,7 +50,7 @@ class _Group(Generic[K]):
 
 
 class _Answer(Generic[K]):
-    """What is known of a topic before the attributes are: who wants it anyway, and whose filters to ask."""
+    """The part of an answer that depends on the topic alone: keys without a filter, and the filters to try."""
 
     __slots__ = ("checks", "combinations", "groups", "keys", "members", "selected")
 
@@ -61,9 +61,9 @@ class _Answer(Generic[K]):
         self.selected = frozenset(filtered)
         few = self.groups if len(self.groups) <= FEW_GROUPS else []
         self.checks = [(1 << place, group.pattern.matches) for place, group in enumerate(few)]
-        """The filters, if they are few, each with its bit."""
+        """The filters with a bit each, if there are few."""
         self.combinations: dict[int, tuple[K, ...]] = {}
-        """Who wants an event, by the bits of the filters that it matches."""
+        """The keys that want an event, by the bits of the filters that it matches."""
 
     def combination(self, bits: int) -> tuple[K, ...]:
         keys = self.combinations.get(bits)
@@ -79,7 +79,7 @@ class _Answer(Generic[K]):
 
 
 class InterestIndex(Generic[K]):
-    """Keys with topics and perhaps a filter; `match` gives, in order of insertion, those who want an event."""
+    """Keys with topics and perhaps a filter; `match` returns, in order of insertion, those that want an event."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -101,7 +101,7 @@ class InterestIndex(Generic[K]):
     def add(self, key: K, topics: tuple[TopicPattern, ...], pattern: Pattern | None = None) -> None:
         """Add a key; ValueError if it is present."""
         if key in self._interests:
-            raise ValueError(f"key {key!r} is in the index already")
+            raise ValueError(f"key {key!r} is already in the index")
         if pattern is not None and pattern.conjuncts == (Conjunct(),):
             pattern = None
         self._serial += 1
@@ -132,7 +132,7 @@ class InterestIndex(Generic[K]):
         self._changed()
 
     def match(self, topic: str, attributes: Callable[[], Mapping[str, Scalar]]) -> tuple[K, ...]:
-        """The keys interested in this event; `attributes` is called only if a filter has to see them."""
+        """Return the keys interested in this event; `attributes` is called only if a filter needs them."""
         answer = self._answers.get(topic)
         if answer is None:
             answer = self._answer(topic)
@@ -171,9 +171,8 @@ class InterestIndex(Generic[K]):
         if group is None:
             group = groups[pattern] = _Group(topic, pattern)
             if self._index is None:
-                from tidings.core.filters.matching.match_index import (
-                    MatchIndex,  # numpy, which not every broker needs
-                )
+                # imports numpy, which not every broker needs
+                from tidings.core.filters.matching.match_index import MatchIndex
 
                 self._index = MatchIndex()
             self._index.add(group, _routed(topic, pattern))
@@ -201,7 +200,7 @@ def _in_order(members: dict[int, K]) -> tuple[K, ...]:
 
 
 def _routed(topic: TopicPattern, pattern: Pattern) -> Pattern:
-    """The pattern, and the event's topic selected by the topic pattern or at least starting as that asks."""
+    """Add to the pattern that the topic equals an exact topic pattern, or starts with the prefix of another one."""
     if topic.exact:
         route = Constraint(ROUTE, ValueKind.STRING, values=(topic.text,))
     elif topic.prefix:

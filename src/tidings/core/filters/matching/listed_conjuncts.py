@@ -1,6 +1,6 @@
-"""What a match index is made of where numpy is not installed: the same shelves, all of them lists.
+"""The parts of a match index without numpy: the same shelves, all of them lists.
 
-An event then costs a check of each conjunct that its values do not rule out by an `=`.
+An event then costs one check for each conjunct that no `=` rules out.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tidings.core.filters.matching.shelf_index import NOWHERE, ShelfIndex
 K = TypeVar("K", bound=Hashable)
 
 GONE: Any = object()
-"""In the place of a key that was removed."""
+"""Replaces a key that was removed."""
 
 
 class ListedConjuncts:
-    """What `ConjunctIndex` does, without numpy."""
+    """Does the same as `ConjunctIndex`, without numpy."""
 
     def __init__(self) -> None:
         self._shelves = ShelfIndex()
@@ -41,7 +41,7 @@ class ListedConjuncts:
         member.label = label
 
     def match(self, attributes: Mapping[str, Scalar]) -> list[int]:
-        """The labels of the conjuncts that hold, in no particular order."""
+        """Return the labels of the conjuncts that hold, in no particular order."""
         return self._shelves.match(exact_attributes(attributes))
 
 

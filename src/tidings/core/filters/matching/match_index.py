@@ -1,9 +1,8 @@
-"""Which of many filters an event matches (the content-based matching of papers epidemic and partitions).
+"""Finds which of many filters an event matches (the content-based matching of papers epidemic and partitions).
 
-`MatchIndex` keeps keys, patterns and order; finding the conjuncts that hold is left to `ConjunctIndex`, or without
-numpy to `ListedConjuncts`. Equal patterns are one entry, whoever asks for them. Keys have positions that rise in
-order of insertion. A conjunct reports the position of its key if that is the only one concerned, and otherwise its
-entry.
+`MatchIndex` keeps keys, patterns and order; `ConjunctIndex`, or `ListedConjuncts` without numpy, finds the conjuncts
+that hold. Equal patterns share one entry. Keys have positions that rise in order of insertion. A matching conjunct
+reports the position of its key if its entry has only that key and no other conjunct, and otherwise its entry.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ COMPACT_FROM = 64
 
 
 class _Entry:
-    """One pattern: the conjuncts that stand for it, and the positions of the keys that want it."""
+    """One pattern: its indexed conjuncts, and the positions of the keys that have it."""
 
     __slots__ = ("members", "number", "pattern", "positions")
 
@@ -35,17 +34,17 @@ class _Entry:
         self.positions: dict[int, None] = {}
 
     def label(self) -> int:
-        """What its conjuncts report: a position, or below zero the entry's number."""
+        """Return what its conjuncts report: a position, or `-1 - number` for the entry."""
         if len(self.pattern.conjuncts) == 1 and len(self.positions) == 1:
             return next(iter(self.positions))
         return -1 - self.number
 
 
 class MatchIndex(Generic[K]):
-    """Keys with a filter each; `match` gives, in order of insertion, the keys whose filter an event satisfies.
+    """Keys with one filter each; `match` returns, in order of insertion, the keys whose filter an event satisfies.
 
-    Adding and removing cost tens of microseconds, amortised, and matching hardly more than its answer. Without numpy
-    it costs half a microsecond for each filter that the event's values do not rule out by an `=`.
+    Adding and removing take tens of microseconds, amortised; matching hardly costs more than returning its answer.
+    Without numpy it takes half a microsecond for each filter that no `=` rules out.
     """
 
     def __init__(self) -> None:
@@ -65,18 +64,18 @@ class MatchIndex(Generic[K]):
         return key in self._position
 
     def __iter__(self) -> Iterator[K]:
-        """The keys in order of insertion."""
+        """Iterate over the keys in order of insertion."""
         return iter(self._position)
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the bitmaps reserve; patterns and keys come on top."""
+        """Memory reserved for bitmaps; patterns and keys are not included."""
         return self._conjuncts.size_bytes
 
     def add(self, key: K, filter: Filter | Pattern | str) -> None:  # noqa: A002 - the public name
-        """Add a key; ValueError if it is present, FilterError if `filter` is text that is no filter."""
+        """Add a key; ValueError if it is present, FilterError if `filter` is text but not a valid filter."""
         if key in self._position:
-            raise ValueError(f"key {key!r} is in the index already")
+            raise ValueError(f"key {key!r} is already in the index")
         pattern = _pattern_of(filter)
         position = len(self._entry_at)
         entry = self._by_pattern.get(pattern)
@@ -110,7 +109,7 @@ class MatchIndex(Generic[K]):
             self._compact()
 
     def match(self, attributes: Mapping[str, Scalar]) -> list[K]:
-        """The keys whose filter holds, each once; a value of an unknown type counts as NULL."""
+        """Return the keys whose filter holds, each once; a value of an unknown type counts as NULL."""
         labels = self._conjuncts.match(attributes)
         if not len(labels):
             return []
@@ -120,7 +119,7 @@ class MatchIndex(Generic[K]):
         return self._keys.at(labels)
 
     def _expand(self, labels: list[int]) -> list[int]:
-        """Positions in order, for labels some of which name entries (perhaps twice)."""
+        """Return sorted positions for labels of which some denote entries (perhaps twice)."""
         positions: dict[int, None] = {}
         for label in dict.fromkeys(labels):
             if label >= 0:
@@ -159,7 +158,7 @@ class MatchIndex(Generic[K]):
         self._free_numbers.append(entry.number)
 
     def _compact(self) -> None:
-        """Number the positions anew without the gaps that removals left."""
+        """Renumber the positions to close the gaps that removals left."""
         kept = [(key, self._entry_at[position]) for key, position in self._position.items()]
         for entry in self._by_pattern.values():
             entry.positions = {}

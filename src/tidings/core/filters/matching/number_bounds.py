@@ -1,7 +1,7 @@
-"""The lowest and the highest number that each slot accepts of each attribute, to settle doubts in bulk.
+"""The lowest and the highest number that each slot accepts for each attribute, to settle doubts in bulk.
 
-Regions of values leave the slots in doubt that refer to a number near the event's. Comparing these with the
-numbers themselves takes a few vector operations for all attributes together, instead of an evaluation each.
+Regions of values leave slots in doubt that refer to a number close to the event's. Comparing the numbers themselves
+takes a few vector operations for all attributes together, instead of one evaluation per slot.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class NumberBounds:
-    """A line of bounds per slot: column `2 * a` is attribute `a`'s lower, `2 * a + 1` its upper, negated.
+    """A line of bounds per slot: column `2 * a` is attribute `a`'s lower bound, `2 * a + 1` its negated upper bound.
 
-    So every bound refutes a value in the same way, by being greater than it (or than its negative). The bounds
-    of one slot lie together, because matching looks at few slots, far apart, and at all their numbers.
+    So every bound refutes a value in the same way, by being greater than it (or than its negative). The bounds of
+    one slot are contiguous, because matching reads all bounds of a few slots that are far apart.
     """
 
     __slots__ = ("_bounds", "_free", "_size")
@@ -48,11 +48,11 @@ class NumberBounds:
         return self._size - 1
 
     def release(self, attribute: int) -> None:
-        """Take back an attribute all of whose slots were cleared."""
+        """Release an attribute; all of its slots must have been cleared."""
         self._free.append(attribute)
 
     def widen(self, slots: int, middle: int) -> None:
-        """Make room for `slots` slots; the new ones are put in at `middle`, and what follows moves on."""
+        """Make room for `slots` slots; the new ones are inserted at `middle`."""
         more = np.full((slots - len(self._bounds), self._bounds.shape[1]), -inf)
         self._bounds = np.concatenate([self._bounds[:middle], more, self._bounds[middle:]])
 
@@ -65,7 +65,7 @@ class NumberBounds:
         self.set(attribute, slot, -inf, inf)
 
     def admitted(self, values: list[tuple[int, float]], slots: Slots) -> Flags:
-        """Which of the slots reject none of the values, given as (attribute, value)."""
+        """Return flags of the slots that reject none of the values, given as (attribute, value)."""
         columns = self._bounds.shape[1]
         if columns > FEW_COLUMNS:
             asked = [column for attribute, _ in values for column in (2 * attribute, 2 * attribute + 1)]
@@ -74,12 +74,12 @@ class NumberBounds:
                 self._bounds[slots[:, None], asked] <= np.array(limits), axis=1
             )
             return admitted
-        limits = [inf] * columns  # bounds that are not asked for refute nothing
+        limits = [inf] * columns  # bounds of other attributes refute nothing
         for attribute, value in values:
             limits[2 * attribute] = value
             limits[2 * attribute + 1] = -value
         exceeded = self._bounds.take(slots, 0) > np.array(limits)
-        # The flags of a slot read as one number, or as a few: much quicker than to reduce such short lines.
+        # Read the flags of a slot as one number, or a few: much quicker than reducing such short lines.
         packed = exceeded.view(_UNSIGNED[min(columns, 8)])
         flags: Flags = (packed.ravel() if columns <= 8 else np.bitwise_or.reduce(packed, axis=1)) == ZERO
         return flags

@@ -1,4 +1,4 @@
-"""Shelves of conjuncts with bitmaps where they are large.
+"""Keeps large shelves of conjuncts in bitmaps.
 
 A shelf of few conjuncts is a list, checked one by one; a larger one has pages of slots in the bitmaps of a
 `SlotStore`. Matching evaluates only the conjuncts that the bitmaps leave in doubt.
@@ -17,7 +17,7 @@ from tidings.core.filters.matching.shelf_index import ShelfIndex
 from tidings.core.filters.matching.slot_store import SlotStore
 
 SHELF_LIST_LIMIT = 8
-"""Conjuncts that a shelf holds as a list, checked one by one; a page of bits costs less than checking more."""
+"""The most conjuncts in the list of a shelf; a page of bits costs less than checking more one by one."""
 
 SHELF_LIST_AGAIN = 3
 SHELF_FEW = 6
@@ -25,13 +25,13 @@ COMMON_CHEAP = 8_192
 """Up to this size, scanning the common shelf costs less than checking more than a few conjuncts one by one."""
 
 POPULAR_SHARE = 16
-"""A value that more than one in so many conjuncts asks for is no help: the scan of all costs less."""
+"""If more than one in this many conjuncts requires a value, its shelf does not pay: scanning all costs less."""
 
 REPACK_LIMIT = 1_024
-"""A larger shelf keeps its pages when it empties, so that no single removal takes long."""
+"""A larger shelf keeps pages that become empty, so that no single removal takes long."""
 
 PAGE_RUN = 8
-"""Pages that a large shelf reserves at once: a cache line of every row."""
+"""Pages that a large shelf reserves at once: one cache line in every row."""
 
 COMPILED_LIMIT = 65_536
 
@@ -73,8 +73,8 @@ class PagedIndex(ShelfIndex):
         self._compiled[member] = None
         return super()._compile(member)
 
-    def _is_no_help(self, shelf_size: int) -> bool:
-        """Whether scanning one more on the common shelf costs less than one more on a shelf of this size."""
+    def _common_is_cheaper(self, shelf_size: int) -> bool:
+        """Return True if one more on the common shelf costs less than one more on a shelf of this size."""
         if shelf_size >= SHELF_FEW and self._common.size < COMMON_CHEAP:
             return True
         return shelf_size >= SHELF_LIST_LIMIT and POPULAR_SHARE * shelf_size > self._size
@@ -104,7 +104,7 @@ class PagedIndex(ShelfIndex):
             self._fill_slot(member)
 
     def _repack(self, shelf: Shelf) -> None:
-        """Give back pages that have become nearly empty: to a list, or to as few pages as will do."""
+        """Release pages that are nearly empty: move their members to a list, or to as few pages as possible."""
         slots = [slot for page in shelf.pages.tolist() for slot in range(64 * page, 64 * page + 64)]
         members = [member for member in map(self._store.members.__getitem__, slots) if member is not None]
         for member in members:
@@ -132,7 +132,7 @@ class PagedIndex(ShelfIndex):
         if shelf.key is None:
             return self._store.new_common_page()
         if not shelf.spare_pages:
-            # Pages that are scanned together share cache lines if they are neighbours.
+            # Neighbouring pages share cache lines, and these are scanned together.
             shelf.spare_pages = self._store.new_pages(min(len(shelf.pages) + 1, PAGE_RUN))
         return shelf.spare_pages.pop()
 

@@ -1,4 +1,4 @@
-"""What regions of values can express of a constraint."""
+"""Shapes: the part of a constraint that regions of values can express."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ LAST_CODE_POINT = 0x10FFFF
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the regions can express of a constraint: one of `values`, or a range without `excluded`.
+    """The part of a constraint that regions can express: one of `values`, or a range without `excluded`.
 
-    It never excludes a value that the constraint accepts. `exact` says that it accepts no others, either.
+    It accepts every value that the constraint accepts. If `exact`, it accepts no others.
     """
 
     exact: bool
@@ -27,7 +27,7 @@ class Shape:
     excluded: tuple[Any, ...] = ()
 
     def references(self) -> tuple[Any, ...]:
-        """The values whose neighbourhood the shape does not treat alike."""
+        """Return the values at which the shape may change between accepting and rejecting."""
         if self.values is not None:
             return self.values
         ends = tuple(end for end in (self.low, self.high) if end is not None)
@@ -38,9 +38,9 @@ class Shape:
         return not self.excluded if self.values is None else len(self.values) == 1
 
     def number_bounds(self) -> tuple[float, float]:
-        """The smallest closed interval of doubles with all numbers that this shape accepts.
+        """Return the smallest closed interval of doubles with all numbers that this shape accepts.
 
-        Plain numbers are doubles, so an open end is the next double.
+        Plain numbers are doubles, so an open end becomes the next double.
         """
         if self.values is not None:
             return float(min(self.values)), float(max(self.values))
@@ -54,7 +54,7 @@ def _end(bound: Any, is_open: bool, outside: float) -> float:
 
 
 def shape_of(constraint: Constraint) -> Shape:
-    """The shape of a constraint that has a kind. Numbers that are not plain do not take part in ordering."""
+    """Return the shape of a constraint that has a kind. It leaves out numbers that are not plain."""
     values = constraint.values
     if values is not None and all(map(is_plain, values)):
         return Shape(exact=_is_only_values(constraint), values=values)
@@ -87,6 +87,6 @@ def _is_only_values(constraint: Constraint) -> bool:
 
 
 def prefix_end(prefix: str) -> str | None:
-    """The first string after all those that start with `prefix`; None if there is none."""
+    """Return the first string after all those that start with `prefix`; None if there is none."""
     stem = prefix.rstrip(chr(LAST_CODE_POINT))
     return stem[:-1] + chr(ord(stem[-1]) + 1) if stem else None

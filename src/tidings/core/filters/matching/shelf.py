@@ -1,4 +1,4 @@
-"""The conjuncts of a match index as its parts see them: members, the shelves they hang on, their constraints."""
+"""The data that the parts of a match index share: its conjuncts (members) and their shelves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TYPES_OF_KIND: dict[ValueKind, tuple[type, ...]] = {
 
 
 class Shelf:
-    """Members with one access predicate (`key`, None for the common shelf): as a list, or in pages of slots."""
+    """Members that share one required value (`key`, None for the common shelf), in a list or in pages of slots."""
 
     __slots__ = ("free_slots", "key", "members", "pages", "size", "spare_pages")
 
@@ -32,14 +32,14 @@ class Shelf:
         self.size = 0
         self.members: list[IndexedConjunct] | None = None if key is None else []
         self.pages: Slots
-        """Set where there is no list."""
+        """Set only if `members` is None."""
         self.spare_pages: list[int] = []
-        """Reserved beside the last page, and not yet among `pages`."""
+        """Reserved next to the last page, and not yet in `pages`."""
         self.free_slots: list[int] = []
 
 
 class IndexedConjunct:
-    """One conjunct of an index, with the number that matching reports for it; no `slot` outside a store."""
+    """One conjunct of an index, with the label that matching reports; `slot` is None outside a store."""
 
     __slots__ = ("check", "conjunct", "label", "shelf", "slot")
 
@@ -51,7 +51,7 @@ class IndexedConjunct:
         self.check: Check | None = None
 
     def indexed_parts(self) -> dict[str, list[Constraint]]:
-        """The constraints by attribute, but not the one by which the shelf is found."""
+        """Return the constraints by attribute, except the one by which the shelf is found."""
         parts: dict[str, list[Constraint]] = {}
         for constraint in self.conjunct.constraints:
             parts.setdefault(constraint.attribute, []).append(constraint)
@@ -60,11 +60,11 @@ class IndexedConjunct:
         return parts
 
     def shape_on(self, name: str) -> Shape:
-        """The shape of its constraint on an attribute that it constrains."""
+        """Return the shape of its constraint on the attribute, which must have one."""
         return main_shape([part for part in self.conjunct.constraints if part.attribute == name])
 
 
 def main_shape(parts: list[Constraint]) -> Shape:
-    """The shape of one of the constraints on an attribute, of the plain one if there is one."""
+    """Return the shape of one of the constraints on an attribute, preferably an exact one."""
     shapes = [shape_of(part) for part in parts]
     return next((shape for shape in shapes if shape.exact), shapes[0])

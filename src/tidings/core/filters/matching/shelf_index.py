@@ -1,8 +1,8 @@
-"""Conjuncts on shelves: found by a value that they ask for with `=`, and then checked one by one.
+"""Keeps conjuncts on shelves: finds them by a value that they require with `=`, then checks them one by one.
 
-A conjunct hangs on the rarest value that it asks for with `=`, on the *shelf* of that value, or on the common
-shelf if it asks for none. Matching visits the shelves of the event's values and the common one. Which shelf a
-conjunct hangs on affects only speed. This needs no numpy; `paged_index` adds bitmaps for shelves of many conjuncts.
+A conjunct is on the *shelf* of the rarest value that it requires with `=`, or on the common shelf if it requires
+none. Matching visits the shelves of the event's values and the common one. The choice of a shelf affects only speed.
+This does not need numpy; `paged_index` adds bitmaps for shelves of many conjuncts.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tidings.core.filters.language.predicates import Conjunct, Constraint, Scala
 from tidings.core.filters.matching.shelf import TYPES_OF_KIND, Check, IndexedConjunct, Shelf, ShelfKey
 
 NOWHERE = Shelf(None)
-"""The shelf of members that are in no index."""
+"""The shelf of members that are not in an index."""
 
 
 class ShelfIndex:
-    """Every shelf has a list of its members, however many they are."""
+    """An index in which every shelf is a list of its members, however many there are."""
 
     def __init__(self) -> None:
         self._common = Shelf(None)
@@ -32,14 +32,14 @@ class ShelfIndex:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that bitmaps reserve."""
+        """Memory reserved for bitmaps."""
         return 0
 
     def __iter__(self) -> Iterator[IndexedConjunct]:
         yield from self._common.members or ()
         for by_type in self._shelves.values():
             for value_type, by_value in by_type.items():
-                if value_type is not float:  # the same as those of integers
+                if value_type is not float:  # floats share the shelves of integers
                     for shelf in by_value.values():
                         yield from shelf.members or ()
 
@@ -67,7 +67,7 @@ class ShelfIndex:
         member.shelf.members.remove(member)
 
     def match(self, attributes: Mapping[str, Scalar]) -> list[int]:
-        """The labels of the conjuncts that hold, in no particular order; the values are of exact types."""
+        """Return the labels of the conjuncts that hold, in no particular order; the values have exact types."""
         found = [member.label for member in self._common.members or () if self._holds(member, attributes)]
         paged = []
         for name, value in attributes.items():
@@ -84,7 +84,7 @@ class ShelfIndex:
         return found
 
     def _scan(self, paged: list[Shelf], attributes: Mapping[str, Scalar], found: list[int]) -> None:
-        """Adds to `found` what holds of conjuncts that are in no list: there are none here."""
+        """Add the labels of unlisted conjuncts that hold to `found`; here, all conjuncts are listed."""
 
     def _holds(self, member: IndexedConjunct, attributes: Mapping[str, Scalar]) -> bool:
         check = member.check or self._compile(member)
@@ -104,7 +104,7 @@ class ShelfIndex:
             size = shelf.size if shelf is not None else 0
             if best_key is None or size < best_size:
                 best_key, best_size = key, size
-        if best_key is None or self._is_no_help(best_size):
+        if best_key is None or self._common_is_cheaper(best_size):
             return self._common
         name, value_type, value = best_key
         by_value = self._shelves.setdefault(name, {}).setdefault(value_type, {})
@@ -115,8 +115,8 @@ class ShelfIndex:
                 self._shelves[name][float] = by_value
         return shelf
 
-    def _is_no_help(self, shelf_size: int) -> bool:
-        """True if a conjunct rather hangs on the common shelf than on one of this size."""
+    def _common_is_cheaper(self, shelf_size: int) -> bool:
+        """Return True if the common shelf suits a conjunct better than a shelf of this size."""
         return False
 
     def _find_shelf(self, key: ShelfKey) -> Shelf | None:
@@ -132,7 +132,7 @@ class ShelfIndex:
 
 
 def _access_key(constraint: Constraint) -> ShelfKey | None:
-    """What a conjunct with this constraint can hang on: one value, and not just true or false."""
+    """Return the key of the shelf for this constraint if it requires a single value other than a boolean."""
     values, kind = constraint.values, constraint.kind
     if (
         values is None

@@ -1,9 +1,9 @@
-"""Conjuncts as columns of bits: each takes a slot, and each attribute's table says in which rows the slot fails.
+"""Stores conjuncts as columns of bits: each has a slot, and each attribute's table has the rows in which a slot fails.
 
-Slots come in pages of 64, one word of every row, so that whoever groups conjuncts by page can scan a few words
-instead of all. Pages of the common shelf, which every event scans, are counted from the start of the rows, and
-the others from the end, with negative numbers: so the common ones are one slice, and no page is renumbered when
-the rows grow. A conjunct that does not mention an attribute has no bit in its table, and costs nothing there.
+A page is 64 slots, one word of every row, so conjuncts grouped by page need a scan of a few words instead of all. Pages
+of the common shelf, which every event scans, are counted from the start of the rows. The others have negative numbers
+and are counted from the end. So the common ones are one slice, and no page is renumbered when the rows grow. A
+conjunct that does not mention an attribute has no bit in its table and costs nothing there.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from tidings.core.filters.matching.shapes import Shape
 from tidings.core.filters.matching.shelf import IndexedConjunct, main_shape
 
 ABSENCE_ROWS = 64
-"""Attributes share these rows, which say who needs a value; up to 64 attributes each has its own."""
+"""Rows of the slots that need a value. Up to 64 attributes have a row each; more attributes share them."""
 
 NARROW_FROM_WORDS = 2_048
-"""Scans of fewer words gain nothing from dropping decided words on the way: a numpy call costs more."""
+"""In scans of fewer words, dropping decided words midway saves less than the numpy call costs."""
 
 FEW_SLOTS = 256
 
 GROWTH_PAD_WORDS = 8
-"""Keeps the distance between rows from being a power of two, which would send a column to one cache set."""
+"""Keeps the distance between rows from being a power of two, which would map a column to one cache set."""
 
 ROWS_BEFORE_NARROWING = 3
 NO_SLOTS: Slots = np.zeros(0, np.int64)
 
 
 class Attribute:
-    """The table of one attribute, and how many slots constrain it."""
+    """The table of one attribute, and the number of slots that constrain it."""
 
     __slots__ = ("absence", "absence_bit", "bounds", "table", "uses")
 
@@ -65,8 +65,7 @@ class Attribute:
 
 
 class _Selection:
-    """What an event selects: rows of failing slots (how many, the common pages' bits, all bits), of slots in
-    doubt, and of doubts that bounds may settle."""
+    """The rows that an event selects: of failing slots, of slots in doubt, and of doubts that bounds may settle."""
 
     __slots__ = ("bounded", "doubts", "fails", "numbers")
 
@@ -78,7 +77,7 @@ class _Selection:
 
 
 class SlotStore:
-    """Members by slot. A slot is free, or has one member."""
+    """Members by slot. A slot is free or has one member."""
 
     def __init__(self) -> None:
         self.members: list[IndexedConjunct | None] = []
@@ -96,7 +95,7 @@ class SlotStore:
         self.labels = np.zeros(0, np.int64)
         self._vacant: Words = np.zeros(0, np.uint64)
         self._unclear_slots = 0
-        """Slots with a bit in `_residual` or `_scattered`, or more of them."""
+        """At least the number of slots with a bit in `_residual` or `_scattered`."""
         self._residual: Words = np.zeros(0, np.uint64)
         self._scattered: Words = np.zeros(0, np.uint64)
         self._bounds = NumberBounds()
@@ -104,7 +103,7 @@ class SlotStore:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the bitmaps, as reserved; rows never written to are not resident."""
+        """Memory reserved for the bitmaps; rows never written to are not resident."""
         tables = sum(attribute.table.rows.size_bytes for attribute in self._attributes.values())
         tables += self._bounds.size_bytes
         return tables + self._absences.nbytes + self._vacant.nbytes + self.labels.nbytes
@@ -114,7 +113,7 @@ class SlotStore:
         return self._common_pages + self._other_pages
 
     def new_common_page(self) -> int:
-        """A page of free slots that is scanned for every event."""
+        """Return a page of free slots that is scanned for every event."""
         if self._free_common_pages:
             return self._free_common_pages.pop()
         self._reserve(1)
@@ -124,7 +123,7 @@ class SlotStore:
         return self._common_pages - 1
 
     def new_pages(self, count: int) -> list[int]:
-        """Pages of free slots for one shelf: `count` neighbours, or, if there are pages to use again, one of these."""
+        """Return pages of free slots for one shelf: a released page if there is one, else `count` neighbours."""
         if self._free_pages:
             return [self._free_pages.pop()]
         self._reserve(count)
@@ -140,7 +139,7 @@ class SlotStore:
             self._grow(2 * self._capacity + GROWTH_PAD_WORDS)
 
     def _grow(self, words: int) -> None:
-        """Make room between the pages that are counted from the start and those counted from the end."""
+        """Make room between the pages counted from the start and those counted from the end."""
         middle, more = self._common_pages, words - self._capacity
         for attribute in self._attributes.values():
             attribute.table.rows.widen(words, middle)
@@ -193,7 +192,7 @@ class SlotStore:
             self._unclear_slots += 1
 
     def vacate(self, member: IndexedConjunct) -> int:
-        """Remove a member; returns the slot that is free now."""
+        """Remove a member; return the slot that is now free."""
         slot, member.slot = member.slot, None
         assert slot is not None
         word, bit, not_bit = slot >> 6, bit_of(slot), not_bit_of(slot)
@@ -241,7 +240,7 @@ class SlotStore:
         return member.shape_on(name)
 
     def scan(self, attributes: Mapping[str, Scalar], pages: list[Slots]) -> tuple[Slots, Slots]:
-        """Of the slots of the common shelf and of `pages`, those that hold, and those only evaluation can tell."""
+        """Return the slots of the common shelf and of `pages` that hold, and those that must be evaluated."""
         selected = self._select(attributes)
         words, survivors = self._survivors(selected.fails, pages)
         if not len(words):
@@ -258,7 +257,7 @@ class SlotStore:
         return self._settle(selected, slots, in_doubt, bits_at(unclear, at[in_doubt], offsets[in_doubt]))
 
     def _settle_few(self, selected: _Selection, slots: Slots) -> tuple[Slots, Slots]:
-        """What `_doubts` and `_settle` do, with fewer steps: bounds are asked about all slots, in doubt or not."""
+        """Do what `_doubts` and `_settle` do in fewer calls: compare the bounds of all slots, in doubt or not."""
         if selected.numbers:
             slots = slots[self._bounds.admitted(selected.numbers, slots)]
         rows = selected.doubts
@@ -274,7 +273,7 @@ class SlotStore:
         return slots[~undecided], slots[undecided]
 
     def _doubts(self, selected: _Selection, words: Slots) -> tuple[Words, Words]:
-        """Bits of the slots that only evaluation can decide, and of these and those that bounds can."""
+        """Return the bits of the slots that only evaluation can decide, and of all slots in doubt."""
         unclear = self._residual[words]
         for row in selected.doubts:
             unclear |= row[words]
@@ -290,7 +289,7 @@ class SlotStore:
     def _settle(
         self, selected: _Selection, slots: Slots, in_doubt: Slots, unclear: Flags
     ) -> tuple[Slots, Slots]:
-        """Split off the slots in doubt that the bounds of numbers refute or leave unclear."""
+        """Use the bounds of numbers to settle doubts; return the slots that hold and those still unclear."""
         keep = np.ones(len(slots), np.bool_)
         if selected.numbers:
             admitted = self._bounds.admitted(selected.numbers, slots[in_doubt])
@@ -301,7 +300,7 @@ class SlotStore:
         return slots[keep], slots[in_doubt[unclear]]
 
     def _select(self, attributes: Mapping[str, Scalar]) -> _Selection:
-        """The rows that stand for an event's values."""
+        """Return the rows that belong to an event's values."""
         selected = _Selection()
         present, common = 0, self._common_pages
         for name, value in attributes.items():
@@ -330,7 +329,7 @@ class SlotStore:
         return selected
 
     def _select_absences(self, selected: _Selection, attributes: Mapping[str, Scalar], absent: int) -> None:
-        """Who needs an attribute that is not there fails; where attributes share a row, it may be in doubt."""
+        """Let slots that need an absent attribute fail; where attributes share a row, they may be in doubt."""
         while absent:
             absence = absent.bit_length() - 1
             absent ^= 1 << absence
@@ -343,13 +342,13 @@ class SlotStore:
                 selected.doubts.append(self._absences[absence])
 
     def _survivors(self, fails: list[RowView], pages: list[Slots]) -> tuple[Slots, Words]:
-        """The words of the common shelf and of `pages` with a slot that no row fails, and their bits."""
+        """Return the words of the common shelf and of `pages` with a slot that fails in no row, and their bits."""
         common = self._common_pages
         words = np.concatenate([self._page_numbers[:common], *pages])
         failed = self._vacant[words]
         of_common, of_pages, picked = failed[:common], failed[common:], words[common:]
         narrow = len(words) >= NARROW_FROM_WORDS
-        if narrow:  # after the rows where most slots fail, few words are left
+        if narrow:  # few words remain after the rows in which most slots fail
             fails = sorted(fails, key=_weight, reverse=True)
         for _, head, row, _ in fails[:ROWS_BEFORE_NARROWING] if narrow else fails:
             np.bitwise_or(of_common, head, of_common)

@@ -1,4 +1,4 @@
-"""Which topic patterns select a topic, without trying each: a trie over levels, exact patterns in a dict."""
+"""Finds the topic patterns that select a topic without trying each: a trie of levels, and a dict of exact patterns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Node:
 
 
 class TopicTrie:
-    """A set of topic patterns that answers `matching(topic)`; adding twice or removing the absent is harmless."""
+    """A set of topic patterns with `matching(topic)`; adding twice or removing an absent pattern has no effect."""
 
     __slots__ = ("_exact", "_root", "_size")
 
@@ -72,10 +72,9 @@ class TopicTrie:
             del path[depth - 1].children[pattern.levels[depth - 1]]
 
     def matching(self, topic: str) -> list[TopicPattern]:
-        """Every pattern that selects `topic`, sorted by text.
+        """Return every pattern that selects `topic`, sorted by text.
 
-        The nodes reached at one level are at most one per pattern, so a hostile topic costs no more than
-        trying all patterns would.
+        A level reaches at most one node per pattern, so a hostile topic costs no more than trying all patterns.
         """
         found = []
         exact = self._exact.get(topic)

@@ -1,8 +1,8 @@
-"""The values of one kind that an attribute may hold, cut into regions in which constraints are judged at once.
+"""The values of one kind that an attribute may have, cut into regions for which constraints are judged as a whole.
 
-Cut values `c0 < c1 < ...` divide an ordered kind into regions: the gap below `c0`, the point `c0`, the gap
-between `c0` and `c1`, and so on; gaps are even, points odd. In a point a constraint holds or fails. In a gap it
-also may do either ('doubt'), exactly if it refers to a value strictly inside the gap.
+Cut values `c0 < c1 < ...` divide an ordered kind into regions: the gap below `c0`, the point `c0`, the gap between `c0`
+and `c1`, and so on; gaps are even, points odd. At a point, a constraint holds or fails. In a gap it may also do either,
+depending on the value ('doubt'); it does exactly if it refers to a value strictly inside the gap.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidings.core.filters.matching.shapes import Shape
 class Domain:
     """The cuts of one kind; `rows[region]` is the region's row in the attribute's bit matrix.
 
-    NaN has no place in the order of the cuts and gets `nan_row`, in which every shape is in doubt.
+    NaN has no place in the order of the cuts. Its row is `nan_row`, in which every shape is in doubt.
     """
 
     __slots__ = ("cuts", "max_cuts", "nan_row", "points", "row_array", "rows")
@@ -33,7 +33,7 @@ class Domain:
         self.points: dict[Any, int] = {}
 
     def row_of(self, value: Any) -> int:
-        """The row of the region that holds `value`."""
+        """Return the row of the region that contains `value`."""
         row = self.points.get(value)
         if row is not None:
             return row
@@ -46,20 +46,20 @@ class Domain:
         return 2 * place + (value in self.points)
 
     def contains(self, gap: int, value: Any) -> bool:
-        """True if `value` lies strictly inside the given gap (a region's number)."""
+        """Return True if `value` lies strictly inside the gap, given by its region number."""
         place = gap // 2
         above = place == 0 or self.cuts[place - 1] < value
         return above and (place == len(self.cuts) or value < self.cuts[place])
 
     def insert_cut(self, gap: int, value: Any, point_row: int, right_row: int) -> None:
-        """Divide a gap: its row stays with the part left of `value`."""
+        """Divide a gap; the part below `value` keeps its row."""
         self.cuts.insert(gap // 2, value)
         self.rows[gap + 1 : gap + 1] = [point_row, right_row]
         self.row_array = np.array(self.rows)
         self.points[value] = point_row
 
     def remove_cut(self, place: int) -> tuple[int, int]:
-        """Join the gaps around a cut into the left one; returns the rows of the point and of the right gap."""
+        """Join the gaps around a cut into the left one; return the rows of the point and of the right gap."""
         del self.points[self.cuts.pop(place)]
         point_row, right_row = self.rows[2 * place + 1 : 2 * place + 3]
         del self.rows[2 * place + 1 : 2 * place + 3]
@@ -67,7 +67,7 @@ class Domain:
         return point_row, right_row
 
     def judge(self, shape: Shape) -> tuple[range | list[int], list[int]]:
-        """The regions in which the shape may hold, and those of them in doubt."""
+        """Return the regions in which the shape may hold, and those of them in doubt."""
         if shape.values is not None:
             regions = list(dict.fromkeys(map(self.region_of, shape.values)))
             return regions, [region for region in regions if not region & 1]
@@ -92,7 +92,7 @@ class Domain:
     def _without(
         self, run: range, doubts: list[int], excluded: tuple[Any, ...]
     ) -> tuple[list[int], list[int]]:
-        """A run of regions less some values: no point of theirs, and doubt in their gaps."""
+        """Exclude values from a run of regions: remove their points, and doubt their gaps."""
         removed = dict.fromkeys(map(self.region_of, excluded))
         doubts = list(dict.fromkeys([*doubts, *(region for region in removed if not region & 1)]))
         regions = [region for region in run if not (region & 1 and region in removed)]

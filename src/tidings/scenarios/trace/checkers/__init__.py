@@ -1,7 +1,7 @@
-"""The guarantees, each checked once, over the trace of any run.
+"""Checks guarantees over the trace of any run, with one checker for each.
 
-The checkers know nothing of the protocols: they read the trace tables alone. Tests, simulator and the audits
-on Spark use these same functions.
+Checkers know nothing of the protocols: they read only the trace tables. Tests, the simulator and the audits on Spark
+share them. Read `once`, `per_source`, `gaps`, `total`, then `causal`.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ GUARANTEES: Mapping[str, Callable[[Trace], Verdict]] = {
     CAUSAL_ORDER: causal_order,
     AGREEMENT: agreement,
 }
-"""Every checker by the name of its guarantee, in the order of reports."""
+"""Guarantee -> checker, in the order of reports."""
 
 PROMISES: Mapping[str, frozenset[str]] = {
     FIFO: frozenset({"fifo"}),
     TOTAL_ORDER: frozenset({"total", "causal"}),
     CAUSAL_ORDER: frozenset({"causal"}),
 }
-"""Which orders of a subscription promise a guarantee of order."""
+"""Guarantee -> the subscription orders that promise it."""
 
 _ORDERED: Mapping[str, Callable[..., Verdict]] = {
     FIFO: fifo,
@@ -62,13 +62,13 @@ _ORDERED: Mapping[str, Callable[..., Verdict]] = {
 
 
 GUARANTEED = "guaranteed"
-"""The mode that promises FIFO, and that nothing is missing, whatever a subscription asks for."""
-# Total order alone keeps the order of a source on each topic, not among topics.
+"""The mode that promises FIFO and no gaps, whatever order a subscription has."""
+# Total order keeps a source's order within each topic, not across topics.
 _FIFO_WHEN_GUARANTEED = frozenset({"none", "fifo", "causal"})
 
 
 class Check(NamedTuple):
-    """One guarantee, over the subscriptions that asked for one of `orders` (None: over all)."""
+    """Names a guarantee to check, over the subscriptions with one of `orders` (None: over all)."""
 
     guarantee: str
     orders: frozenset[str] | None = None
@@ -78,9 +78,10 @@ class Check(NamedTuple):
 def promised_checks(
     orders: Iterable[str], mode: str | None = None, *, publisher_killed: bool = False
 ) -> list[Check]:
-    """What the subscriptions asked for by their `orders`, and what the mode of the network promises beyond.
+    """Return the checks of what the subscriptions' `orders` promise, and of what the network's mode promises beyond.
 
-    Exactly once is always among them. What a publisher had not got confirmed when it was killed went with it.
+    Exactly once is always among them. If a publisher was killed, only confirmed events must arrive: its unconfirmed
+    ones may be lost with it.
     """
     asked = frozenset(orders)
     ordered = [Check(name, of) for name, of in PROMISES.items() if asked & of]
@@ -92,21 +93,21 @@ def promised_checks(
 
 
 def promised(trace: Trace) -> list[str]:
-    """The guarantees that the subscriptions asked for by their order; exactly once is always among them."""
+    """Return the guarantees that the subscriptions' orders promise; exactly once is always among them."""
     return [check.guarantee for check in promised_checks(trace.coded.subscriptions.order)]
 
 
 def check_all(trace: Trace, guarantees: Iterable[str] | None = None) -> list[Verdict]:
-    """Checks the named guarantees over all subscriptions.
+    """Check the named guarantees over all subscriptions.
 
-    Without names: what was promised, each only over the subscriptions that it was promised to.
+    Without names, check what was promised, each over the subscriptions to which it was promised.
     """
     if guarantees is None:
         return [run_check(trace, check) for check in promised_checks(trace.coded.subscriptions.order)]
     names = list(guarantees)
     for name in names:
         if name not in GUARANTEES:
-            raise TraceError(f"there is no guarantee {name!r}; known are {', '.join(GUARANTEES)}")
+            raise TraceError(f"unknown guarantee {name!r}; known: {', '.join(GUARANTEES)}")
     return [GUARANTEES[name](trace) for name in names]
 
 

@@ -1,14 +1,13 @@
-"""Causal order: nobody sees an event before one that it may depend on.
+"""Checks causal order: no subscriber sees an event before one that it may depend on.
 
-What depends on what is taken from the trace alone. Event e is in the past of f if e was published earlier by
-the same source, or if the publisher of f had been notified of e when it published f, or through a chain of
-these. A publisher that is notified is a subscriber of the same name as the source. Among equal instants the
-order of the rows in `published` decides, so that nothing is in its own past. After a restart without its
-state a source has another name, and causality is then taken from its own sequence alone.
+Dependencies come from the trace alone. Event e is in the past of f if the same source published e earlier, or if the
+publisher of f had been notified of e when it published f, or through a chain of these. A publisher is notified if a
+subscriber has the same name as the source. At equal instants the order of rows in `published` decides, so no event
+is in its own past. A source that restarts without its state has a new name; then its own sequence is its only past.
 
-The past of an event is a vector: of each source, how many events are in it. A source that is never notified
-has only itself in its past, so vectors are needed for the others alone, and are made for a block of columns
-at a time to bound memory.
+The past of an event is a vector: for each source, how many of its events are in the past. A source that is never
+notified has only its own events in its past, so only the others need vectors. They are computed for a block of
+columns at a time, to bound memory.
 """
 
 from __future__ import annotations
@@ -34,24 +33,24 @@ from tidings.scenarios.trace.verdict import (
 CAUSAL_ORDER = "causal_order"
 
 MAX_CELLS = 16_000_000
-"""Vector cells in memory at a time."""
+"""The vector cells held in memory at a time."""
 
 Vectors = npt.NDArray[np.int32]
 
 
 def causal_order(trace: Trace, *, orders: frozenset[str] | None = None) -> Verdict:
-    """No subscriber sees an event after one in whose past it is; counts deliveries that come too late.
+    """Check that no subscriber sees an event after one that depends on it; count the deliveries that come too late.
 
-    Deliveries declared out of order are set aside, and so are repeated ones. `orders` limits the check, not
-    the causality, to subscriptions that asked for one of these.
+    Ignores duplicates and deliveries declared out of order. `orders` limits the check, but not the dependencies, to
+    subscriptions with one of these orders.
     """
     return verdict_of(CAUSAL_ORDER, [find_late(trace.coded, trace.coded.ordered_rows(orders))])
 
 
 def find_late(coded: Coded, rows: Array) -> Found:
-    """Which of these deliveries, subscriber by subscriber in the order of positions, come too late.
+    """Find which of these deliveries, sorted by subscriber and position, come too late.
 
-    All deliveries of `coded`, in whatever order, make causality.
+    Dependencies come from all deliveries of `coded`.
     """
     late, shown_before = _late_in_own_source(coded, rows)
     past = _Pasts(coded)
@@ -61,7 +60,7 @@ def find_late(coded: Coded, rows: Array) -> Found:
     broken = np.flatnonzero(late)
 
     def describe(place: int) -> Case:
-        # The first of all late places are among those that have an entry.
+        # `shown_before` has an entry for the first late places, and only these are described.
         return Case(
             (int(coded.subscriber[rows[place]]), place), _witness(coded, rows[place], shown_before[place])
         )
@@ -70,9 +69,9 @@ def find_late(coded: Coded, rows: Array) -> Found:
 
 
 def causal_edges(coded: Coded) -> Edges:
-    """From each event that a source was notified of to the first event which that makes depend on it.
+    """Return an edge from each event that a source was notified of to the first event that depends on it thereby.
 
-    With the steps from each event to the next of its source (`source_edges`) they span all causality.
+    Together with `source_edges` these edges span all dependencies.
     """
     events = coded.events
     numbers = {name: number for number, name in enumerate(events.source_names)}
@@ -95,7 +94,7 @@ def source_edges(events: Events) -> Edges:
 
 
 class _Pasts:
-    """The pasts of the events of notified sources, for the columns `low` up to `high`."""
+    """Holds the pasts of the events of notified sources, for the columns `low` <= column < `high`."""
 
     def __init__(self, coded: Coded) -> None:
         events = coded.events
@@ -114,7 +113,8 @@ class _Pasts:
         self._notified_of, self._bounds = self._notifications(coded)
 
     def _notifications(self, coded: Coded) -> tuple[Array, list[tuple[int, int]]]:
-        """Events that notified sources were notified of, and for each event with a vector its new ones.
+        """Return the events that notified sources were notified of, and for each event with a vector the range of
+        its new ones.
 
         A notification counts for every event of its subscriber from number `counts_from` on.
         """
@@ -126,14 +126,14 @@ class _Pasts:
         subscriber = self._subscriber_of[self.events.source[self.events_with_vector]]
         ends = np.searchsorted(keys, subscriber * size + self.events_with_vector, side="right")
         starts = np.searchsorted(keys, subscriber * size, side="left")
-        # An event takes over where the last one of its source stopped.
+        # An event's range starts where that of its source's last event ends.
         by_source = np.argsort(subscriber, kind="stable")
         continued = ~segment_starts(subscriber[by_source])
         starts[by_source[continued]] = ends[by_source[np.flatnonzero(continued) - 1]]
         return coded.event[rows][order], list(zip(starts.tolist(), ends.tolist(), strict=True))
 
     def fill(self, low: int) -> None:
-        """Computes the columns from `low` on, in the order of publication."""
+        """Compute the columns from `low` on, in the order of publication."""
         events = self.events
         self.low, self.high = low, min(low + self.block, self.sources)
         width = self.high - low
@@ -162,7 +162,7 @@ class _Pasts:
 
 
 def _late_in_own_source(coded: Coded, rows: Array) -> tuple[Mask, dict[int, int]]:
-    """Which places come after a later event of their own source, and for some of them that event's row."""
+    """Find the places that come after a later event of their own source, and for some of them that event's row."""
     events = coded.events
     stream = coded.subscriber[rows] * len(events.source_names) + events.source[coded.event[rows]]
     order = np.argsort(stream, kind="stable")
@@ -180,7 +180,7 @@ def _late_in_own_source(coded: Coded, rows: Array) -> tuple[Mask, dict[int, int]
 
 
 def _late_by_vectors(coded: Coded, rows: Array, past: _Pasts, shown_before: dict[int, int]) -> Mask:
-    """Which places come after an event whose vector includes them; adds rows to `shown_before` for some."""
+    """Find the places that come after an event whose vector includes them; add rows to `shown_before` for some."""
     late = np.zeros(len(rows), dtype=np.bool_)
     bounds = [*np.flatnonzero(segment_starts(coded.subscriber[rows])), len(rows)]
     for start, end in pairwise(bounds):
@@ -201,7 +201,7 @@ def _late_by_vectors(coded: Coded, rows: Array, past: _Pasts, shown_before: dict
 
 
 def _known_before(past: _Pasts, event: Array, with_vector: Array, source: Array, inside: Mask) -> Array:
-    """For each place of one subscriber, how many events of its source are in the pasts of those before."""
+    """Return, for each place of one subscriber, how many events of its source are in the pasts of earlier places."""
     known = np.zeros(len(event), dtype=np.int64)
     vectors_before = np.searchsorted(with_vector, np.arange(len(event)), side="left")
     step = max(1, MAX_CELLS // 4 // max(1, past.high - past.low))

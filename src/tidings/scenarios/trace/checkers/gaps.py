@@ -1,4 +1,4 @@
-"""Gap-freeness and agreement: what is owed is delivered, and equal subscriptions get equal events."""
+"""Checks gap-freeness and agreement: owed events are delivered, and equal subscriptions get equal events."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ AGREEMENT = "agreement"
 def gap_free(
     trace: Trace, *, confirmed_only: bool = False, strict_end: bool = False, cut_off_ns: int | None = None
 ) -> Verdict:
-    """Every event that a subscription is owed (see `trace.demand`) was delivered to it.
+    """Check that every event that a subscription is owed (see `trace.demand`) was delivered to it.
 
-    `counts` says how many were `expected` and how many of these `delivered`.
+    `counts` has how many were `expected` and how many of these were `delivered`.
     """
     found = find_gaps(
         trace.coded, confirmed_only=confirmed_only, strict_end=strict_end, cut_off_ns=cut_off_ns
@@ -33,18 +33,18 @@ def find_gaps(
 
     def describe(key: int) -> Case:
         row, event = divmod(int(key), len(coded.events))
-        return _missing(coded.events, coded.subscriptions, row, event, "never came")
+        return _missing(coded.events, coded.subscriptions, row, event, "never arrived")
 
     counts = {"expected": owed.expected, "delivered": owed.delivered}
     return Found(len(owed.missing), first_cases(owed.missing, describe), counts)
 
 
 def agreement(trace: Trace, *, strict_end: bool = False) -> Verdict:
-    """What one of several equal subscriptions delivered, the others delivered as well.
+    """Check that equal subscriptions deliver the same events.
 
-    Subscriptions are equal if they select the same topics and have the same filter. An event counts for those
-    that were accepted and not yet cancelled when it was published, and select it. A violation is an event
-    missing at one of them (see `trace.demand`) while another got it.
+    Subscriptions are equal if they select the same topics and have the same filter. An event counts for those that
+    select it and were accepted and not yet cancelled when it was published. A violation is an event missing at one of
+    them (see `trace.demand`) while another got it.
     """
     coded = trace.coded
     missing = missing_of_equals(coded, strict_end=strict_end)
@@ -54,17 +54,17 @@ def agreement(trace: Trace, *, strict_end: bool = False) -> Verdict:
 
 
 Keyed = tuple[Array, Array]
-"""Numbers `interest * events + event`, and with each a row of `subscribed`."""
+"""Keys `interest * events + event`, and for each a row of `subscribed`."""
 
 
 def missing_of_equals(coded: Coded, *, strict_end: bool = False) -> Keyed:
-    """What is missing, by row of `subscribed`, then by event."""
+    """Return what is missing, by row of `subscribed`, then by event."""
     row, event = np.divmod(demand(coded, strict_end=strict_end).missing, max(len(coded.events), 1))
     return coded.interests.of_subscription[row] * len(coded.events) + event, row
 
 
 def got_in_time(coded: Coded) -> Keyed:
-    """What a subscription got that was in force at publication, ascending, with the first row that got it."""
+    """Return what subscriptions in force at publication got, ascending, each with the first row that got it."""
     first, end = windows(coded)
     row, event = np.divmod(coded.delivered_keys, max(len(coded.events), 1))
     in_force = (event >= first[row]) & (event < end[row])
@@ -76,13 +76,13 @@ def got_in_time(coded: Coded) -> Keyed:
 
 
 def find_unequal(events: Events, subscriptions: CodedSubscriptions, missing: Keyed, got: Keyed) -> Found:
-    """Which of the missing somebody got."""
+    """Find the missing events that an equal subscription got."""
     place = index_in_sorted(got[0], missing[0])
 
     def describe(case: int) -> Case:
         row, event = int(missing[1][case]), int(missing[0][case]) % len(events)
         other = subscriptions.describe(int(got[1][place[case]]))
-        return _missing(events, subscriptions, row, event, f"never came, but did at {other}")
+        return _missing(events, subscriptions, row, event, f"never arrived, but did at {other}")
 
     broken = np.flatnonzero(place >= 0)
     return Found(len(broken), first_cases(broken.tolist(), describe))

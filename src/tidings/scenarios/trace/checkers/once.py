@@ -1,4 +1,4 @@
-"""Exactly once: nothing is delivered twice, and nothing that should not have been."""
+"""Checks exactly once: no event is delivered twice, and none that should not be delivered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Key = tuple[int, ...]
 
 
 class _Broken(NamedTuple):
-    """The rows that break one rule; `place` is where a row stands among all that break it."""
+    """Holds the rows that break one rule; `place` returns a row's sort key among them."""
 
     rule: str
     rows: Array
@@ -28,13 +28,12 @@ class _Broken(NamedTuple):
 
 
 def exactly_once(trace: Trace) -> Verdict:
-    """Each subscription gets an event at most once, and only what it asked for.
+    """Check that each subscription gets an event at most once, and only events that it selects.
 
-    Each delivery must be of a subscription that its subscriber made, not before it was requested, and of an
-    event that was published, not later and not after the subscription was cancelled, and that the
-    subscription selects. What was published before the cancellation may still arrive after it. Positions of
-    a subscriber run from 0 without gap or repetition. Event ids are unique, and `source:sequence`. A row
-    counts once for each of these rules that it breaks.
+    A delivery must belong to a subscription that its subscriber made, and must not come before the request. Its event
+    must have been published, before the delivery and before the subscription was cancelled, and the subscription must
+    select it. Events published before the cancellation may arrive after it. A subscriber's positions run from 0
+    without gaps or duplicates. Event ids are unique, and `source:sequence`. A row counts once for each rule it breaks.
     """
     published = find_wrong_publications(trace.published, trace.coded.events)
     return verdict_of(EXACTLY_ONCE, [published, find_wrong_deliveries(trace.coded)])
@@ -56,13 +55,13 @@ def find_wrong_deliveries(coded: Coded) -> Found:
     broken = [
         *_broken_deliveries(coded),
         _Broken("is delivered again", repeated_rows(coded), describe, of_stream),
-        _Broken("is not at the position after the one before", _misplaced(coded), describe, of_subscriber),
+        _Broken("does not follow the position before", _misplaced(coded), describe, of_subscriber),
     ]
     return _found(broken, first_rule=_PUBLICATION_RULES)
 
 
 def find_wrong_publications(published: Any, events: Events) -> Found:
-    """Among all publications, whoever was notified of them."""
+    """Check all publications, delivered or not."""
     names = pc.binary_join_element_wise(published["source"], published["sequence"].cast("string"), ":")
     misnamed = np.flatnonzero(pc.not_equal(names, published["event_id"]).to_numpy())
 
@@ -96,19 +95,19 @@ def _found(broken: list[_Broken], first_rule: int) -> Found:
 
 
 def duplicates(coded: Coded) -> int:
-    """How many deliveries repeat an event to the same subscription."""
+    """Return how many deliveries repeat an event to the same subscription."""
     return len(repeated_rows(coded))
 
 
 def _broken_deliveries(coded: Coded) -> list[_Broken]:
     subscriptions, events = coded.subscriptions, coded.events
     subscribed, published = coded.subscription >= 0, coded.event >= 0
-    # The value appended for what is unknown breaks no rule but the first two.
+    # The appended value stands for unknown rows (-1); it breaks no rule but the first two.
     requested = np.append(subscriptions.requested, np.iinfo(np.int64).min)[coded.subscription]
     cancelled = np.append(subscriptions.cancelled, np.iinfo(np.int64).max)[coded.subscription]
     published_at = np.append(events.at, np.iinfo(np.int64).min)[coded.event]
     rules: list[tuple[str, Mask]] = [
-        ("is of a subscription that the subscriber does not have", ~subscribed),
+        ("belongs to a subscription that the subscriber does not have", ~subscribed),
         ("was never published", ~published),
         ("is not selected by the subscription", _unselected(coded, subscribed & published)),
         ("is delivered before it was published", coded.at < published_at),
@@ -131,7 +130,7 @@ def _unselected(coded: Coded, known: Mask) -> Mask:
 
 
 def repeated_rows(coded: Coded) -> Array:
-    """Rows of known subscriptions and events, all but the first of each pair by position."""
+    """Return duplicates: for each known subscription and event, all deliveries but the first by position."""
     rows = coded.by_position
     rows = rows[(coded.subscription[rows] >= 0) & (coded.event[rows] >= 0)]
     if len(rows) == len(coded.delivered_keys):

@@ -1,4 +1,4 @@
-"""FIFO: a subscriber sees the events of each source in the order of their sequence numbers."""
+"""Checks FIFO: a subscriber sees the events of each source in the order of their sequence numbers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ FIFO = "fifo"
 
 
 def fifo(trace: Trace, *, orders: frozenset[str] | None = None) -> Verdict:
-    """Along the positions of a subscriber, sequence numbers of each source increase.
+    """Check that along a subscriber's positions, the sequence numbers of each source increase.
 
-    Deliveries declared out of order are set aside. A delivery is a violation if an earlier one had a sequence
-    number as high or higher. `orders` limits the check to subscriptions that asked for one of these.
+    Ignores deliveries declared out of order. A delivery is a violation if an earlier one had an equal or higher
+    sequence number. `orders` limits the check to subscriptions with one of these orders.
     """
     return verdict_of(FIFO, [find_unordered(trace.coded, orders)])
 
@@ -30,7 +30,7 @@ def find_unordered(coded: Coded, orders: frozenset[str] | None) -> Found:
 
     def describe(place: int) -> Case:
         row = rows[place]
-        # The one before in the stream, or one before that, is higher; the nearest such is what one looks for.
+        # Some earlier delivery in the stream is higher; the nearest one explains most.
         earlier = place - 1
         while rank[earlier] < rank[place]:
             earlier -= 1

@@ -1,9 +1,9 @@
-"""Total order: two subscribers that see the same two events see them in the same order.
+"""Checks total order: two subscribers that see the same two events see them in the same order.
 
-Exact and near-linear. Draw an edge from each delivery of a subscriber to its next. If two subscribers
-disagree on two events, there is a path from either to the other, so both lie in one strongly connected
-component. Only inside components of more than one event are pairs of subscribers compared: a cycle need not
-mean that any two of them disagree (three subscribers that see ab, bc and ca do not).
+The check is exact and near-linear. Draw an edge from each delivery of a subscriber to its next. If two subscribers
+disagree on two events, there is a path from either event to the other, so both lie in one strongly connected
+component. Pairs of subscribers are compared only inside components of more than one event. A cycle does not mean
+that two of them disagree: three subscribers that see ab, bc and ca do not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SmallEdges = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
 
 
 class ShownRows(NamedTuple):
-    """What was shown, subscriber by subscriber in the order of positions; `component` is that of the event."""
+    """Holds deliveries, sorted by subscriber and position; `component` is the event's."""
 
     component: Array
     subscriber: Array
@@ -37,24 +37,24 @@ class ShownRows(NamedTuple):
 
 
 class Named(Protocol):
-    """Events by number."""
+    """Gives an event's name by its number."""
 
     def name(self, event: int) -> str: ...
 
 
 class _Inversion(NamedTuple):
-    """Places in `ShownRows`: `first` sees its pair as (a, b), `second` as (b, a)."""
+    """Holds places in `ShownRows`: one subscriber sees `first` as (a, b), the other sees `second` as (b, a)."""
 
     first: tuple[int, int]
     second: tuple[int, int]
 
 
 def total_order(trace: Trace, *, orders: frozenset[str] | None = None) -> Verdict:
-    """No two subscribers see two events in different orders; counts pairs of subscribers that do.
+    """Check that no two subscribers see two events in different orders; count the pairs of subscribers that do.
 
-    Deliveries declared out of order are set aside. A subscriber's order is that of its positions over all its
-    subscriptions; an event that several of them got counts where it came first. `orders` limits the check to
-    subscriptions that asked for one of these.
+    Ignores deliveries declared out of order. A subscriber's order is that of its positions over all its
+    subscriptions; an event that several of them got counts at its first position. `orders` limits the check to
+    subscriptions with one of these orders.
     """
     coded = trace.coded
     rows = coded.ordered_rows(orders)
@@ -64,16 +64,16 @@ def total_order(trace: Trace, *, orders: frozenset[str] | None = None) -> Verdic
 
 
 def order_edges(coded: Coded, rows: Array) -> Edges:
-    """From each of these deliveries to the next of the same subscriber."""
+    """Return an edge from each of these deliveries to the same subscriber's next."""
     event, subscriber = coded.event[rows], coded.subscriber[rows]
     same = subscriber[1:] == subscriber[:-1]
     return event[:-1][same], event[1:][same]
 
 
 def components(edges: Edges | SmallEdges, size: int) -> Array:
-    """The component of each of `size` events, named by its lowest; -1 for an event that is alone in its own."""
+    """Return the component of each of `size` events, named by its lowest event; -1 for a component of one event."""
     need("the check of a total order", "sim", "scipy")
-    # All checkers are imported together, and this takes longer than all the rest of them.
+    # Imported here: scipy takes longer to import than all checkers together.
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -87,14 +87,14 @@ def components(edges: Edges | SmallEdges, size: int) -> Array:
 
 
 def shown(coded: Coded, rows: Array, component_of: Array) -> ShownRows:
-    """What the given deliveries show of events that are not alone in their components."""
+    """Return the deliveries whose events are not alone in their components."""
     rows = rows[component_of[coded.event[rows]] >= 0]
     event = coded.event[rows]
     return ShownRows(component_of[event], coded.subscriber[rows], event, coded.position[rows])
 
 
 def find_inversions(events: Named, names: Sequence[str], rows: ShownRows) -> Found:
-    """The pairs of subscribers that disagree, each with its first inversion in the first component that has any."""
+    """Find the pairs of subscribers that disagree, each with its first inversion in the first component with one."""
     disagreeing: dict[tuple[int, int], _Inversion] = {}
     order = np.argsort(rows.component, kind="stable")
     bounds = np.flatnonzero(segment_starts(rows.component[order]))
@@ -110,7 +110,7 @@ def find_inversions(events: Named, names: Sequence[str], rows: ShownRows) -> Fou
 
 
 def _inversions(shown: ShownRows, rows: Array) -> Iterator[_Inversion]:
-    """One inversion for each two subscribers that have any, both having rows in this component."""
+    """Yield one inversion for each pair of subscribers that disagree in this component."""
     _, event = np.unique(shown.event[rows], return_inverse=True)
     subscriber = shown.subscriber[rows]
     bounds = [*np.flatnonzero(segment_starts(subscriber)), len(rows)]
