@@ -7,7 +7,7 @@
             await bus.publish("/news/bbc", {"size": 12}, b"...")
             print(await stream.get())
 
-Names are imported when they are first used, so that `import tidings` stays quick.
+Names are imported when they are first used, so that `import tidings` stays fast.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib import import_module
 from tidings.former_paths import follow_former_paths
 
 TYPE_CHECKING = False
-"""As that of `typing`, whose import takes longer than all of this module."""
+"""Stands in for `typing.TYPE_CHECKING`: importing `typing` takes longer than all of this module."""
 if TYPE_CHECKING:
     from typing import Any
 
@@ -94,7 +94,7 @@ _ARCHIVE_NAMES = ("Archive", "ArchiveReader", "ArchiveSettings", "Recorder", "Re
 _FORMER_NAMES = {"Place": "OrderPosition"}
 
 _COLLECTIONS = ("SortedSet", "StrongBag", "StrongSet", "WeakBag", "WeakSet")
-"""Of the design, and of later."""
+"""Designed, not yet available."""
 
 __all__ = ["__version__", *sorted(_HOME_OF)]
 

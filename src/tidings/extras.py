@@ -1,7 +1,7 @@
-"""What tidings needs beyond its plain install, and the one line that says so where it is missing.
+"""The optional dependencies (extras), and the one-line error when one is missing.
 
-A plain install publishes, subscribes, filters and runs brokers. Whatever else needs libraries, by the names that
-pyproject.toml gives to sets of them: extras. Packages that need one ask here before they import it.
+A plain install publishes, subscribes, filters and runs brokers. Everything else needs an extra of pyproject.toml.
+Packages that need one check here before they import it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ EXTRAS = {
     "mqtt": ("paho",),
     "redis": ("redis",),
 }
-"""The modules without which nothing that the extra is for works; it may bring more."""
+"""The modules that each extra must provide; it may install more."""
 SLOW_MATCHING = "filters are tried one by one; if there are many: pip install 'tidings[fast]'"
-"""What a broker without numpy says in its status."""
+"""Shown in the status of a broker without numpy."""
 PACKAGES = {"nats": "nats-py", "paho": "paho-mqtt"}
-"""Where a module's package has another name."""
+"""Module -> package, where the names differ."""
 
 
 def need(what: str, extra: str, *modules: str, error: type[TidingsError] = MissingExtra) -> None:
-    """Raises `error`, which says what to install, if one of these modules is missing; without any: of the extra's."""
+    """Raise `error`, which says what to install, if one of `modules` (default: all of the extra's) is missing."""
     missing = [
         PACKAGES.get(module, module) for module in modules or EXTRAS[extra] if not is_installed(module)
     ]
@@ -46,6 +46,6 @@ def sentence(what: str, extra: str, packages: Sequence[str]) -> str:
 
 
 def is_installed(module: str) -> bool:
-    """A mere directory of that name, which Python would take for a package, does not count."""
+    """Return True if the module can be imported. A bare directory of that name (a namespace package) does not count."""
     spec = find_spec(module)
     return spec is not None and spec.origin is not None

@@ -1,4 +1,4 @@
-"""Import paths that documents and examples have named: they lead to where the modules are now."""
+"""Keeps former import paths, which documents and examples have named, working after modules moved."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ FORMER = {
     "tidings.protocol": "tidings.core",
     "tidings.protocol.sequencing": "tidings.core.ordering",
 }
-"""Packages, with all that is in them, and single modules."""
+"""Former path -> present path: packages, with everything in them, and single modules."""
 
 
 class _Alias:
-    """A loader. `importlib.abc` has a base class for it, and takes longer to import than all of this package."""
+    """Loads a module under its former name.
+
+    It does not inherit from `importlib.abc.Loader`, whose import takes longer than all of this package.
+    """
 
     def __init__(self, target: str) -> None:
         self._target = target
@@ -32,10 +35,12 @@ class _Alias:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # one module, whatever it is called
+        module.__spec__ = self._spec  # both names are the same module, which keeps its own spec
 
 
 class _FormerPaths:
+    """Finds modules under former names, as an entry of `sys.meta_path`."""
+
     def find_spec(self, fullname: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
         former, rest = fullname, ""
         while former not in FORMER:
@@ -47,4 +52,5 @@ class _FormerPaths:
 
 
 def follow_former_paths() -> None:
+    """Make the former paths importable."""
     sys.meta_path.insert(0, _FormerPaths())

@@ -1,10 +1,10 @@
-"""The same bus without `async`, for notebooks and scripts.
+"""The bus without `async`, for notebooks and scripts.
 
     with tidings.sync.embedded() as bus, bus.subscribe("/news/**") as stream:
         bus.publish("/news/bbc", {"size": 12})
         print(stream.get(timeout_s=1.0))
 
-An event loop runs in a thread of its own; every call waits for it.
+An event loop runs in its own thread; every call blocks until the loop has the result.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Loop:
 
 
 class SyncReceipt:
-    """What becomes of a publication that nobody waited for."""
+    """The outcome of a publication that was sent with `wait=False`."""
 
     def __init__(self, loop: _Loop, receipt: Receipt) -> None:
         self._loop = loop
@@ -70,11 +70,19 @@ class SyncReceipt:
 
     @property
     def done(self) -> bool:
-        """True once it is confirmed, or has failed."""
+        """True once the publication is confirmed or has failed."""
         return self._receipt.done
 
     def result(self, timeout_s: float | None = None) -> EventId:
-        """The event's id, once it is confirmed; NotConfirmed if it is not, TimeoutError if that takes longer."""
+        """Wait until the event is confirmed and return its id.
+
+        Args:
+            timeout_s: Seconds to wait; None waits without limit.
+
+        Raises:
+            NotConfirmed: The publication failed, or its outcome cannot be known.
+            TimeoutError: There was no answer in time.
+        """
 
         async def wait() -> EventId:
             async with asyncio.timeout(timeout_s):
@@ -84,7 +92,10 @@ class SyncReceipt:
 
 
 class SyncStream(AbstractContextManager["SyncStream"]):
-    """The events of one subscription. Iterating waits for the next one until the stream is closed."""
+    """The events of one subscription, as `Stream` without `async`.
+
+    `with` subscribes and unsubscribes. Iterating blocks until the next event arrives or the stream is closed.
+    """
 
     def __init__(self, loop: _Loop, stream: Stream) -> None:
         self._loop = loop
@@ -92,11 +103,11 @@ class SyncStream(AbstractContextManager["SyncStream"]):
 
     @property
     def dropped(self) -> int:
-        """As `Stream.dropped`."""
+        """Events dropped because the reader was too slow; see `Stream.dropped`."""
         return self._stream.dropped
 
     def get(self, timeout_s: float | None = None) -> Event:
-        """The next event; TimeoutError if none comes in time."""
+        """Return the next event, as `Stream.get`; raises TimeoutError if none arrives within `timeout_s` seconds."""
         return self._loop.run(self._stream.get(timeout_s))
 
     def __iter__(self) -> Iterator[Event]:
@@ -108,21 +119,21 @@ class SyncStream(AbstractContextManager["SyncStream"]):
             yield event
 
     def batches(self, max_events: int = 1_000, max_wait_s: float = 0.0) -> Iterator[list[Event]]:
-        """As `Stream.batches`."""
+        """Iterate over lists of up to `max_events` events, as `Stream.batches`."""
         batches = self._stream.batches(max_events, max_wait_s)
         while (batch := self._loop.run(_next_of(batches))) is not None:
             yield batch
 
     def add(self, *topics: str) -> None:
-        """As `Stream.add`."""
+        """Select these topic patterns as well, as `Stream.add`."""
         self._loop.run(self._stream.add(*topics))
 
     def remove(self, *topics: str) -> None:
-        """As `Stream.remove`."""
+        """Stop selecting these topic patterns, as `Stream.remove`."""
         self._loop.run(self._stream.remove(*topics))
 
     def change(self, *topics: str, where: Condition | Unchanged | None = KEEP) -> None:
-        """As `Stream.change`."""
+        """Replace topics, filter or both, as `Stream.change`."""
         self._loop.run(self._stream.change(*topics, where=where))
 
     def __enter__(self) -> Self:
@@ -132,7 +143,7 @@ class SyncStream(AbstractContextManager["SyncStream"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._loop.stopped:  # else it ended with its bus
+        if not self._loop.stopped:  # otherwise the bus has ended the stream
             self._loop.run(self._stream.__aexit__(None, None, None))
 
 
@@ -141,7 +152,10 @@ async def _next_of(batches: AsyncIterator[list[Event]]) -> list[Event] | None:
 
 
 class SyncBus(AbstractContextManager["SyncBus"]):
-    """`with` opens and closes it; where there is no block, as in a notebook, `open` and `close` do."""
+    """A bus without `async`, made by `tidings.sync.connect` or `tidings.sync.embedded`.
+
+    `with` opens and closes it. Without a block, as in a notebook, call `open` and `close`.
+    """
 
     def __init__(self, bus: EventService, loop: _Loop | None = None) -> None:
         self._bus = bus
@@ -182,7 +196,7 @@ class SyncBus(AbstractContextManager["SyncBus"]):
         *,
         wait: bool = True,
     ) -> EventId | SyncReceipt:
-        """As `EventService.publish`; with `wait=False` it returns a `SyncReceipt`."""
+        """Publish one event, as `EventService.publish`; with `wait=False` it returns a `SyncReceipt`."""
         if wait:
             return self._run(self._bus.publish(topic, attributes, payload))
         receipt = self._run(self._bus.publish(topic, attributes, payload, wait=False))
@@ -190,7 +204,7 @@ class SyncBus(AbstractContextManager["SyncBus"]):
         return SyncReceipt(self._loop, receipt)
 
     def publish_many(self, events: Iterable[PublishedEvent]) -> int:
-        """As `EventService.publish_many`."""
+        """Publish (topic, attributes, payload) tuples and return how many, as `EventService.publish_many`."""
         return self._run(self._bus.publish_many(events))
 
     def subscribe(
@@ -200,26 +214,33 @@ class SyncBus(AbstractContextManager["SyncBus"]):
         order: OrderName = "none",
         buffer_events: int = DEFAULT_BUFFER_EVENTS,
     ) -> SyncStream:
-        """As `EventService.subscribe`; use it as `with`."""
+        """Return a stream to use with `with`; the arguments are those of `EventService.subscribe`."""
         if self._loop is None:
             raise ConnectionFailed(NOT_OPEN)
         stream = self._bus.subscribe(*topics, where=where, order=order, buffer_events=buffer_events)
         return SyncStream(self._loop, stream)
 
     def status(self) -> dict[str, Any]:
-        """As `EventService.status`."""
+        """Return the state of the service, as `EventService.status`."""
         return self._run(self._bus.status())
 
     def connect(self, at: str | None = None, *, name: str | None = None) -> SyncBus:
-        """Another client of an embedded network."""
+        """Return another client of an embedded network.
+
+        Args:
+            at: The broker to connect to; None is the last one.
+            name: The client's name; None draws a random one.
+        """
         if not isinstance(self._bus, Embedded):
-            raise RuntimeError("only an embedded network has more buses")
+            raise RuntimeError(
+                "only a bus made by embedded() can connect more clients: use tidings.sync.connect"
+            )
         if self._loop is None:
             raise ConnectionFailed(NOT_OPEN)
         return SyncBus(self._bus.connect(at, name=name), self._loop)
 
     def open(self) -> None:
-        """Connect, and start the thread of the event loop."""
+        """Start the event loop's thread and connect."""
         if self._loop is None:
             self._loop = self._shared or _Loop()
         try:
@@ -229,11 +250,11 @@ class SyncBus(AbstractContextManager["SyncBus"]):
             raise
 
     def close(self) -> None:
-        """Closing again does nothing."""
+        """Close all streams, disconnect and stop the thread. Closing twice is harmless."""
         if self._loop is None:
             return
         try:
-            if not self._loop.stopped:  # else the network that it was a client of is closed, and it with that
+            if not self._loop.stopped:  # otherwise its embedded network was closed, and this bus with it
                 self._loop.run(self._bus.close())
         finally:
             self._stop()
@@ -254,7 +275,7 @@ class SyncBus(AbstractContextManager["SyncBus"]):
 
 
 def _synchronous(make: Callable[Options, EventService]) -> Callable[Options, SyncBus]:
-    """The same call, with the same options, for a bus without `async`."""
+    """Wrap a function that makes a bus: same arguments, but it returns a `SyncBus`."""
 
     @wraps(make)
     def made(*args: Options.args, **options: Options.kwargs) -> SyncBus:
@@ -265,6 +286,6 @@ def _synchronous(make: Callable[Options, EventService]) -> Callable[Options, Syn
 
 
 connect = _synchronous(opening.connect)
-"""As `tidings.connect`, for a bus without `async`."""
+"""Return a bus without `async` for the network at a URL; the arguments are those of `tidings.connect`."""
 embedded = _synchronous(opening.embedded)
-"""As `tidings.embedded`, for a bus without `async`."""
+"""Return a bus without `async` on a network in this process; the arguments are those of `tidings.embedded`."""

@@ -1,4 +1,4 @@
-"""The simulator for tests of your own application: a seeded network in virtual time under the ordinary API.
+"""The simulator for tests of your own application: a seeded network in virtual time, behind the ordinary API.
 
     async def scenario(net):
         async with net.connect("b0") as publisher, net.connect("b4") as subscriber:
@@ -10,10 +10,10 @@
 
     tidings.testing.simulate(scenario, seed=7, brokers=5, delay_ms=20, loss=0.01)
 
-With `mode="guaranteed"` the brokers speak over connections, which break and come back, and lose nothing; with
-`mode="epidemic"` they repair by gossip what is lost.
-Everything in `scenario` runs on an event loop whose clock is the simulator's: when all coroutines wait, the
-next message or timer of the network happens at once. One seed gives one run.
+With `mode="guaranteed"` the brokers use connections that break and recover, and lose nothing. With `mode="epidemic"`
+they repair losses by gossip.
+`scenario` runs on an event loop whose clock is the simulator's: when all coroutines wait, the network's next message
+or timer happens at once. The same seed gives the same run.
 """
 
 from __future__ import annotations
@@ -61,34 +61,34 @@ Result = TypeVar("Result")
 
 NS_PER_S = 1_000_000_000
 LONGEST_WAIT_NS = 3_600 * NS_PER_S
-"""A test in which no coroutine runs and none has a timeout for this long is taken to hang."""
+"""A test counts as hung when no coroutine has run, and none has a timeout, for this long in virtual time."""
 LONGEST_START_NS = 10 * NS_PER_S
 GOODBYE_S = 0.001
-"""How long a guaranteed client that closes waits for its last words to arrive."""
+"""How long a closing client of a guaranteed network waits for its last messages to arrive."""
 
 
 def _check_arguments(
     brokers: int, delay_ms: float, loss: float, duplicate: float, mode: str, delta: int
 ) -> None:
-    """ValueError for what no network can be, NotYetAvailable for a mode of later."""
+    """Raise ValueError for impossible arguments, NotYetAvailable for a mode that is not implemented yet."""
     check_available(mode)
     if mode not in MODES:
         raise ValueError(f"mode {mode!r} is not one of {', '.join(MODES)}")
     if not isinstance(brokers, int) or not 1 <= brokers <= MAX_BROKERS:
-        raise ValueError(f"brokers is a whole number from 1 to {MAX_BROKERS:,}, not {brokers!r}")
+        raise ValueError(f"brokers must be a whole number from 1 to {MAX_BROKERS:,}, not {brokers!r}")
     if not isinstance(delta, int) or delta < 0:
-        raise ValueError(f"delta is a whole number of at least 0, not {delta!r}")
-    if not isinstance(delay_ms, int | float) or not 0 <= delay_ms <= MAX_DELAY_MS:  # nan is not, either
-        raise ValueError(f"delay_ms is a number from 0 to {MAX_DELAY_MS:,.0f}, not {delay_ms!r}")
+        raise ValueError(f"delta must be a whole number of at least 0, not {delta!r}")
+    if not isinstance(delay_ms, int | float) or not 0 <= delay_ms <= MAX_DELAY_MS:  # also rejects nan
+        raise ValueError(f"delay_ms must be a number from 0 to {MAX_DELAY_MS:,.0f}, not {delay_ms!r}")
     if not isinstance(duplicate, int | float) or not 0 <= duplicate <= 1:
-        raise ValueError(f"duplicate is a share from 0 to 1, not {duplicate!r}")
+        raise ValueError(f"duplicate must be a number from 0 to 1, not {duplicate!r}")
     check_loss(loss)
 
 
 class TestNetwork:
-    """A tree of brokers `b0`, `b1`, ... with everything that can go wrong as a method."""
+    """A simulated tree of brokers `b0`, `b1`, ..., with a method for each fault. `simulate` makes it."""
 
-    __test__ = False  # not a test case, whatever pytest thinks of the name
+    __test__ = False  # pytest would collect it because of its name
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class TestNetwork:
         self._wait_for_links()
 
     def _wait_for_links(self) -> None:
-        """The scenario begins when the brokers have their connections: a subscription is complete then, too."""
+        """Let the brokers connect before the scenario begins, so that subscriptions can complete at once."""
         schedule = self._network.schedule
         while self._unlinked() and schedule.next_at is not None and schedule.now < LONGEST_START_NS:
             self._network.run(schedule.next_at)
@@ -142,18 +142,23 @@ class TestNetwork:
 
     @property
     def now_s(self) -> float:
-        """Seconds of virtual time since the start."""
+        """The virtual time since the start, in seconds."""
         return self._network.schedule.now / NS_PER_S
 
     @property
     def schedule(self) -> Schedule:
-        """What happens when, in virtual time."""
+        """The simulator's queue of what happens when."""
         return self._network.schedule
 
     def connect(self, at: str = "b0", *, name: str | None = None) -> Bus:
-        """A client of the broker `at`, beside it: no delay, no loss."""
+        """Return a client of a broker, to use with `async with`. The link between them has no delay and no loss.
+
+        Args:
+            at: The broker's name.
+            name: The client's name, unique in the network; None makes one up.
+        """
         if at not in self.brokers:
-            raise ConnectionFailed(f"there is no broker {at!r}; there are {', '.join(self.brokers)}")
+            raise ConnectionFailed(f"there is no broker {at!r}; the brokers are {', '.join(self.brokers)}")
         self._clients += 1
         who = name or f"client-{self._clients}"
         self._ordering.place(who, at)
@@ -170,31 +175,36 @@ class TestNetwork:
         return bus
 
     def crash(self, broker: str, *, keep_state: bool = True) -> None:
-        """The sequencer beside it, if there is one, goes with it; so it is with restarts and pauses."""
+        """Crash a broker, and the sequencer on the same machine if there is one (`restart` and `pause` likewise).
+
+        Args:
+            broker: The broker's name.
+            keep_state: False also erases its disk.
+        """
         self._check(broker, up=True)
         for name in self._ordering.machine(broker):
             self._network.crash(name, keep_state=keep_state)
 
     def restart(self, broker: str) -> None:
-        """Start a crashed broker again."""
+        """Restart a crashed broker."""
         self._check(broker, up=False)
         for name in self._ordering.machine(broker):
             self._network.restart(name)
 
     def pause(self, broker: str) -> None:
-        """The broker does nothing and answers nothing until `resume`."""
+        """Stop a broker from doing or answering anything until `resume`."""
         self._check(broker, paused=False)
         for name in self._ordering.machine(broker):
             self._network.pause(name)
 
     def resume(self, broker: str) -> None:
-        """A paused broker continues with what has piled up."""
+        """Let a paused broker continue, with everything that has arrived meanwhile."""
         self._check(broker, paused=True)
         for name in self._ordering.machine(broker):
             self._network.resume(name)
 
     def cut(self, a: str, b: str) -> None:
-        """No message passes between the two brokers, and those beside them, until `heal(a, b)`."""
+        """Let no message pass between two brokers, nor between the nodes on their machines, until `heal(a, b)`."""
         self._check(a)
         self._check(b)
         pair = (min(a, b), max(a, b))
@@ -203,15 +213,15 @@ class TestNetwork:
             self._network.sever(self._cuts[pair])
 
     def heal(self, a: str, b: str) -> None:
-        """The link that was `cut` carries messages again."""
+        """Let a link that was `cut` carry messages again."""
         severed = self._cuts.pop((min(a, b), max(a, b)), None)
         if severed is not None:
             self._network.mend(severed)
 
     def _check(self, broker: str, *, up: bool | None = None, paused: bool | None = None) -> None:
-        """ValueError unless there is such a broker and it is so: mistakes of a test show where they are made."""
+        """Raise ValueError unless the broker exists and is in this state, so that a test's mistake shows at once."""
         if broker not in self.brokers:
-            raise ValueError(f"there is no broker {broker!r}; there are {', '.join(self.brokers)}")
+            raise ValueError(f"there is no broker {broker!r}; the brokers are {', '.join(self.brokers)}")
         node = self._network.nodes[broker]
         if up is not None and node.up != up:
             raise ValueError(f"broker {broker!r} is {'up' if node.up else 'down'}")
@@ -223,13 +233,13 @@ class TestNetwork:
         return self._between if one != other and one in self.brokers and other in self.brokers else LOCAL
 
     def _seats(self, source: str, target: str) -> tuple[str, str]:
-        """In alphabetical order, the brokers beside which two nodes sit."""
+        """Return the brokers on whose machines two nodes run, in alphabetical order."""
         one, other = self._ordering.seat(source), self._ordering.seat(target)
         return min(one, other), max(one, other)
 
 
 class _ConnectedClient(BestEffortClient):
-    """A client whose bus hears when the broker goes, and whose publications fail while it is away, as over TCP."""
+    """Tells its bus when the broker goes away, and fails publications while it is away, as over TCP."""
 
     def __init__(self, node: SimulatedNode, broker: str, bus: Bus, schedule: Schedule) -> None:
         super().__init__(node, broker)
@@ -258,7 +268,7 @@ class _ConnectedClient(BestEffortClient):
 
 
 class _ConnectedReliableClient(ReliableClient):
-    """A client of a guaranteed broker whose bus hears of its connection."""
+    """A client of a guaranteed broker that tells its bus when the connection comes and goes."""
 
     def __init__(self, node: SimulatedNode, broker: str, bus: Bus) -> None:
         super().__init__(node, broker, acknowledges=False, gathers=True)
@@ -274,7 +284,7 @@ class _ConnectedReliableClient(ReliableClient):
 
 
 class _SimulatedConnection:
-    """The connection of a bus to a simulated broker."""
+    """Connects a bus to a simulated broker."""
 
     def __init__(self, network: SimulatedNetwork, broker: str, name: str, bus: Bus) -> None:
         self._network = network
@@ -298,7 +308,7 @@ class _SimulatedConnection:
         if not self._network.nodes[self._broker].up:
             raise ConnectionFailed(f"cannot reach {self._broker}: it is down")
         if self._name in self._network.nodes:
-            raise ConnectionFailed(f"the name {self._name!r} is taken")
+            raise ConnectionFailed(f"the client name {self._name!r} is already in use")
 
         node = self._network.add(self._name, self._make, self._bus.on_fact)
         self._network.attach(self._name, self._broker)
@@ -320,12 +330,12 @@ class _ReliableConnection(_SimulatedConnection):
         return self._client
 
     async def close(self) -> None:
-        await asyncio.sleep(GOODBYE_S)  # else the broker might keep what nobody wants any more
+        await asyncio.sleep(GOODBYE_S)  # otherwise the broker might keep events that nobody wants any more
         await super().close()
 
 
 class _VirtualSelector(selectors.SelectSelector):
-    """Instead of waiting for I/O, lets virtual time pass."""
+    """Advances virtual time instead of waiting for I/O."""
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__()
@@ -342,10 +352,10 @@ class _VirtualSelector(selectors.SelectSelector):
     def _advance(self, timeout: float | None) -> None:
         schedule = self._schedule
         next_at = schedule.next_at
-        # Brokers that cannot reach each other try again and again: that alone wakes nobody.
+        # Brokers that cannot reach each other retry for ever, but their retries wake no coroutine.
         waits_ns = schedule.now - self._waits_since
         if timeout is None and (next_at is None or waits_ns > LONGEST_WAIT_NS):
-            raise RuntimeError("every coroutine waits and nothing is under way: the test would never end")
+            raise RuntimeError("deadlock: every coroutine waits, and nothing in the network will wake one")
         limit = next_at if timeout is None else schedule.now + max(1, round(timeout * NS_PER_S))
         assert limit is not None
         schedule.run(limit if next_at is None else min(limit, next_at))
@@ -366,8 +376,8 @@ def _check_no_loop() -> None:
     except RuntimeError:
         return
     raise RuntimeError(
-        "simulate runs an event loop of its own, and one is running here: call it from a function that is not async, "
-        "or in a thread, as `await asyncio.to_thread(simulate, scenario, ...)`"
+        "simulate() cannot run inside a running event loop: call it from a function that is not async, "
+        "or in a thread: await asyncio.to_thread(simulate, scenario, ...)"
     )
 
 
@@ -386,12 +396,29 @@ def simulate(
     causal: bool = True,
     order_patience: Patience | None = None,
 ) -> Result:
-    """Run `scenario(network)` to its end in virtual time and return what it returns.
+    """Run `scenario(network)` to its end in virtual time and return its result.
 
-    `recovery` says how the brokers of mode "epidemic" repair what is lost: an algorithm, or settings.
-    `order_topics`, `causal` and `order_patience` as in `tidings.embedded`; the sequencer is beside b0, with a standby
-    beside b1 and a witness beside b2 where there are three brokers.
-    Where an event loop runs already, as in a notebook: `await asyncio.to_thread(simulate, scenario, seed=7)`.
+    Total and causal order work at once: the sequencer runs on the machine of b0 and, with three or more brokers, its
+    standby on that of b1 and a witness on that of b2.
+    In a running event loop, as in a notebook, use `await asyncio.to_thread(simulate, scenario, seed=7)`.
+
+    Args:
+        scenario: A coroutine function that takes the `TestNetwork`.
+        seed: Decides everything random; the same seed gives the same run.
+        brokers: How many brokers, in a tree.
+        delay_ms: How long a message between two brokers takes.
+        loss: The share of messages between brokers that is lost, from 0 to below 1.
+        duplicate: The share of messages between brokers that arrives twice, from 0 to 1.
+        mode: "best-effort", "guaranteed" or "epidemic".
+        delta: How many adjacent failed brokers mode "guaranteed" bypasses.
+        recovery: How mode "epidemic" repairs losses: the name of an algorithm, or `RecoverySettings`.
+        order_topics: Topics that are numbered separately, as in `tidings.embedded`.
+        causal: False keeps total order only, as in `tidings.embedded`.
+        order_patience: How long ordered subscriptions wait for a lost event, as in `tidings.connect`.
+
+    Raises:
+        ValueError: An argument is out of range.
+        RuntimeError: An event loop is running in this thread, or the scenario can never end.
     """
     _check_no_loop()
     network = TestNetwork(

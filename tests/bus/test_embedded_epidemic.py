@@ -107,7 +107,7 @@ def test_a_new_event_says_nothing_of_recovery() -> None:
         ({"mode": "epidemic", "recovery": "telepathy"}, ["'telepathy'", *ALGORITHMS]),
         ({"mode": "epidemic", "recovery": 7}, ["7", *ALGORITHMS]),
         ({"mode": "epidemic", "loss": 1.0}, ["loss", "below 1"]),
-        ({"mode": "epidemic", "loss": -0.1}, ["loss", "at least 0"]),
+        ({"mode": "epidemic", "loss": -0.1}, ["loss", "from 0"]),
         ({"mode": "epidemic", "loss": float("nan")}, ["loss"]),
         ({"mode": "best-effort", "loss": 0.1}, ["loss", "'epidemic'", "'best-effort'"]),
         ({"mode": "guaranteed", "loss": 0.1}, ["loss", "'epidemic'", "'guaranteed'"]),
@@ -186,7 +186,7 @@ def test_mistakes_of_a_test_are_named() -> None:
 
     with pytest.raises(ValueError, match="'telepathy'"):
         simulate(scenario, mode="epidemic", recovery="telepathy")
-    with pytest.raises(ValueError, match="recovery is for mode 'epidemic'"):
+    with pytest.raises(ValueError, match="recovery requires mode 'epidemic'"):
         simulate(scenario, recovery="push")
     with pytest.raises(ValueError, match="below 1"):
         simulate(scenario, loss=1.5)

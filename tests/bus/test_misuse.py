@@ -13,7 +13,7 @@ import tidings
 from tidings.drivers.adapters.redis import redis_service
 
 NO_MAPPING = "attributes must be a mapping of names to values, not "
-NO_EVENT = r"events must be \(topic, attributes, payload\) each, not "
+NO_EVENT = r"each event must be \(topic, attributes, payload\), not "
 
 
 def run(scenario: Callable[[Any], Any], *, numbered: bool) -> None:

@@ -195,9 +195,9 @@ def test_over_another_service_streams_change_too() -> None:
 def test_mistakes_are_told_and_the_stream_stays() -> None:
     async def scenario(bus: Embedded) -> None:
         async with bus.connect() as reader, reader.subscribe("/a", "/b") as stream:
-            with pytest.raises(ValueError, match="/x: not among the stream's topics /a, /b"):
+            with pytest.raises(ValueError, match="cannot remove /x: the stream's topics are /a, /b"):
                 await stream.remove("/x")
-            with pytest.raises(ValueError, match="keeps at least one topic"):
+            with pytest.raises(ValueError, match="needs at least one topic"):
                 await stream.remove("/a", "/b")
             with pytest.raises(tidings.TopicError):
                 await stream.add("nowhere")
@@ -206,7 +206,7 @@ def test_mistakes_are_told_and_the_stream_stays() -> None:
             assert stream.subscription.topics == ("/a", "/b")
             await tell(bus, 0, 1)
             assert len(await take(stream, 2)) == 2
-        with pytest.raises(ValueError, match="inside its block"):
+        with pytest.raises(ValueError, match="only inside its"):
             await stream.add("/c")
 
     run(scenario)

@@ -65,7 +65,7 @@ def test_more_buses_share_the_loop_and_may_close_first() -> None:
             other.publish("/t")
             assert stream.get(timeout_s=5.0).source == "other"
         bus.publish("/t")
-        with pytest.raises(RuntimeError, match="only an embedded network"):
+        with pytest.raises(RuntimeError, match="only a bus made by embedded"):
             other.connect()
 
 

@@ -151,7 +151,7 @@ def test_a_test_that_would_never_end_says_so(crash_first: bool) -> None:
                 assert isinstance(asking.exception(), tidings.SubscriptionRefused)
             await stream.get()
 
-    with pytest.raises(RuntimeError, match="never end"):
+    with pytest.raises(RuntimeError, match="deadlock"):
         simulate(scenario, brokers=2)
 
 
@@ -181,7 +181,7 @@ def test_clients_need_a_broker_and_a_name_of_their_own() -> None:
         with pytest.raises(tidings.ConnectionFailed, match="'b9'"):
             net.connect("b9")
         async with net.connect("b0", name="me"):
-            with pytest.raises(tidings.ConnectionFailed, match="'me' is taken"):
+            with pytest.raises(tidings.ConnectionFailed, match="'me' is already in use"):
                 await net.connect("b1", name="me").open()
 
     simulate(scenario, brokers=2)
@@ -190,15 +190,15 @@ def test_clients_need_a_broker_and_a_name_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"brokers": 0}, "brokers is a whole number from 1"),
-        ({"brokers": 2.5}, "brokers is a whole number from 1"),
-        ({"delta": -1}, "delta is a whole number of at least 0, not -1"),
-        ({"delay_ms": -1}, "delay_ms is a number from 0"),
-        ({"delay_ms": float("nan")}, "delay_ms is a number from 0 to 86,400,000, not nan"),
-        ({"delay_ms": "10"}, "delay_ms is a number from 0"),
-        ({"duplicate": 5}, "duplicate is a share from 0 to 1, not 5"),
-        ({"duplicate": -1}, "duplicate is a share"),
-        ({"loss": 1.0}, "loss is a share"),
+        ({"brokers": 0}, "brokers must be a whole number from 1"),
+        ({"brokers": 2.5}, "brokers must be a whole number from 1"),
+        ({"delta": -1}, "delta must be a whole number of at least 0, not -1"),
+        ({"delay_ms": -1}, "delay_ms must be a number from 0"),
+        ({"delay_ms": float("nan")}, "delay_ms must be a number from 0 to 86,400,000, not nan"),
+        ({"delay_ms": "10"}, "delay_ms must be a number from 0"),
+        ({"duplicate": 5}, "duplicate must be a number from 0 to 1, not 5"),
+        ({"duplicate": -1}, "duplicate must be a number"),
+        ({"loss": 1.0}, "loss must be a number"),
         ({"mode": "pears"}, "mode 'pears' is not one of best-effort"),
     ],
     ids=str,

@@ -241,7 +241,7 @@ def test_up_with_an_order_that_makes_no_sense(flags: dict[str, Any], reason: str
 
 
 def test_ports_of_sequencers_end_at_the_last_there_is() -> None:
-    with pytest.raises(TidingsError, match="ports 65535 to 65537 are needed"):
+    with pytest.raises(TidingsError, match="3 processes need ports 65535 to 65537"):
         make_network(where(brokers=2, base_port=65_533, order="causal"))
 
 

@@ -156,7 +156,7 @@ def test_a_mode_that_does_not_run_yet_is_said_to_be_so(tmp_path: Path) -> None:
 
 
 def test_ports_do_not_run_out_silently() -> None:
-    with pytest.raises(ScenarioError, match="ports 65530 to 65539 are needed"):
+    with pytest.raises(ScenarioError, match="10 processes need ports 65530 to 65539"):
         addresses(tree(10), Up(base_port=65_530))
 
 

@@ -1,6 +1,6 @@
 """The client side of the overlay: one connection to one broker as an event service.
 
-The connection (net/ or the simulator) drives a session with the broker and hands its facts to `on_fact`.
+The connection belongs to a driver. It drives the session with the broker and passes its facts to `on_fact`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger("tidings")
 
 
 class BusConnection(Protocol):
-    """What a bus needs of the driver of its client; once `closed` it does not connect again."""
+    """What a bus needs from its client's driver. Once `closed`, it does not reconnect."""
 
     closed: bool
 
@@ -46,7 +46,7 @@ class BusConnection(Protocol):
 
 
 class _Beneath:
-    """The session with the broker, whichever the connection has."""
+    """Forwards to the session that the connection has at the moment."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -90,6 +90,8 @@ class _Beneath:
 
 
 class Bus(ApplicationHost):
+    """An event service over one connection to a broker."""
+
     def __init__(
         self,
         find_order: Callable[[], Sequencing | None] = lambda: None,
@@ -103,8 +105,8 @@ class Bus(ApplicationHost):
         self.connection: BusConnection
         self._open = False
         self._flush_due = False
-        self._in_turn = asyncio.Lock()
-        """Of calls that publish many, the events of one leave before those of the next."""
+        self._one_at_a_time = asyncio.Lock()
+        """Held by one `publish_many` at a time: all its events leave before those of the next call."""
         self._status: asyncio.Future[dict[str, Any]] | None = None
         self._broker = ""
         self._connection_lost = False
@@ -151,7 +153,7 @@ class Bus(ApplicationHost):
             if self.keeps_subscriptions:
                 self._session.stop_acknowledging()
             elif self.lossless and not self.connection.closed:
-                for subscription_id in list(self._shown):  # else the broker keeps events for nobody
+                for subscription_id in list(self._shown):  # otherwise the broker keeps events for nobody
                     await self.remove_subscription(subscription_id)
             await self._close_order()
             self._flush()
@@ -212,13 +214,13 @@ class Bus(ApplicationHost):
                 await self._wait_for_room()
         else:
             left = iterate(events)
-            async with self._in_turn:
+            async with self._one_at_a_time:
                 while await self._publish_some(batch, left):
                     pass
         return await batch.confirmed()
 
     async def _publish_some(self, batch: Batch, events: Iterator[PublishedEvent]) -> bool:
-        """Publish the next events, as many as fill a run or may be under way; False if there are no more."""
+        """Publish as many events as fill a run or may be unconfirmed; return False if there are no more."""
         await self._wait_for_room()
         self._check_open()
         first = self._session.next_sequence
@@ -231,11 +233,11 @@ class Bus(ApplicationHost):
                 batch.published += count
                 self.ledger.add(first, first + count - 1, batch)
         if full:
-            await asyncio.sleep(0)  # it leaves, and what was confirmed is heard of
+            await asyncio.sleep(0)  # let the run leave and confirmations come in
         return count > 0
 
     def _add_some(self, events: Iterable[PublishedEvent]) -> bool:
-        """True if a run is full, and gone."""
+        """Add events until a run is full; return True if it was, and has been sent."""
         full = False
         if self._order is None:
             full = self._session.add_some(events)
@@ -254,7 +256,7 @@ class Bus(ApplicationHost):
             publish(topic, attributes, payload, connection.now)
 
     def flush_soon(self, *, full: bool) -> None:
-        """A full run leaves now, the rest at the end of this turn of the loop."""
+        """Send a full run now and the rest at the end of this turn of the event loop."""
         if full:
             self.connection.client.flush(full_only=True)
         if not self._flush_due:
@@ -269,13 +271,13 @@ class Bus(ApplicationHost):
     # --- Subscribing
 
     async def _give_up(self, subscription_id: str) -> None:
-        if not self.keeps_subscriptions:  # else what came waits for a later life of this client
+        if not self.keeps_subscriptions:  # otherwise the events wait until this client restarts
             await super()._give_up(subscription_id)
 
     # --- Status
 
     async def status(self) -> dict[str, Any]:
-        """The state of the broker that this client is connected to, and of the order."""
+        """Return the state of the broker that this client is connected to, and of the order."""
         self._check_open()
         if self._status is None:
             self._status = asyncio.get_running_loop().create_future()
@@ -285,10 +287,12 @@ class Bus(ApplicationHost):
                 found = await asyncio.shield(self._status)
         except TimeoutError:
             self._status = None
-            raise ConnectionFailed("the broker did not report its status in time") from None
+            raise ConnectionFailed(
+                f"the broker did not report its status within {STATUS_TIMEOUT_S:.0f} s"
+            ) from None
         return {**found, **await self._order_status()}
 
-    # --- What the session says
+    # --- Facts from the session
 
     def on_fact(self, fact: object) -> None:
         self._application.on_fact(fact)
@@ -306,8 +310,11 @@ class Bus(ApplicationHost):
                 self._status = None
 
     def on_connection(self, up: bool, reason: str) -> None:
-        """The driver's connection came or went. It comes back by itself; what is unconfirmed then is unsure, or,
-        on a guaranteed network, published again."""
+        """Called by the driver when the connection is up or lost; the driver reconnects by itself.
+
+        Unconfirmed publications fail, because nobody knows whether they arrived. On a guaranteed network they are
+        published again instead.
+        """
         if up:
             if self._connection_lost:
                 self._connection_lost = False
@@ -319,23 +326,23 @@ class Bus(ApplicationHost):
             self.on_break(reason)
             if not self.lossless:
                 self._fail_unsure(reason)
-            if self.connection.closed:  # refused, or another took our name: it does not come back
+            if self.connection.closed:  # refused, or another client took our name: no reconnection
                 self._fail_everything(reason)
 
     def _report_loss(self, reason: str) -> None:
-        """Once per outage, and not when we close it."""
+        """Log a lost connection once per outage, and not when we closed it."""
         if self._open and not self._connection_lost:
             self._connection_lost = True
             then = "" if self.connection.closed else "; reconnecting"
             log.info("lost the connection to broker %s: %s%s", self._session.broker, reason, then)
 
     def _fail_unsure(self, reason: str) -> None:
-        """What had left when the connection broke; what waits for a number has not."""
+        """Fail what had been sent when the connection broke; what still waits for a number had not."""
         for sequence in self.ledger.sequences():
             self._application.fail_if_sent(sequence, reason)
 
     def _on_broker(self, broker: str) -> None:
-        """Another broker makes our subscriptions known anew."""
+        """After moving to another broker, wait anew until the network knows our subscriptions."""
         if broker != self._broker:
             self._broker = broker
             for shown in self._shown.values():

@@ -1,4 +1,4 @@
-"""Opening a bus: to a network by its URL, or to a whole network inside the process. Either has an order, if asked."""
+"""Opens a bus: at the network of a URL, or on a whole network inside this process. Both offer ordered streams."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ ADAPTERS = {
     "mqtt": ("tidings.drivers.adapters.mqtt", "mqtt_service"),
     "redis": ("tidings.drivers.adapters.redis", "redis_service"),
 }
-"""Scheme -> module and function; imported only where it is used."""
+"""Scheme -> module and function, imported on first use."""
 LATER_SCHEMES = ("peers",)
 SEQUENCER = "sequencer"
-"""The only one of an embedded network."""
+"""The only sequencer of an embedded network."""
 
 
 def connect(
@@ -59,15 +59,24 @@ def connect(
     sequencer: str | Sequence[str] | None = None,
     order_patience: Patience | None = None,
 ) -> ApplicationHost:
-    """A bus at the network of that URL; it connects when it is opened, as `async with connect(...) as bus`.
+    """Return a bus for the network at a URL. It connects when opened: `async with connect(...) as bus`.
 
-    `name` identifies this client for ever and must be unique; without one a new name is drawn. With several
-    addresses, `tidings://host1:port1,host2:port2`, it goes to the next whenever it loses its broker.
+    Args:
+        url: `tidings://host:port`, or `tidings+tls://` or `tidings+udp://`, for brokers of tidings. With several
+            addresses, `tidings://host1:port1,host2:port2`, a client that loses its broker moves on to the next one.
+            `nats://`, `nats+jetstream://`, `mqtt://` and `redis://` use an existing broker.
+        name: Identifies this client across restarts; no two clients may share it. None draws a random name.
+        token: The secret that the brokers and sequencers of tidings require, if they do.
+        tls_ca: PEM file of the certificates to trust; None trusts the system's. For an adapter, it applies to the
+            connection to the sequencers, which is encrypted if it is given.
+        timeout_s: How long to wait for a connection (with an adapter, also for answers), in seconds.
+        sequencer: Total and causal order over an adapter: the address of a sequencer (`host:port`, default port
+            7500), or several. Brokers of tidings announce theirs.
+        order_patience: How long ordered subscriptions wait for an event on a network that may lose some.
 
-    `nats://`, `nats+jetstream://`, `mqtt://` and `redis://` use an existing broker. For total or causal order there,
-    `sequencer` is the address of one of the sequencers (`host:port`, without a port 7500), or of several; tidings' own
-    brokers tell theirs.
-    Over a service that may lose events `order_patience` says how long ordered subscriptions wait for one.
+    Raises:
+        ConnectionFailed: The URL is not valid, or the library of an adapter is not installed.
+        NotYetAvailable: The scheme is `peers://`.
     """
     return connect_as(
         url,
@@ -93,8 +102,8 @@ def connect_as(
     resume_points: ResumePoints | None = None,
     opener: Opener | None = None,
 ) -> ApplicationHost:
-    """`connect` for a client that goes on where an earlier one of its name ended (bus/overlay.py), or that reaches
-    its broker in another way."""
+    """`connect` for a client that resumes where an earlier one of its name ended (`incarnation`, `resume_points`: see
+    `broker_bus`), or that reaches its broker in another way (`opener`)."""
     scheme, separator, rest = url.partition("://") if isinstance(url, str) else ("", "", "")
     if not separator or scheme not in (*SCHEMES, *ADAPTERS):
         raise _scheme_problem(url, scheme if separator else "")
@@ -105,8 +114,8 @@ def connect_as(
     ]
     encrypted = SCHEMES[scheme][1] if scheme in SCHEMES else tls_ca is not None
 
-    def sequencing(told: Sequence[str] = ()) -> Sequencing | None:
-        found = addresses or [parse_address(text) for text in told]
+    def sequencing(announced: Sequence[str] = ()) -> Sequencing | None:
+        found = addresses or [parse_address(text) for text in announced]
         if not found:
             return None
         from tidings.bus.connected_sequencers import ConnectedSequencing  # most clients need none
@@ -147,7 +156,10 @@ def _scheme_problem(url: object, scheme: str) -> AddressError | NotYetAvailable:
 
 
 class Embedded(Bus):
-    """A whole network in this process, and a bus at its first broker. `connect` gives more buses, closed with it."""
+    """A bus at the first broker of a whole network in this process. Closing it closes the network.
+
+    `connect` returns more buses, which are closed with it.
+    """
 
     def __init__(
         self, network: LocalNetwork, ordering: LocalOrdering | None, patience: Patience | None
@@ -165,11 +177,11 @@ class Embedded(Bus):
         await self.network.linked()
         if self.ordering is not None:
             self.ordering.start()
-            self._no_ops = NoOpPublisher(self._speaker, self.ordering.layout, self._no_ops_published)
+            self._no_ops = NoOpPublisher(self._no_op_client, self.ordering.layout, self._no_ops_published)
         await super().open()
 
     async def close(self) -> None:
-        for other in list(self._others):  # or they would wait for answers that never come
+        for other in list(self._others):  # otherwise they would wait for answers that never come
             await other.close()
         if self._no_ops is not None:
             await self._no_ops.close()
@@ -179,19 +191,24 @@ class Embedded(Bus):
         self.network.stop()
 
     def connect(self, at: str | None = None, *, name: str | None = None) -> Bus:
-        """Another client, at the broker named `at` (the last one without a name)."""
+        """Return another client of this network, to use with `async with`.
+
+        Args:
+            at: The broker to connect to, from "b0" on; None is the last one.
+            name: The client's name; None draws a random one.
+        """
         who = name or client_name()
         other = Bus(_local_sequencing(self.ordering, who), patience=self._patience)
         attach_locally(other, self.network, self.network.brokers[-1] if at is None else at, who)
         self._others.add(other)
         return other
 
-    def _speaker(self) -> Bus:
-        """For no-ops, which must not wait behind what waits for a number."""
+    def _no_op_client(self) -> Bus:
+        """Make a client for no-ops, which must not queue behind publications that wait for a number."""
         return attach_locally(Bus(), self.network, self.network.brokers[0], client_name())
 
     def publish_no_ops(self, fact: PublishNoOps) -> None:
-        """The numbers of a client that is gone."""
+        """Publish no-ops for the numbers of a client that is gone."""
         if self._no_ops is not None:
             self._no_ops.add(fact)
 
@@ -217,15 +234,25 @@ def embedded(
     causal: bool = True,
     order_patience: Patience | None = None,
 ) -> Embedded:
-    """A network of so many brokers in this process, as `async with embedded() as bus`: no sockets, no set-up.
+    """Return a bus on a whole network in this process: `async with embedded() as bus`. No sockets, no set-up.
 
-    `mode` is "best-effort"; or "guaranteed", then with `delta`; or "epidemic", which repairs by gossip what is lost:
-    `recovery` says how, and `loss` is the share of the messages between brokers that gets lost, on purpose. What a
-    network keeps ends with it.
+    Everything is kept in memory and ends with the network. Subscriptions with order "total" or "causal" work at once.
 
-    Subscriptions with order "total" or "causal" work at once. `order_topics` are the topics (or patterns) that are
-    numbered apart, in order of precedence; one counter for all is the default. Without `causal` only total order is
-    kept, with smaller timestamps. `order_patience` as in `connect`; mode "guaranteed" needs none.
+    Args:
+        brokers: How many brokers, named b0, b1, and so on.
+        shape: How they are linked: "tree", "random", "chain" or "star".
+        seed: Decides what is random: the shape "random", losses and gossip.
+        mode: "best-effort", "guaranteed" (loses nothing) or "epidemic" (repairs losses by gossip).
+        delta: How many adjacent failed brokers mode "guaranteed" bypasses.
+        recovery: How mode "epidemic" repairs losses: the name of an algorithm, or `RecoverySettings`.
+        loss: The share of messages between brokers to lose on purpose, from 0 to below 1; mode "epidemic" only.
+        order_topics: Topics or topic patterns that are numbered separately, in order of precedence. By default
+            one counter numbers all topics.
+        causal: False keeps total order only, with smaller timestamps.
+        order_patience: As in `connect`; mode "guaranteed" needs none.
+
+    Raises:
+        ValueError: An argument is out of range.
     """
     check_available(mode)
     network = local_network(

@@ -1,4 +1,4 @@
-"""The sequencers of other processes, over the network."""
+"""Access to sequencers in other processes, over the network."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tidings.drivers.sockets.sequencing import SequencingConnection
 
 
 class ConnectedSequencing:
-    """Of a client that reaches at least one sequencer at these addresses, and learns of the others there."""
+    """Access through at least one sequencer at these addresses, which names the others."""
 
     wanted = True
-    """Who else asks for an order is not seen here: every event gets its number."""
+    """A client cannot see whether others want an order, so every event gets a number."""
 
     def __init__(
         self, addresses: Sequence[Address], name: str, *, token: str, tls: Tls | None, timeout_s: float
@@ -46,7 +46,7 @@ class ConnectedSequencing:
             await self._connection.close()
 
     async def status(self) -> dict[str, Any]:
-        """Which of their nodes are connected, and why there is none, if they refused us."""
+        """Return which of the nodes are connected and, if they refused us, why."""
         if self._connection is None:
             return {}
         found: dict[str, Any] = {

@@ -1,6 +1,6 @@
-"""The asyncio host of an application's client: calls become its inputs, its facts become what coroutines wait for.
+"""The asyncio host of an application's client: it turns calls into the client's inputs, and its facts into results.
 
-It decides nothing. What is beneath the client is the subclass's affair: a connection to a broker, or an adapter.
+It decides nothing. The subclass provides what is beneath the client: a connection to a broker, or an adapter.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from tidings.drivers.sockets.sequencing import SequencersRefused
 SUBSCRIBE_TIMEOUT_S = 30.0
 DEFAULT_PATIENCE = Patience(events=4_096, limit_ns=5_000_000_000)
 MAX_UNCONFIRMED = 10_000
-"""Publications under way at once from one client; further ones wait."""
+"""How many publications of a client may be unconfirmed at once; further ones wait."""
 CLOSED = "the connection was closed"
-MAX_ACCUSED = 100
-"""Topics and peers of which is said what is wrong with them, once."""
+MAX_REPORTED = 100
+"""How many topics and peers are reported for misbehaviour, each once."""
 
 log = logging.getLogger("tidings")
 
 
 class _Shown:
-    """One subscription, as far as the application's side goes."""
+    """The application's side of one subscription."""
 
     __slots__ = ("complete", "notify", "paced", "subscription", "tickets", "uncovered")
 
@@ -62,9 +62,9 @@ class _Shown:
         self.subscription = subscription
         self.notify = notify
         self.paced = paced
-        """The reader says what it is done with; else that is what it was notified of."""
+        """True: the reader reports what it is done with. False: an event counts as done once notified."""
         self.tickets: deque[tuple[Taking, int, int]] = deque()
-        """Of what its reader has not said to be done with: a ticket, and for which of its sequences."""
+        """For what the reader is not done with: a ticket, and the first and last of its sequences."""
         self.uncovered: tuple[str, ...] = ()
         self.complete = asyncio.Event()
 
@@ -80,7 +80,8 @@ class _Shown:
 
 
 class ApplicationHost(EventService):
-    """`find_order` finds the sequencers once the service is open; None: there are none, and no order."""
+    """An event service around the pure client. `find_order` returns the access to the sequencers once the service is
+    open, or None if there are none."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class ApplicationHost(EventService):
         self._shown: dict[str, _Shown] = {}
         self._pending: dict[str, asyncio.Future[None]] = {}
         self._room: asyncio.Future[None] | None = None
-        self._accused: set[str] = set()
+        self._reported: set[str] = set()
 
     # --- The order
 
@@ -125,9 +126,8 @@ class ApplicationHost(EventService):
         order, self._order = self._order, None
         if order is not None:
             self._application.leave_order()
-            for sequence in (
-                self.ledger.sequences() if order.wanted else ()
-            ):  # what got no number is not published
+            # Publications without a number will not be published.
+            for sequence in self.ledger.sequences() if order.wanted else ():
                 self.ledger.settle(sequence, sequence, ConnectionFailed(CLOSED))
             await order.close()
 
@@ -139,7 +139,7 @@ class ApplicationHost(EventService):
         check_order(subscription, self._order.layout, lossless=self.lossless and self._patience is None)
 
     def without_order(self) -> Self:
-        """For whoever asks for no order: it opens though the sequencers are away."""
+        """Do without an order, so that it opens even while the sequencers are away."""
         self._find_order = lambda: None
         return self
 
@@ -165,8 +165,8 @@ class ApplicationHost(EventService):
     async def add_subscription(
         self, subscription: Subscription, notify: Notify, *, paced: bool = False
     ) -> None:
-        """On a guaranteed network it returns, too, when those who do not know it yet cannot be reached; one with an
-        order waits for them."""
+        """Subscribe. On a guaranteed network this also returns when the brokers that do not know the subscription yet
+        are unreachable; an ordered subscription waits for them."""
         self._check_open()
         self._check_order(subscription)
         if self._order is not None and subscription.order in ORDERED:
@@ -177,16 +177,16 @@ class ApplicationHost(EventService):
             await self._ask(subscription.id, lambda: self._application.start(subscription, reached))
         except TimeoutError:
             await self._give_up(subscription.id)
-            raise SubscriptionRefused(self._late(shown)) from None
+            raise SubscriptionRefused(self._timeout_reason(shown)) from None
         except BaseException:
             await self._give_up(subscription.id)
             raise
 
-    def _late(self, shown: _Shown) -> str:
+    def _timeout_reason(self, shown: _Shown) -> str:
         if shown.is_ordered and shown.uncovered:
             return (
-                "an order begins when the whole network knows of it, and these did not answer within "
-                f"{SUBSCRIBE_TIMEOUT_S:.0f} s: {', '.join(shown.uncovered)}"
+                "an ordered subscription begins once the whole network knows it; no answer within "
+                f"{SUBSCRIBE_TIMEOUT_S:.0f} s from {', '.join(shown.uncovered)}"
             )
         if shown.is_ordered and shown.complete.is_set():
             return f"the sequencers did not answer within {SUBSCRIBE_TIMEOUT_S:.0f} s"
@@ -210,13 +210,13 @@ class ApplicationHost(EventService):
         shown.subscription = changed
 
     async def remove_subscription(self, subscription_id: str) -> None:
-        """Nothing is shown any more from here on; the network hears of it when it can."""
+        """Stop delivering at once; the network is told when it can be reached."""
         self._forget(subscription_id)
         if self._is_open:
             self._application.end(subscription_id)
 
     async def _give_up(self, subscription_id: str) -> None:
-        """It was not accepted, or nobody waits for that any more."""
+        """Withdraw a subscription that was not accepted, or that nobody waits for any more."""
         await self.remove_subscription(subscription_id)
 
     def _forget(self, subscription_id: str) -> None:
@@ -236,7 +236,7 @@ class ApplicationHost(EventService):
             self._pending.pop(subscription_id, None)
 
     def _answer(self, subscription_id: str, error: Exception | None) -> bool:
-        """Whoever asked is told; False: nobody waits."""
+        """Pass the outcome to whoever asked; return False if nobody waits."""
         answered = self._pending.get(subscription_id)
         if answered is None:
             return False
@@ -276,14 +276,14 @@ class ApplicationHost(EventService):
             raise ConnectionFailed("the subscription has ended")
 
     def _progress(self, subscription_id: str, uncovered: tuple[str, ...]) -> None:
-        """Who does not know it yet; once everybody did, what a broker that restarted does not know is no news."""
+        """Note who does not know it yet. Once everybody did, a restarted broker that forgot it does not count."""
         shown = self._shown.get(subscription_id)
         if shown is not None and not shown.complete.is_set():
             shown.uncovered = uncovered
             if not uncovered:
                 shown.complete.set()
 
-    # --- What the client says
+    # --- Facts from the client
 
     def _on_application_fact(self, fact: object) -> None:
         match fact:
@@ -318,9 +318,9 @@ class ApplicationHost(EventService):
                 self._on_missed(fact)
             case SequencersRefused(reason=reason):
                 self._application.refuse_numbers(reason)
-            case Misbehaviour(peer=peer, what=what) if peer not in self._accused:
-                if len(self._accused) < MAX_ACCUSED:
-                    self._accused.add(peer)
+            case Misbehaviour(peer=peer, what=what) if peer not in self._reported:
+                if len(self._reported) < MAX_REPORTED:
+                    self._reported.add(peer)
                     log.warning("%s: %s (reported once)", peer, what)
             case _:
                 self._on_other_fact(fact)
@@ -329,7 +329,7 @@ class ApplicationHost(EventService):
         return NotConfirmed(f"publication {sequence}: {reason}")
 
     def _on_other_fact(self, fact: object) -> None:
-        """What only some services say."""
+        """Handle facts that only some services emit."""
 
     def _on_publication(self, publication: Publication, fact: Delivered) -> None:
         shown, ticket = self._shown.get(fact.subscription), fact.ticket or NOTHING
@@ -358,13 +358,13 @@ class ApplicationHost(EventService):
         shown.notify(event)
 
     def _places(self, stretch: Stretch, stamp: Timestamp | None) -> Places | None:
-        """Of the events of a stretch whose first one has this stamp."""
+        """Return the positions of a stretch's events, of which the first has this stamp."""
         if stamp is None or self._order is None:
             return None
         return Places(stamp, self._order.layout, stretch.first)
 
     def _on_run(self, run: Run, fact: Delivered) -> None:
-        """A stream takes it whole, and decodes its events when they are taken."""
+        """Deliver a run. A stream gets it whole, and decodes its events when they are taken."""
         shown, ticket = self._shown.get(fact.subscription), fact.ticket or NOTHING
         if shown is None:
             ticket.done()
@@ -389,7 +389,7 @@ class ApplicationHost(EventService):
             self._on_publication(publication, Delivered(fact.subscription, publication, *how))
 
     def _on_bare_run(self, shown: _Shown, run: Run, ticket: Taking) -> None:
-        """For whoever asked for headers: as many events that only have a carrier."""
+        """Deliver bare headers, to a subscription that asked for them, as events that only have a carrier."""
         for sequence in range(run.first, run.last + 1):
             event = Event(run.source, run.incarnation, sequence, run.topic, 0, {}, b"")
             self._show(shown, event, run.cut(sequence, sequence), ticket)
@@ -404,7 +404,7 @@ class ApplicationHost(EventService):
         reader.miss(gap, certain=fact.certain, noted=ticket.done)
 
     def _break(self, subscription_id: str, error: OrderError) -> None:
-        """The order cannot be continued: better an error than another order."""
+        """End a subscription whose order cannot be continued: an error is better than a wrong order."""
         asked = self._answer(subscription_id, error)
         reader = self.streams.get(subscription_id)
         if reader is not None:
@@ -424,7 +424,7 @@ class ApplicationHost(EventService):
             reader.fail(ConnectionFailed(reason))
 
     async def _order_status(self) -> dict[str, Any]:
-        """What the sequencers say and what ordered subscriptions wait for."""
+        """Return the sequencers' status and what ordered subscriptions wait for."""
         if self._order is None:
             return {}
         return {

@@ -1,4 +1,4 @@
-"""The no-ops of a sequencer, published through an event service, again and again until it has them."""
+"""Publishes a sequencer's no-ops through an event service, and retries until the service confirms them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 RETRY_S = 1.0
 TIMEOUT_S = 30.0
-"""For as many as are under way at once."""
+"""For all no-ops that are sent together."""
 
 log = logging.getLogger("tidings")
 
 
 class NoOpPublisher:
-    """`make_service` gives a service, not open yet: it is opened when first needed, and another one after a failure."""
+    """Publishes no-ops one batch at a time. `make_service` returns a service that is not open: the publisher opens it
+    on first use, and makes another one after a failure."""
 
     def __init__(
         self, make_service: Callable[[], EventService], layout: Layout, published: Callable[[str, int], None]
@@ -41,16 +42,16 @@ class NoOpPublisher:
             self._task = asyncio.create_task(self._publish_all())
 
     async def _publish_all(self) -> None:
-        told = False
+        logged = False
         while facts := self._outbox.take():
             try:
                 async with asyncio.timeout(TIMEOUT_S):
                     await self._publish(facts)
-                told = False
-            except Exception as error:  # whatever it is, they are published later
-                if not told:
-                    log.warning("cannot publish no-ops yet: %s", error or "no answer in time")
-                told = True
+                logged = False
+            except Exception as error:  # whatever it is, retry later
+                if not logged:
+                    log.warning("cannot publish no-ops yet, retrying: %s", error or "no answer in time")
+                logged = True
                 for fact in reversed(facts):
                     self._outbox.failed(fact)
                 await self._close_service()
@@ -77,7 +78,7 @@ class NoOpPublisher:
                 await service.close()
 
     async def close(self) -> None:
-        """What waits is forgotten here; the sequencer has it."""
+        """Stop. No-ops that wait are dropped here; the sequencer still has them."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()

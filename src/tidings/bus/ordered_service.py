@@ -1,11 +1,10 @@
-"""An event service over an existing broker with the client of the overlay on top: total and causal order, streams that
-change (paper ordering, section 3.3: the order is pluggable over any topic-based service).
+"""Runs the overlay's client over any event service: total and causal order, streams that change (paper ordering,
+section 3.3: the order is pluggable over any topic-based service).
 
-Events on topics that have an order are numbered by the sequencers before the service gets them, and shown to ordered
-subscriptions in one order for all. A service that loses nothing is trusted: an ordered subscription waits for the event
-that it lacks, however long, names it in its status, and ends with an error before it shows anything out of order. With
-any other service it has `Patience`: after a time it goes on without what did not come, and shows it, marked
-`out_of_order`, if it comes after all.
+The sequencers number the events of ordered topics before the service gets them, and all ordered subscriptions see them
+in one order. A service that loses nothing is trusted: an ordered subscription waits for a missing event however long it
+takes, names it in its status, and ends with an error rather than deliver out of order. With any other service it has
+`Patience`: after a time it goes on without the missing event, and marks it `out_of_order` if it still arrives.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
 
 
 class _Taken:
-    """An event of the service's reader, who has not said that he took it."""
+    """The ticket of one event: reports it to the service as taken, once."""
 
     __slots__ = ("_is_taken", "_name", "_service")
 
@@ -61,7 +60,7 @@ class _Taken:
 
 
 class ServiceBeneath:
-    """An asyncio service as what a client needs beneath it; its answers come as facts, in later turns."""
+    """Adapts an asyncio service to what a client needs beneath it. Its answers arrive as facts, in later turns."""
 
     bookmarks = None
 
@@ -69,7 +68,7 @@ class ServiceBeneath:
         self._service = service
         self._on_fact = on_fact
         self._reserved: EventId | None = None
-        """What the service gave and nobody has taken."""
+        """An id that the service has given and no event has used yet."""
         self._to_publish: deque[Stretch] = deque()
         self._publisher: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -102,12 +101,12 @@ class ServiceBeneath:
         )
 
     def publish_stretch(self, stretch: Stretch) -> None:
-        self._to_publish.extend(singles(stretch))  # such a service says of each what became of it
+        self._to_publish.extend(singles(stretch))  # such a service confirms events one by one
         if self._publisher is None:
             self._publisher = self._start(self._publish())
 
     async def _publish(self) -> None:
-        """One after the other into the service's window; what becomes of each is heard of apart."""
+        """Send one after the other into the service's window; each one's outcome arrives separately."""
         while self._to_publish:
             stretch = self._to_publish.popleft()
             try:
@@ -136,7 +135,7 @@ class ServiceBeneath:
         reader = stream.Stream(self._service, subscription, stream.DEFAULT_BUFFER_EVENTS)
         reader.on_miss = lambda gap, certain, noted: self._missed(name, gap, certain, noted)
         reader.on_failure = lambda error: self._on_fact(SubscriptionFailed(name, str(error)))
-        self._service.streams[name] = reader  # the service tells it of gaps, and that it is over
+        self._service.streams[name] = reader  # the service reports gaps and failures to it
         try:
             await self._service.add_subscription(
                 subscription, lambda event: self._notified(name, event), paced=True
@@ -157,7 +156,7 @@ class ServiceBeneath:
         self._on_fact(EventsGivenUp(name, gap.source, gap.incarnation, gap.first, gap.last, certain))
 
     def shown(self, subscription_id: str) -> None:
-        """Two subscriptions may be two readers."""
+        """Return None: here two subscriptions may be two independent readers."""
 
     def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
         self._service.streams.pop(subscription_id, None)
@@ -178,7 +177,17 @@ class ServiceBeneath:
 
 
 class OrderedService(ApplicationHost):
-    """`find_order` finds the sequencers once the service is open; None: there are none, and no order."""
+    """Adds total and causal order to any event service.
+
+    `tidings.connect` makes one for every adapter.
+
+    Args:
+        inner: The service beneath; opened and closed with this one.
+        find_order: Returns the access to the sequencers, once the service is open; None if there are none.
+        patience: How long to wait for a missing event. None: for ever if the service is `lossless`, otherwise 5 s or
+            4,096 events.
+        max_buffered: How many events an ordered subscription may hold back.
+    """
 
     def __init__(
         self,
@@ -216,7 +225,7 @@ class OrderedService(ApplicationHost):
             raise
 
     async def close(self) -> None:
-        """End all streams, give up the order, and close the service beneath."""
+        """End all streams, disconnect from the sequencers and close the service beneath."""
         try:
             for subscription_id in list(self._shown):
                 await self.remove_subscription(subscription_id)
@@ -264,7 +273,7 @@ class OrderedService(ApplicationHost):
         return self.inner.reserve()
 
     async def send(self, stretch: Stretch) -> Batch:
-        """Past the order of this client: for no-ops, which have a client of their own."""
+        """Publish past this client's order: for no-ops, which have a client of their own."""
         return await self.inner.send(stretch)
 
     async def publish_many(self, events: Iterable[PublishedEvent] | AsyncIterable[PublishedEvent]) -> int:
@@ -285,11 +294,11 @@ class OrderedService(ApplicationHost):
         return await batch.confirmed()
 
     async def status(self) -> dict[str, Any]:
-        """That of the service; beside it, what the sequencers say and what ordered subscriptions wait for."""
+        """Return the status of the service, of the sequencers, and what ordered subscriptions wait for."""
         return {**await self.inner.status(), **await self._order_status()}
 
     def _not_confirmed(self, sequence: int, reason: str) -> NotConfirmed:
-        return NotConfirmed(reason)  # the service has said which, by its own count
+        return NotConfirmed(reason)  # the reason already names the publication
 
     def _on_other_fact(self, fact: object) -> None:
         if not isinstance(fact, PublicationSent):

@@ -1,4 +1,4 @@
-"""The overlay as a service: a bus at a broker, by its address, and whole networks inside the process."""
+"""Makes buses of the overlay: at a broker by its address, or on a whole network inside the process."""
 
 from __future__ import annotations
 
@@ -53,15 +53,14 @@ def broker_bus(
     incarnation: int | None = None,
     resume_points: ResumePoints | None = None,
     opener: Opener | None = None,
-    find_order: Callable[[Sequence[str]], Sequencing | None] = lambda told: None,
+    find_order: Callable[[Sequence[str]], Sequencing | None] = lambda announced: None,
     patience: Patience | None = None,
 ) -> Bus:
-    """A bus at a broker, not open yet; with several addresses, `host1:port1,host2:port2`, at any of them.
+    """Return a bus, not yet open, at a broker; with several addresses, `host1:port1,host2:port2`, at any of them.
 
-    A name that is not `lasting` nobody had before, or will have again. `incarnation` and `resume_points` are for a
-    client that goes on where an earlier one ended: it publishes as that one, and is not shown again what that one was
-    shown.
-    `find_order` is given the addresses of the sequencers that the broker told.
+    A name that is not `lasting` was never used before and never will be again. `incarnation` and `resume_points` are
+    for a client that resumes where an earlier one ended: it publishes as that one, and does not get again what that one
+    got. `find_order` is called with the sequencers' addresses that the broker announces.
     """
     transport, encrypted = SCHEMES[scheme]
     bus = Bus(lambda: find_order(connection.sequencers), patience=patience)
@@ -84,18 +83,18 @@ def broker_bus(
 
 
 def client_name() -> str:
-    """A name that no other client has."""
+    """Return a random name that no other client has."""
     return f"client-{secrets.token_hex(6)}"
 
 
 def local_bus(network: LocalNetwork, broker: str, name: str) -> Bus:
-    """A bus at a broker of this process."""
+    """Return a bus at a broker of this process."""
     return attach_locally(Bus(), network, broker, name)
 
 
 def attach_locally(bus: Bus, network: LocalNetwork, broker: str, name: str) -> Bus:
     if broker not in network.brokers:
-        raise ConnectionFailed(f"there is no broker {broker!r}; there are {', '.join(network.brokers)}")
+        raise ConnectionFailed(f"there is no broker {broker!r}; the brokers are {', '.join(network.brokers)}")
     bus.connection = LocalConnection(network, broker, name, bus.on_fact)
     return bus
 
@@ -110,36 +109,38 @@ def local_network(
     recovery: Algorithm | RecoverySettings,
     loss: float,
 ) -> LocalNetwork:
-    """So many brokers in this process, not started; ValueError if that cannot be."""
+    """Return a network of brokers in this process, not started; raises ValueError for impossible arguments."""
     shapes = {"tree": TreeShape, "random": RandomShape, "chain": ChainShape, "star": StarShape}
     if shape not in shapes:
-        raise ValueError(f"shape {shape!r} is unknown; known: {', '.join(shapes)}")
+        raise ValueError(f"shape {shape!r} is not one of {', '.join(shapes)}")
     if mode not in MODES:
         raise ValueError(f"mode {mode!r} is not one of {', '.join(MODES)}")
     if brokers < 1:
-        raise ValueError("a network has at least one broker")
+        raise ValueError(f"brokers must be at least 1, not {brokers}")
     if delta < 0:
-        raise ValueError("delta is at least 0")
+        raise ValueError(f"delta must be at least 0, not {delta}")
     settings = recovery_of(recovery, mode)
     check_loss(loss)
     if loss and mode != EPIDEMIC:
-        raise ValueError(f"loss is for mode {EPIDEMIC!r}, not {mode!r}")
+        raise ValueError(f"loss requires mode {EPIDEMIC!r}; this network has mode {mode!r}")
     overlay = Overlay(mode=mode, shape=shapes[shape](brokers=brokers), delta=delta, window=DEFAULT_WINDOW)
     specs = broker_specs(build_topology(overlay, seed), overlay, settings)
     return LocalNetwork(specs, loss=BernoulliLoss(rate=loss) if loss else None, seed=seed)
 
 
 def recovery_of(recovery: Algorithm | RecoverySettings, mode: Mode) -> RecoverySettings:
-    """The settings, of which a name is the algorithm; ValueError if it is unknown, or the mode recovers nothing."""
+    """Return the recovery settings, given as such or as an algorithm's name; ValueError if unknown or not allowed."""
     if recovery != AUTO and mode != EPIDEMIC:
-        raise ValueError(f"recovery is for mode {EPIDEMIC!r}, not {mode!r}")
+        raise ValueError(f"recovery requires mode {EPIDEMIC!r}; this network has mode {mode!r}")
     if isinstance(recovery, RecoverySettings):
         return recovery
     if recovery not in ALGORITHMS:
-        raise ValueError(f"recovery {recovery!r} is not one of {', '.join(ALGORITHMS)}, nor RecoverySettings")
+        raise ValueError(
+            f"unknown recovery {recovery!r}; use RecoverySettings or one of {', '.join(ALGORITHMS)}"
+        )
     return RecoverySettings(algorithm=recovery)
 
 
 def check_loss(loss: float) -> None:
     if not 0 <= loss < 1:
-        raise ValueError(f"loss is a share of at least 0 and below 1, not {loss}")
+        raise ValueError(f"loss must be a number from 0 to below 1, not {loss}")

@@ -1,4 +1,4 @@
-"""The positions of a run's events in their order, made when an application asks for one (`Event.order`)."""
+"""The positions of a run's events in the order, computed when an application asks for one (`Event.order`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidings.core.ordering.layout import Layout
 
 
 class Places(Struct, frozen=True, gc=False):
-    """Of consecutive events of a source: the first has the stamp and this sequence."""
+    """Positions of consecutive events of a source; the event with sequence `first` has the stamp itself."""
 
     stamp: Timestamp
     layout: Layout

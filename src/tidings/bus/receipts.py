@@ -1,4 +1,4 @@
-"""What becomes of publications: a `Batch` counts those of one call, `PendingPublications` knows whose each one is."""
+"""The outcome of publications: a `Batch` counts those of one call, `PendingPublications` maps each to its batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidings.core.events.event import EventId
 
 
 class Batch:
-    """The publications of one call, counted: a future for each would cost more than sending it."""
+    """Counts the publications of one call: a future for each would cost more than sending it."""
 
     __slots__ = ("_settled", "_waiters", "failed", "first_error", "on_settled", "published")
 
@@ -22,15 +22,15 @@ class Batch:
         self._settled = 0
         self._waiters: list[asyncio.Future[None]] = []
         self.on_settled: Callable[[], None] | None = None
-        """Called once all are settled, if nobody awaits that."""
+        """Called once all are settled."""
 
     @property
     def done(self) -> bool:
-        """True once each of them is confirmed or has failed."""
+        """True once every publication is confirmed or has failed."""
         return self._settled >= self.published
 
     def settle(self, count: int, error: Exception | None) -> None:
-        """So many more are confirmed, or have failed."""
+        """Count so many more as confirmed or, with an error, as failed."""
         self._settled += count
         if error is not None:
             self.failed += count
@@ -44,14 +44,14 @@ class Batch:
                     waiter.set_result(None)
 
     async def settled(self) -> None:
-        """Once each of them is confirmed or has failed."""
+        """Wait until every publication is confirmed or has failed."""
         if not self.done:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
 
     async def confirmed(self) -> int:
-        """How many, once all are confirmed; NotConfirmed if some are not."""
+        """Wait until all are confirmed and return how many; raises NotConfirmed if some failed."""
         await self.settled()
         if self.failed:
             raise NotConfirmed(
@@ -61,9 +61,9 @@ class Batch:
 
 
 class Receipt(Batch):
-    """One publication: await it for the event's id, once it is confirmed, or for NotConfirmed.
+    """The outcome of one publication: `await` it for the event's id once confirmed, or for NotConfirmed.
 
-    It may be awaited again, later, or never.
+    It can be awaited several times, later, or never.
     """
 
     __slots__ = ("id",)
@@ -77,7 +77,7 @@ class Receipt(Batch):
         yield from self.settled().__await__()
         if self.first_error is not None:
             raise self.first_error
-        assert self.id is not None, "whoever confirms it knows it"
+        assert self.id is not None, "a confirmed publication has an id"
         return self.id
 
 
@@ -91,20 +91,20 @@ class _Span:
 
 
 class PendingPublications:
-    """The publications of a client that are under way, as ranges: whose they are."""
+    """Maps a client's unconfirmed publications, as ranges of sequences, to their batches."""
 
     def __init__(self) -> None:
         self.under_way = 0
         self._spans: list[_Span] = []
-        """By sequence."""
+        """Sorted by sequence, disjoint."""
 
     def add(self, first: int, last: int, owner: Batch) -> None:
-        """Sequences above all others."""
+        """Add a range; its sequences are above all earlier ones."""
         self.under_way += last - first + 1
         self._spans.append(_Span(first, last, owner))
 
     def settle(self, first: int, last: int, error: Exception | None = None) -> None:
-        """These are confirmed, or have failed; those that are not under way are ignored."""
+        """Settle a range as confirmed or, with an error, as failed; sequences that are not pending are ignored."""
         spans = self._spans
         start = end = bisect_left(spans, first, key=lambda span: span.last)
         rest: list[_Span] = []

@@ -1,4 +1,4 @@
-"""How a client reaches the sequencers: the contract of the ordering service, and the sequencers of this process."""
+"""How a client reaches the sequencers: the interface, and its implementation for sequencers in this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidings.core.ordering.module import OrderingModule
 
 
 class Sequencing(Protocol):
-    """`module` and `layout` are there once it is open; facts of the module go to `emit`."""
+    """One client's access to the sequencers. `module` and `layout` exist once it is open."""
 
     @property
     def module(self) -> OrderingModule: ...
@@ -20,13 +20,13 @@ class Sequencing(Protocol):
 
     @property
     def wanted(self) -> bool:
-        """False: nobody has asked for an order yet, and whoever does is seen here at once."""
+        """False while nobody has asked for an order, if this side would notice at once when somebody does."""
 
     async def open(self, emit: Callable[[object], None]) -> None:
-        """ConnectionFailed or OrderError: it cannot be."""
+        """Connect; the module's facts go to `emit`. Raises ConnectionFailed or OrderError."""
 
     def want(self) -> None:
-        """An ordered subscription begins."""
+        """Note that an ordered subscription begins."""
 
     async def close(self) -> None: ...
 
@@ -34,7 +34,7 @@ class Sequencing(Protocol):
 
 
 class Sequencers(Protocol):
-    """All of a process, in real or virtual time; they start, at the latest, when an order is wanted."""
+    """All sequencers of a process, in real or virtual time. They start when an order is wanted, if not before."""
 
     layout: Layout
     wanted: bool
@@ -46,7 +46,7 @@ class Sequencers(Protocol):
 
 
 class LocalSequencing:
-    """Of a client within the process of the sequencers."""
+    """Access for a client in the same process as the sequencers."""
 
     def __init__(self, ordering: Sequencers, name: str) -> None:
         self.layout = ordering.layout
@@ -56,7 +56,7 @@ class LocalSequencing:
 
     @property
     def module(self) -> OrderingModule:
-        assert self._module is not None, "it is not open"
+        assert self._module is not None, "not open"
         return self._module
 
     @property

@@ -1,7 +1,8 @@
 """The interface of every event service: publish, subscribe, unsubscribe, notify.
 
-The overlay, the peers and the adapters offer it; what wraps a service (an order, a collection) offers it again.
-A service implements four coroutines; `subscribe` and its streams come with this class.
+The overlay and the adapters offer it; a wrapper around a service (an order, a collection) offers it again
+(paper ordering, section 3.3). A service implements the abstract methods; `subscribe` and its streams come with this
+class.
 """
 
 from __future__ import annotations
@@ -24,33 +25,33 @@ from tidings.core.filters.language.predicates import Scalar
 PublishedEvent = tuple[str, Mapping[str, Scalar], bytes]
 """Topic, attributes, payload."""
 Notify = Callable[[Event], None]
-"""Called for every event of a subscription, in its order, inside the loop; it must not block."""
+"""Called for every event of a subscription, in its order, on the event loop; it must not block."""
 
 
 class EventService(ABC):
-    """`async with` opens and closes it."""
+    """Publish/subscribe: what `connect` and `embedded` return. `async with` opens and closes it."""
 
     def __init__(self) -> None:
         self._subscription_numbers = count(1)
         self.streams: dict[str, Stream] = {}
-        """The streams that are open; whoever closes the service fails them, so that no reader waits for ever."""
+        """The open streams. Closing the service fails them, so that no reader waits for ever."""
         self.keeps_subscriptions = False
-        """True: where the service `resumes`, it goes on keeping events for this client after `close`."""
+        """True: a service that `resumes` keeps events for this client after `close`."""
         self.reached_before: dict[str, Reached] = {}
-        """By subscription, where it `resumes` and has an order: how far an earlier life of this client has come, as the
-        application itself knows."""
+        """For ordered subscriptions of a service that `resumes`: how far this client had come before it restarted,
+        according to the application."""
         self.on_break: Callable[[str], None] = lambda reason: None
-        """Told when the connection is lost, for whoever must know that something may be missing."""
+        """Called with the reason when the connection is lost and events may be missing."""
         self.dropped = 0
-        """Notifications that the network left out because this client did not keep up."""
+        """Notifications that the network dropped because this client was too slow."""
 
     @abstractmethod
     async def open(self) -> None:
-        """Connect; `async with` does it."""
+        """Connect. `async with` does this."""
 
     @abstractmethod
     async def close(self) -> None:
-        """End all streams and disconnect; `async with` does it."""
+        """End all streams and disconnect. `async with` does this."""
 
     @overload
     async def publish(
@@ -81,10 +82,20 @@ class EventService(ABC):
         *,
         wait: bool = True,
     ) -> Any:
-        """Publish one event; returns once it is confirmed, raises NotConfirmed if that cannot be known.
+        """Publish one event and return its id once it is confirmed.
 
-        With `wait=False` it returns a `Receipt` as soon as there is room for the event on its way: await that for the
-        event's id, or do not.
+        Args:
+            topic: The event's topic, such as "/news/bbc".
+            attributes: Names and values that filters can select by: bool, int, float, str, bytes or None.
+            payload: The event's content, not looked at by the network.
+            wait: False returns a `Receipt` instead, as soon as the event is accepted for sending (at most 10,000
+                events may be unconfirmed). Await the receipt for the id, or ignore it.
+
+        Raises:
+            NotConfirmed: The publication failed, or its outcome cannot be known.
+            TopicError: The topic is not valid.
+            AttributeValueError: An attribute is not valid.
+            ConnectionFailed: The bus is not open.
         """
 
     @abstractmethod
@@ -92,88 +103,104 @@ class EventService(ABC):
         self,
         events: Iterable[PublishedEvent] | AsyncIterable[PublishedEvent],
     ) -> int:
-        """Publish (topic, attributes, payload) one after the other; returns how many, once all are confirmed.
+        """Publish events one after the other and return how many, once all are confirmed.
 
-        It does not wait between them, but takes no more from `events` while too many are on their way.
+        It does not wait for one confirmation before the next event, but takes no more from `events` while too many
+        are unconfirmed.
+
+        Args:
+            events: An iterable or async iterable of (topic, attributes, payload) tuples.
+
+        Raises:
+            NotConfirmed: Some publications failed, or their outcome cannot be known.
         """
 
     def reserve(self) -> EventId:
-        """For what wraps a service: the id of the next event, which it will make and `send`."""
+        """Reserve the id of the next event, for a wrapper that makes the event itself and passes it to `send`."""
         raise NotImplementedError(f"{type(self).__name__} takes events from applications only")
 
     async def send(self, stretch: Stretch) -> Batch:
-        """For what wraps a service: publish events with ids that were reserved, in their order."""
+        """Publish events with reserved ids, in their order; for wrappers."""
         raise NotImplementedError(f"{type(self).__name__} takes events from applications only")
 
     @abstractmethod
     async def add_subscription(
         self, subscription: Subscription, notify: Notify, *, paced: bool = False
     ) -> None:
-        """Returns once the subscription is accepted: what is published from then on is for it.
+        """Subscribe, and return once the network has accepted: events published from then on are delivered.
 
-        What is for protocols alone (no-ops, headers) is passed on where the subscription asks for `headers`, as an
-        event whose `carrier` says what it is, and nowhere else.
+        No-ops and bare headers, which only protocols need, are delivered only to a subscription that asks for
+        `headers`, as events whose `carrier` says what they are.
 
-        `paced`: the caller says `taken` for each event when it is done with it.
+        Args:
+            subscription: Its id, topics, filter and order.
+            notify: Called with every event, in order, on the event loop; it must not block.
+            paced: True if the caller reports with `taken` when it is done with events.
+
+        Raises:
+            SubscriptionRefused: The network rejected the subscription or did not answer in time.
         """
 
     @abstractmethod
     async def remove_subscription(self, subscription_id: str) -> None:
-        """Nothing is notified for it any more, once this returns."""
+        """Unsubscribe; no event is delivered for it after this returns."""
 
     @property
     def lossless(self) -> bool:
-        """True: a reader that does not keep up loses nothing, and is sent no more until it has."""
+        """True if a slow reader loses nothing: it is sent no more until it has caught up."""
         return False
 
     @property
     def strips(self) -> bool:
-        """True: what only a subscription with `headers` selects comes as a header. False: it comes whole."""
+        """True if an event that is selected only because of `headers` arrives as a bare header; False if whole."""
         return False
 
     def taken(self, subscription_id: str, count: int = 1) -> None:  # noqa: B027 - most services need not know
-        """The reader of a paced subscription is done with its next events, so many."""
+        """Report that the reader of a paced subscription is done with its next `count` events."""
 
     async def change_subscription(self, changed: Subscription) -> None:
-        """The subscription of that name has other topics or another filter, once this returns; SubscriptionRefused if
-        that cannot be, and it stays as it was."""
+        """Replace the topics and the filter of the subscription with this id.
+
+        Raises:
+            SubscriptionRefused: The change was rejected; the subscription stays as it was.
+        """
         raise SubscriptionRefused("subscriptions of this service cannot change")
 
     @property
     def reconnections(self) -> int:
-        """Connections since the first, where each may have missed something unseen."""
+        """Connections since the first, if events may have been missed unnoticed before each."""
         return 0
 
     @property
     def resumes(self) -> bool:
-        """True: what is not taken is kept while this client is away, for a later one of its name."""
+        """True if the network keeps what this client has not taken until a client of its name returns."""
         return False
 
     def reached(self, subscription_id: str, count: int) -> Reached | None:
-        """How far an ordered subscription will have come with the next so many events, where it `resumes`. Another
-        incarnation than before: it began anew."""
+        """Return how far an ordered subscription will have come after the next `count` events, if the service
+        `resumes`. An incarnation that differs from the previous one means that it began anew."""
         return None
 
     @property
     def broker(self) -> str:
-        """Where what is not taken is kept; empty: nowhere, or not known."""
+        """The broker that keeps what this client has not taken; empty if there is none or it is unknown."""
         return ""
 
     @property
     def generation(self) -> int:
-        """Of the broker's disk: with another one, what it kept for this client is gone. 0: not known."""
+        """The generation of the broker's disk. When it changes, what it kept for this client is gone. 0: unknown."""
         return 0
 
     def uncovered(self, subscription_id: str) -> tuple[str, ...]:
-        """Who does not know the subscription yet, in words: what is published there is not for it."""
+        """Return the brokers that do not know the subscription yet: events published there are not delivered."""
         return ()
 
-    async def completed(self, subscription_id: str) -> None:  # noqa: B027 - it is, where this is all
-        """Returns once everybody knows the subscription."""
+    async def completed(self, subscription_id: str) -> None:  # noqa: B027 - by default, complete when accepted
+        """Wait until the whole network knows the subscription."""
 
     @abstractmethod
     async def status(self) -> dict[str, Any]:
-        """What the service knows of its own state."""
+        """Return the service's state, as the adapter or the broker reports it."""
 
     def subscribe(
         self,
@@ -182,18 +209,27 @@ class EventService(ABC):
         order: OrderName = "none",
         buffer_events: int = DEFAULT_BUFFER_EVENTS,
     ) -> Stream:
-        """A stream of the events on these topic patterns (none: every topic) that the filter selects.
+        """Return a stream of events, to use with `async with`: it is subscribed inside the block.
 
-        `buffer_events` bounds what waits for a slow reader, unless the service loses nothing: then it waits at
-        the broker.
-        `where` is SQL, an expression made with `col`, or a `Filter`. Use it as `async with`; it is subscribed
-        inside the block.
+        Args:
+            topics: Topic patterns: "/a/b" exactly, "/a/*" for one level, "/a/**" for the subtree. Without any, every
+                topic.
+            where: A filter over the attributes: SQL, an expression made with `col`, or a `Filter`. None selects all.
+            order: "none", "fifo" (each publisher's events in order), "causal", or "total" (the same order for every
+                subscriber).
+            buffer_events: How many events may wait for a slow reader. Where the service loses nothing, they wait at
+                the broker instead.
+
+        Raises:
+            TopicError: A topic pattern is not valid.
+            FilterError: The filter is not valid.
+            ValueError: The order is unknown, or `buffer_events` is not a positive number.
         """
         check_texts(topics)
         subscription = Subscription(
             f"s{next(self._subscription_numbers)}", topics, filter_sql(where), parse_order(order)
         )
-        subscription.interest()  # a mistake shows here, not at the broker
+        subscription.interest()  # reports mistakes here, not at the broker
         try:
             return Stream(self, subscription, buffer_events)
         except TypeError:
@@ -210,15 +246,15 @@ class EventService(ABC):
 
 
 def check_texts(topics: tuple[object, ...]) -> None:
-    """TopicError for what is no string, as where a list of topics is one of them."""
+    """Raise TopicError for a topic that is not a string, such as a list of topics given as one argument."""
     for topic in topics:
         if not isinstance(topic, str):
-            hint = "; give topics one by one: subscribe('/a', '/b')" if isinstance(topic, Iterable) else ""
+            hint = "; pass topics one by one: subscribe('/a', '/b')" if isinstance(topic, Iterable) else ""
             raise TopicError(f"topic pattern {topic!r} is not a string{hint}")
 
 
 def filter_sql(where: Condition | None) -> str | None:
-    """The SQL of a filter given as text, as a Filter or as an expression of `col`."""
+    """Return the SQL of a filter given as text, as a `Filter` or as an expression made with `col`."""
     if where is None or isinstance(where, str):
         return where
     from tidings.core.filters.language.filter import Filter
@@ -228,7 +264,7 @@ def filter_sql(where: Condition | None) -> str | None:
 
 
 def iterate(events: Iterable[Any]) -> Iterator[Any]:
-    """The events of a `publish_many`."""
+    """Return an iterator over the events of a `publish_many`, or raise TypeError."""
     try:
         return iter(events)
     except TypeError:
@@ -237,7 +273,7 @@ def iterate(events: Iterable[Any]) -> Iterator[Any]:
 
 
 async def each(*sources: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
-    """The events of these, one after the other."""
+    """Yield the events of these sources, one source after the other."""
     for events in sources:
         if isinstance(events, AsyncIterable):
             async for event in events:
@@ -251,4 +287,4 @@ def parse_order(order: str) -> Order:
     try:
         return Order(order)
     except ValueError:
-        raise ValueError(f"order {order!r} is unknown; known: {', '.join(Order)}") from None
+        raise ValueError(f"order {order!r} is not one of {', '.join(Order)}") from None

@@ -1,4 +1,4 @@
-"""What a subscriber iterates over: the events of one subscription, in a bounded buffer."""
+"""The stream that a subscriber iterates over: the events of one subscription, in a bounded buffer."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     Condition = str | Filter | Expression
     """SQL, a `Filter`, or an expression made with `col`."""
 else:
-    Condition = object  # the parser of filters is imported by whoever has one
+    Condition = object  # the filter parser is imported only where a filter is given
 
 DEFAULT_BUFFER_EVENTS = 65_536
 
 
 class Unchanged(Enum):
-    """The default of `where` in `Stream.change`: the filter stays as it is."""
+    """The type of the default of `where` in `Stream.change`: the filter stays as it is."""
 
     KEEP = "keep"
 
 
 KEEP = Unchanged.KEEP
 MAX_GAPS = 1_000
-"""Gaps that a stream remembers, the last ones."""
+"""How many gaps a stream remembers, the latest ones."""
 
 log = logging.getLogger("tidings")
 
@@ -53,7 +53,10 @@ def leave_out(error: WireError) -> None:
 
 
 class EventsMissed(NamedTuple):
-    """The network could not keep these events of a source any longer; not all of them need have been for us."""
+    """A gap: the network could not keep these events of a source. Not all of them need have matched the subscription.
+
+    `first` and `last` are the sequence numbers of the first and the last one.
+    """
 
     source: str
     incarnation: int
@@ -62,12 +65,12 @@ class EventsMissed(NamedTuple):
 
 
 class Stream:
-    """`async with` subscribes and unsubscribes; inside, `async for` gives the events.
+    """The events of one subscription. `async with` subscribes and unsubscribes; inside, `async for` yields events.
 
-    At most `buffer_events` wait here. Beyond that the newest are left out, counted in `dropped` and reported
-    once in the log: a slow reader loses its own events and holds up nobody. Where the network is guaranteed
-    nothing is left out here: what a slow reader has not taken waits at its broker. If that cannot keep it any
-    longer, `gaps` has what is missing, and `missed` counts it.
+    At most `buffer_events` events wait here. Beyond that the newest are dropped, counted in `dropped` and logged once:
+    a slow reader loses its own events and delays nobody else. On a guaranteed network nothing is dropped here: what a
+    slow reader has not taken waits at its broker. If the broker can no longer keep it, `gaps` lists what is missing
+    and `missed` counts it.
     """
 
     def __init__(self, service: EventService, subscription: Subscription, buffer_events: int) -> None:
@@ -75,40 +78,42 @@ class Stream:
             raise ValueError("buffer_events must be at least 1")
         self.subscription = subscription
         self.dropped = 0
+        """Events dropped because the reader was too slow."""
         self.gaps: deque[EventsMissed] = deque(maxlen=MAX_GAPS)
+        """The latest gaps, at most 1,000."""
         self.missed = 0
-        """Events in all gaps there ever were."""
+        """Events in all gaps so far, including those that `gaps` no longer holds."""
         self.on_miss: Callable[[EventsMissed, bool, Callable[[], None]], None] = _note
-        """Called with each gap, whether it is one for certain, and what to call once that is noted: until then a
-        broker that keeps events says it again to a later life of this client."""
+        """Called with each gap, whether it is certain, and a function to call once the gap is recorded: until then a
+        broker that keeps events reports the gap again when this client restarts."""
         self.on_failure: Callable[[Exception], None] = lambda error: None
         """Called when no more events will come."""
         self._service = service
         self._limit = buffer_events
         self._lossless = service.lossless
         self._events: deque[Event | None] = deque()
-        """The next ones, decoded; None for one that does not decode."""
+        """The next events, decoded; None for one that could not be decoded."""
         self._later: deque[Event | Arrival] = deque()
-        """What came after them."""
+        """What arrived after them."""
         self._waiting = 0
-        """Events in both."""
+        """Events in `_events` and `_later` together."""
         self._taken = 0
-        """Events that the application has and is not known to be done with."""
+        """Events that the application has taken and may still be working on."""
         self._finished = 0
-        """Events that it is done with, and the service does not know."""
+        """Events that the application is done with, not yet reported to the service."""
         self._waiters: deque[asyncio.Future[None]] = deque()
-        """Whoever waits for an event, first come, first served."""
+        """Readers that wait for an event, first come, first served."""
         self._changing = asyncio.Lock()
         self._failure: Exception | None = None
         self._entered = False
         self._closed = False
 
     def __len__(self) -> int:
-        """How many events wait."""
+        """Return how many events wait."""
         return self._waiting
 
     def push(self, event: Event) -> None:
-        """Called by the service: the next event."""
+        """Append the next event; called by the service."""
         if self._room() < 1:
             self._drop(1)
             return
@@ -119,7 +124,7 @@ class Stream:
     __call__ = push
 
     def push_run(self, run: Run, *, late: bool = False, by: str = "", places: Places | None = None) -> None:
-        """Called by a service that has runs: the next events."""
+        """Append the events of a run; called by services that have runs."""
         room = self._room()
         taken: Stretch = run
         if run.count > room:
@@ -147,7 +152,10 @@ class Stream:
     def miss(
         self, gap: EventsMissed, *, certain: bool = True, noted: Callable[[], None] = lambda: None
     ) -> None:
-        """Called by the service: these events will never come. Not certain: they need not have been for us."""
+        """Record that these events will never arrive; called by the service.
+
+        Not `certain`: they need not have matched this subscription.
+        """
         if not self.missed:
             log.warning(
                 "subscription %s lost events of %s: the network could not keep them (see Stream.gaps)",
@@ -160,21 +168,37 @@ class Stream:
 
     @property
     def uncovered(self) -> tuple[str, ...]:
-        """Who does not know this subscription yet because it cannot be reached; empty: it is complete."""
+        """The brokers that do not know this subscription yet because they cannot be reached; empty once complete.
+
+        What is published at those brokers does not reach this stream.
+        """
         return self._service.uncovered(self.subscription.id)
 
     async def completed(self) -> None:
-        """Returns once the whole network knows this subscription; ConnectionFailed if that cannot be any more."""
+        """Wait until the whole network knows this subscription.
+
+        Raises:
+            ConnectionFailed: The subscription ended before that.
+        """
         await self._service.completed(self.subscription.id)
 
     def fail(self, error: Exception) -> None:
-        """No more events will come; what waits is still given."""
+        """End the stream with an error, which readers get after the events that already wait."""
         self._failure = error
         self.on_failure(error)
         self._wake_all()
 
     async def get(self, timeout_s: float | None = None) -> Event:
-        """The next event; TimeoutError if none comes in time, ConnectionFailed if none can come any more."""
+        """Return the next event, waiting for it if necessary.
+
+        Args:
+            timeout_s: Seconds to wait; None waits without limit.
+
+        Raises:
+            TimeoutError: No event arrived in time.
+            ConnectionFailed: The stream or its bus was closed.
+            OrderError: The subscription has an order that cannot be continued.
+        """
         if self._lossless:
             self._finish()
         event = self._next()
@@ -203,12 +227,16 @@ class Stream:
         return event
 
     async def batches(self, max_events: int = 1_000, max_wait_s: float = 0.0) -> AsyncIterator[list[Event]]:
-        """Lists of events, each of what is there, up to `max_events`; none is empty.
+        """Yield lists of the events that are there, never empty.
 
-        A list that is not full waits `max_wait_s` for more, from its first event on.
+        Args:
+            max_events: The most events in one list.
+            max_wait_s: How long a list that is not full waits for more, in seconds from its first event on.
         """
         if max_events < 1 or max_wait_s < 0:
-            raise ValueError(f"max_events {max_events} and max_wait_s {max_wait_s} must be positive")
+            raise ValueError(
+                f"max_events must be at least 1, not {max_events}, and max_wait_s at least 0, not {max_wait_s}"
+            )
         loop = asyncio.get_running_loop()
         async for first in self:
             batch = [first]
@@ -218,7 +246,7 @@ class Stream:
             yield batch
 
     async def _next_until(self, until: float) -> Event | None:
-        """None if there is none by then, or can be none any more."""
+        """Return the next event, or None if there is none by then or the stream has ended."""
         event = self._next()
         if event is not None or until <= asyncio.get_running_loop().time():
             return event
@@ -239,12 +267,12 @@ class Stream:
             if waiter.cancelled():
                 with suppress(ValueError):
                     self._waiters.remove(waiter)
-            else:  # it was its turn: somebody else's now
+            else:  # it was woken for an event: pass that on to another reader
                 self._wake()
             raise
 
     def _next(self) -> Event | None:
-        """The application takes an event, if there is one."""
+        """Take the next event for the application; None if there is none."""
         events = self._events
         while True:
             while not events:
@@ -257,9 +285,9 @@ class Stream:
                 return event
 
     def _finish(self) -> None:
-        """Whoever asks for the next event is done with those before."""
+        """Count the events taken so far as done with: the reader asks for the next one."""
         if self._taken:
-            if not self._finished:  # said once in a turn of the loop, for that is when it leaves
+            if not self._finished:  # one report per turn of the loop is enough: nothing leaves earlier
                 asyncio.get_running_loop().call_soon(self._report)
             self._finished += self._taken
             self._taken = 0
@@ -280,28 +308,49 @@ class Stream:
     # --- Changes
 
     async def add(self, *topics: str) -> None:
-        """Select these topic patterns as well, from when it returns on; what was selected before has no gap and no
-        repetition."""
+        """Select these topic patterns as well, from the moment this returns.
+
+        The topics that were selected before see neither a gap nor a duplicate.
+
+        Args:
+            topics: Topic patterns such as "/news/**".
+
+        Raises:
+            SubscriptionRefused: The network rejected the change; the stream stays as it was.
+        """
         async with self._changing:
             await self._change((*self._topics, *topics), self.subscription.filter)
 
     async def remove(self, *topics: str) -> None:
-        """Drop these topic patterns; ValueError if one is not among the stream's, or none would be left."""
+        """Stop selecting these topic patterns.
+
+        Args:
+            topics: Topic patterns, written as they were given to `subscribe` or `add`.
+
+        Raises:
+            ValueError: The stream does not have one of them, or none would be left.
+            SubscriptionRefused: The network rejected the change; the stream stays as it was.
+        """
         async with self._changing:
             unknown = [topic for topic in topics if topic not in self._topics]
             if unknown:
                 raise ValueError(
-                    f"{', '.join(unknown)}: not among the stream's topics {', '.join(self._topics)}"
+                    f"cannot remove {', '.join(unknown)}: the stream's topics are {', '.join(self._topics)}"
                 )
             left = tuple(topic for topic in self._topics if topic not in topics)
             if not left:
-                raise ValueError("a stream keeps at least one topic; leave its block to end it")
+                raise ValueError("a stream needs at least one topic; leave its block to end it")
             await self._change(left, self.subscription.filter)
 
     async def change(self, *topics: str, where: Condition | Unchanged | None = KEEP) -> None:
-        """Other topics (none given: the same), another filter (None: none), or both, in one step.
+        """Replace the topics, the filter, or both, in one step.
 
-        SubscriptionRefused: the network did not take it, and the stream stays as it was.
+        Args:
+            topics: The new topic patterns; without any, the topics stay.
+            where: The new filter, as in `subscribe`; None removes it. Without this argument the filter stays.
+
+        Raises:
+            SubscriptionRefused: The network rejected the change; the stream stays as it was.
         """
         from tidings.bus.service import filter_sql
 
@@ -315,19 +364,19 @@ class Stream:
 
     async def _change(self, topics: tuple[str, ...], condition: str | None) -> None:
         if not self._entered or self._closed:
-            raise ValueError("a stream can only change inside its block")
+            raise ValueError("a stream can change only inside its 'async with' block")
         before = self.subscription
         changed = Subscription(before.id, tuple(dict.fromkeys(topics)), condition, before.order)
-        changed.interest()  # a mistake shows here
+        changed.interest()  # reports mistakes here, not at the broker
         await self._service.change_subscription(changed)
         self.subscription = changed
 
     async def __aenter__(self) -> Self:
         if self._entered:
-            raise ValueError("a stream is used once: subscribe again for another")
+            raise ValueError("a stream can be used only once: subscribe again")
         self._entered = True
         self._lossless = self._service.lossless
-        self._service.streams[self.subscription.id] = self  # events may come before the answer
+        self._service.streams[self.subscription.id] = self  # events may arrive before the answer
         try:
             await self._service.add_subscription(self.subscription, self, paced=True)
         except BaseException:
@@ -345,7 +394,7 @@ class Stream:
         await self._service.remove_subscription(self.subscription.id)
 
     def _wake(self) -> None:
-        """One of those who wait; each event wakes one."""
+        """Wake one reader; each event wakes one."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():

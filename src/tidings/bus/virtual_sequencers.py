@@ -1,7 +1,7 @@
-"""Sequencers and ordering modules in a simulated network: what LocalOrdering is for one process, in virtual time.
+"""Sequencers and ordering modules in a simulated network: `LocalOrdering` in virtual time.
 
-Each node of the layout sits beside a broker and shares its fate. They start when an order is first wanted: a network
-in which nobody wants one is not troubled by their signs of life.
+Each node of the layout shares a broker's machine, and its crashes. The nodes start when somebody first wants an order,
+so that a network without one carries none of their heartbeats.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tidings.drivers.virtual.node import SimulatedNode
 from tidings.scenarios.file.order_nodes import host_of, is_order_node, order_node
 
 REPLICAS = 3
-"""A primary, a standby and a witness, where there are so many brokers."""
+"""A primary, a standby and a witness, if there are enough brokers."""
 
 
 def simulated_layout(brokers: tuple[str, ...], topics: tuple[str, ...], *, causal: bool) -> Layout:
-    """One server beside the first broker, and its replicas beside the next ones."""
+    """Return a layout with one server on the first broker's machine and its replicas on the next ones."""
     nodes = [order_node(broker) for broker in brokers[:REPLICAS]]
     return spread({nodes[0]: topics}, nodes, causal=causal)
 
 
 class SimulatedOrdering:
-    """`make_bus` gives a client of that name at a broker, for no-ops."""
+    """Runs the sequencers and the clients' ordering modules. `make_bus(broker, name)` makes the clients for no-ops."""
 
     def __init__(
         self, network: SimulatedNetwork, layout: Layout, make_bus: Callable[[str, str], Bus]
@@ -42,18 +42,18 @@ class SimulatedOrdering:
         self._network = network
         self._make_bus = make_bus
         self._no_ops: dict[str, NoOpPublisher] = {}
-        self._speakers = 0
+        self._no_op_clients = 0
         self._seats: dict[str, str] = {}
-        self._lived: set[str] = set()
+        self._started_once: set[str] = set()
 
     def seat(self, name: str) -> str:
-        """The broker that a node of the ordering sits beside; any other node is its own."""
+        """Return the broker on whose machine a node of the ordering runs; for any other node, the node itself."""
         return host_of(name) if is_order_node(name) else self._seats.get(name, name)
 
     def machine(self, broker: str) -> tuple[str, ...]:
-        """The broker and the sequencer beside it: what hits one hits both."""
+        """Return the broker and the sequencer on its machine, if any: a fault of one hits both."""
         beside = order_node(broker)
-        return (broker, beside) if beside in self._lived else (broker,)
+        return (broker, beside) if beside in self._started_once else (broker,)
 
     def want(self) -> None:
         if self.wanted:
@@ -75,8 +75,8 @@ class SimulatedOrdering:
             self._network.pause(node.node)
 
     def _make_sequencer(self, node: SimulatedNode) -> Node:
-        first = node.node not in self._lived or bool(node.disk)
-        self._lived.add(node.node)
+        first = node.node not in self._started_once or bool(node.disk)
+        self._started_once.add(node.node)
         return SequencerNode(node, self.layout, node.open_store(), first=first)
 
     # --- No-ops
@@ -86,14 +86,16 @@ class SimulatedOrdering:
             if isinstance(fact, PublishNoOps):
                 if name not in self._no_ops:
                     published = partial(self._no_ops_published, name)
-                    self._no_ops[name] = NoOpPublisher(partial(self._speaker, name), self.layout, published)
+                    self._no_ops[name] = NoOpPublisher(
+                        partial(self._no_op_client, name), self.layout, published
+                    )
                 self._no_ops[name].add(fact)
 
         return on_fact
 
-    def _speaker(self, name: str) -> Bus:
-        self._speakers += 1  # a name is used once
-        return self._make_bus(host_of(name), f"{name}~no-ops-{self._speakers}")
+    def _no_op_client(self, name: str) -> Bus:
+        self._no_op_clients += 1  # every client gets a new name
+        return self._make_bus(host_of(name), f"{name}~no-ops-{self._no_op_clients}")
 
     def _no_ops_published(self, name: str, server: str, number: int) -> None:
         node = self._network.nodes[name]
@@ -103,17 +105,17 @@ class SimulatedOrdering:
     # --- Clients
 
     def place(self, client: str, broker: str) -> None:
-        """Its ordering module will be beside that broker."""
+        """Note that the client's ordering module will run on that broker's machine."""
         self._seats[_module_node(client)] = broker
 
     def attach(self, client: str, emit: Callable[[object], None]) -> OrderingModule:
         name = _module_node(client)
         if name in self._network.nodes:
-            raise ConnectionFailed(f"the name {client!r} is taken")
+            raise ConnectionFailed(f"the client name {client!r} is already in use")
         made: list[OrderingModule] = []
 
         def make(node: SimulatedNode) -> Node:
-            protocol = OrderingClient(node, self.layout, incarnation=0)  # a name is used once
+            protocol = OrderingClient(node, self.layout, incarnation=0)  # no name is used twice
             made.append(protocol.module)
             return protocol
 

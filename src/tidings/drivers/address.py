@@ -1,4 +1,4 @@
-"""Where a broker listens: host and port, as URLs and error messages name it."""
+"""The address that a broker or sequencer listens on: host and port, as in URLs and error messages."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from tidings.core.errors import AddressError
 
 DEFAULT_PORT = 7400
 SEQUENCER_PORT = 7500
-"""Where `tidings sequencer` listens if it is not told."""
+"""The default port of `tidings sequencer`."""
 MAX_PORT = 65_535
 
 Transport = Literal["tcp", "udp"]
 
 
 class Address(NamedTuple):
+    """A host, by name or IP address, and a port."""
+
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
 
@@ -24,7 +26,7 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """True only where traffic surely stays on this machine; a name other than localhost may not."""
+        """True only if traffic surely stays on this machine; a name other than localhost might not."""
         if self.host == "localhost":
             return True
         try:
@@ -34,7 +36,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str, *, default_port: int = DEFAULT_PORT) -> Address:
-    """`host`, `host:port`, `[ipv6]` or `[ipv6]:port`; AddressError names what is wrong."""
+    """Parse `host`, `host:port`, `[ipv6]` or `[ipv6]:port`; AddressError says what is wrong."""
     host, port = text, ""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
@@ -63,6 +65,6 @@ def _is_ip(text: str) -> bool:
 
 
 def url(address: Address, transport: Transport = "tcp", *, tls: bool = False) -> str:
-    """The address as users write it."""
+    """Return the URL of the address."""
     scheme = "tidings+tls" if tls else "tidings" if transport == "tcp" else "tidings+udp"
     return f"{scheme}://{address}"

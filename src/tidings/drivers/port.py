@@ -1,6 +1,6 @@
-"""The Port of a live node: the loop's clock and timers, a generator, and the sessions that stand.
+"""The Port of a live node: the event loop's clock and timers, a random generator, and the open sessions.
 
-It decides nothing. A message for a peer without a session is counted and left out, as a lossy link would do.
+It decides nothing. A message for a peer without a session is counted and dropped, as on a lossy link.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NS_PER_SECOND = 1_000_000_000
 
 
 class Sink(Protocol):
-    """What a port needs of a session."""
+    """What a port needs from a session."""
 
     @property
     def send(self) -> Send: ...
@@ -45,6 +45,7 @@ class AsyncPort:
         self.others: Mapping[str, Sink] = {}
         """Peers that are reached without a session."""
         self.unsent = 0
+        """Messages dropped because their peer had no session."""
         self._on_timer = on_timer
         self._on_unsent = on_unsent
         self._timers: dict[TimerName, asyncio.TimerHandle] = {}
@@ -52,7 +53,7 @@ class AsyncPort:
 
     @property
     def now(self) -> int:
-        """Wall time at the start plus what has passed since: it never goes back."""
+        """Wall time at the start plus the monotonic time since: it never goes back."""
         return self._zero_ns + time.monotonic_ns()
 
     def send(self, to: str, message: Message) -> None:
@@ -65,7 +66,7 @@ class AsyncPort:
             self._on_unsent(to, message)
 
     def sender(self, to: str) -> Send:
-        """It finds the session at each call, so it stays good when the peer connects again."""
+        """Return a function that looks up the session at each call, so that it survives a reconnection."""
         return partial(self.send, to)
 
     def set_timer(self, name: TimerName, at: int) -> None:
@@ -78,7 +79,7 @@ class AsyncPort:
             handle.cancel()
 
     def close(self) -> None:
-        """Forget all timers: the node is stopped."""
+        """Cancel all timers; the node has stopped."""
         for handle in self._timers.values():
             handle.cancel()
         self._timers.clear()
@@ -88,7 +89,7 @@ class AsyncPort:
         self._timers[name] = asyncio.get_running_loop().call_later(delay_seconds, self._fire, name, at)
 
     def _fire(self, name: TimerName, at: int) -> None:
-        if self.now < at:  # the loop rounds: a protocol must not see its timer before its time
+        if self.now < at:  # the loop rounds, and a protocol must not see its timer too early
             self._arm(name, at)
             return
         del self._timers[name]

@@ -250,11 +250,11 @@ def test_permissions_and_limits(tmp_path: Path) -> None:
 
         async def test() -> None:
             async with mqtt_service(broker.url) as bus, bus.subscribe("/open/**") as stream:
-                with pytest.raises(tidings.NotConfirmed, match="refused it: Not authorized"):
+                with pytest.raises(tidings.NotConfirmed, match="rejected it: Not authorized"):
                     await bus.publish("/closed")
                 with pytest.raises(tidings.NotConfirmed, match="1 of 2 publications"):
                     await bus.publish_many([("/closed", {}, b""), ("/open/b", {"n": 1}, b"")])
-                with pytest.raises(tidings.NotConfirmed, match="the broker takes at most 2000"):
+                with pytest.raises(tidings.NotConfirmed, match="the broker accepts at most 2000"):
                     await bus.publish("/open/a", {}, bytes(2_000))
                 await bus.publish("/open/a", {"n": 2}, bytes(1_000))
                 assert numbers(await take(stream, 2)) == [1, 2]
@@ -276,7 +276,7 @@ def test_a_message_above_a_limit_that_the_broker_does_not_tell_fails_alone(tmp_p
                 small = [n for n, size in enumerate(sizes) if size == 10]
                 for n, outcome in enumerate(published):
                     assert isinstance(outcome, tidings.EventId if n in small else tidings.NotConfirmed)
-                    assert n in small or str(outcome).endswith("the broker refused it: Packet too large")
+                    assert n in small or str(outcome).endswith("the broker rejected it: Packet too large")
                 assert numbers(await take(stream, len(small))) == small
                 assert bus.reconnections == 0
 

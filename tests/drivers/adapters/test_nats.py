@@ -170,7 +170,7 @@ def test_the_numbers_of_a_message() -> None:
         ("nats://", "the host is missing"),
         ("nats://host:port", "the port must be a number"),
         ("nats://host/path", "unexpected text after the address"),
-        ("nats://[::1", "is no"),
+        ("nats://[::1", "is not"),
     ],
 )
 def test_bad_urls(url: str, problem: str) -> None:
@@ -217,7 +217,7 @@ def test_a_server_that_says_nothing() -> None:
 
 def test_jetstream_is_missing(servers: dict[str, NatsBroker]) -> None:
     async def test() -> None:
-        with pytest.raises(tidings.ConnectionFailed, match="has no JetStream"):
+        with pytest.raises(tidings.ConnectionFailed, match="does not have JetStream enabled"):
             async with nats_service(servers["core"].url, jetstream=True):
                 pass
 
@@ -263,7 +263,7 @@ def test_a_message_that_is_longer_than_the_server_takes(tmp_path: Path) -> None:
 
         async def test() -> None:
             async with nats_service(server.url) as bus:
-                with pytest.raises(tidings.NotConfirmed, match="the server takes at most 1000"):
+                with pytest.raises(tidings.NotConfirmed, match="the server accepts at most 1000"):
                     await bus.publish("/a", {}, bytes(1_000))
                 await bus.publish("/a", {}, bytes(800))
 
@@ -293,7 +293,7 @@ def test_a_stream_of_others_is_not_taken(make_jetstream: Make) -> None:
         service: Any = make_jetstream()
         other = await nats.connect(f"nats://{service.target.address}")
         await other.jetstream().add_stream(api.StreamConfig(name=service.stream, subjects=["elsewhere.>"]))
-        with pytest.raises(tidings.ConnectionFailed, match=r"exists with the subjects elsewhere.>"):
+        with pytest.raises(tidings.ConnectionFailed, match=r"has the subjects elsewhere.>"):
             async with service:
                 pass
         await other.close()

@@ -164,7 +164,7 @@ def test_a_key_that_is_no_stream(make: Make) -> None:
             with pytest.raises(tidings.SubscriptionRefused, match="WRONGTYPE"):
                 async with bus.subscribe("/a"):
                     pass
-            with pytest.raises(tidings.NotConfirmed, match="the server refused it: WRONGTYPE"):
+            with pytest.raises(tidings.NotConfirmed, match="the server rejected it: WRONGTYPE"):
                 await bus.publish("/a")
             await redis.aclose()
 

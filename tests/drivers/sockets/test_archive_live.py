@@ -230,7 +230,7 @@ def framed(*messages: Message) -> list[bytes]:
         (lambda asked: [], "closed by the peer"),
         (lambda asked: [b"\x00\x00\x00\x01\xff"], "invalid answer"),
         (lambda asked: [b"\xff\xff\xff\xff"], "a frame of"),
-        (lambda asked: framed(ArchiveRows(asked.request, 0, 10, b"nonsense")), "do not decode"),
+        (lambda asked: framed(ArchiveRows(asked.request, 0, 10, b"nonsense")), "cannot decode the rows"),
         (lambda asked: framed(ArchiveRows(asked.request, 5, 10, b"")), "rows from 5, expected 0"),
         (lambda asked: framed(ArchiveRows(asked.request, 0, 0, b"")), "rows from 0, expected 0"),
         (lambda asked: framed(ArchiveRows(asked.request, 0, 101, b"")), "rows from 0"),

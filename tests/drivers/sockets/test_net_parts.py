@@ -83,7 +83,7 @@ def test_loopback_is_what_surely_stays_here(host: str, loopback: bool) -> None:
         (Hello(PROTOCOL_VERSION, "c", "client"), None),
         (Hello(PROTOCOL_VERSION, "b1", "broker", "best-effort"), None),
         (Hello(9, "c", "client"), "unsupported protocol version 9; this broker speaks 2"),
-        (Hello(PROTOCOL_VERSION, "b3", "broker", "best-effort"), "two brokers are named b3"),
+        (Hello(PROTOCOL_VERSION, "b3", "broker", "best-effort"), "there are two brokers named b3"),
         (Hello(PROTOCOL_VERSION, "b9", "broker", "best-effort"), "b9 is not a neighbour of b3"),
         (
             Hello(PROTOCOL_VERSION, "b1", "broker", "guaranteed"),

@@ -308,7 +308,7 @@ def test_datagrams_carry_the_largest_event_and_name_the_limit_for_a_larger_one()
     outbox.add(publication(1, DATAGRAM_EVENT_BYTES - overhead))
     outbox.add(publication(2, DATAGRAM_EVENT_BYTES - overhead + 1))
     assert [plain(message) for message in messages_of(outbox)] == [("publication", 1)]
-    assert told == ["the event has 60001 bytes; at most 60000 go over UDP"]
+    assert told == ["the event has 60001 bytes; UDP carries at most 60000"]
 
 
 def test_the_owner_is_woken_once_a_turn_also_if_all_was_left_out() -> None:

@@ -293,7 +293,7 @@ async def test_nobody_there() -> None:
         await connection.open(10.0)
     with pytest.raises(ConnectionFailed, match="not connected"):
         _ = connection.module
-    with pytest.raises(ConnectionFailed, match="no sequencer is known"):
+    with pytest.raises(ConnectionFailed, match="no address of a sequencer is given"):
         await SequencingConnection((), "x", emit=lambda fact: None).open(1.0)
 
 
@@ -351,7 +351,7 @@ async def test_another_layout_is_refused_with_the_difference() -> None:
             ConnectionFailed, match="refused the connection: the layouts of topics differ"
         ) as caught:
             await connection.open(10.0)
-        assert "(here: at n1): only here: /b; only there: /c" in str(caught.value)
+        assert "('here' is n1): only here: /b; only there: /c" in str(caught.value)
         assert hosts["n1"].host.refusals == 1
 
 
@@ -406,7 +406,7 @@ async def test_wrong_token() -> None:
         (Hello(99, "x", ORDERED), "unsupported protocol version 99; n1 speaks 2"),
         (Hello(PROTOCOL_VERSION, "n1", ORDERED), "the name 'n1' belongs to a sequencer"),
         (Hello(PROTOCOL_VERSION, "n1", CLIENT), "the name 'n1' belongs to a sequencer"),
-        (Hello(PROTOCOL_VERSION, "n1", SEQUENCER), "two sequencers are named n1"),
+        (Hello(PROTOCOL_VERSION, "n1", SEQUENCER), "there are two sequencers named n1"),
         (Hello(PROTOCOL_VERSION, "n9", SEQUENCER), "n9 is not a node of this layout"),
     ],
 )
@@ -420,15 +420,19 @@ async def test_hellos_that_are_refused(hello: Hello, reason: str) -> None:
 @pytest.mark.parametrize(
     ("role", "message", "reason"),
     [
-        (CLIENT, Create(("x", 1), 1, 0, 1, 0), "who asks a sequencer for its status does not send Create"),
+        (CLIENT, Create(("x", 1), 1, 0, 1, 0), "a client that asks for the status does not send Create"),
         (
             ORDERED,
             Create(("x", 1), 1, 0, 1, 0),
-            "who has not named its layout of topics does not send Create",
+            "a peer that has not sent its layout of topics does not send Create",
         ),
         (ORDERED, OrderLayout("{}"), "not a valid layout: Object missing required field `servers`"),
         (ORDERED, OrderLayout('{"servers":[],"causal":true}'), "0 sequencer servers; expected 1 to 256"),
-        (ORDERED, StatusRequest(), "who has not named its layout of topics does not send StatusRequest"),
+        (
+            ORDERED,
+            StatusRequest(),
+            "a peer that has not sent its layout of topics does not send StatusRequest",
+        ),
     ],
 )
 @played

@@ -123,7 +123,10 @@ def huge_hello() -> bytes:
             b"\x00\x00\x00\x1a\x96\x01\x01\xa2a1\xa6broker\xabbest-effort\xa0",
             "unsupported protocol version 1; this broker speaks 2",
         ),
-        (frame(encode(Hello(PROTOCOL_VERSION, "b", "broker", "best-effort"))), "two brokers are named b"),
+        (
+            frame(encode(Hello(PROTOCOL_VERSION, "b", "broker", "best-effort"))),
+            "there are two brokers named b",
+        ),
         (frame(encode(Hello(PROTOCOL_VERSION, "b2", "broker", "best-effort"))), "b2 is not a neighbour of b"),
         (
             frame(encode(Hello(PROTOCOL_VERSION, "a1", "broker", "epidemic"))),

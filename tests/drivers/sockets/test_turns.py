@@ -133,7 +133,7 @@ async def test_a_broker_whose_commit_fails_says_nothing_more_and_stops(
             await living
         await until(lambda: not server._sessions)
         assert SubscriptionAccepted("second") not in reader.facts
-        assert "b0 stops: " in caplog.text
+        assert "stopping b0: " in caplog.text
     await server.stop()
     watched.fails = False
     again = server_in(tmp_path)

@@ -673,7 +673,7 @@ def test_what_is_on_its_way_to_a_node_that_crashes_does_not_reach_its_next_life(
 def test_a_crash_clears_the_wishes_of_the_crashed(crash_at_ms: float) -> None:
     bench = Bench("a", "b")
     if crash_at_ms == 50:
-        bench.network.pause("b")  # the wish waits for another attempt
+        bench.network.pause("b")  # the request waits for another attempt
     bench.want("a", "b")
     bench.run(crash_at_ms)
     bench.network.crash("a", keep_state=True)
@@ -1153,7 +1153,7 @@ def _tell_too_early(connections: Connections, stream: VirtualStream, _second: ob
 
 
 def _close_within_emit(connections: Connections, node: str, peer: str) -> None:
-    connections._wishes.get(node, {}).pop(peer, None)
+    connections._requests.get(node, {}).pop(peer, None)
     stream = connections._end(node, peer)
     if stream is not None:
         connections._close(stream, None)
@@ -1168,8 +1168,8 @@ def _close_within_emit(connections: Connections, node: str, peer: str) -> None:
         (Connections, "_take_end", _keep_reading),
         (Connections, "_tell_open", _tell_too_early),
         (Connections, "_is_sound", lambda connections, node, peer: True),
-        (Connections, "_retry", lambda connections, wish: None),
-        (Connections, "crash", lambda connections, node: connections._wishes.pop(node, None)),
+        (Connections, "_retry", lambda connections, request: None),
+        (Connections, "crash", lambda connections, node: connections._requests.pop(node, None)),
         (Connections, "unwant", _close_within_emit),
         (Connections, "disconnect", lambda connections, first, second: None),
         (SimulatedNetwork, "_can_connect", lambda network, client, broker: True),

@@ -279,7 +279,7 @@ def check_content(attributes: Mapping[str, Scalar], payload: bytes) -> None:
 
 def no_event(given: object) -> TypeError:
     """Return the error for an argument of `publish_many` that is not an event."""
-    return TypeError(f"events must be (topic, attributes, payload) each, not {reprlib.repr(given)}")
+    return TypeError(f"each event must be (topic, attributes, payload), not {reprlib.repr(given)}")
 
 
 def check_event_size(size_bytes: int) -> None:

@@ -1,1 +1,5 @@
-"""Event services over existing brokers: `nats`, `mqtt`, `redis`. What they share is in `external` and beside it."""
+"""Event services over existing brokers: `nats_service`, `mqtt_service`, `redis_service`.
+
+Read `external` (what they share), `keeper` (reconnecting), `outgoing` and `incoming` (publications and subscriptions
+between connections), `session` (one connection), then the module of a broker.
+"""

@@ -1,8 +1,8 @@
 """What event services over existing brokers share: everything but the broker.
 
-A service makes a `AdapterSession` for each connection, one after another (keeper.py). Between sessions it keeps the
-publications that are not confirmed (outgoing.py) and the subscriptions with their positions
-(incoming.py). A new session first brings the subscriptions back and then sends those publications again.
+A service makes an `AdapterSession` for each connection, one after another (keeper.py). Between sessions it keeps the
+unconfirmed publications (outgoing.py) and the subscriptions with their positions (incoming.py). A new session first
+restores the subscriptions and then resends those publications.
 """
 
 from __future__ import annotations
@@ -40,16 +40,18 @@ log = logging.getLogger("tidings")
 
 
 class ExternalService(EventService):
+    """An event service over an existing broker."""
+
     def __init__(self, kind: str, server: str, name: str | None, *, timeout_s: float, retry_s: float) -> None:
-        """`server` is for people: it has no password."""
+        """`server` is shown to people, so it must not contain the password."""
         super().__init__()
         if timeout_s <= 0 or retry_s <= 0:
-            raise ValueError(f"timeout_s {timeout_s} and retry_s {retry_s} must be positive")
+            raise ValueError(f"timeout_s and retry_s must be positive, not {timeout_s} and {retry_s}")
         self.kind = kind
         self.server = server
         self.timeout_s = timeout_s
         self.name = check_name(name) if name is not None else f"client-{secrets.token_hex(6)}"
-        # A name that was never used before has no earlier life.
+        # A random name was never used before, so its incarnation can be 0.
         self.outgoing = Outgoing(self.name, 0 if name is None else time.time_ns(), retry_s)
         self.incoming: dict[str, Incoming] = {}
         self.received = 0
@@ -66,10 +68,10 @@ class ExternalService(EventService):
 
     @abstractmethod
     def _new_session(self) -> AdapterSession:
-        """Not connected yet."""
+        """Return a new session, not yet connected."""
 
     async def _start_session(self) -> AdapterSession:
-        """Connect; ConnectionFailed says why not, Refused that trying again is no use."""
+        """Connect; raises ConnectionFailed, or ConnectionRefused if a retry is useless."""
         session = self._new_session()
         try:
             await session.start()
@@ -94,14 +96,14 @@ class ExternalService(EventService):
         await self.keeper.close()
 
     def _end(self, reason: str) -> None:
-        """There is no coming back: whoever waits is told."""
+        """End the service for good: fail everything that waits."""
         self._closed_because = reason
         self.outgoing.fail_all(reason)
         for subscription_id in list(self.streams):
             self._fail_stream(subscription_id, ConnectionFailed(reason))
 
     async def _restore(self, session: AdapterSession) -> None:
-        """Subscriptions first: what is then sent again is for them, too."""
+        """Restore the subscriptions, then resend: they need the resent events, too."""
         restored = [each for each in self.incoming.values() if each.accepted]
         for incoming in restored:
             try:
@@ -111,7 +113,7 @@ class ExternalService(EventService):
                 log.error("subscription %s was refused after a reconnection: %s", subscription_id, refused)
                 self.incoming.pop(subscription_id, None)
                 self._fail_stream(subscription_id, refused)
-        while removed := [each for each in restored if each.ended]:  # meanwhile
+        while removed := [each for each in restored if each.ended]:  # ended meanwhile
             restored.remove(removed[0])
             await session.unsubscribe(removed[0])
         self.outgoing.rewind()
@@ -146,7 +148,7 @@ class ExternalService(EventService):
         return EventId(self.outgoing.source, self.outgoing.incarnation, self.outgoing.reserve())
 
     async def send(self, stretch: Stretch) -> Batch:
-        """A message has one event: it goes where its topic says."""
+        """Publish events with reserved ids, one per message, because a message goes to one topic."""
         self._check_open()
         batch = Batch()
         batch.published = stretch.count
@@ -170,7 +172,7 @@ class ExternalService(EventService):
         return await batch.confirmed()
 
     def _fail_if_ended(self) -> None:
-        """The end may have come while a publication waited for its place in the window."""
+        """Fail the publications if the service ended while one waited for the window."""
         if self._closed_because:
             self.outgoing.fail_all(self._closed_because)
 
@@ -183,7 +185,7 @@ class ExternalService(EventService):
                 session.end(str(lost))
                 return
             except Exception as error:
-                log.exception("%s: a batch of publications could not be sent", self.server)
+                log.exception("%s: cannot send a batch of publications", self.server)
                 session.end(f"{type(error).__name__}: {error}")
                 return
 
@@ -199,7 +201,7 @@ class ExternalService(EventService):
                 f"order {subscription.order!r} is not available at {self.server}; available: {available}"
             )
         if subscription.id in self.incoming:
-            raise ValueError(f"subscription {subscription.id!r} exists")
+            raise ValueError(f"subscription {subscription.id!r} already exists")
         incoming = Incoming(subscription, notify, paced=paced and self.lossless)
         self.incoming[subscription.id] = incoming
         try:
@@ -214,7 +216,7 @@ class ExternalService(EventService):
             raise
 
     async def _subscribe(self, incoming: Incoming) -> None:
-        """On the next connection, if this one breaks meanwhile."""
+        """Subscribe, on the next connection if this one breaks meanwhile."""
         while not incoming.accepted:
             await self.keeper.ready.wait()
             self._check_open()
@@ -234,9 +236,7 @@ class ExternalService(EventService):
             async with asyncio.timeout(self.timeout_s):
                 await session.subscribe(incoming)
         except TimeoutError:
-            raise SessionLost(
-                f"no answer to a request for a subscription within {self.timeout_s:g} s"
-            ) from None
+            raise SessionLost(f"no answer to a subscription request within {self.timeout_s:g} s") from None
 
     async def remove_subscription(self, subscription_id: str) -> None:
         incoming = self.incoming.pop(subscription_id, None)
@@ -250,7 +250,7 @@ class ExternalService(EventService):
             async with asyncio.timeout(self.timeout_s):
                 await session.unsubscribe(incoming)
         except (SessionLost, TimeoutError) as error:
-            session.end(f"no answer to the end of a subscription: {error}")
+            session.end(f"no answer to an unsubscription: {error}")
 
     def taken(self, subscription_id: str, count: int = 1) -> None:
         incoming = self.incoming.get(subscription_id)
@@ -258,10 +258,10 @@ class ExternalService(EventService):
             for _ in range(count):
                 incoming.pace.taken()
 
-    # --- What sessions report
+    # --- Reports from sessions
 
     def receive(self, raw: bytes, takers: Iterable[Incoming]) -> None:
-        """A message from the broker. Whoever else writes there does us no harm: what is no event is skipped."""
+        """Deliver a message from the broker. What is not an event (others may write there) is skipped."""
         self.received += 1
         try:
             publications = singles(decode_stretch(Raw(raw)))
@@ -277,15 +277,15 @@ class ExternalService(EventService):
         self.garbage += 1
         if self.garbage == 1:
             log.warning(
-                "%s: a message was skipped, further ones are only counted (see status): %s",
+                "%s: skipped a message that is not an event; further ones are only counted (see status): %s",
                 self.server,
                 problem,
             )
 
     def missed(self, incoming: Incoming, store: str, first: int, last: int) -> None:
-        """The broker could not keep the messages with these numbers of its store until we read them."""
+        """Report a gap: the broker's store no longer has the messages with these numbers, which were not read."""
         log.warning(
-            "subscription %s: messages %d to %d of %s are gone before they were read",
+            "subscription %s missed messages %d to %d of %s: the broker deleted them before they were read",
             incoming.subscription.id,
             first,
             last,

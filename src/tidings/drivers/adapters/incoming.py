@@ -1,6 +1,6 @@
-"""One subscription at an existing broker: what the client does where the overlay's brokers would.
+"""One subscription at an existing broker: the client does here what the overlay's brokers would do.
 
-It evaluates the filter, drops repetitions, marks what is late, and bounds what a slow reader holds.
+It evaluates the filter, drops duplicates, marks late events, and bounds what a slow reader holds.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tidings.core.structures.recent_ids import RecentIds
 
 MAX_HELD_EVENTS = 1_024
 MAX_HELD_BYTES = 16 * 1024 * 1024
-"""What a reader that takes its time holds; the rest waits at the broker."""
+"""The most that a slow reader holds; the rest waits at the broker."""
 FETCH_EVENTS = 256
-"""Asked of the broker at once."""
+"""The most events to request from the broker at once."""
 
 log = logging.getLogger("tidings")
 
 
 class Pace:
-    """What the reader of a lossless subscription holds and has not taken."""
+    """Counts what the reader of a lossless subscription has been given and not yet taken."""
 
     def __init__(self, *, bounded: bool) -> None:
         self._bounded = bounded
@@ -51,7 +51,7 @@ class Pace:
                 self.on_freed()
 
     def room(self) -> int:
-        """How many events may be asked for. Once full, it opens when half is taken: single events cost too much."""
+        """Return how many events may be requested."""
         events = MAX_HELD_EVENTS - len(self._sizes)
         size_bytes = MAX_HELD_BYTES - self._held_bytes
         if events <= 0 or size_bytes <= 0:
@@ -60,10 +60,11 @@ class Pace:
 
     @property
     def open(self) -> bool:
+        """False when full, until half is taken: requesting single events would cost too much."""
         return len(self._sizes) <= MAX_HELD_EVENTS // 2 and self._held_bytes <= MAX_HELD_BYTES // 2
 
     async def wait(self) -> int:
-        """How many events may be asked for, at least one."""
+        """Wait for room and return how many events may be requested, at least one."""
         while not self.open:
             self._freed.clear()
             await self._freed.wait()
@@ -71,7 +72,8 @@ class Pace:
 
 
 class Incoming:
-    """One with `headers` gets whole events: the broker has sent them by now, so nothing is saved by stripping them."""
+    """One subscription. With `headers` it gets whole events: the broker has already sent them, so stripping saves
+    nothing."""
 
     def __init__(self, subscription: Subscription, notify: Notify, *, paced: bool) -> None:
         self.subscription = subscription
@@ -79,9 +81,9 @@ class Incoming:
         self.pace = Pace(bounded=paced)
         self.accepted = False
         self.ended = False
-        """Nothing is shown any more."""
+        """Once True, nothing is delivered any more."""
         self.position: object = None
-        """Where the connections of a broker that keeps events go on."""
+        """Where the next connection resumes, for a broker that keeps events."""
         self.notified = 0
         self.duplicates = 0
         self._notify = notify
@@ -90,7 +92,7 @@ class Incoming:
         self._highest: Highest[tuple[str, int], int] = Highest(MAX_TRACKED_SOURCES)
 
     def offer(self, publication: Publication) -> None:
-        """Notify of the event if it is for this subscription and new; WireError if it does not decode."""
+        """Deliver the event if it matches this subscription and is new; WireError if it cannot be decoded."""
         if self.ended or not self.interest.matches(publication):
             return
         if not self._recent.first_time(publication.source, publication.incarnation, publication.sequence):
@@ -110,7 +112,7 @@ class Incoming:
     def _show(self, event: Event) -> None:
         try:
             self._notify(event)
-        except Exception:  # what an application raises must not end the connection of all its subscriptions
+        except Exception:  # an application's error must not end the connection for all subscriptions
             log.exception(
                 "subscription %s: the application failed on event %s", self.subscription.id, event.id
             )

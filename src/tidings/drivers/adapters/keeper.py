@@ -1,9 +1,9 @@
-"""Keeping a connection: one session after another.
+"""Keeps a service connected: one session after another.
 
     connecting -> ready -> lost -> connecting ...      until it is closed, or the broker refuses us for good
 
-The client libraries' own reconnection is not used: they send what they had buffered before what was lost, which breaks
-the order of a source.
+The client libraries' own reconnection is not used: they send what they had buffered before they resend what was lost,
+which breaks the order of a source.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from tidings.drivers.adapters.session import AdapterSession, ConnectionRefused, 
 from tidings.drivers.sockets.dialling import Backoff
 
 LAST_DELAY_S = 2.0
-"""Between attempts to connect, which never end by themselves."""
+"""The longest delay between attempts to connect, which go on for ever."""
 
 log = logging.getLogger("tidings")
 
 
 class Reconnector:
+    """Holds the current session and replaces it when it is lost."""
+
     def __init__(
         self,
         server: str,
@@ -36,11 +38,11 @@ class Reconnector:
         use: Callable[[AdapterSession], Coroutine[Any, Any, None]],
         give_up: Callable[[str], None],
     ) -> None:
-        """`start` connects; `restore` makes a session what the lost one was; `use` runs while it lasts; `give_up`
-        hears that there will be no other."""
+        """`start` connects; `restore` brings a new session to the state of the lost one; `use` runs while a session
+        lasts; `give_up` is called with the reason when there will be no other session."""
         self.session: AdapterSession | None = None
         self.ready = asyncio.Event()
-        """There is a session that can be used, or there will never be one again."""
+        """Set while there is a usable session, and once there will never be one again."""
         self.reconnections = 0
         self._server = server
         self._timeout_s = timeout_s
@@ -72,14 +74,14 @@ class Reconnector:
     async def _run(self, session: AdapterSession) -> None:
         try:
             reason = await self._keep(session)
-        except Exception as error:  # a mistake of ours: whoever waits must not wait for ever
+        except Exception as error:  # a bug of ours: nobody must wait for ever
             log.exception("%s: giving up the connection", self._server)
             reason = f"{type(error).__name__}: {error}"
         self.ready.set()
         self._give_up(reason)
 
     async def _keep(self, session: AdapterSession) -> str:
-        """Returns why there is no other session."""
+        """Replace lost sessions; return why there will be no other."""
         clock = asyncio.get_running_loop().time
         backoff = Backoff(Random(), LAST_DELAY_S)
         while True:
@@ -132,7 +134,7 @@ class Reconnector:
             raise ConnectionFailed(f"{self._server} did not answer within {self._timeout_s:g} s") from None
 
     async def _drop(self, *, forget: bool = False) -> None:
-        """`forget`: the broker need keep nothing for us."""
+        """Close the session. `forget`: the broker need not keep anything for us."""
         session, self.session = self.session, None
         if session is not None:
             with suppress(TimeoutError):

@@ -1,8 +1,8 @@
-"""paho's client, made to take one kind of answer that it does not know.
+"""paho's client, extended to accept one kind of answer that it does not know.
 
-Mosquitto (2.0) answers a PUBLISH above its `message_size_limit`, which it does not tell, with the PUBACK 'Packet too
-large'. The standard has that reason elsewhere only (MQTT 5.0, 3.4.2.1), and paho ends the connection over it: with it
-go the answers to all else that is under way, and on the next connection the same message does the same again.
+Mosquitto (2.0) answers a PUBLISH above its `message_size_limit`, which it does not announce, with the PUBACK 'Packet
+too large'. The standard does not allow that reason in a PUBACK (MQTT 5.0, 3.4.2.1), and paho closes the connection. The
+answers to everything else under way are lost with it, and the same message does the same on the next connection.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 FIRST_FAILURE = UNSPECIFIED = 0x80
 REASON_AT = 2
-"""In a PUBACK, behind the number of the message; nothing there means success."""
+"""Where the reason is in a PUBACK, after the message's number; without one it means success."""
 
 
 def misplaced(code: int) -> str:
-    """What a failure says that has no business in a PUBACK; '' of all other reasons."""
+    """Return the meaning of a failure code that is not allowed in a PUBACK; '' for all other codes."""
     if code < FIRST_FAILURE or _name(PacketTypes.PUBACK, code):
         return ""
     return _name(PacketTypes.DISCONNECT, code) or f"reason code {code:#04x}"
@@ -34,13 +34,13 @@ def _name(packet: int, code: int) -> str:
 
 
 class LenientClient(Client):
-    """A PUBACK with a failure that is none of its own is a refusal of that message, like any other."""
+    """Treats a failure that is not allowed in a PUBACK as a rejection of that message, like any other."""
 
     said = ""
-    """While `on_publish` runs: what the broker really said, if paho was given 'Unspecified error' in its place."""
+    """While `on_publish` runs: the broker's actual reason, if paho was given 'Unspecified error' instead."""
 
     def _handle_pubackcomp(self, cmd: Literal["PUBACK", "PUBCOMP"]) -> MQTTErrorCode:
-        """paho has no public place for this; if it ever has another, the test with Mosquitto shows."""
+        """Replace the reason. paho has no public hook for this; should it move, the test with Mosquitto fails."""
         packet = self._in_packet["packet"]
         if cmd == "PUBACK" and len(packet) > REASON_AT and (said := misplaced(packet[REASON_AT])):
             self.said = said

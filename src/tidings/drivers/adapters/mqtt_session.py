@@ -1,4 +1,4 @@
-"""One connection to an MQTT broker: paho-mqtt on our event loop. drivers/adapters/mqtt.py says what it promises."""
+"""One connection to an MQTT broker: paho-mqtt on our event loop; mqtt.py documents what it guarantees."""
 
 from __future__ import annotations
 
@@ -29,18 +29,20 @@ if TYPE_CHECKING:
     from tidings.drivers.adapters.mqtt import MqttService
 
 MAX_IN_FLIGHT = 1_000
-"""Publications without a PUBACK; fewer where the broker says so (Mosquitto: 20)."""
+"""How many publications may wait for a PUBACK; fewer if the broker says so (Mosquitto: 20)."""
 HEADER_BYTES = 16
-"""Of a PUBLISH beside its topic and payload, generously."""
+"""An upper bound of a PUBLISH without its topic and payload."""
 HOUSEKEEPING_S = 1.0
 REFUSALS = frozenset((0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C))
-"""Reason codes of CONNACK that will be the same next time: version, name, password, permission, banned."""
+"""CONNACK reason codes that a retry will not change: version, name, password, permission, banned."""
 SUCCESS = MQTTErrorCode.MQTT_ERR_SUCCESS
 
 log = logging.getLogger("tidings")
 
 
 class MqttSession(AdapterSession):
+    """Drives paho's client from the event loop."""
+
     def __init__(self, service: MqttService) -> None:
         super().__init__()
         self._service = service
@@ -49,19 +51,18 @@ class MqttSession(AdapterSession):
             CallbackAPIVersion.VERSION2, service.client_id, protocol=MQTTv5, reconnect_on_failure=False
         )
         self._client.connect_timeout = service.timeout_s
-        self._client.max_inflight_messages = (
-            0  # we count ourselves: the broker's limit comes with its CONNACK
-        )
+        # Unlimited: we count ourselves, because the broker's limit arrives with its CONNACK.
+        self._client.max_inflight_messages = 0
         self._connected: asyncio.Future[bool] = self._loop.create_future()
-        """Its result: has the broker kept the session?"""
+        """Its result: True if the broker has kept the session."""
         self._in_flight: dict[int, int] = {}
-        """Message -> sequence of the publication."""
+        """Message number -> sequence of the publication."""
         self._room = asyncio.Event()
         self._max_in_flight = MAX_IN_FLIGHT
         self._max_packet_bytes = 0
         self._answers: dict[int, asyncio.Future[list[ReasonCode]]] = {}
         self._uses: Counter[str] = Counter()
-        """How many subscriptions need a filter."""
+        """Topic filter -> how many subscriptions need it."""
         self._housekeeping: asyncio.TimerHandle | None = None
 
     # --- The connection
@@ -82,8 +83,8 @@ class MqttSession(AdapterSession):
         host, port = target.address
         keep_alive_s = max(5, round(2 * service.timeout_s))
         try:
-            # Never a clean start: nobody had this name before, and Mosquitto (2.0) does not keep on disk a session
-            # that began with one.
+            # Never a clean start: Mosquitto (2.0) does not persist a session that began with one, and none is
+            # needed, since nobody had this client id before.
             await asyncio.to_thread(
                 client.connect, host, port, keep_alive_s, clean_start=False, properties=properties
             )
@@ -94,7 +95,8 @@ class MqttSession(AdapterSession):
         if not kept:
             if service.filters:
                 log.warning(
-                    "%s did not keep the session: events published meanwhile are lost", service.server
+                    "%s did not keep the session: events published while disconnected are lost",
+                    service.server,
                 )
             service.filters.clear()
         await self._drop_unused()
@@ -103,7 +105,7 @@ class MqttSession(AdapterSession):
         socket = self._client.socket()
         if not isinstance(socket, Socket):
             raise ConnectionFailed(f"{self._service.server} closed the connection")
-        # Else twenty publications, which is all that Mosquitto takes at once, wait 40 ms for their PUBACKs.
+        # Otherwise twenty publications, Mosquitto's limit in flight, would wait 40 ms for their PUBACKs.
         socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         self._loop.add_reader(socket.fileno(), self._work, self._client.loop_read)
         self._client.on_socket_register_write = self._on_want_write
@@ -123,7 +125,7 @@ class MqttSession(AdapterSession):
     def _work(self, work: Callable[[], MQTTErrorCode]) -> None:
         try:
             work()
-        except Exception as error:  # what the broker sends must not raise here for ever
+        except Exception as error:  # otherwise bad data from the broker could raise here again and again
             log.exception("%s: giving up the connection", self._service.server)
             self._lose(f"{type(error).__name__}: {error}")
 
@@ -182,11 +184,11 @@ class MqttSession(AdapterSession):
             properties = Properties(PacketTypes.DISCONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = 0
             client.disconnect(properties=properties)
-            with suppress(TimeoutError):  # it is sent when `ended` says so
+            with suppress(TimeoutError):  # `ended` is set once the DISCONNECT is sent
                 async with asyncio.timeout(1.0):
                     await asyncio.shield(self.ended)
-        self._lose("it was closed")
-        self._connected.exception()  # looked at, whoever else did
+        self._lose("closed")
+        self._connected.exception()  # mark it as retrieved
         if self._housekeeping is not None:
             self._housekeeping.cancel()
         socket = client.socket()
@@ -209,14 +211,14 @@ class MqttSession(AdapterSession):
                 continue
             sent = self._client.publish(topic, bytes(publication.raw), qos=1)
             if sent.rc != SUCCESS:
-                raise SessionLost(f"the broker is gone ({sent.rc!r})")
+                raise SessionLost(f"cannot publish: {sent.rc!r}")
             self._in_flight[sent.mid] = publication.sequence
 
     def _fits(self, publication: Publication, topic: str) -> bool:
         size_bytes = publication.size_bytes + len(topic.encode()) + HEADER_BYTES
         if not self._max_packet_bytes or size_bytes <= self._max_packet_bytes:
             return True
-        problem = f"the message has {size_bytes} bytes, the broker takes at most {self._max_packet_bytes}"
+        problem = f"the message has {size_bytes} bytes; the broker accepts at most {self._max_packet_bytes}"
         self._service.outgoing.fail(publication.sequence, problem)
         return False
 
@@ -228,7 +230,7 @@ class MqttSession(AdapterSession):
         if sequence is None:
             return
         if reason.is_failure:
-            self._service.outgoing.fail(sequence, f"the broker refused it: {self._client.said or reason}")
+            self._service.outgoing.fail(sequence, f"the broker rejected it: {self._client.said or reason}")
         else:
             self._service.outgoing.confirm(sequence)
 
@@ -241,24 +243,24 @@ class MqttSession(AdapterSession):
         filters = self._filters(incoming)
         self._uses.update(filters)
         self._service.filters.update(filters)
-        # What somebody made the broker retain is from before this subscription.
+        # Retained messages were published before this subscription.
         options = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND)
         done, message = self._client.subscribe([(each, options) for each in filters])
         reasons = await self._answer(done, message)
         refused = [(each, why) for each, why in zip(filters, reasons, strict=False) if why.is_failure]
         if refused:
             which, why = refused[0]
-            raise SubscriptionRefused(f"{self._service.server} refused {which!r}: {why}")
+            raise SubscriptionRefused(f"{self._service.server} rejected the subscription to {which!r}: {why}")
 
     async def unsubscribe(self, incoming: Incoming) -> None:
         self._uses.subtract(self._filters(incoming))
         await self._drop_unused()
 
     async def _drop_unused(self) -> None:
-        """End what the broker's session has and no subscription needs."""
+        """Unsubscribe from filters that the broker's session has and no subscription needs."""
         needed = {each for each, count in self._uses.items() if count > 0}
         for incoming in self._service.incoming.values():
-            needed.update(self._filters(incoming))  # they come back in a moment
+            needed.update(self._filters(incoming))  # they are about to be restored
         unused = sorted(self._service.filters - needed)
         if unused:
             done, message = self._client.unsubscribe(unused)
@@ -267,7 +269,7 @@ class MqttSession(AdapterSession):
 
     async def _answer(self, done: MQTTErrorCode, message: int | None) -> list[ReasonCode]:
         if done != SUCCESS or message is None:
-            raise SessionLost(f"the broker is gone ({done!r})")
+            raise SessionLost(f"cannot send a request: {done!r}")
         answer: asyncio.Future[list[ReasonCode]] = self._loop.create_future()
         self._answers[message] = answer
         try:

@@ -7,20 +7,20 @@ Names. The topic `/a/b` is the subject `tidings.a.b`; in a level `.`, `*`, `>`, 
 so on. `/a/*` is `tidings.a.*`, `/a/**` the two subjects `tidings.a` and `tidings.a.>`, `/**` is `tidings.>`. The body
 of a message is the encoded event. Filters are evaluated in the client.
 
-Core (`nats://`) is best effort. `publish` is confirmed when the server has processed it: a message to ourselves, sent
-behind it on the same connection, has come back. (The client library's `flush` sends its PING past what it still
-buffers.) What the server sends to a subscriber that is away is lost, and a server drops a client that does not read.
-Unconfirmed publications are sent again on the next connection; subscribers drop the repetitions.
+Core (`nats://`) is best effort. `publish` is confirmed once the server has processed it: a message to ourselves, sent
+after it on the same connection, has come back. (The client library's `flush` sends its PING ahead of what it still
+buffers.) What the server sends to a subscriber that is away is lost, and a server disconnects a client that does not
+read. Unconfirmed publications are resent on the next connection; subscribers drop the duplicates.
 
-JetStream (`nats+jetstream://`) keeps events in one stream, created if it is missing: `max_age_s` and `max_bytes` bound
-it, and at the bound the oldest go. `publish` is confirmed when the stream has the event; repetitions carry the same
-`Nats-Msg-Id`. A subscription is a position in the stream: the client asks for as many events as its reader has room
-for, in order, and goes on from there after a break, also of the server. So a slow reader loses nothing until the
-stream's bound overtakes it; then `Stream.gaps` has the numbers of the stream that are gone (with the stream's name as
-the source, and not all of them need have been for it). Nothing is acknowledged: a client that repeats what it has not
-acknowledged would break the order. Both kinds may use one server: what either publishes the other sees.
+JetStream (`nats+jetstream://`) keeps events in one stream, created if it is missing. `max_age_s` and `max_bytes` bound
+it; at the bound the oldest events are deleted. `publish` is confirmed once the stream has the event; a resent event has
+the same `Nats-Msg-Id`. A subscription is a position in the stream: the client requests as many events as its reader has
+room for, in order, and resumes there after a lost connection or a restart of the server. So a slow reader loses nothing
+until the stream's bound overtakes it; then `Stream.gaps` lists the numbers of the stream that are gone (with the
+stream's name as the source; not all of them need have matched). Nothing is acknowledged: redelivery of unacknowledged
+events would break the order. Both kinds may use one server: what either publishes the other sees.
 
-The client must be allowed to publish and subscribe to `_INBOX.>`.
+The client needs permission to publish and subscribe to `_INBOX.>`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NAMES = TopicNames(separator=".", reserved=".*> ", any_level="*")
 
 
 def subjects(prefix: str, pattern: TopicPattern) -> tuple[str, ...]:
-    """What selects the topics of the pattern, together."""
+    """Return the subjects that together select the topics of the pattern."""
     subject = NAMES.pattern(prefix, pattern)
     if not pattern.subtree:
         return (subject,)
@@ -53,6 +53,8 @@ def subjects(prefix: str, pattern: TopicPattern) -> tuple[str, ...]:
 
 
 class NatsService(ExternalService):
+    """An event service over NATS, made by `nats_service`."""
+
     def __init__(
         self,
         target: AdapterUrl,
@@ -98,21 +100,31 @@ def nats_service(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     retry_s: float = DEFAULT_RETRY_S,
 ) -> NatsService:
-    """A service at the server of `nats://[user:password@]host:port`; `nats+jetstream://` is with JetStream.
+    """Return an event service over a NATS server, to use with `async with`.
 
-    `name` identifies this client and must be unique; without one a new name is drawn. `stream`, `max_age_s` and
-    `max_bytes` are for JetStream; a stream that exists keeps its bounds. What the server has not confirmed within
-    `retry_s` fails with NotConfirmed.
+    Args:
+        url: `nats://[user:password@]host:port` (best effort) or `nats+jetstream://...` (keeps events in a stream).
+        name: Identifies this client; no two clients may share it. None draws a random name.
+        jetstream: True uses JetStream whatever the URL's scheme.
+        prefix: The subject under which all topics are.
+        stream: JetStream: the name of the stream, created if it is missing. An existing stream keeps its bounds.
+        max_age_s: JetStream: how long a new stream keeps events, in seconds.
+        max_bytes: JetStream: how many bytes a new stream keeps.
+        timeout_s: How long to wait for a connection and for answers to requests, in seconds.
+        retry_s: A publication that the server has not confirmed after so many seconds fails with NotConfirmed.
+
+    Raises:
+        ConnectionFailed: The URL or another argument is not valid, or nats-py is not installed.
     """
     target = parse_url(url, (CORE, JETSTREAM), DEFAULT_PORT)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*", prefix):
         raise ConnectionFailed(
-            f"prefix {prefix!r} is not a subject: letters, digits, '-', '_', with dots between"
+            f"prefix {prefix!r} is not a subject: use letters, digits, '-' and '_', separated by dots"
         )
     if not re.fullmatch(r"[A-Za-z0-9_-]+", stream):
-        raise ConnectionFailed(f"stream {stream!r} is not a stream name: letters, digits, '-', '_'")
+        raise ConnectionFailed(f"stream {stream!r} is not a stream name: use letters, digits, '-' and '_'")
     if max_age_s < 1 or max_bytes < 1:
-        raise ConnectionFailed(f"max_age_s {max_age_s} and max_bytes {max_bytes} must be at least 1")
+        raise ConnectionFailed(f"max_age_s and max_bytes must be at least 1, not {max_age_s} and {max_bytes}")
     need("nats://", "nats", error=ConnectionFailed)
     return NatsService(
         target,

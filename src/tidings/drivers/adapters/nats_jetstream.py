@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from tidings.drivers.adapters.nats import NatsService
 
 HEADER_BYTES = 64
-"""Of a message beside its Nats-Msg-Id, generously."""
+"""An upper bound of a message's headers without its Nats-Msg-Id."""
 
 
 class JetStreamSession(NatsSession):
+    """Publishes into the stream and has a reader for each subscription."""
+
     def __init__(self, service: NatsService) -> None:
         super().__init__(service)
         self.streams: JetStreamContext
@@ -39,7 +41,9 @@ class JetStreamSession(NatsSession):
         try:
             await self._find_stream()
         except ServiceUnavailableError:
-            raise ConnectionFailed(f"{self.service.server} has no JetStream; start it with -js") from None
+            raise ConnectionFailed(
+                f"{self.service.server} does not have JetStream enabled; start it with -js"
+            ) from None
         except (errors.Error, OSError) as error:
             raise ConnectionFailed(
                 f"{self.service.server}: stream {self.service.stream}: {describe(error)}"
@@ -65,7 +69,8 @@ class JetStreamSession(NatsSession):
         if wanted not in (info.config.subjects or ()):
             found = ", ".join(info.config.subjects or ())
             raise ConnectionFailed(
-                f"{service.server}: stream {service.stream} exists with the subjects {found}, not {wanted}"
+                f"{service.server}: stream {service.stream} has the subjects {found}, not {wanted}: "
+                "use another prefix or stream"
             )
 
     async def look(self) -> api.StreamInfo:
@@ -99,18 +104,18 @@ class JetStreamSession(NatsSession):
                 )
 
     def on_confirmation(self, sequence: int, body: bytes, headers: Headers) -> None:
-        if headers and headers.get("Status"):  # nobody listens to the subject: no stream, or not yet
-            self.end(f"no stream takes publications ({headers.get('Status')})")
+        if headers and headers.get("Status"):  # nobody listens on the subject: no stream, or not yet
+            self.end(f"no stream accepts publications (status {headers.get('Status')})")
             return
         try:
             answer = msgspec.json.decode(body, type=dict[str, Any])
         except msgspec.MsgspecError as error:
-            self.service.outgoing.fail(sequence, f"the server's answer does not decode: {error}")
+            self.service.outgoing.fail(sequence, f"cannot decode the server's answer: {error}")
             return
         refusal = answer.get("error")
         if refusal:
             self.service.outgoing.fail(
-                sequence, f"the stream refused it: {refusal.get('description', refusal)}"
+                sequence, f"the stream rejected it: {refusal.get('description', refusal)}"
             )
         else:
             self.service.outgoing.confirm(sequence)
@@ -124,7 +129,7 @@ class JetStreamSession(NatsSession):
             end = info.state.last_seq
             incoming.position = position = StreamPosition(end, end, end, info.created)
         elif position.created != info.created or info.state.last_seq < position.delivered:
-            # Somebody removed it, or the server lost it: whatever is in there now came later.
+            # The stream was deleted or lost by the server: whatever it has now was published later.
             self.service.missed(incoming, self.service.stream, position.verified + 1, position.verified + 1)
             position.delivered = position.verified = position.end = 0
             position.created = info.created

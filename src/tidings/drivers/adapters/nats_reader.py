@@ -1,13 +1,14 @@
-"""Reading a JetStream stream for one subscription.
+"""Reads a JetStream stream for one subscription.
 
-A reader has a consumer at the server that is gone when nobody asks it any more. It asks for as many messages as its
-subscription has room for and gets them in order; a number that is skipped, or a consumer that is gone, makes it begin
-a new one behind the last message it has. (The client library's `fetch` keeps messages back until the batch is full.)
+A reader has a consumer at the server, which the server deletes when it is idle for long. The reader requests as many
+messages as its subscription has room for and gets them in order. If a number is skipped, or the consumer is gone, it
+makes a new consumer after the last message that it has. (The client library's `fetch` holds messages back until the
+batch is full.)
 
-What the stream gave up before it was read shows in the number of its first message. `StreamPosition.verified` is the
-last number up to which everything was either given to us or not for us. It may move to the last message that we
-have, or, if the server had nothing more for us, to the end of the stream as it was before that, but only if the
-stream still begins at or before `verified`: then nothing in between was given up.
+What the stream deleted before it was read shows in the number of its first message. Up to `StreamPosition.verified`,
+every message was either delivered to us or not for us. It may advance to the last message that we have or, if the
+server had nothing more for us, to the end of the stream as it was before that, but only if the stream still begins at
+or before `verified` + 1: then nothing in between was deleted.
 """
 
 from __future__ import annotations
@@ -35,35 +36,42 @@ if TYPE_CHECKING:
     from tidings.drivers.adapters.nats_jetstream import JetStreamSession
 
 PULL_EXPIRES_S = 5.0
-"""How long the server may keep a request for messages when there are none."""
+"""How long the server may hold a request for messages when there are none."""
 INACTIVE_S = 300.0
-"""A consumer that nobody asks for so long is dropped by the server."""
+"""The server deletes a consumer that was idle for so long."""
 RENEW_DELAY_S = 0.2
 MAX_COMPARISONS = 100_000
-"""Of subjects, to see whether they overlap; where it were more, everything is read."""
+"""The most comparisons of subjects to see whether they overlap; beyond that, everything is read."""
 DRAINED, FULL, BROKEN = "drained", "full", "broken"
 
 log = logging.getLogger("tidings")
 
 
 class StreamEnds(NamedTuple):
+    """The numbers of the first and the last message of a range."""
+
     first: int
     last: int
 
 
 @dataclass
 class StreamPosition:
-    """Of one subscription in the stream; it outlives the connection."""
+    """The position of one subscription in the stream; it outlives the connection."""
 
     delivered: int
+    """The last message that we have."""
     verified: int
+    """Every message up to this one was either delivered to us or not for us."""
     end: int
-    """The last message of the stream when it was last looked at."""
+    """The stream's last message when it was last checked."""
     created: object
-    """Which stream it is of that name."""
+    """When the stream was created: it identifies the stream among those of that name."""
 
     def advance(self, ends: StreamEnds, delivered: int, *, drained: bool) -> StreamEnds | None:
-        """The stream was looked at; `delivered` and `drained` are from before. What is missing, if something is."""
+        """Advance `verified` after a check of the stream, and return what is missing, if anything.
+
+        `delivered` and `drained` are from before the check.
+        """
         gap = StreamEnds(self.verified + 1, ends.first - 1) if ends.first > self.verified + 1 else None
         if gap is not None:
             self.verified = gap.last
@@ -75,10 +83,10 @@ class StreamPosition:
 
 
 def filter_subjects(prefix: str, interest: Interest) -> list[str]:
-    """The subjects of all patterns; everything where they overlap, which a consumer's subjects may not."""
+    """Return the subjects of all patterns, or everything if they overlap: a consumer's subjects must not."""
     found = [subject for pattern in interest.topics for subject in subjects(prefix, pattern)]
     tokens = [subject.split(".") for subject in found]
-    wild = [each for each in tokens if "*" in each or ">" in each]  # no two others are the same
+    wild = [each for each in tokens if "*" in each or ">" in each]  # subjects without wildcards are distinct
     if len(wild) * len(tokens) > MAX_COMPARISONS:
         return [f"{prefix}.>"]
     overlap = any(_overlap(one, other) for one in wild for other in tokens if one is not other)
@@ -95,13 +103,15 @@ def _overlap(one: Sequence[str], other: Sequence[str]) -> bool:
 
 
 def message_numbers(reply: str) -> tuple[int, int]:
-    """The message's number in the stream and from the consumer, which the subject for its answer has."""
+    """Return the message's numbers in the stream and in the consumer, from its reply subject."""
     tokens = reply.split(".")
     at = 5 if len(tokens) == 9 else 7  # newer servers add their domain and account
     return int(tokens[at]), int(tokens[at + 1])
 
 
 class JetStreamReader:
+    """Requests messages for one subscription and checks the stream for gaps."""
+
     def __init__(self, session: JetStreamSession, incoming: Incoming, position: StreamPosition) -> None:
         self._session = session
         self._incoming = incoming
@@ -112,7 +122,7 @@ class JetStreamReader:
         self._inbox = ""
         self._listening: Subscription | None = None
         self._last_number = 0
-        """The consumer's own, which counts without gaps."""
+        """The last consumer number; they have no gaps."""
         self._pull = 0
         self._wanted = 0
         self._outcome: asyncio.Future[str] | None = None
@@ -165,7 +175,9 @@ class JetStreamReader:
             self._listening = await session.client.listen(f"{self._inbox}.*", self._on_message)
             await session.streams.add_consumer(session.service.stream, config)
         except APIError as error:
-            raise SubscriptionRefused(f"{session.service.server} refused it: {describe(error)}") from None
+            raise SubscriptionRefused(
+                f"{session.service.server} rejected the subscription: {describe(error)}"
+            ) from None
         except (errors.Error, OSError) as error:
             raise SessionLost(describe(error)) from None
 
@@ -182,7 +194,7 @@ class JetStreamReader:
     # --- Messages
 
     async def _ask(self, room: int) -> str:
-        """Ask for that many messages; FULL once they are here, DRAINED if there were fewer."""
+        """Request that many messages; return FULL once they have arrived, DRAINED if there were fewer."""
         self._pull += 1
         self._wanted = room
         self._outcome = asyncio.get_running_loop().create_future()
@@ -205,7 +217,7 @@ class JetStreamReader:
         try:
             in_stream, number = message_numbers(reply)
         except (ValueError, IndexError):
-            self._session.service.skip(f"a message on {subject} is not from the stream")
+            self._session.service.skip(f"the message on {subject} is not from the stream")
             return
         if number != self._last_number + 1:
             self._end_pull(BROKEN)

@@ -1,4 +1,4 @@
-"""One connection to a NATS server, through nats-py, and core NATS over it. nats.py says what it promises."""
+"""One connection to a NATS server, through nats-py, and core NATS over it; nats.py documents what it guarantees."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger("tidings")
 
 Headers = dict[str, str] | None
 Handler = Callable[[str, str, bytes, Headers], None]
-"""Gets subject, reply, body and headers."""
+"""Called with subject, reply, body and headers."""
 
 _REFUSED = re.compile("authori|authenti|credentials|user", re.IGNORECASE)
 _DENIED = re.compile(
@@ -37,10 +37,10 @@ _DENIED = re.compile(
 
 
 class DirectClient(Client):
-    """Hands messages to their handlers as they come.
+    """Passes messages to their handlers as they arrive.
 
-    The library gives each subscription a queue and a task of its own, so what comes on several subjects would be seen
-    in another order than it came.
+    The library gives each subscription its own queue and task, so messages on several subjects would be seen in a
+    different order than they arrived.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,8 @@ class DirectClient(Client):
         self._handlers: dict[int, Handler] = {}
 
     async def listen(self, subject: str, handler: Handler) -> Subscription:
-        self._handlers[self._sid + 1] = handler  # what `subscribe` numbers it: nothing may come before
+        # The next id is the one that `subscribe` will use. Set it first: no message may arrive before.
+        self._handlers[self._sid + 1] = handler
         return await self.subscribe(subject)
 
     async def unlisten(self, subscription: Subscription) -> None:
@@ -57,7 +58,7 @@ class DirectClient(Client):
             await subscription.unsubscribe()
 
     def dispose(self) -> None:
-        """End what `close` leaves behind when the connection breaks while there is something to be sent."""
+        """Clean up what `close` leaves behind if the connection broke while there was something to send."""
         for subscription in self._subs.values():
             subscription._stop_processing()
         if self._transport is not None:
@@ -72,6 +73,8 @@ class DirectClient(Client):
 
 
 class NatsSession(AdapterSession):
+    """The connection, and what core NATS and JetStream share."""
+
     def __init__(self, service: NatsService) -> None:
         super().__init__()
         self.service = service
@@ -113,7 +116,8 @@ class NatsSession(AdapterSession):
             raise self._failure(error) from None
 
     def _failure(self, error: Exception) -> ConnectionFailed:
-        """The library says only at the end that it found no server; why, it said before."""
+        """Return the error to raise. The library's last error says only that it found no server; an earlier one, in
+        `_problem`, says why."""
         problem = self._problem or str(error) or type(error).__name__
         if isinstance(error, errors.Error) and _REFUSED.search(str(error)):
             return ConnectionRefused(f"{self.service.server} refused the connection: {problem}")
@@ -131,26 +135,26 @@ class NatsSession(AdapterSession):
             self._denied = self._problem
 
     def _on_publish_denied(self, subject: str) -> None:
-        """The library has put the text into lower case."""
+        """Fail the publications to this subject, which the library has put into lower case."""
         for publication in self.service.outgoing.unconfirmed():
             if self.subject(publication).lower() == subject.lower():
-                self.service.outgoing.fail(publication.sequence, f"the server refused it: {self._problem}")
+                self.service.outgoing.fail(publication.sequence, f"the server rejected it: {self._problem}")
 
     def _watch(self) -> None:
-        """The library does not always tell: not if the connection breaks while it has something to send."""
+        """Poll for a lost connection: the library does not report one that breaks while it has something to send."""
         if not self.client.is_connected:
             self.end(self._problem or "the server closed the connection")
         elif not self.ended.done():
             self._watcher = asyncio.get_running_loop().call_later(WATCH_S, self._watch)
 
     async def close(self, *, forget: bool) -> None:
-        self.end("it was closed")
+        self.end("closed")
         for barrier in self._barriers.values():
             barrier.cancel()
         if self._watcher is not None:
             self._watcher.cancel()
         if not self.client.is_closed:
-            with suppress(errors.Error, OSError, AssertionError):  # the last one: it never began to connect
+            with suppress(errors.Error, OSError, AssertionError):  # AssertionError: it never began to connect
                 await self.client.close()
         self.client.dispose()
 
@@ -160,7 +164,7 @@ class NatsSession(AdapterSession):
     # --- Answers
 
     async def barrier(self) -> None:
-        """Returns once the server has processed all that was sent before."""
+        """Wait until the server has processed everything sent before."""
         self._barrier_number += 1
         token = f"b{self._barrier_number}"
         came = self._barriers[token] = asyncio.get_running_loop().create_future()
@@ -188,7 +192,7 @@ class NatsSession(AdapterSession):
             self.on_confirmation(int(token[1:]), body, headers)
 
     def on_confirmation(self, sequence: int, body: bytes, headers: Headers) -> None:
-        """The answer to a publication."""
+        """Handle the answer to a publication."""
         raise NotImplementedError
 
     # --- Publications
@@ -197,16 +201,18 @@ class NatsSession(AdapterSession):
         return NAMES.name(self.service.prefix, publication.topic)
 
     def fits(self, publication: Publication, more_bytes: int = 0) -> bool:
-        """False: it is longer than this server takes, and has failed."""
+        """Return True if the server accepts a message of this size; otherwise fail the publication."""
         size_bytes = publication.size_bytes + more_bytes
         if size_bytes <= self.client.max_payload:
             return True
-        problem = f"the message has {size_bytes} bytes, the server takes at most {self.client.max_payload}"
+        problem = f"the message has {size_bytes} bytes; the server accepts at most {self.client.max_payload}"
         self.service.outgoing.fail(publication.sequence, problem)
         return False
 
 
 class CoreSession(NatsSession):
+    """Core NATS: best effort."""
+
     def __init__(self, service: NatsService) -> None:
         super().__init__(service)
         self._listening: dict[str, list[Subscription]] = {}
@@ -236,8 +242,8 @@ class CoreSession(NatsSession):
             except (errors.Error, OSError) as error:
                 raise SessionLost(str(error)) from None
             await self.barrier()
-            if self._denied:  # the server says so before it answers what came later
-                raise SubscriptionRefused(f"{self.service.server} refused it: {self._denied}")
+            if self._denied:  # the server reports this before it answers the barrier
+                raise SubscriptionRefused(f"{self.service.server} rejected the subscription: {self._denied}")
 
     async def unsubscribe(self, incoming: Incoming) -> None:
         for subscription in self._listening.pop(incoming.subscription.id, ()):

@@ -1,8 +1,8 @@
-"""What a client of an existing broker has published and not seen confirmed: a bounded window, in order.
+"""The unconfirmed publications of a client of an existing broker: a bounded window, in order.
 
-A connection takes batches from here and reports each publication confirmed or failed. When a connection is lost, the
-next one begins with the oldest that is unconfirmed and sends all of them again, in order: a broker that takes in order
-what a connection brings then has the events of a source in order. Receivers tell repetitions by the event's id.
+A connection takes batches from here and reports each publication as confirmed or failed. After a loss, the next
+connection resends all unconfirmed publications, oldest first. So a broker that processes a connection in order gets the
+events of a source in order. Receivers recognise duplicates by the event's id.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tidings.core.events.event import Publication, make_publication
 from tidings.core.filters.language.predicates import Scalar
 
 MAX_UNCONFIRMED = 10_000
-"""Publications under way at once from one client; further ones wait."""
+"""How many publications of a client may be unconfirmed at once; further ones wait."""
 MAX_UNCONFIRMED_BYTES = 64 * 1024 * 1024
-"""At least one is under way, however long."""
+"""One publication is always allowed, whatever its size."""
 BATCH_EVENTS = 512
 BATCH_BYTES = 4 * 1024 * 1024
 EXPIRY_CHECK_S = 0.25
@@ -34,13 +34,13 @@ class _Pending(NamedTuple):
 
 
 class Outgoing:
-    """Publications that are older than `retry_s` and still unconfirmed fail with NotConfirmed."""
+    """The window. Publications that are not confirmed within `retry_s` fail with NotConfirmed."""
 
     def __init__(self, source: str, incarnation: int, retry_s: float) -> None:
         self.source = source
         self.incarnation = incarnation
         self.published = 0
-        """It numbers the publications, too: from 1, without gaps."""
+        """Also the last sequence given: publications are numbered from 1, without gaps."""
         self.confirmed = 0
         self.failed = 0
         self._retry_s = retry_s
@@ -60,7 +60,7 @@ class Outgoing:
     async def publish(
         self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, owner: Batch
     ) -> Publication:
-        """Returns when the publication has its place in the window; its owner is told when it is confirmed."""
+        """Add a publication, and return once it is in the window; `owner` is told when it is confirmed."""
         while not self._room.is_set():
             await self._room.wait()
         publication = make_publication(
@@ -71,12 +71,12 @@ class Outgoing:
         return publication
 
     def reserve(self) -> int:
-        """The sequence of the next publication, which somebody else makes and will `send`."""
+        """Reserve the sequence of the next publication, which the caller makes and passes to `send`."""
         self.published += 1
         return self.published
 
     async def send(self, publications: Iterable[Publication], owner: Batch) -> None:
-        """The same for what was made with sequences that were reserved."""
+        """Add publications with reserved sequences; otherwise as `publish`."""
         for publication in publications:
             while not self._room.is_set():
                 await self._room.wait()
@@ -94,13 +94,13 @@ class Outgoing:
     # --- The connection's side
 
     def rewind(self) -> None:
-        """A new connection sends everything that is unconfirmed, from the oldest on."""
+        """Let a new connection send everything that is unconfirmed, oldest first."""
         self._unsent = deque(pending.publication for pending in self._pending.values())
         if self._unsent:
             self._work.set()
 
     async def next_batch(self) -> list[Publication]:
-        """What is to be sent next, in order; waits until there is something."""
+        """Wait for publications to send, and return the next ones in order."""
         while True:
             batch = self._take_unsent()
             if batch:
@@ -148,7 +148,7 @@ class Outgoing:
         return True
 
     def _update_room(self) -> None:
-        """Once it is full, the window opens again when it is half empty: else each confirmation woke somebody."""
+        """Close the window when full and open it when half empty; otherwise each confirmation would wake somebody."""
         used = max(len(self._pending) / MAX_UNCONFIRMED, self._pending_bytes / MAX_UNCONFIRMED_BYTES)
         if used >= 1:
             self._room.clear()
@@ -169,4 +169,4 @@ class Outgoing:
             if pending.expires_at > now:
                 self._set_timer()
                 return
-            self.fail(sequence, f"it was not confirmed within {self._retry_s:g} s")
+            self.fail(sequence, f"not confirmed within {self._retry_s:g} s")

@@ -2,20 +2,20 @@
 
     async with redis_service("redis://127.0.0.1:6379/0") as bus: ...
 
-All events of all topics are entries of one stream, `tidings:events` in the database of the URL; an entry has one field,
-`e`, with the encoded event. There is no mapping of topics: the client reads every entry and selects by topic and filter
-itself. So a subscriber costs the traffic of the whole stream, once per client and not per subscription, and a client
-handles some ten thousand entries a second; topics that nobody of a group wants belong under another `key`.
+The events of all topics are entries of one stream, `tidings:events` in the database of the URL; an entry has one field,
+`e`, with the encoded event. Topics are not mapped: the client reads every entry and selects by topic and filter itself.
+So a subscriber costs the traffic of the whole stream, once per client and not per subscription, and a client handles
+some ten thousand entries a second. Put topics that a group of clients does not need under another `key`.
 
-`publish` is confirmed by Redis' answer to XADD; what is not confirmed when the connection breaks is sent again, and
-subscribers drop the repetitions. Whether a confirmed event survives a crash of the server is the server's setting:
-with `appendfsync always` it does, by default the last second may be lost.
+`publish` is confirmed by Redis' answer to XADD; what is unconfirmed when the connection breaks is resent, and
+subscribers drop the duplicates. Whether a confirmed event survives a crash of the server depends on its settings: with
+`appendfsync always` it does; by default the last second may be lost.
 
 A subscription is a position in the stream: the client reads as many entries as its reader has room for, in order, and
-goes on from there after a break. So a slow reader loses nothing while the stream has it. The stream is trimmed to about
-`max_events` entries (XADD MAXLEN ~) by whoever publishes. A reader that is further behind is told: `Stream.gaps` has
-the numbers of the entries that are gone, counted from the first that was ever added, with the key as the source, and
-not all of them need have been for it. If the server lost entries, one number stands for what nobody can count.
+resumes there after a lost connection. So a slow reader loses nothing while the stream has it. Publishers trim the
+stream to about `max_events` entries (XADD MAXLEN ~). For a reader that is further behind, `Stream.gaps` lists the
+numbers of the entries that are gone, counted from the first ever added, with the key as the source; not all of them
+need have matched. If the server itself lost entries, nobody can count them, and the gap has a single number.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ DEFAULT_MAX_EVENTS = 100_000
 
 
 class RedisService(ExternalService):
+    """An event service over a Redis stream, made by `redis_service`."""
+
     def __init__(
         self,
         target: AdapterUrl,
@@ -68,19 +70,27 @@ def redis_service(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     retry_s: float = DEFAULT_RETRY_S,
 ) -> RedisService:
-    """A service at the server of `redis://[user:password@]host:port/database`.
+    """Return an event service over a Redis server (7.0 or newer), to use with `async with`.
 
-    `name` identifies this client and must be unique; without one a new name is drawn. What the server has not
-    confirmed within `retry_s` fails with NotConfirmed.
+    Args:
+        url: `redis://[user:password@]host:port/database`.
+        name: Identifies this client; no two clients may share it. None draws a random name.
+        key: The key of the Redis stream that holds the events.
+        max_events: About how many events the stream keeps; publishers delete the oldest.
+        timeout_s: How long to wait for a connection and for answers to requests, in seconds.
+        retry_s: A publication that the server has not confirmed after so many seconds fails with NotConfirmed.
+
+    Raises:
+        ConnectionFailed: The URL or another argument is not valid, or redis-py is not installed.
     """
     target = parse_url(url, (SCHEME,), DEFAULT_PORT, with_path=True)
     database = target.path.removeprefix("/") or "0"
     if not (database.isascii() and database.isdigit()):
         raise AddressError(f"{target.server!r}: the database must be a number, not {database!r}")
     if not key:
-        raise ConnectionFailed("the key of the stream is empty")
+        raise ConnectionFailed("key must not be empty")
     if max_events < 1:
-        raise ConnectionFailed(f"max_events {max_events} must be at least 1")
+        raise ConnectionFailed(f"max_events must be at least 1, not {max_events}")
     need("redis://", "redis", error=ConnectionFailed)
     return RedisService(
         target,

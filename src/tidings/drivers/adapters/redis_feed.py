@@ -1,10 +1,10 @@
-"""Reading one Redis stream for all subscriptions of a client, each from its own position.
+"""Reads one Redis stream for all subscriptions of a client, each from its own position.
 
-One entry is fetched once for all subscriptions that stand at the same place. A subscription whose reader has no room is
-passed over; when it has, it is read for from where it stopped, in turn with the others.
+An entry is fetched once for all subscriptions at the same position. A subscription whose reader has no room is skipped;
+once it has room, the feed reads for it from where it stopped, in turn with the others.
 
-A read begins with the entry that was read last. As long as that is still there nothing behind it was trimmed. If it is
-gone, the counters of the stream tell how many entries went with it, unread.
+A read begins with the entry that was read last. While that entry exists, nothing after it was trimmed. Once it is gone,
+the counters of the stream tell how many unread entries went with it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import NamedTuple
 from tidings.drivers.adapters.incoming import Incoming
 
 EntryId = tuple[int, int]
-"""Milliseconds and a number."""
+"""Milliseconds, and a number within the millisecond."""
 Entry = tuple[EntryId, bytes | None]
-"""With the body, or None where the entry has none."""
+"""The id and the body; None if the entry has no body."""
 
 
 def parse_id(text: bytes) -> EntryId:
@@ -36,7 +36,7 @@ class StreamInfo(NamedTuple):
 
     length: int
     added: int
-    """Entries that there ever were."""
+    """All entries ever added."""
     last: EntryId
 
 
@@ -45,23 +45,24 @@ EMPTY = StreamInfo(0, 0, (0, 0))
 
 @dataclass
 class FeedPosition:
-    """Of one subscription; it outlives the connection."""
+    """The position of one subscription; it outlives the connection."""
 
     entry: EntryId
-    """The last that was read."""
+    """The last entry that was read."""
     number: int
-    """Which of all entries ever added that is."""
+    """Its number among all entries ever added, from 1."""
 
 
 def find_gap(
     position: FeedPosition, info: StreamInfo, behind: int, *, all_behind: bool
 ) -> tuple[int, int] | None:
-    """The entry at the position is gone: the numbers of the entries that went unread. Corrects the position's number.
+    """Return the first and last number of the entries that went unread, for a position whose entry is gone; None if
+    there are none. It also corrects the position's number.
 
-    `behind` entries were read behind the position, `all_behind` if there are no more.
+    `behind` entries were read after the position; `all_behind` if there are no more.
     """
     trimmed = info.added - info.length
-    if info.added < position.number:  # the server lost some: the count began anew
+    if info.added < position.number:  # the server lost entries, so its count started over
         lost = position.number + 1
         position.number = info.added - behind if all_behind else trimmed
         return lost, lost
@@ -80,7 +81,7 @@ class Cursor:
         self.takers = (incoming,)
         self.position = position
         self.behind = True
-        """There may be entries that it has not been given."""
+        """True if there may be entries that it has not been given."""
 
     @property
     def due(self) -> bool:
@@ -88,14 +89,16 @@ class Cursor:
 
 
 Read = Callable[[EntryId, int], Awaitable[list[Entry]]]
-"""So many entries from this one on."""
+"""Reads so many entries, starting with this one."""
 ReadBehind = Callable[[EntryId, int], Awaitable[tuple[StreamInfo, list[Entry]]]]
-"""So many entries behind this one, and the counters at the same moment."""
+"""Reads so many entries after this one, and the counters at the same moment."""
 Receive = Callable[[Entry, Iterable[Incoming]], None]
 Missed = Callable[[Incoming, int, int], None]
 
 
 class Feed:
+    """Reads entries and gives them to the subscriptions that have room."""
+
     def __init__(self, read: Read, read_behind: ReadBehind, receive: Receive, missed: Missed) -> None:
         self._read = read
         self._read_behind = read_behind
@@ -104,9 +107,9 @@ class Feed:
         self._cursors: dict[str, Cursor] = {}
         self._work = asyncio.Event()
         self.caught_up = asyncio.Event()
-        """Somebody has read up to `end` and waits for more."""
+        """Set when a subscription has read up to `end` and waits for more."""
         self.end: EntryId = (0, 0)
-        """The last entry that we know of."""
+        """The last entry known."""
 
     def add(self, incoming: Incoming, position: FeedPosition) -> None:
         self._cursors[incoming.subscription.id] = Cursor(incoming, position)
@@ -118,7 +121,7 @@ class Feed:
         self._cursors.pop(incoming.subscription.id, None)
 
     def wake(self) -> None:
-        """There are entries behind the last one that was known."""
+        """Note that there are entries after the last one known."""
         for cursor in self._cursors.values():
             cursor.behind = True
         self.caught_up.clear()
@@ -131,7 +134,7 @@ class Feed:
                 self._work.clear()
                 await self._work.wait()
                 continue
-            # Whoever was served comes last: one that has much to catch up holds up nobody.
+            # The one served moves to the end, so that one far behind does not delay the others.
             self._cursors[cursor.incoming.subscription.id] = self._cursors.pop(
                 cursor.incoming.subscription.id
             )
@@ -163,7 +166,7 @@ class Feed:
                     self._missed(cursor.incoming, *gap)
 
     def _give(self, start: EntryId, entry: Entry) -> None:
-        """To all who have been given everything between `start` and this entry."""
+        """Give the entry to all subscriptions that have everything between `start` and this entry."""
         takers = []
         for cursor in self._cursors.values():
             if start <= cursor.position.entry < entry[0]:

@@ -1,4 +1,4 @@
-"""One connection to a Redis server, through redis-py. drivers/adapters/redis.py says what it promises."""
+"""One connection to a Redis server, through redis-py; redis.py documents what it guarantees."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tidings.drivers.adapters.redis import RedisService
 
 OLDEST_VERSION = 7
-"""From there on a stream counts what was ever added."""
+"""The first version in which a stream counts all entries ever added."""
 FIELD = b"e"
 BLOCK_MS = 1_000
 
@@ -46,6 +46,8 @@ log = logging.getLogger("tidings")
 
 
 class RedisSession(AdapterSession):
+    """Publishes with XADD and reads the stream for all subscriptions."""
+
     def __init__(self, service: RedisService) -> None:
         super().__init__()
         self._service = service
@@ -60,7 +62,7 @@ class RedisSession(AdapterSession):
             protocol=2,
             socket_timeout=max(service.timeout_s, 2 * BLOCK_MS / 1000),
             socket_connect_timeout=service.timeout_s,
-            retry=Retry(NoBackoff(), 0),  # what to do about a broken connection is for the service to say
+            retry=Retry(NoBackoff(), 0),  # the service decides what to do about a broken connection
             client_name=None,
         )
         self._version = ""
@@ -80,13 +82,13 @@ class RedisSession(AdapterSession):
         self._version = str(info.get("redis_version", "0"))
         if int(self._version.partition(".")[0] or 0) < OLDEST_VERSION:
             raise ConnectionRefused(
-                f"{server} runs Redis {self._version}; {OLDEST_VERSION}.0 or newer is needed"
+                f"{server} runs Redis {self._version}, but {OLDEST_VERSION}.0 or newer is required"
             )
         for work in (self._feed.run, self._watch):
             self._tasks.append(asyncio.get_running_loop().create_task(self._guard(work)))
 
     async def _guard(self, work: Any) -> None:
-        """The end of a task is the end of the connection."""
+        """Run a task; if it fails, the session ends."""
         try:
             await work()
         except (RedisError, OSError) as error:
@@ -96,7 +98,7 @@ class RedisSession(AdapterSession):
             self.end(f"{type(error).__name__}: {error}")
 
     async def close(self, *, forget: bool) -> None:
-        self.end("it was closed")
+        self.end("closed")
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -121,10 +123,10 @@ class RedisSession(AdapterSession):
         except (RedisError, OSError) as error:
             raise SessionLost(str(error) or type(error).__name__) from None
         for publication, answer in zip(batch, answers, strict=True):
-            if isinstance(answer, RedisConnectionError | RedisTimeoutError):  # it is loading its data
+            if isinstance(answer, RedisConnectionError | RedisTimeoutError):  # the server is loading its data
                 raise SessionLost(str(answer))
             if isinstance(answer, Exception):
-                self._service.outgoing.fail(publication.sequence, f"the server refused it: {answer}")
+                self._service.outgoing.fail(publication.sequence, f"the server rejected it: {answer}")
             else:
                 self._service.outgoing.confirm(publication.sequence)
 
@@ -138,7 +140,9 @@ class RedisSession(AdapterSession):
             except (RedisConnectionError, RedisTimeoutError, OSError) as error:
                 raise SessionLost(str(error)) from None
             except RedisError as error:
-                raise SubscriptionRefused(f"{self._service.server} refused it: {error}") from None
+                raise SubscriptionRefused(
+                    f"{self._service.server} rejected the subscription: {error}"
+                ) from None
             incoming.position = position = FeedPosition(info.last, info.added)
         self._feed.add(incoming, position)
 
@@ -171,7 +175,7 @@ class RedisSession(AdapterSession):
         return _parse_info(info), _parse_entries(entries)
 
     async def _watch(self) -> None:
-        """Tell the feed when there is more than it has read."""
+        """Wake the feed when the stream has more than it has read."""
         while True:
             await self._feed.caught_up.wait()
             end = id_text(self._feed.end)

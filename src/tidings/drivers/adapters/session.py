@@ -1,4 +1,4 @@
-"""One connection to an existing broker, and how its URL is read."""
+"""The interface of one connection to an existing broker, and the parser of its URL."""
 
 from __future__ import annotations
 
@@ -15,59 +15,61 @@ from tidings.drivers.address import Address, parse_address
 
 
 class SessionLost(Exception):  # noqa: N818
-    """The connection broke, or does not answer; another one may do better."""
+    """The connection broke or does not answer; a new one may work."""
 
 
 class ConnectionRefused(ConnectionFailed):
-    """The broker does not want us: trying again is no use."""
+    """The broker refused the connection for good: do not retry."""
 
 
 class Loss(NamedTuple):
+    """Why a session ended; `final`: do not reconnect."""
+
     reason: str
     final: bool
 
 
 class AdapterSession(ABC):
-    """It lives from the connection to its loss, which `ended` tells. It never connects again.
+    """One connection, until it is lost; then `ended` has the reason. A session never reconnects.
 
-    Its methods raise SessionLost where the connection fails them.
+    Its methods raise SessionLost if the connection fails.
     """
 
     def __init__(self) -> None:
         self.ended: asyncio.Future[Loss] = asyncio.get_running_loop().create_future()
 
     def end(self, reason: str, *, final: bool = False) -> None:
-        """The first reason counts."""
+        """End the session; only the first reason counts."""
         if not self.ended.done():
             self.ended.set_result(Loss(reason, final))
 
     @abstractmethod
     async def start(self) -> None:
-        """Connect; ConnectionFailed or Refused if that cannot be."""
+        """Connect; raises ConnectionFailed, or ConnectionRefused if a retry is useless."""
 
     @abstractmethod
     async def write(self, batch: Sequence[Publication]) -> None:
-        """Send these, in order. Each is confirmed or failed to the service's `outgoing` when the broker answers."""
+        """Send these in order. When the broker answers, each is confirmed or failed in the service's `outgoing`."""
 
     @abstractmethod
     async def subscribe(self, incoming: Incoming) -> None:
-        """Returns once the broker has confirmed it; SubscriptionRefused if it does not want it."""
+        """Subscribe, and return once the broker has confirmed; raises SubscriptionRefused if it rejects."""
 
     @abstractmethod
     async def unsubscribe(self, incoming: Incoming) -> None:
-        """Also of one whose `subscribe` failed."""
+        """Unsubscribe, even if `subscribe` failed."""
 
     @abstractmethod
     async def close(self, *, forget: bool) -> None:
-        """`forget`: the broker need keep nothing for us. Never raises for a connection that is gone."""
+        """Close. `forget`: the broker need not keep anything for us. A lost connection is not an error."""
 
     def status(self) -> dict[str, Any]:
-        """What there is to say of this broker beside what all services say."""
+        """Return what this broker adds to the status of every service."""
         return {}
 
 
 class AdapterUrl(NamedTuple):
-    """What a URL says."""
+    """The parts of a URL."""
 
     scheme: str
     address: Address
@@ -77,17 +79,17 @@ class AdapterUrl(NamedTuple):
 
     @property
     def server(self) -> str:
-        """For people: without the password."""
+        """The URL to show to people, without the password."""
         return f"{self.scheme}://{self.address}{self.path}"
 
 
 def parse_url(url: str, schemes: Sequence[str], default_port: int, *, with_path: bool = False) -> AdapterUrl:
-    """AddressError names what is wrong with it; a password is never part of that."""
+    """Parse a broker's URL. AddressError says what is wrong with it, and never contains the password."""
     scheme, separator, rest = url.partition("://")
     shown = f"{scheme}{separator}{rest.rpartition('@')[2]}"
     if not separator or scheme not in schemes:
         known = " or ".join(f"{name}://" for name in schemes)
-        raise AddressError(f"{shown!r} is not a URL of this service: it must start with {known}")
+        raise AddressError(f"{shown!r} is not a URL for this service: it must start with {known}")
     try:
         parts = urlsplit(f"//{rest}")
     except ValueError as error:

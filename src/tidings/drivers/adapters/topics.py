@@ -1,4 +1,4 @@
-"""Topics in the names of existing brokers: each level escaped, so that the mapping is one to one and can be undone.
+"""Maps topics to the names of existing brokers, one to one: each level is escaped.
 
 A character that the broker reserves, and `%` itself, becomes `%` and two hexadecimal digits.
 """
@@ -14,7 +14,7 @@ _ESCAPED = re.compile("%([0-9A-F]{2})")
 
 
 class TopicNames:
-    """How one kind of broker writes topics: levels between separators, behind a prefix of its own."""
+    """The topic names of one kind of broker: a prefix, then levels between separators."""
 
     def __init__(self, separator: str, reserved: str, any_level: str) -> None:
         self._separator = separator
@@ -22,11 +22,11 @@ class TopicNames:
         self._escapes = str.maketrans({character: f"%{ord(character):02X}" for character in f"%{reserved}"})
 
     def name(self, prefix: str, topic: str) -> str:
-        """What the broker calls a topic."""
+        """Return the broker's name of a topic."""
         return self._join(prefix, topic[1:].split("/"))
 
     def topic(self, prefix: str, name: str) -> str | None:
-        """The topic of a name; None if `name` never made it."""
+        """Return the topic of a name; None if the name was not made by `name`."""
         head = prefix + self._separator
         if not name.startswith(head):
             return None
@@ -35,7 +35,7 @@ class TopicNames:
         return topic if self.name(prefix, topic) == name else None
 
     def pattern(self, prefix: str, pattern: TopicPattern) -> str:
-        """A pattern without its `**`, if it has one."""
+        """Return the broker's name of a pattern, without its `**` if it has one."""
         return self._join(prefix, pattern.levels)
 
     def _join(self, prefix: str, levels: Iterable[str]) -> str:

@@ -1,1 +1,4 @@
-"""A whole network in one process, on its asyncio loop."""
+"""A whole network in one process, on one asyncio loop.
+
+`LocalNetwork` has the brokers and clients, `LocalOrdering` the sequencers. Read `driver` (the queue of messages) first.
+"""

@@ -1,7 +1,7 @@
-"""Nodes inside one process, on one asyncio loop, their messages on one queue.
+"""Runs nodes in one process: one asyncio loop, one queue for all messages.
 
-The same protocol objects as behind sockets, without encoding. Messages are handed over in batches, so that busy nodes
-leave turns to everybody else on the loop.
+The protocol objects are the same as behind sockets; messages are not encoded. They are delivered in batches, so that
+busy nodes do not starve everybody else on the loop.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tidings.drivers.port import AsyncPort
 
 MESSAGES_PER_TURN = 1_000
 MAX_QUEUED = 1_000_000
-"""Beyond this many messages on the way, further ones are lost, as on any best-effort link."""
+"""With so many messages in the queue, further ones are dropped, as on any best-effort link."""
 
 
 class LocalSink:
-    """One direction of a link: puts messages on the queue."""
+    """One direction of a link: it puts messages on the queue."""
 
     __slots__ = ("_driver", "is_open", "receiver", "sender")
 
@@ -28,7 +28,7 @@ class LocalSink:
         self.sender = sender
         self.receiver = receiver
         self.is_open = True
-        """Once False, what is on its way arrives no more."""
+        """Once False, messages in the queue are dropped."""
         self._driver = driver
 
     def send(self, message: Message) -> None:
@@ -36,7 +36,8 @@ class LocalSink:
 
 
 class LocalDriver:
-    """`lossless`: the nodes bound by themselves what is on its way."""
+    """Holds the nodes, their ports and the queue. `lossless`: the queue is unbounded, because the nodes limit what they
+    send themselves."""
 
     def __init__(self, *, lossless: bool = False, seed: int | None = None) -> None:
         self.nodes: dict[str, Node] = {}
@@ -55,12 +56,12 @@ class LocalDriver:
         return port
 
     def join(self, a: str, b: str) -> None:
-        """Each can send to the other."""
+        """Link two nodes in both directions."""
         for sender, receiver in ((a, b), (b, a)):
             self.ports[sender].sessions[receiver] = LocalSink(self, sender, receiver)
 
     def remove(self, name: str) -> bool:
-        """False if it is gone already."""
+        """Remove a node and its links; return False if it is already gone."""
         if self.nodes.pop(name, None) is None:
             return False
         port = self.ports.pop(name)

@@ -1,4 +1,4 @@
-"""A network inside one process: brokers and clients on one asyncio loop."""
+"""A network in one process: brokers and clients on one asyncio loop."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class LossySink(LocalSink):
 
 
 class LocalNetwork:
-    """Its brokers, by name and in order. What those in mode epidemic say to each other gets lost with `loss`.
+    """Brokers in one process, by name and in order. `loss` applies to messages between epidemic brokers.
 
-    Connections between guaranteed brokers open as they want them, and do not break.
+    Connections between guaranteed brokers open on demand and never break.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class LocalNetwork:
 
     def start(self) -> None:
         if self._started:
-            raise ConnectionFailed("the embedded network is open already")
+            raise ConnectionFailed("the embedded network is already open")
         self._started = True
         for name in self.brokers:
             self._nodes[name] = self._make_broker(name)
@@ -85,7 +85,8 @@ class LocalNetwork:
         return LossySink(self._driver, sender, receiver, self._lossy)
 
     def _on_fact(self, name: str, fact: object) -> None:
-        """Gossip goes to any broker. Connections change later: the protocol is in the middle of something."""
+        """Link to brokers learned by gossip, and open or close connections. Connections change in a later turn,
+        because the protocol is still in the middle of a handler."""
         match fact:
             case BrokerKnown(broker=broker) if broker in self._specs:
                 self._ports[name].sessions.setdefault(broker, self._sink(name, broker))
@@ -119,11 +120,11 @@ class LocalNetwork:
         return node.status()
 
     def attach(self, name: str, broker: str, emit: Callable[[object], None]) -> tuple[AnyClient, AsyncPort]:
-        """A client of that name at the broker."""
+        """Connect a client of that name to the broker."""
         if not self._started:
             raise ConnectionFailed("the embedded network is not open: use it inside 'async with'")
         if name in self._nodes:
-            raise ConnectionFailed(f"the name {name!r} is taken")
+            raise ConnectionFailed(f"the client name {name!r} is already in use")
         port = self._driver.add_port(name, emit)
         self._driver.join(name, broker)
         incarnation = self._incarnation(name)
@@ -139,7 +140,7 @@ class LocalNetwork:
         return client, port
 
     def _incarnation(self, name: str) -> int:
-        """A name that comes back counts from 1 again, in another life."""
+        """Return a new incarnation for a name: a client that returns numbers its events from 1 again."""
         lives = self._lives[name] = self._lives.get(name, -1) + 1
         return lives
 
@@ -148,20 +149,20 @@ class LocalNetwork:
             self._nodes[broker].link_down(name)
 
     async def linked(self) -> None:
-        """Until the brokers have their connections: a subscription need not wait for anybody then."""
+        """Wait until the brokers are connected, so that subscriptions can complete at once."""
         brokers = [node for node in self._nodes.values() if isinstance(node, GuaranteedBroker)]
         while any(broker.sessions.unreachable() for broker in brokers):  # noqa: ASYNC110 - a few turns
             await asyncio.sleep(0)
 
     async def settled(self) -> None:
-        """Until all that is on its way now has arrived."""
+        """Wait until all messages that are in the queue now have been delivered."""
         driver, last = self._driver, self._driver.enqueued
         while driver.handed_over < last and self._started:  # noqa: ASYNC110 - a few turns
             await asyncio.sleep(0)
 
 
 class LocalConnection:
-    """A client's connection within a LocalNetwork; the shape of net.client.ClientConnection."""
+    """Connects a client within a LocalNetwork; same interface as `sockets.client.ClientConnection`."""
 
     def __init__(
         self,
@@ -193,6 +194,6 @@ class LocalConnection:
     async def close(self) -> None:
         if self._attached is not None:
             if self._network.guaranteed:
-                await self._network.settled()  # else the broker might keep what nobody wants any more
+                await self._network.settled()  # otherwise the broker might keep events nobody wants any more
             self._attached = None
             self._network.detach(self.name, self.broker)

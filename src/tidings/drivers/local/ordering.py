@@ -1,4 +1,4 @@
-"""Sequencers and ordering modules inside one process, on one asyncio loop: what LocalNetwork is for brokers."""
+"""Sequencers and ordering modules in one process, on one asyncio loop; `LocalNetwork` does the same for brokers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tidings.drivers.local.driver import LocalDriver
 
 
 class LocalOrdering:
-    """`on_no_ops` is told what is to be published for publishers that are gone."""
+    """Runs the sequencers of a layout. `on_no_ops` gets the no-ops to publish for publishers that are gone."""
 
     def __init__(self, layout: Layout, on_no_ops: Callable[[PublishNoOps], None]) -> None:
         self.layout = layout
         self.wanted = False
-        """Somebody wants an order. Until then events need no timestamps."""
+        """True once somebody wants an order; until then events need no timestamps."""
         self._on_no_ops = on_no_ops
         self._driver = LocalDriver()
         self._nodes = self._driver.nodes
@@ -42,11 +42,11 @@ class LocalOrdering:
         self.wanted = True
 
     def attach(self, client: str, emit: Callable[[object], None]) -> OrderingModule:
-        """The ordering module of a client of that name."""
+        """Return the ordering module for a client of that name."""
         if not self._nodes:
             raise ConnectionFailed("the embedded network is not open: use it inside 'async with'")
         if client in self._nodes:
-            raise ConnectionFailed(f"the name {client!r} is taken")
+            raise ConnectionFailed(f"the client name {client!r} is already in use")
         port = self._driver.add_port(client, emit)
         for node in self.layout.nodes:
             self._driver.join(client, node)

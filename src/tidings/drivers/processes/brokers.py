@@ -1,6 +1,6 @@
-"""Brokers as real processes of this machine: started, waited for, killed, started again, and never left behind.
+"""Runs brokers as processes on this machine: starts, kills and restarts them, and leaves none behind.
 
-Each is one `tidings broker`, which ends with its stdin.
+Each process is a `tidings broker` that ends when its stdin closes.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tidings.scenarios.file.schema import BernoulliLoss, GilbertLoss, Loss, NoLo
 from tidings.scenarios.file.topology import Topology, neighbours
 
 FREE_PORTS = range(15_000, 32_000)
-"""Below the ports that systems give to outgoing connections, which could take one while its broker is down."""
+"""Below the ephemeral ports: an outgoing connection could otherwise take a broker's port while the broker is down."""
 
 
 class BrokerProcess(ListeningProcess):
-    """One broker's process. `address` has the true port once it is started."""
+    """One broker's process. Once started, `address` has the actual port."""
 
     def __init__(
         self,
@@ -52,10 +52,10 @@ class BrokerProcess(ListeningProcess):
         super().__init__(name, address)
         self.spec = spec
         self.around = tuple(around)
-        """The brokers beside it."""
+        """Its neighbours in the tree."""
         self.transport = transport
         self.new = new
-        """The network is new. When a broker of it starts again, it is not."""
+        """True if the network is new; False when a broker restarts."""
         self.sequencers = tuple(sequencers)
         self.data = data
         self._loss = loss
@@ -65,7 +65,7 @@ class BrokerProcess(ListeningProcess):
         return url(self.address, self.transport)
 
     async def start(self) -> None:
-        """Start it and wait until it listens; ConnectionFailed says why it does not."""
+        """Start the process and wait until it listens; ConnectionFailed says why it does not."""
         await self.start_listening(self._command())
         self.new = False
 
@@ -99,10 +99,10 @@ class BrokerProcess(ListeningProcess):
 
 
 class BrokerNetwork:
-    """All brokers of a topology. `async with` starts them and, whatever happens inside, ends them.
+    """All brokers of a topology. `async with` starts them and, whatever happens inside, stops them.
 
-    `data` is where guaranteed brokers keep their state; None: in a directory that goes when the network ends. One
-    without any state makes a new network. `loss`: so epidemic brokers lose what they say to each other, on purpose.
+    Guaranteed brokers keep their state in the directory `data`; None is a temporary one that is deleted with the
+    network. A directory without any state makes a new network. `loss` is applied between epidemic brokers.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class BrokerNetwork:
     ) -> None:
         self.topology = topology
         self.ordering = ordering
-        """The sequencers beside the brokers, which tell their clients of them."""
+        """The sequencers, which the brokers announce to their clients."""
         self._own_data: tempfile.TemporaryDirectory[str] | None = None
         if overlay.mode == GUARANTEED and data is None:
             self._own_data = tempfile.TemporaryDirectory(prefix="tidings-")
@@ -145,7 +145,7 @@ class BrokerNetwork:
         return self.brokers[name]
 
     async def start(self) -> None:
-        """Returns once all listen; if one does not, none is left running and its reason is raised."""
+        """Start all and wait until they listen; if one fails, stop all and raise its reason."""
         if self.ordering is not None:
             await self.ordering.start()
         await start_all(self.brokers.values(), self.stop)
@@ -158,12 +158,12 @@ class BrokerNetwork:
             self._own_data.cleanup()
 
     async def kill(self, name: str) -> None:
-        """kill -9 one broker; returns once it is gone."""
+        """Kill one broker (kill -9) and wait until it has ended."""
         self.brokers[name].kill()
         await self.brokers[name].wait()
 
     async def restart(self, name: str) -> None:
-        """Start one that is gone, at the same address; returns once it listens."""
+        """Restart a broker that has ended, at the same address, and wait until it listens."""
         await self.brokers[name].start()
 
     async def __aenter__(self) -> Self:
@@ -177,12 +177,12 @@ class BrokerNetwork:
 
 
 def _has_state(data: Path | None) -> bool:
-    """A broker that is without its state where others have theirs has lost it."""
+    """Return True if any broker has state here: then a broker without state has lost it, and is not new."""
     return data is not None and data.is_dir() and any(data.glob("*.db"))
 
 
 def free_addresses(names: Iterable[str], host: str = "127.0.0.1") -> dict[str, Address]:
-    """An address for each name that nobody listens on, by TCP or UDP, at the moment."""
+    """Return for each name an address that nobody listens on at the moment, by TCP or UDP."""
     ports = iter(random.sample(FREE_PORTS, len(FREE_PORTS)))
     return {name: Address(host, next(port for port in ports if is_free(host, port))) for name in names}
 
@@ -198,7 +198,7 @@ def is_free(host: str, port: int) -> bool:
 
 
 def loss_text(loss: Loss) -> str:
-    """As the flag `--loss` takes it."""
+    """Return the loss as the flag `--loss` takes it."""
     match loss:
         case BernoulliLoss():
             return number(loss.rate)

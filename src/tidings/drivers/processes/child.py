@@ -1,7 +1,7 @@
-"""A process of ours: started, told things, stopped and continued, killed, and never left behind.
+"""A child process: started, controlled, paused, killed, and never left behind.
 
-It holds the other end of a pipe to us, its stdin, and is to end when that closes: so none survives its parent,
-even one that is killed. Only processes that were started here are ever signalled.
+Its stdin is a pipe from us, and it must end when the pipe closes. So it does not survive its parent, even if that is
+killed. Only processes started here are ever signalled.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ KEPT_ERROR_LINES = 20
 
 
 class ChildProcess:
-    """May be started again once it has ended."""
+    """A child process, which can be started again once it has ended."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.prefix: tuple[str, ...] = ()
-        """What its command is run with, such as the entry of a network namespace."""
+        """Put in front of its command, such as the command that enters a network namespace."""
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._errors: deque[str] = deque(maxlen=KEPT_ERROR_LINES)
@@ -39,19 +39,19 @@ class ChildProcess:
 
     @property
     def last_error_line(self) -> str:
-        """The last thing that it said on stderr."""
+        """The last line that it wrote to stderr."""
         return _plain(self._errors[-1]) if self._errors else ""
 
     @property
     def ending(self) -> str:
-        """How it ended, in words."""
+        """How it ended, in words: its exit code or signal."""
         code = None if self._process is None else self._process.returncode
         if code is None:
             return "still running"
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
     async def spawn(self, command: Sequence[str]) -> asyncio.StreamReader:
-        """Start it; what is returned is its stdout."""
+        """Start it and return its stdout."""
         self._errors.clear()
         self._process = process = await asyncio.create_subprocess_exec(
             *self.prefix,
@@ -60,7 +60,7 @@ class ChildProcess:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={key: value for key, value in os.environ.items() if not key.startswith("TIDINGS_")},
-            start_new_session=True,  # Ctrl-C is for us; we tell them
+            start_new_session=True,  # Ctrl-C reaches only us, and we stop the children
         )
         assert process.stdout is not None
         assert process.stderr is not None
@@ -72,39 +72,39 @@ class ChildProcess:
             self._errors.append(line.decode(errors="backslashreplace").rstrip())
 
     def tell(self, line: bytes) -> None:
-        """One line on its stdin; lost if it is ending."""
+        """Write one line to its stdin; the line is lost if the process has ended."""
         if self.running:
             assert self._process is not None
             assert self._process.stdin is not None
             self._process.stdin.write(line)
 
     def close_stdin(self) -> None:
-        """Which is to end it."""
+        """Close its stdin, which makes it end."""
         if self.running:
             assert self._process is not None
             assert self._process.stdin is not None
             self._process.stdin.close()
 
     def kill(self) -> None:
-        """kill -9: no goodbye."""
+        """Kill it (kill -9)."""
         self._signal(signal.SIGKILL)
 
     def pause(self) -> None:
-        """It stands still until `resume`."""
+        """Suspend it (SIGSTOP) until `resume`."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
     async def wait(self) -> None:
-        """Until it has ended and all that it said has been read."""
+        """Wait until it has ended and its stderr has been read."""
         if self._process is not None:
             await self._process.wait()
         if self._reader is not None:
             await self._reader
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL to who has not ended some seconds later."""
+        """Send SIGTERM and, if it has not ended some seconds later, SIGKILL."""
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
         try:
@@ -121,7 +121,7 @@ class ChildProcess:
 
 
 def _plain(line: str) -> str:
-    """What an error line of a child says, without its wrapping."""
+    """Return the text of a child's error line, without JSON or prefix."""
     try:
         return str(json.loads(line)["error"])
     except (ValueError, TypeError, KeyError):

@@ -1,4 +1,4 @@
-"""The file that tells sequencer processes their layout of topics."""
+"""Writes the file from which sequencer processes read their layout of topics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidings.drivers.address import Address
 
 
 def layout_text(layout: Layout, addresses: dict[str, Address]) -> str:
-    """The layout as a file that `tidings sequencer --layout` takes."""
+    """Return the layout as the content of a file for `tidings sequencer --layout`."""
     lines = [f"order = {_quoted('causal' if layout.causal else 'total')}", ""]
     for place in layout.servers:
         lines += ["[[server]]", f"name = {_quoted(place.name)}"]
@@ -22,5 +22,5 @@ def layout_text(layout: Layout, addresses: dict[str, Address]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """JSON's strings are TOML's, too."""
+    """Quote a string for TOML; JSON strings are valid TOML."""
     return msgspec.json.encode(text).decode()

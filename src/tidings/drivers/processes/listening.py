@@ -1,4 +1,4 @@
-"""A process of ours that serves: it says on one line where it listens, once it does."""
+"""A child process that serves: once it listens, it prints one line with its URL."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ READY_TIMEOUT_S = 30.0
 
 
 class ListeningProcess(ChildProcess):
-    """`address` has the true port once it is started."""
+    """A child process that listens on `address`, which has the actual port once it is started."""
 
     def __init__(self, name: str, address: Address) -> None:
         super().__init__(name)
         self.address = address
 
     async def start(self) -> None:
-        """Start it and wait until it listens; ConnectionFailed says why it does not."""
+        """Start the process and wait until it listens; ConnectionFailed says why it does not."""
         raise NotImplementedError
 
     async def start_listening(self, command: Sequence[str]) -> None:
@@ -40,7 +40,7 @@ class ListeningProcess(ChildProcess):
 
 
 async def start_all(processes: Iterable[ListeningProcess], stop: Callable[[], Awaitable[None]]) -> None:
-    """Returns once all listen; if one does not, all are stopped and its reason is raised."""
+    """Start all and wait until they listen; if one fails, stop all and raise its reason."""
     tasks = [asyncio.create_task(process.start()) for process in processes]
     try:
         await asyncio.gather(*tasks)

@@ -1,4 +1,4 @@
-"""The sequencers of `tidings up --order`: three processes beside the brokers, of which one may fail."""
+"""The sequencers of `tidings up --order`: three processes, of which any one may fail."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tidings.drivers.processes.layout_file import layout_text
 from tidings.drivers.processes.listening import ListeningProcess, start_all
 
 NODES = ("s0", "s1", "s2")
-"""The one that numbers, its standby, and the witness of both."""
+"""The primary, its standby and the witness."""
 LAYOUT_FILE = "layout.toml"
 
 
 def three_nodes(topics: Iterable[str], *, causal: bool) -> Layout:
-    """One server for all topics, with a standby and a witness."""
+    """Return a layout of one server for all topics, with a standby and a witness."""
     primary, standby, witness = NODES
     place = ServerPlacement(primary, tuple(topics) or (EVERYTHING,), standby=standby, witness=witness)
     return Layout([place], causal=causal)
@@ -34,14 +34,14 @@ class SequencerProcess(ListeningProcess):
         self._data = data
         self._service = service
         self.lost_its_disk = False
-        """What it knew is gone: it must not begin anew with numbers that were given."""
+        """True if its state is gone: it must not start as new, or it would assign the same numbers again."""
 
     @property
     def url(self) -> str:
         return url(self.address)
 
     async def start(self) -> None:
-        """Start it and wait until it listens; ConnectionFailed says why it does not."""
+        """Start the process and wait until it listens; ConnectionFailed says why it does not."""
         command = [sys.executable, "-P", "-m", "tidings.cli.main", "sequencer", "--json", "--stop-on-eof"]
         command += ["--name", self.name, "--layout", str(self._layout_file), "--data", str(self._data)]
         command += ["--service", self._service]
@@ -49,7 +49,7 @@ class SequencerProcess(ListeningProcess):
 
 
 class SequencerProcesses:
-    """All nodes of a layout. Without `data` what they keep goes when they are stopped."""
+    """All nodes of a layout. Without `data`, their state is deleted when they stop."""
 
     def __init__(
         self, layout: Layout, addresses: Mapping[str, Address], services: Sequence[str], data: Path | None
@@ -73,7 +73,7 @@ class SequencerProcesses:
         return tuple(self._addresses.values())
 
     async def start(self) -> None:
-        """Returns once all listen; if one does not, none is left running and its reason is raised."""
+        """Start all and wait until they listen; if one fails, stop all and raise its reason."""
         self._write_layout()
         await start_all(self.processes.values(), self.stop)
 

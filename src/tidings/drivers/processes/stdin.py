@@ -1,4 +1,4 @@
-"""The lines of stdin for a coroutine, whatever stdin is: a terminal, a pipe or a file."""
+"""Reads lines of stdin in a coroutine, from a terminal, a pipe or a file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator
 
 READ_BYTES = 256 * 1024
 MAX_LINE_BYTES = 2 * 1024 * 1024
-"""More than an event can carry; what is longer is published in vain and refused there."""
+"""More than an event can carry: a longer line is cut here and rejected when published."""
 
 
 async def stdin_lines() -> AsyncIterator[list[bytes]]:
-    """Lists of whole lines, without their ends, as they come; the last line may lack its end."""
+    """Yield lists of complete lines, without line ends, as they arrive; the last line may be unterminated."""
     rest = b""
     async for chunk in _chunks(sys.stdin.fileno()):
         *lines, rest = (rest + chunk).split(b"\n")
@@ -27,17 +27,17 @@ async def stdin_lines() -> AsyncIterator[list[bytes]]:
 
 
 async def each_line() -> AsyncIterator[bytes]:
-    """One by one."""
+    """Yield the lines of stdin one by one."""
     async for several in stdin_lines():
         for line in several:
             yield line
 
 
 async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
-    """What can be read, read ahead by one chunk.
+    """Yield chunks, read ahead by one.
 
-    Event loops cannot wait for files, so a thread reads. It is a daemon, and reads below Python's buffers,
-    whose locks it would else hold when the interpreter ends while nobody types.
+    Event loops cannot wait for files, so a thread reads. It is a daemon and bypasses Python's buffers, whose locks it
+    would otherwise hold if the interpreter ends while it waits for input.
     """
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[bytes] = asyncio.Queue()
@@ -50,7 +50,7 @@ async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
             chunk = os.read(descriptor, READ_BYTES)
             try:
                 loop.call_soon_threadsafe(queue.put_nowait, chunk)
-            except RuntimeError:  # the loop is closed: nobody wants it any more
+            except RuntimeError:  # the loop is closed: nobody reads any more
                 return
 
     threading.Thread(target=read, name="stdin", daemon=True).start()

@@ -1,4 +1,4 @@
-"""The topology file of `tidings up`: `[overlay]` as in scenario files, and where the processes listen."""
+"""Reads the topology file of `tidings up`: `[overlay]` as in scenario files, and where the processes listen."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Up(Table, frozen=True, kw_only=True):
     base_port: Annotated[int, Meta(ge=1, le=MAX_PORT)] = 7400
     transport: Literal["tcp", "udp"] = "tcp"
     loss: str | int | float | None = None
-    """Epidemic, for tests: RATE[:BURST] of what brokers say to each other is lost."""
+    """For tests in mode epidemic: lose messages between brokers, as RATE[:BURST]."""
     order: Literal["total", "causal"] | None = None
-    """Sequencers run beside the brokers, on the ports after theirs."""
+    """Also run sequencers, on the ports after those of the brokers."""
     order_topics: tuple[str, ...] = ()
 
 
 class TopologyFile(Table, frozen=True, kw_only=True):
-    """`seed` matters to random shapes alone, `recovery` to mode epidemic."""
+    """The whole file. `seed` affects only random shapes, `recovery` only mode epidemic."""
 
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 7
     overlay: Overlay = Overlay()
@@ -46,16 +46,16 @@ class TopologyFile(Table, frozen=True, kw_only=True):
 
 
 def read_topology_file(path: Path, mode: Mode | None = None) -> tuple[Topology, Overlay, Up]:
-    """The tree, how it works (in `mode`, if that is given) and where it listens; ScenarioError names file and key.
+    """Return the topology, the overlay (in `mode`, if given) and where it listens; ScenarioError names file and key.
 
-    A file that does not name its mode means what a scenario file would: guaranteed.
+    Without a mode in the file, it is guaranteed, as in a scenario file.
     """
     topology, file = read_network_file(path, mode)
     return topology, file.overlay, file.up
 
 
 def read_network_file(path: Path, mode: Mode | None = None) -> tuple[Topology, TopologyFile]:
-    """As `read_topology_file`, with all that the file says."""
+    """Return the topology and everything in the file; otherwise as `read_topology_file`."""
     file = read_toml(path, TopologyFile)
     if mode is not None:
         file = msgspec.structs.replace(file, overlay=msgspec.structs.replace(file.overlay, mode=mode))
@@ -74,7 +74,7 @@ def make_topology(file: TopologyFile) -> Topology:
 
 
 def tree(brokers: int) -> Topology:
-    """A binary tree of so many brokers, for when there is no file."""
+    """Return a binary tree of so many brokers, for use without a file."""
     check_size(brokers)
     shape = TreeShape(brokers=brokers, children=2)
     return build_topology(Overlay(mode=BEST_EFFORT, shape=shape), seed=0)
@@ -83,18 +83,20 @@ def tree(brokers: int) -> Topology:
 def check_size(brokers: int) -> None:
     if brokers > MAX_PROCESSES:
         raise ScenarioError(
-            f"{brokers} brokers are too many processes for one machine; at most {MAX_PROCESSES}"
+            f"{brokers} brokers are too many processes for one machine; use at most {MAX_PROCESSES}"
         )
 
 
 def addresses(topology: Topology, up: Up) -> dict[str, Address]:
-    """Where each broker listens."""
+    """Return the address that each broker listens on."""
     return addresses_from(up.host, up.base_port, topology.brokers)
 
 
 def addresses_from(host: str, first_port: int, names: Sequence[str]) -> dict[str, Address]:
-    """Ports one after the other."""
+    """Return addresses with consecutive ports."""
     last = first_port + len(names) - 1
     if last > MAX_PORT:
-        raise ScenarioError(f"ports {first_port} to {last} are needed; the last there is is {MAX_PORT}")
+        raise ScenarioError(
+            f"{len(names)} processes need ports {first_port} to {last}, but the last port is {MAX_PORT}"
+        )
     return {name: Address(host, first_port + index) for index, name in enumerate(names)}

@@ -1,2 +1,6 @@
-"""Brokers, sequencers and clients over TCP, TLS and UDP: `node_host`, `session` with `outbox`, `broker`, `sequencer`,
-`client`. `turns` keeps the law that nothing leaves before it is on disk."""
+"""Brokers, sequencers and clients over TCP, TLS and UDP.
+
+`BrokerServer`, `SequencerHost` and `ClientConnection` are what others use. Read `session` and `outbox` (one connection,
+whatever the transport), `stream` and `udp` (the transports), `turns` (nothing is sent before it is on disk),
+`node_host` (what brokers and sequencers share), then `broker`, `sequencer`, `client` and `sequencing`.
+"""

@@ -1,7 +1,7 @@
 """Reads an archive over the network, with plain blocking sockets: for Spark's workers and for scripts.
 
-It has the methods of `ArchiveReader`. A connection that breaks is an error at once: whoever reads repeats the range,
-which gives the same rows for ever.
+It has the methods of `ArchiveReader`. A broken connection is an error at once: the reader retries the range, which
+always gives the same rows.
 """
 
 from __future__ import annotations
@@ -49,7 +49,18 @@ Answer = TypeVar("Answer", bound=Message)
 
 
 class RemoteArchive:
-    """The archive of the broker, or of the recorder, at `url`. Not for several threads at once."""
+    """Reads the archive of a broker or a recorder over the network, with blocking calls. Not thread-safe.
+
+    Args:
+        url: `tidings://host:port` or `tidings+tls://host:port`.
+        token: The secret that the broker or recorder requires, if it does.
+        tls_ca: PEM file of the certificates to trust; None trusts the system's.
+        timeout_s: How long to wait for the connection, and for each answer, in seconds.
+
+    Raises:
+        ConnectionFailed: The URL is not valid, nobody answers there, or the connection is refused.
+        ArchiveError: Nobody keeps an archive there.
+    """
 
     def __init__(
         self, url: str, *, token: str = "", tls_ca: str | Path | None = None, timeout_s: float = 10.0
@@ -84,7 +95,7 @@ class RemoteArchive:
                 raise
         except ssl.SSLCertVerificationError as error:
             raise ConnectionFailed(f"cannot reach {self.url}: {explain(error)}") from None
-        except OSError as error:  # TLS's others are such, too
+        except OSError as error:  # including other TLS errors
             raise BrokerAway(f"cannot reach {self.url}: {explain(error)}") from None
 
     def close(self) -> None:
@@ -99,10 +110,10 @@ class RemoteArchive:
     ) -> None:
         self.close()
 
-    # --- What a reader asks
+    # --- Requests
 
     def bounds(self) -> Bounds:
-        """The first offset that is kept, and the one after the last."""
+        """Return the first offset that is kept, and the one after the last."""
         info = self._info()
         return Bounds(info.first, info.end)
 
@@ -110,24 +121,28 @@ class RemoteArchive:
         return self._ask(ArchiveInfoRequest(self._number()), ArchiveInfo)
 
     def offset_at(self, published_ns: int) -> int:
-        """The first offset whose event was published then or later; the end if there is none."""
+        """Return the first offset whose event was published then or later; the end if there is none."""
         return self._ask(ArchiveFind(self._number(), max(published_ns, 0)), ArchiveFound).offset
 
     def commit(self, consumer: str, offset: int) -> None:
-        """Note that this consumer needs nothing before `offset`; retention keeps the rest for it."""
+        """Record that this consumer needs nothing before `offset`; retention keeps the rest for it."""
         self._ask(ArchiveCommit(self._number(), consumer, offset), ArchiveCommitted)
 
     def gaps(self) -> list[Gap]:
-        """Where something may be missing, and why."""
+        """Return where events may be missing, and why."""
         told = self._ask(ArchiveGapsRequest(self._number()), ArchiveGaps)
         return [Gap(offset, noted_ns, reason, missing) for offset, noted_ns, missing, reason in told.gaps]
 
     def read(
         self, start: int, stop: int, batch_rows: int = 16_384, columns: Sequence[str] | None = None
     ) -> Iterator[Any]:
-        """The rows from `start` to before `stop` as record batches; to be read to the end, or closed.
+        """Yield rows as Arrow record batches. Read the iterator to its end, or close it.
 
-        How large batches are is the keeper's affair; `batch_rows` is at most what a batch has.
+        Args:
+            start: The first offset.
+            stop: The offset after the last.
+            batch_rows: The most rows in a batch; the server may make smaller ones.
+            columns: The columns to read; None reads all.
         """
         request = self._number()
         schema = projected(columns)
@@ -147,7 +162,7 @@ class RemoteArchive:
             batch = pa.ipc.read_record_batch(pa.py_buffer(rows.body), schema)
             batch.validate()
         except pa.ArrowException as error:
-            raise self._broken(f"rows from {rows.start} do not decode: {error}") from None
+            raise self._broken(f"cannot decode the rows from {rows.start}: {error}") from None
         if batch.num_rows != rows.rows:
             raise self._broken(f"{batch.num_rows} rows, expected {rows.rows}")
         return batch
@@ -167,7 +182,7 @@ class RemoteArchive:
             message: Any = self._next()
             answered = getattr(message, "request", None)
             if answered is not None and answered < request:
-                continue  # of a range that its reader gave up
+                continue  # for a range that was not read to its end
             if isinstance(message, ArchiveFailed):
                 raise FAILURES.get(message.kind, ArchiveError)(message.reason)
             if not isinstance(message, kind) or answered != request:
@@ -219,9 +234,9 @@ def open_reader(
     tls_ca: str | Path | None = None,
     timeout_s: float = 10.0,
 ) -> ArchiveReader | RemoteArchive:
-    """An archive by its directory or by the URL of who keeps it."""
+    """Open an archive by its directory, or by the URL of the broker or recorder that keeps it."""
     if (archive is None) == (url is None):
-        raise ArchiveError("give either the directory of an archive or a URL")
+        raise ArchiveError("give either the directory of an archive or a URL, not both")
     if url is not None:
         return RemoteArchive(url, token=token, tls_ca=tls_ca, timeout_s=timeout_s)
     assert archive is not None

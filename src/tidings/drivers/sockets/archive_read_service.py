@@ -1,7 +1,7 @@
 """Answers readers of an archive, for a broker that keeps one or for a recorder.
 
-The files are read in a thread of its own, batch by batch in turn for all readers, so that the loop goes on.
-A batch is read when the one before it has left: a slow reader holds up nobody and costs one batch of memory.
+A separate thread reads the files, so that the event loop is not blocked, batch by batch and in turn for all readers.
+A batch is read once the one before it has been sent: a slow reader delays nobody and costs one batch of memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tidings.storage.archive import ArchiveReader
 from tidings.storage.archive.files import DATABASE_NAME
 
 MAX_REQUESTS = 16
-"""Of one reader at a time; one that asks for more is sent away."""
+"""Of one reader at a time; a reader that sends more is refused."""
 BATCH_ROWS = 16_384
 FAILURES: dict[str, type[ArchiveError]] = {
     "trimmed": ArchiveTrimmed,
@@ -49,53 +49,53 @@ FAILURES: dict[str, type[ArchiveError]] = {
     "full": ArchiveFull,
     "error": ArchiveError,
 }
-"""How an error is called on the wire."""
+"""Name on the wire -> error."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(eq=False)
-class _Visit:
-    """One reader's session, and which archive it has been told of."""
+class _Reading:
+    """One reader's session, and the id of the archive that it reads."""
 
     session: SocketSession
     archive: str = ""
 
 
-Answering = Callable[[_Visit, Any], Awaitable[None]]
+Answering = Callable[[_Reading, Any], Awaitable[None]]
 
 
 class ArchiveReadService:
-    """Reads the archive in `directory`, which another part of the process, or nobody, writes."""
+    """Reads the archive in `directory`, which another part of the process may be writing."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="archive-reads")
         self._reader: ArchiveReader | None = None
         self._file: tuple[int, int] | None = None
-        """Which file the reader has open."""
+        """The file that the reader has open: device and inode."""
         self._tasks: dict[SocketSession, set[asyncio.Task[None]]] = {}
         self._ending: set[asyncio.Task[None]] = set()
-        """Of sessions that ended."""
+        """Cancelled tasks of sessions that have ended."""
         self._closed = False
 
     def handlers(self, session: SocketSession) -> dict[type, Handler]:
-        """What a reader may send."""
-        visit = _Visit(session)
+        """Return the handlers for what a reader may send."""
+        reading = _Reading(session)
 
         def answered(answer: Answering) -> Handler:
-            return lambda message: self._begin(visit, message, answer)
+            return lambda message: self._begin(reading, message, answer)
 
         return {
-            ArchiveInfoRequest: answered(self._tell_info),
+            ArchiveInfoRequest: answered(self._send_info),
             ArchiveFind: answered(self._find),
             ArchiveRead: answered(self._read),
             ArchiveCommit: answered(self._commit),
-            ArchiveGapsRequest: answered(self._tell_gaps),
+            ArchiveGapsRequest: answered(self._send_gaps),
         }
 
     def forget(self, session: SocketSession) -> None:
-        """It ended."""
+        """Cancel the requests of a session that has ended."""
         for task in list(self._tasks.pop(session, ())):
             task.cancel()
             self._ending.add(task)
@@ -118,34 +118,34 @@ class ArchiveReadService:
 
     # --- Requests
 
-    def _begin(self, visit: _Visit, message: Any, answer: Answering) -> None:
-        tasks = self._tasks.setdefault(visit.session, set())
+    def _begin(self, reading: _Reading, message: Any, answer: Answering) -> None:
+        tasks = self._tasks.setdefault(reading.session, set())
         if len(tasks) >= MAX_REQUESTS:
-            visit.session.refuse(f"more than {MAX_REQUESTS} requests at once")
+            reading.session.refuse(f"too many requests at once: at most {MAX_REQUESTS}")
             return
-        task = asyncio.ensure_future(self._answer(visit, message, answer))
+        task = asyncio.ensure_future(self._answer(reading, message, answer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    async def _answer(self, visit: _Visit, message: Any, answer: Answering) -> None:
+    async def _answer(self, reading: _Reading, message: Any, answer: Answering) -> None:
         try:
-            await answer(visit, message)
+            await answer(reading, message)
         except (ArchiveError, OSError) as error:
             kind = next((name for name, cls in FAILURES.items() if isinstance(error, cls)), "error")
-            visit.session.send(ArchiveFailed(message.request, kind, str(error)[:MAX_REASON_CHARACTERS]))
+            reading.session.send(ArchiveFailed(message.request, kind, str(error)[:MAX_REASON_CHARACTERS]))
 
-    async def _call(self, visit: _Visit, use: Callable[[ArchiveReader], Result]) -> Result:
+    async def _call(self, reading: _Reading, use: Callable[[ArchiveReader], Result]) -> Result:
         def call() -> Result:
             reader = self._current_reader()
-            visit.archive = visit.archive or reader.id
-            if visit.archive != reader.id:
-                raise ArchiveError(f"archive {self.directory} was replaced by another one: connect again")
+            reading.archive = reading.archive or reader.id
+            if reading.archive != reader.id:
+                raise ArchiveError(f"archive {self.directory} was replaced by another one: reconnect")
             return use(reader)
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def _current_reader(self) -> ArchiveReader:
-        """Of what is in the directory now: an archive may be removed, and made anew, under an open file."""
+        """Return a reader of the present archive: it may have been deleted and made anew under an open file."""
         try:
             status = (self.directory / DATABASE_NAME).stat()
             file = (status.st_dev, status.st_ino)
@@ -157,34 +157,34 @@ class ArchiveReadService:
             self._reader, self._file = ArchiveReader(self.directory), file
         return self._reader
 
-    async def _tell_info(self, visit: _Visit, message: ArchiveInfoRequest) -> None:
-        archive, bounds = await self._call(visit, lambda reader: (reader.id, reader.bounds()))
-        visit.session.send(ArchiveInfo(message.request, archive, bounds.first, bounds.end))
+    async def _send_info(self, reading: _Reading, message: ArchiveInfoRequest) -> None:
+        archive, bounds = await self._call(reading, lambda reader: (reader.id, reader.bounds()))
+        reading.session.send(ArchiveInfo(message.request, archive, bounds.first, bounds.end))
 
-    async def _find(self, visit: _Visit, message: ArchiveFind) -> None:
-        offset = await self._call(visit, lambda reader: reader.offset_at(message.published_ns))
-        visit.session.send(ArchiveFound(message.request, offset))
+    async def _find(self, reading: _Reading, message: ArchiveFind) -> None:
+        offset = await self._call(reading, lambda reader: reader.offset_at(message.published_ns))
+        reading.session.send(ArchiveFound(message.request, offset))
 
-    async def _commit(self, visit: _Visit, message: ArchiveCommit) -> None:
-        await self._call(visit, lambda reader: reader.commit(message.consumer, message.offset))
-        visit.session.send(ArchiveCommitted(message.request))
+    async def _commit(self, reading: _Reading, message: ArchiveCommit) -> None:
+        await self._call(reading, lambda reader: reader.commit(message.consumer, message.offset))
+        reading.session.send(ArchiveCommitted(message.request))
 
-    async def _tell_gaps(self, visit: _Visit, message: ArchiveGapsRequest) -> None:
-        gaps = await self._call(visit, lambda reader: reader.gaps())
-        told = tuple((gap.offset, gap.noted_ns, gap.missing, gap.reason) for gap in gaps[-MAX_GAPS_TOLD:])
-        visit.session.send(ArchiveGaps(message.request, told))
+    async def _send_gaps(self, reading: _Reading, message: ArchiveGapsRequest) -> None:
+        gaps = await self._call(reading, lambda reader: reader.gaps())
+        latest = tuple((gap.offset, gap.noted_ns, gap.missing, gap.reason) for gap in gaps[-MAX_GAPS_TOLD:])
+        reading.session.send(ArchiveGaps(message.request, latest))
 
-    async def _read(self, visit: _Visit, message: ArchiveRead) -> None:
-        session = visit.session
+    async def _read(self, reading: _Reading, message: ArchiveRead) -> None:
+        session = reading.session
         if message.start >= message.stop:
             session.send(ArchiveRows(message.request, message.start, 0, b""))
             return
         columns = message.columns or None
-        parts = await self._call(visit, lambda reader: _parts(reader, message.start, message.stop, columns))
+        parts = await self._call(reading, lambda reader: _parts(reader, message.start, message.stop, columns))
         offset = message.start
         try:
             while session.state is SessionState.UP:
-                part = await self._call(visit, lambda reader: next(parts, None))
+                part = await self._call(reading, lambda reader: next(parts, None))
                 if part is None:
                     return
                 rows, body = part
@@ -192,14 +192,14 @@ class ArchiveReadService:
                 offset += rows
                 await session.drained()
         finally:
-            # The generator holds a file open, and may be at work in the thread at this moment.
+            # Close it in the thread: the generator holds a file open and may be running there right now.
             await asyncio.get_running_loop().run_in_executor(self._thread, parts.close)
 
 
 def _parts(
     reader: ArchiveReader, start: int, stop: int, columns: Sequence[str] | None
 ) -> Generator[tuple[int, bytes], None, None]:
-    """The rows as encoded batches, none larger than an answer may be."""
+    """Yield the rows as encoded batches, none larger than an answer may be."""
     for batch in reader.read(start, stop, BATCH_ROWS, columns):
         waiting = [batch]
         while waiting:

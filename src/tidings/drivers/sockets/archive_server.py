@@ -1,4 +1,4 @@
-"""A port at which an archive can be read and nothing else, for a recorder that is no broker."""
+"""Serves an archive for reading, and nothing else, for a recorder that is not part of a broker."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tidings.drivers.sockets.stream import StreamSession
 
 MODE = "archive"
 MAX_READERS = 256
-"""At a time; more are sent away."""
+"""At a time; further ones are refused."""
 POLICY = Policy(DEFAULT_LIMIT_BYTES, drops_publications=False, drops_notifications=False)
 
 log = logging.getLogger("tidings.net")
 
 
 class ArchiveServer:
-    """`await start()`, then `address` is where it listens; `await stop()` ends it and closes the service."""
+    """`await start()`, then it listens on `address`; `await stop()` ends it and closes the read service."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ArchiveServer:
             self._server.close()
         sessions = list(self._sessions)
         for session in sessions:
-            session.end(End(f"{self.name} stops", refused=False))
+            session.end(End(f"{self.name} is stopping", refused=False))
             session.abort()
         await self._read_service.close()
         await asyncio.gather(*(session.wait_closed() for session in sessions))
@@ -76,7 +76,7 @@ class ArchiveServer:
         if reason is None and hello.role != CLIENT:
             reason = f"{self.name} serves an archive; it is not a broker"
         if reason is None and len(self._sessions) > MAX_READERS:
-            reason = f"{self.name} has {MAX_READERS} readers already"
+            reason = f"{self.name} already has {MAX_READERS} readers"
         if reason is not None:
             session.refuse(reason)
             return
@@ -88,10 +88,10 @@ class ArchiveServer:
         session.welcome(hello.node, CLIENT, answer, self._read_service.handlers(session), refuse)
 
     def on_welcome(self, session: SocketSession, welcome: Welcome) -> None:
-        session.refuse("an archive opens no connections")
+        session.refuse("an archive server opens no connections")
 
     def persist(self) -> bool:
-        return True  # nothing is kept here
+        return True  # nothing to persist
 
     def on_bad_frame(self, session: SocketSession, error: WireError) -> None:
         log.warning("%s closed %s: %s", self.name, session.address, error)

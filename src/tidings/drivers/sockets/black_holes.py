@@ -1,4 +1,4 @@
-"""Sessions that are cut off, for tests of faults: black holes until the cut is healed."""
+"""Turns sessions into black holes until a cut is healed, for tests of faults."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from tidings.drivers.sockets.session import End, SessionState, SocketSession
 
 
 class BlackHoles:
-    """Who is cut off, and what is left of the connections with them: they stand as they did, and nothing passes."""
+    """The peers that are cut off, and their connections: these stay open, but nothing passes."""
 
     def __init__(self) -> None:
         self.peers: frozenset[str] = frozenset()
         self.sessions: dict[SocketSession, str] = {}
-        """With the peer's name: one that was not set up has none itself."""
+        """Session -> the peer's name, which a session that was not set up does not know itself."""
 
     def cut(self, peers: Collection[str], standing: Iterable[SocketSession]) -> None:
-        """These peers, and no others. What is left of connections with those who are healed is aborted."""
+        """Cut off these peers and no others. The silenced connections of those that are healed are aborted."""
         self.peers = frozenset(peers)
         for session, peer in list(self.sessions.items()):
             if peer not in self.peers:
@@ -27,7 +27,7 @@ class BlackHoles:
                 self.swallows(session, session.peer)
 
     def swallows(self, session: SocketSession, peer: str) -> bool:
-        """True, and not a word passes from now on, if the peer is cut off."""
+        """Silence the session if its peer is cut off; return True if it is."""
         if peer not in self.peers:
             return False
         if not session.silent:

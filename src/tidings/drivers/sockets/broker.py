@@ -1,9 +1,9 @@
 """A broker on real sockets: it listens, dials its neighbours, and drives the protocol's broker.
 
-Best effort: of two neighbours the one whose name sorts lower dials, so that a link has one connection.
-Guaranteed: the protocol says whom to dial, and either side may (guaranteed.py). Epidemic: as best effort, but
-brokers speak by datagrams, with anybody, and clients by streams, on one port number (epidemic.py). A client is
-whoever says so in its Hello; a second connection with the same name takes the place of the first.
+Best effort: of two neighbours, the one whose name sorts lower dials, so that a link has one connection.
+Guaranteed: the protocol says whom to dial, and either side may (guaranteed.py). Epidemic: as best effort, but brokers
+use datagrams, also with brokers that are not neighbours, and clients use streams, on the same port number
+(epidemic.py). A peer is a client if its Hello says so; a second connection with the same name replaces the first.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ log = logging.getLogger("tidings.net")
 
 
 class BrokerServer:
-    """`await start()`, then `address` is where it listens; `await stop()` ends it for good."""
+    """`await start()`, then it listens on `address`; `await stop()` ends it for good."""
 
     def __init__(
         self,
@@ -100,32 +100,32 @@ class BrokerServer:
     ) -> None:
         for its_mode, settings in ((GUARANTEED, guaranteed), (EPIDEMIC, epidemic)):
             if (mode == its_mode) != (settings is not None):
-                raise ValueError(f"mode {its_mode!r} and its settings go together")
+                raise ValueError(f"mode {its_mode!r} requires its settings, and other modes do not take them")
         self.name = name
         self.host = NodeHost(self, name, listen, tls=tls, seed=seed)
         self._port = self.host.port
         self._sessions = self.host.sessions
         self.failed = self.host.turns.failed
-        """Waits until it had to stop, for its disk failed, and raises why."""
+        """Waits until the disk fails, which stops the broker, and raises the reason."""
         self.neighbours = dict(neighbours or {})
         self.transport = transport
         self.sequencers = tuple(map(str, sequencers))
-        """Clients are told where they find an order."""
+        """The sequencers' addresses, announced to clients."""
         self._archive = archive
         self.describe_archive: Callable[[], dict[str, object]] | None = None
-        """Set by whoever records here: it is told in the status."""
+        """Set by a recorder in this process: what it returns is added to the status."""
         self.identity = HandshakeRules(name, mode, self.neighbours.keys(), token, open=guaranteed is not None)
         self._emit = emit
         self._incarnation = time.time_ns() if incarnation is None else incarnation
         self._guaranteed = guaranteed
         self._epidemic = epidemic
-        self._post: DatagramRouter | None = None
+        self._router: DatagramRouter | None = None
         self._lossy: LossyLinks | None = None
         self._node: AnyBroker
         lossy = guaranteed is None
         if guaranteed is not None:
             check_settings(name, guaranteed, self.neighbours)
-        elif epidemic is None:  # one in mode epidemic tells the others where it listens
+        elif epidemic is None:  # an epidemic broker announces its address, so it is made after listening
             self._node = make_broker(
                 BrokerSpec(BEST_EFFORT, self._around), self._port, incarnation=self._incarnation
             )
@@ -140,7 +140,7 @@ class BrokerServer:
     # --- Life
 
     async def start(self) -> None:
-        """ConnectionFailed: it cannot listen. StoreError: what it keeps on disk cannot be used."""
+        """Start; raises ConnectionFailed if it cannot listen or join, StoreError if its store is unusable."""
         self._check()
         await self._listen()
         try:
@@ -159,7 +159,7 @@ class BrokerServer:
             await self._begin_anew()
 
     async def _begin_anew(self) -> None:
-        """Datagrams: the neighbours that dial us cannot see that we were gone for a moment."""
+        """With datagrams, tell the neighbours that dial us that we restarted: they cannot see it otherwise."""
         for peer, address in sorted(self.neighbours.items()):
             if self._endpoint is not None and peer < self.name:
                 with suppress(OSError):
@@ -226,20 +226,20 @@ class BrokerServer:
             incarnation=self._incarnation,
             address=str(self._endpoint.address),
         )
-        self._post = DatagramRouter(self._endpoint, self.neighbours.keys(), node.receive)
-        self._port.others = self._post.boxes
+        self._router = DatagramRouter(self._endpoint, self.neighbours.keys(), node.receive)
+        self._port.others = self._router.sinks
         node.start()
 
     async def stop(self) -> None:
         await self.host.stop(None if self._archive is None else self._archive.close)
 
     async def leave(self) -> None:
-        """Leave the network for good; returns when nothing waits for this broker any more. Then `stop` it.
+        """Leave the network for good, and return once nothing waits for this broker any more. Then `stop` it.
 
-        ConnectionFailed if it cannot leave. What it kept on disk is of no use afterwards.
+        Raises ConnectionFailed if it cannot leave. Its store is useless afterwards.
         """
         if not isinstance(self._node, GuaranteedBroker):
-            raise ConnectionFailed(f"{self.name} runs in mode {self.identity.mode}: to leave, stop it")
+            raise ConnectionFailed(f"{self.name} runs in mode {self.identity.mode!r}: just stop it")
         self._left = asyncio.get_running_loop().create_future()
         try:
             self._node.leave()
@@ -249,7 +249,7 @@ class BrokerServer:
         await asyncio.gather(*(session.drained(below_bytes=0) for session in self._sessions))
 
     def _dialled(self) -> dict[str, Address]:
-        """The neighbours that we dial; the others dial us."""
+        """Return the neighbours that we dial; the others dial us."""
         return {peer: address for peer, address in sorted(self.neighbours.items()) if self.name < peer}
 
     async def _listen(self) -> None:
@@ -273,7 +273,7 @@ class BrokerServer:
         return self.host.listener.endpoint
 
     async def open_inside(self, host: SessionHost, dial: Dial, policy: Policy) -> SocketSession:
-        """A session of a client in this process, whatever guards the port: what a `ClientConnection` opens with."""
+        """Open a session for a client in this process, past TLS and token: the `opener` of a `ClientConnection`."""
         if self.host.stopped:
             raise ConnectionRefusedError
         hello = msgspec.structs.replace(dial.hello, token=self.identity.token)
@@ -286,7 +286,7 @@ class BrokerServer:
         return await settled(session)
 
     def policy_for(self, hello: Hello | None) -> Policy:
-        """Who it is comes with the Hello; until then it is a client as far as limits go."""
+        """Return the policy for a peer; until its Hello arrives, it counts as a client."""
         return self._broker_policy if hello is not None and hello.role == BROKER else self._client_policy
 
     async def dial(self, peer: str, address: Address) -> SocketSession:
@@ -302,11 +302,11 @@ class BrokerServer:
     # --- Sessions: what they ask of their host
 
     def on_hello(self, session: SocketSession, hello: Hello) -> None:
-        if self._epidemic is not None and self._post is None:
-            return  # too early: a Hello by datagram is repeated
+        if self._epidemic is not None and self._router is None:
+            return  # too early; a Hello by datagram will be repeated
         reason = hello_refusal(hello, self.identity)
-        if reason is None and self._post is not None:
-            reason = self._post.refusal(hello, by_datagram=isinstance(session, DatagramSession))
+        if reason is None and self._router is not None:
+            reason = self._router.refusal(hello, by_datagram=isinstance(session, DatagramSession))
         if reason is not None:
             self.host.refusals += 1
             log.warning("%s refused %s from %s: %s", self.name, hello.node, session.address, reason)
@@ -326,7 +326,7 @@ class BrokerServer:
         self._stand(session)
 
     def _gives_way(self, peer: str) -> bool:
-        """Both may dial: is the peer's connection taken? Then a dial of our own ends."""
+        """Return True if the peer's connection is used, where both may dial; a dial of our own then ends."""
         now = asyncio.get_running_loop().time()
         if self.host.keeper.dials(peer) and self.name < peer:
             return False
@@ -349,7 +349,7 @@ class BrokerServer:
         self._stand(session)
 
     def _receiver(self, session: SocketSession, peer: str) -> Handler:
-        """The protocol, for what that peer sends."""
+        """Return the protocol's handler for that peer's messages."""
         receive = partial(self._node.receive, peer)
         if self._guaranteed is None:
             return receive
@@ -377,7 +377,7 @@ class BrokerServer:
 
     def _tell_node(self, tell: Callable[[str], None], peer: str) -> None:
         if not self.host.stopped:
-            with self.host.store_errors_told():
+            with self.host.log_store_errors():
                 tell(peer)
 
     def _replace(self, peer: str, reason: str) -> None:
@@ -388,15 +388,15 @@ class BrokerServer:
     # --- Faults, for tests
 
     def cut(self, peers: Collection[str]) -> None:
-        """See NodeHost."""
+        """Cut off these peers; see `NodeHost.cut`."""
         self.host.cut(peers)
-        if self._post is not None:
-            self._post.cut = self.host.black_holes.peers
+        if self._router is not None:
+            self._router.cut = self.host.black_holes.peers
 
-    # --- What clients send
+    # --- Messages from clients
 
     def _client_handlers(self, session: SocketSession, receive: Handler) -> tuple[Handlers, Handler]:
-        """What a client may send and who takes it; it may send nothing else."""
+        """Return the handlers for what a client may send, and one that refuses everything else."""
         handlers = client_handlers(session, receive, self.status)
         if self._archive is not None:
             handlers |= self._archive.handlers(session)
@@ -406,7 +406,7 @@ class BrokerServer:
             handlers |= publication_handlers(session, receive, None if self._epidemic is None else unpinned)
         return handlers, refuse_other(session)
 
-    # --- What the protocol says
+    # --- Facts and timers of the protocol
 
     def on_timer(self, name: TimerName) -> None:
         self._node.timer(name)
@@ -418,10 +418,10 @@ class BrokerServer:
             case SessionUnwanted(peer=peer):
                 self.host.keeper.unwant(peer)
                 session = self.standing(peer)
-                if session is not None:  # not now: the protocol is in the middle of something
+                if session is not None:  # later: the protocol is in the middle of a handler
                     asyncio.get_running_loop().call_soon(self._close_unwanted, session)
-            case BrokerKnown(broker=broker, address=address) if self._post is not None:
-                self._post.learn(broker, address)
+            case BrokerKnown(broker=broker, address=address) if self._router is not None:
+                self._router.learn(broker, address)
             case LeftNetwork() if self._left is not None and not self._left.done():
                 self._left.set_result(None)
             case Misbehaviour(peer=peer, what=what):
@@ -432,7 +432,7 @@ class BrokerServer:
             self._emit(fact)
 
     def _dialling_address(self, peer: str, text: str) -> Address:
-        """Where the protocol knows the peer to be; what a peer says of itself may be nonsense."""
+        """Return the address that the protocol has for the peer or, if it is invalid, the configured one."""
         try:
             return parse_address(text)
         except ConnectionFailed:
@@ -445,7 +445,7 @@ class BrokerServer:
     # --- Status
 
     def status(self) -> dict[str, object]:
-        """The protocol's status and the sockets'."""
+        """Return the status of the protocol and of the sockets."""
         status = {
             **self._node.status(),
             **self.host.status(),
@@ -458,8 +458,8 @@ class BrokerServer:
             status["sequencers"] = list(self.sequencers)
         if self.describe_archive is not None:
             status |= self.describe_archive()
-        if self._post is not None:
-            status["datagrams"] = self._post.status()
+        if self._router is not None:
+            status["datagrams"] = self._router.status()
         if self._lossy is not None:
             status["lost_on_purpose"] = self._lossy.lost
         return status

@@ -1,6 +1,6 @@
-"""A client on real sockets: it drives the protocol's client, and connects again until it is closed.
+"""A client on real sockets: it drives the protocol's client, and reconnects until it is closed.
 
-Which protocol it speaks the broker's Welcome says. Of several addresses it dials the next one in turn whenever it
+The broker's Welcome says which protocol to speak. With several addresses, it dials the next one in turn whenever it
 loses its broker.
 """
 
@@ -32,21 +32,21 @@ from tidings.drivers.sockets.udp import DatagramEndpoint, say_goodbye
 
 AnyClient = BestEffortClient | ReliableClient
 Opener = Callable[[SessionHost, Dial, Policy], Awaitable[SocketSession]]
-"""Opens a session that has settled, in another way than by dialling an address."""
+"""Opens a settled session in another way than by dialling an address."""
 
 CLOSE_SECONDS = 2.0
-"""How long `close` waits for the broker to take what is still to be sent."""
+"""How long `close` waits until everything has been sent."""
 
 
 class ClientConnection:
-    """`await open()`, then use `client`; facts go to `emit`, the link's fate to `on_connection(up, reason)`.
+    """`await open()`, then use `client`. Facts go to `emit`, changes of the link to `on_connection(up, reason)`.
 
-    The callbacks run inside the loop and must not block. A broker that refuses us (a wrong token, a name that
-    another connection took) ends it: `on_connection(False, reason)`, and `closed` is true.
+    The callbacks run on the event loop and must not block. If a broker refuses us (a wrong token, a name that another
+    connection took), the connection ends: `on_connection(False, reason)`, and `closed` is True.
 
-    A guaranteed broker is told that the application is done with what it was shown, unless `acknowledges` is False:
-    then the application says so (`Delivered.ticket`). With `resume_points`, what an earlier run of this client was
-    shown is not shown again.
+    A guaranteed broker gets an acknowledgement for every event that is delivered, unless `acknowledges` is False: then
+    the application acknowledges (`Delivered.ticket`). With `resume_points`, events that this client got before it
+    restarted are not delivered again.
     """
 
     def __init__(
@@ -70,15 +70,15 @@ class ClientConnection:
     ) -> None:
         self.name = name
         self.broker = ""
-        """The broker as the protocol knows it. Best effort: the one that answered first, for ever."""
+        """The broker's name as the protocol knows it. Best effort: always the one that answered first."""
         self.mode = ""
-        """Of the broker that answered first; no other answers later."""
+        """The mode of the broker that answered first; brokers of another mode are rejected."""
         self.sequencers: tuple[str, ...] = ()
-        """Where the broker says that an order is to be had."""
+        """The addresses of sequencers that the broker announces."""
         self.closed = False
         self._addresses = (address,) if isinstance(address, Address) else tuple(address)
         self._turn = 0
-        """Which of the addresses is dialled."""
+        """Which address to dial: its index, modulo their number."""
         self._acknowledges = acknowledges
         self._lasting = lasting
         self._resume_points = resume_points
@@ -104,7 +104,7 @@ class ClientConnection:
 
     @property
     def url(self) -> str:
-        """Where the broker is, or is looked for."""
+        """The URL of the broker that it is connected to, or dials."""
         return url(self._address, self._transport, tls=self._tls is not None)
 
     @property
@@ -121,7 +121,7 @@ class ClientConnection:
     # --- Life
 
     async def open(self) -> None:
-        """ConnectionFailed, soon, if there is no broker that takes us."""
+        """Connect to the first broker that accepts us; raises ConnectionFailed if none does in time."""
         for address in self._addresses:
             check_dialling(address, self._transport, self._tls)
         if self._tls is not None:
@@ -153,7 +153,7 @@ class ClientConnection:
         return session
 
     async def close(self) -> None:
-        """End the session and stop trying; what was not sent yet is sent first."""
+        """Send what is left, end the session and stop reconnecting."""
         self.closed = True
         if self._keeper is not None:
             self._keeper.cancel()
@@ -172,7 +172,7 @@ class ClientConnection:
         self._port.close()
 
     async def drain(self) -> None:
-        """Wait until most of what was published has left, or there is no connection."""
+        """Wait until most of what was published has been sent, or there is no connection."""
         if self._session is not None:
             await self._session.drained()
 
@@ -210,7 +210,7 @@ class ClientConnection:
     # --- The session: what it asks of its host
 
     def on_hello(self, session: SocketSession, hello: Hello) -> None:
-        session.refuse("a client accepts no connections")
+        session.refuse("a client does not accept connections")
 
     def on_welcome(self, session: SocketSession, welcome: Welcome) -> None:
         if welcome.version != PROTOCOL_VERSION:
@@ -237,7 +237,7 @@ class ClientConnection:
         self._on_connection(True, "")
 
     def _take_broker(self, welcome: Welcome) -> AnyClient:
-        """The protocol's client, made for that broker or moved to it."""
+        """Return the protocol's client, made for that broker or moved to it."""
         client = self._client
         if client is None:
             self.broker, self.mode = welcome.node, welcome.mode
@@ -261,10 +261,10 @@ class ClientConnection:
         )
 
     def persist(self) -> bool:
-        return True  # nothing is kept here
+        return True  # nothing to persist
 
     def on_bad_frame(self, session: SocketSession, error: WireError) -> None:
-        """The session ends with that reason, and so the application hears of it."""
+        """Do nothing: the session ends with that reason, and the application is told."""
 
     def on_ended(self, session: SocketSession, end: End) -> None:
         if session is not self._session:
@@ -272,7 +272,7 @@ class ClientConnection:
         self._session = None
         del self._port.sessions[self.broker]
         self.client.link_down(self.broker)
-        if not end.refused:  # else the keeper gives up, and says so
+        if not end.refused:  # otherwise `_keep` ends, and reports it
             self._on_connection(False, end.reason)
 
     # --- The protocol
@@ -281,7 +281,7 @@ class ClientConnection:
         self.client.timer(name)
 
     def _flush(self, *, full_only: bool = False) -> list[Stretch]:
-        """What was gathered in this turn of the loop leaves in it, not in the next."""
+        """Send what was gathered in this turn of the loop now, not in the next turn."""
         published = self.client.session.flush(full_only=full_only)
         if published and self._session is not None:
             self._session.flush()
@@ -292,8 +292,9 @@ class ClientConnection:
             self._on_unsent_publication(message, f"there is no connection to {self.url}")
 
     def _on_unsent_publication(self, stretch: Stretch, reason: str) -> None:
-        """As if the broker had not taken it; the protocol hears so in the next turn, not inside `publish`."""
+        """Fail it as if the broker had rejected it, in the next turn, so that the protocol is not told inside
+        `publish`."""
         loop = asyncio.get_running_loop()
         for sequence in range(stretch.first, stretch.last + 1):
-            failed = PublishFailed(sequence, f"it was not sent: {reason}")
+            failed = PublishFailed(sequence, f"not sent: {reason}")
             loop.call_soon(self.client.receive, self.broker, failed)

@@ -1,4 +1,4 @@
-"""What clients may send to a broker, and who takes it."""
+"""The handlers for what clients may send to a broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidings.core.wire.archive_messages import ArchiveFailed, ArchiveInfoRequest
 from tidings.drivers.sockets.session import MAX_REASON_CHARACTERS, Handler, SocketSession
 from tidings.drivers.sockets.status_text import status_text
 
-NO_ARCHIVE = "this broker keeps no archive (tidings broker --archive DIR)"
+NO_ARCHIVE = "this broker keeps no archive; start it with --archive DIR"
 
 Handlers = dict[type, Handler]
 
@@ -28,9 +28,9 @@ Handlers = dict[type, Handler]
 def client_handlers(
     session: SocketSession, receive: Handler, status: Callable[[], dict[str, object]]
 ) -> Handlers:
-    """What clients of every mode may send; `receive` is the protocol's."""
+    """Return the handlers for clients of every mode; `receive` is the protocol's."""
 
-    def tell_status(message: StatusRequest) -> None:
+    def send_status(message: StatusRequest) -> None:
         session.send(Status(status_text(status())))
 
     def refuse_reader(message: ArchiveInfoRequest) -> None:
@@ -39,7 +39,7 @@ def client_handlers(
     return {
         Subscribe: receive,
         Unsubscribe: receive,
-        StatusRequest: tell_status,
+        StatusRequest: send_status,
         ArchiveInfoRequest: refuse_reader,
     }
 
@@ -47,7 +47,7 @@ def client_handlers(
 def publication_handlers(
     session: SocketSession, receive: Handler, prepare: Callable[[Stretch], Stretch] | None = None
 ) -> Handlers:
-    """Publications and runs of them as such; `prepare` makes of each what the protocol is to get."""
+    """Return the handlers for plain publications and runs; `prepare` converts each for the protocol."""
 
     def take(publication: Publication) -> None:
         if _is_sound(session, publication):
@@ -61,7 +61,7 @@ def publication_handlers(
 
 
 def stamped_handlers(session: SocketSession, receive: Handler) -> Handlers:
-    """What clients of a guaranteed network send."""
+    """Return the handlers for what clients of a guaranteed network send."""
 
     def take(message: Stamped) -> None:
         stretch = message.stretch
@@ -75,6 +75,8 @@ def stamped_handlers(session: SocketSession, receive: Handler) -> Handlers:
 
 
 def refuse_other(session: SocketSession) -> Handler:
+    """Return a handler that refuses a client for sending something that clients do not send."""
+
     def refuse(message: Message) -> None:
         session.refuse(f"a client does not send {type(message).__name__}")
 
@@ -82,7 +84,7 @@ def refuse_other(session: SocketSession) -> Handler:
 
 
 def _sound_stretches(session: SocketSession, run: Run) -> list[Stretch]:
-    """All but the events that nobody may publish: of these their publisher is told why."""
+    """Return the run without invalid events, and tell the publisher why those are rejected."""
     refused = run.check()
     if not refused:
         return [run]
@@ -92,7 +94,7 @@ def _sound_stretches(session: SocketSession, run: Run) -> list[Stretch]:
 
 
 def _is_sound(session: SocketSession, publication: Publication) -> bool:
-    """If not, its publisher is told why."""
+    """Return True if the publication is valid; otherwise tell the publisher why not."""
     try:
         check_publication(publication)
     except WireError as error:

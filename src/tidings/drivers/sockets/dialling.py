@@ -1,4 +1,4 @@
-"""Opening sessions and opening them again: back-off, and words for what went wrong."""
+"""Opens and reopens sessions: dialling, back-off, and texts for connection errors."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ FIRST_DELAY_SECONDS = 0.1
 LAST_DELAY_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
 STABLE_SECONDS = 5.0
-"""A session that stood for so long makes up for all earlier failures."""
+"""A session that was up for so long resets the back-off."""
 
 SessionType = TypeVar("SessionType", bound=SocketSession)
 
 
 def backoff_seconds(attempt: int, jitter: float, last_seconds: float = LAST_DELAY_SECONDS) -> float:
-    """The wait before attempt `attempt` (from 0): doubling, bounded, spread by `jitter` in [0, 1)."""
+    """Return the wait before attempt `attempt` (from 0): doubling, bounded, spread by `jitter` in [0, 1)."""
     longest = min(FIRST_DELAY_SECONDS * 2 ** min(attempt, 16), last_seconds)
     return float(longest * (0.5 + jitter / 2))
 
 
 class Backoff:
-    """The waits between attempts to reach somebody."""
+    """The waits between attempts to reach a peer."""
 
     def __init__(self, random: RandomSource, last_seconds: float = LAST_DELAY_SECONDS) -> None:
         self._random = random
@@ -39,22 +39,24 @@ class Backoff:
         self._failures = 0
 
     def failed(self, *, after_seconds: float = 0.0) -> None:
-        """To take us, or to keep us: whoever takes us and drops us again is not to be besieged."""
+        """Count a failed attempt, or a session that lasted `after_seconds`: a peer that accepts us and drops us again
+        must not be flooded with attempts."""
         self._failures = 1 if after_seconds >= STABLE_SECONDS else self._failures + 1
 
     def ended(self, session: SocketSession) -> None:
+        """Count a session that has ended."""
         now = asyncio.get_running_loop().time()
         self.failed(after_seconds=now - session.up_at if session.up_at else 0.0)
 
     async def wait(self) -> None:
-        """Not before the first attempt."""
+        """Wait before the next attempt; the first one is immediate."""
         if self._failures:
             seconds = backoff_seconds(self._failures - 1, self._random.random(), self._last_seconds)
             await asyncio.sleep(seconds)
 
 
 def explain(error: BaseException) -> str:
-    """One short phrase for a connection error, without numbers and class names where we know it."""
+    """Return a short phrase for a connection error, if possible without numbers and class names."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {getattr(error, 'verify_message', error)}"
     if isinstance(error, ssl.SSLError):
@@ -81,7 +83,7 @@ def explain(error: BaseException) -> str:
 async def open_stream(
     host: SessionHost, address: Address, dial: Dial, policy: Policy, context: ssl.SSLContext | None
 ) -> SocketSession:
-    """A session over TCP or TLS that has settled: it is up or it ended. OSError if there is no connection."""
+    """Open a session over TCP or TLS and return it once it is up or has ended; OSError if there is no connection."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(CONNECT_SECONDS):
         _, session = await loop.create_connection(
@@ -91,7 +93,7 @@ async def open_stream(
 
 
 async def settled(session: SessionType) -> SessionType:
-    """The session once it stands or ended; if the wait is cancelled, it ends."""
+    """Return the session once it is up or has ended; if the wait is cancelled, end it."""
     try:
         await asyncio.shield(session.settled)
     except asyncio.CancelledError:
@@ -104,7 +106,7 @@ async def keep_open(
     open_session: Callable[[], Awaitable[SocketSession]],
     random: RandomSource,
 ) -> End:
-    """Open a session, and again whenever it ends, until the peer refuses."""
+    """Open a session, and reopen it whenever it ends, until the peer refuses; return that end."""
     backoff = Backoff(random)
     while True:
         await backoff.wait()

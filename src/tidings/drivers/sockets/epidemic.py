@@ -1,8 +1,8 @@
-"""What a live broker in mode epidemic needs beside its sockets: settings, and datagrams without a session.
+"""What a live broker in mode epidemic needs besides its sockets: settings, and datagrams without a session.
 
 Neighbours have sessions, as in any mode. Gossip goes to any broker of the directory: the protocol says where each one
-listens (BrokerKnown), and from then on a message for it is one datagram to that address. What comes from there is
-taken for that broker's, if it is gossip; whatever else a stranger sends goes nowhere.
+listens (BrokerKnown), and from then on a message for it is one datagram to that address. Gossip from that address is
+accepted as that broker's; anything else from a stranger is ignored.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ DATA = (Carried, Fragment)
 
 
 def within_datagrams(recovery: RecoverySettings) -> RecoverySettings:
-    """With blocks that cross any usual network in one packet, unless something else is said."""
+    """Return the settings with, by default, blocks that fit into one packet of any usual network."""
     return replace(recovery, datagram_bytes=recovery.datagram_bytes or PACKET_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class EpidemicSettings:
-    """Of one broker."""
+    """The settings of one broker in mode epidemic."""
 
     recovery: RecoverySettings = RecoverySettings()  # noqa: RUF009 - immutable
     label: Label | None = None
     """None: the broker asks its neighbours for one."""
     loss: Loss | None = None
-    """What it sends to brokers is lost like this, on purpose."""
+    """How messages to brokers are lost on purpose."""
     seed: int | None = None
-    """Of the loss."""
+    """The seed of the loss."""
 
 
 class DatagramRouter:
-    """Datagrams to and from brokers that are no neighbours. `receive(broker, message)` gets what they send."""
+    """Sends and receives datagrams of brokers that are not neighbours; `receive(broker, message)` gets theirs."""
 
     def __init__(
         self, endpoint: DatagramEndpoint, without: Collection[str], receive: Callable[[str, Message], None]
     ) -> None:
-        self.boxes: dict[str, PostBox] = {}
-        """By broker."""
+        self.sinks: dict[str, BrokerSink] = {}
+        """Broker -> where to send its messages."""
         self.cut: Collection[str] = ()
-        """A fault, for tests: nothing passes to and from these."""
+        """A fault, for tests: nothing passes to and from these brokers."""
         self.received = self.sent = self.dropped = self.oversize = self.ignored = 0
         self._endpoint = endpoint
         self._without = without
@@ -71,14 +71,14 @@ class DatagramRouter:
         endpoint.take_sessionless = self._take
 
     def learn(self, broker: str, text: str) -> None:
-        """That broker listens there now; nonsense, or what is not on this machine, makes it unreachable."""
+        """Note that the broker listens there now. An invalid or non-loopback address makes it unreachable."""
         if broker in self._without:
             return
         self._forget(broker)
         peer = loopback_peer(text, ipv6=self._endpoint.is_ipv6)
-        if peer is None or len(self.boxes) >= MAX_KNOWN:
+        if peer is None or len(self.sinks) >= MAX_KNOWN:
             return
-        self.boxes[broker] = PostBox(self, broker, peer)
+        self.sinks[broker] = BrokerSink(self, broker, peer)
         self._brokers[peer] = broker
 
     def send(self, broker: str, peer: Peer, message: Message) -> None:
@@ -94,12 +94,12 @@ class DatagramRouter:
             self._endpoint.write(datagram, peer)
 
     def _forget(self, broker: str) -> None:
-        box = self.boxes.pop(broker, None)
-        if box is not None and self._brokers.get(box.peer) == broker:
-            del self._brokers[box.peer]
+        sink = self.sinks.pop(broker, None)
+        if sink is not None and self._brokers.get(sink.peer) == broker:
+            del self._brokers[sink.peer]
 
     def _take(self, peer: Peer, datagram: bytes) -> bool:
-        """A datagram from an address without a session; False if it is for others to judge."""
+        """Handle a datagram from an address without a session; return False to leave it to others."""
         broker = self._brokers.get(peer)
         if broker is None:
             return False
@@ -119,16 +119,17 @@ class DatagramRouter:
         return True
 
     def refusal(self, hello: Hello, *, by_datagram: bool) -> str | None:
-        """Clients come by streams, brokers by datagrams, and no client has the name of a broker."""
+        """Return why that Hello is refused, or None. Clients use streams, brokers datagrams, and no client may have
+        the name of a broker."""
         if (hello.role == BROKER) != by_datagram:
-            return f"in mode {EPIDEMIC!r} clients use TCP, and brokers UDP"
-        if hello.role == CLIENT and hello.node in self.boxes:
+            return f"in mode {EPIDEMIC!r} clients use TCP and brokers use UDP"
+        if hello.role == CLIENT and hello.node in self.sinks:
             return f"the name {hello.node!r} belongs to a broker"
         return None
 
     def status(self) -> dict[str, object]:
         return {
-            "addresses": len(self.boxes),
+            "addresses": len(self.sinks),
             "sent": self.sent,
             "received": self.received,
             "dropped": self.dropped,
@@ -138,27 +139,28 @@ class DatagramRouter:
         }
 
 
-class PostBox:
-    """Where to send what is for one broker: a port's sink, as a session is."""
+class BrokerSink:
+    """Sends the messages for one broker: a port's sink, as a session is."""
 
-    __slots__ = ("_broker", "_post", "peer")
+    __slots__ = ("_broker", "_router", "peer")
 
-    def __init__(self, post: DatagramRouter, broker: str, peer: Peer) -> None:
+    def __init__(self, router: DatagramRouter, broker: str, peer: Peer) -> None:
         self.peer = peer
-        self._post = post
+        self._router = router
         self._broker = broker
 
     def send(self, message: Message) -> None:
-        self._post.send(self._broker, self.peer, message)
+        self._router.send(self._broker, self.peer, message)
 
 
 def is_gossip(message: Message) -> bool:
-    """Digests, and events and blocks that an algorithm sent: those of the tree come from neighbours alone."""
+    """Return True for digests, and for events and blocks that a recovery algorithm sent. Others come down the tree,
+    from neighbours only."""
     return isinstance(message, DIGESTS) or (isinstance(message, DATA) and bool(message.by))
 
 
 def unpinned(stretch: Stretch) -> Stretch:
-    """What a client published, checked, so that it may be kept for long: it does not hold the buffer that it was read
+    """Return a copy of a checked publication that can be kept for long: it does not pin the buffer that it was read
     from."""
     if isinstance(stretch, Run):
         return stretch.kept()
@@ -168,9 +170,9 @@ def unpinned(stretch: Stretch) -> Stretch:
 
 
 def loopback_peer(text: str, *, ipv6: bool) -> Peer | None:
-    """The socket address as the kernel reports it; None if it is none, or not one of this machine's own.
+    """Return the socket address as the kernel reports it; None if it is invalid or not loopback.
 
-    A broker announces numbers, not names: so nothing is looked up, whatever others announce.
+    Brokers announce IP addresses, so names are never looked up, whatever others announce.
     """
     try:
         host, port = parse_address(text, default_port=0)

@@ -1,4 +1,4 @@
-"""What a live broker of the guaranteed overlay needs beside its sockets: settings and a store."""
+"""What a live broker of the guaranteed overlay needs besides its sockets: settings and a store."""
 
 from __future__ import annotations
 
@@ -30,23 +30,24 @@ log = logging.getLogger("tidings.net")
 
 
 class GuaranteedSettings(NamedTuple):
-    """Of one broker. `labels` has every broker within delta + 1 links, and `neighbours` their addresses."""
+    """The settings of one guaranteed broker. `labels` has every broker within delta + 1 links; `neighbours`, given
+    separately, has their addresses."""
 
     label: Label | None
-    """None: the broker joins, or goes on as the one that its disk knows."""
+    """None: the broker joins, or takes the label in its store."""
     labels: Mapping[str, Label]
     delta: int = DEFAULT_DELTA
     window: int = DEFAULT_WINDOW
-    """Publications on their way over one session. What waits to be sent there is bounded by it, too."""
+    """How many publications may be under way over one session. It also bounds what waits to be sent there."""
     data: Path | None = None
-    """A directory; the broker's store in it is NAME.db. None: nothing outlives the broker."""
+    """The directory for the broker's store, NAME.db. None: nothing outlives the broker."""
     new: bool = False
-    """The network is new: a broker without a store is not one that lost it."""
+    """True if the network is new: a broker without a store has then not lost it."""
     limits: SpillLimits | None = None
     join: Address | None = None
-    """The broker below which this one gets its place when it starts for the first time."""
+    """The broker that gives this one its place in the tree when it starts for the first time."""
     recover: bool = False
-    """A damaged store is set aside, and its content fetched from the neighbours."""
+    """True: set a damaged store aside and fetch its content from the neighbours."""
 
     def spec(self, neighbours: Mapping[str, Address]) -> BrokerSpec:
         return BrokerSpec(
@@ -61,7 +62,7 @@ class GuaranteedSettings(NamedTuple):
 
 
 def store_path(data: Path, name: str) -> Path:
-    """A name may hold what a file's name may not."""
+    """Return the path of a broker's store; characters that a file name may not have are quoted."""
     return data / f"{quote(name, safe=' ')}.db"
 
 
@@ -82,14 +83,14 @@ async def settled_settings(
     listen: Address,
     context: ssl.SSLContext | None,
 ) -> tuple[GuaranteedSettings, dict[str, Address]]:
-    """The settings with a place in the tree: as given, as on disk, or as the broker that is asked says."""
+    """Return the settings with a place in the tree: as given, as on disk, or from the broker that we join at."""
     if settings.label is not None:
         return settings, dict(neighbours)
     identity = _identity_on_disk(us.node, settings)
     if identity is not None:
         return settings._replace(delta=identity.delta), {}
     if settings.join is None:
-        raise StoreError(f"{us.node} has no place in the tree: give it a label, or a broker to join")
+        raise StoreError(f"{us.node} has no place in the tree: give it a label or a broker to join")
     place = await ask_to_join(us, listen, settings.join, context)
     labels = {told.name: tuple(told.label) for told in place.neighbours}
     addresses = {told.name: parse_address(told.address) for told in place.neighbours}
@@ -97,13 +98,14 @@ async def settled_settings(
 
 
 def _identity_on_disk(name: str, settings: GuaranteedSettings) -> StoredIdentity | None:
-    """None if there is none, or if it is damaged and to be fetched again: the same place is given once more."""
+    """Return the identity in the store; None if there is none, or if it is damaged and may be recovered: joining again
+    gives the same place."""
     try:
         store = open_store(name, settings)
     except StoreCorrupt as error:
         if not settings.recover or settings.data is None:
             raise
-        log.warning("%s: %s; it is kept as %s", name, error, set_aside(store_path(settings.data, name)))
+        log.warning("%s: %s; moved it to %s", name, error, set_aside(store_path(settings.data, name)))
         return None
     try:
         return read_identity(store)
@@ -121,9 +123,9 @@ def make_stored_broker(
     address: str,
     damage: StoreCorrupt | None = None,
 ) -> tuple[AnyBroker, Store]:
-    """The protocol's broker over its store; a damaged one is set aside if the settings say so.
+    """Make the protocol's broker over its store; a damaged store is set aside if the settings say so.
 
-    `on_pending`: see DiskStore. `damage` is what is known of that already: it may show only when the broker starts.
+    `on_pending`: see DiskStore. `damage` is given if the damage showed only when the broker started.
     """
     if damage is None:
         try:
@@ -133,7 +135,7 @@ def make_stored_broker(
     if not settings.recover or settings.data is None:
         raise damage
     aside = set_aside(store_path(settings.data, port.node))
-    log.warning("%s: %s; it is kept as %s", port.node, damage, aside)
+    log.warning("%s: %s; moved it to %s", port.node, damage, aside)
     return _make_over_store(port, settings._replace(new=False), neighbours, on_pending, incarnation, address)
 
 
@@ -155,7 +157,7 @@ def _make_over_store(
             new=settings.new,
             address=address,
         )
-    except ValueError as error:  # the store is another broker's, or the labels make no sense
+    except ValueError as error:  # the store is another broker's, or the labels are invalid
         store.close()
         raise StoreError(f"cannot start {port.node}: {error}") from None
     except BaseException:
@@ -165,12 +167,12 @@ def _make_over_store(
 
 
 def check_settings(name: str, settings: GuaranteedSettings, neighbours: Mapping[str, Address]) -> None:
-    """ValueError unless every neighbour has a label and every label an address."""
+    """Raise ValueError unless every neighbour has a label and every label an address."""
     if settings.window < 1:
-        raise ValueError("the window is at least 1")
+        raise ValueError(f"window must be at least 1, not {settings.window}")
     for peer in settings.labels:
         if peer not in neighbours:
-            raise ValueError(f"{name} has no address of {peer}")
+            raise ValueError(f"{name} has no address for {peer}")
     for peer in neighbours:
         if peer not in settings.labels:
-            raise ValueError(f"{name} has no label of {peer}")
+            raise ValueError(f"{name} has no label for {peer}")

@@ -1,4 +1,4 @@
-"""Who may open a session: what is checked of a Hello and of a Welcome. The reasons are for the peer."""
+"""Decides who may open a session: the checks of a Hello and of a Welcome. The reasons are sent to the peer."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ SEQUENCER, ORDERED = "sequencer", "ordered"
 
 NAME_TAKEN = "another connection took the name"
 CROSSING = "the other side's connection is taken: both were opened at the same time"
+"""Compared with what a peer sends, so its text is part of the protocol."""
 
 
 class HandshakeRules(NamedTuple):
-    """What a broker compares a Hello with."""
+    """What a broker checks a Hello against."""
 
     node: str
     mode: str
     neighbours: Collection[str]
     token: str
     open: bool = False
-    """Brokers that are no neighbours may speak with us: they join, or the protocol refuses them."""
+    """True if brokers that are not neighbours may connect: they join, or the protocol refuses them."""
 
 
 def hello_refusal(hello: Hello, us: HandshakeRules) -> str | None:
-    """Why that Hello is refused, or None if it is welcome."""
+    """Return why that Hello is refused, or None if it is accepted."""
     if hello.version != PROTOCOL_VERSION:
         return f"unsupported protocol version {hello.version}; this broker speaks {PROTOCOL_VERSION}"
     if not same_token(hello.token, us.token):
@@ -39,14 +40,14 @@ def hello_refusal(hello: Hello, us: HandshakeRules) -> str | None:
     if hello.role != BROKER:
         return f"unknown role {hello.role!r}"
     if hello.node == us.node:
-        return f"two brokers are named {us.node}"
+        return f"there are two brokers named {us.node}"
     if hello.node not in us.neighbours and not us.open:
         return f"{hello.node} is not a neighbour of {us.node}"
     return _mode_refusal(hello.mode, us)
 
 
 def welcome_refusal(welcome: Welcome, us: HandshakeRules, expected: str) -> str | None:
-    """Why a broker that dialled `expected` does not go on with who answered, or None."""
+    """Return why a broker that dialled `expected` rejects the one that answered, or None."""
     if welcome.version != PROTOCOL_VERSION:
         return (
             f"{welcome.node} speaks protocol version {welcome.version}, {us.node} speaks {PROTOCOL_VERSION}"
@@ -57,7 +58,7 @@ def welcome_refusal(welcome: Welcome, us: HandshakeRules, expected: str) -> str 
 
 
 def same_token(given: str, wanted: str) -> bool:
-    """Compared in constant time; no token wanted means that any will do."""
+    """Compare tokens in constant time; if none is wanted, any will do."""
     return not wanted or hmac.compare_digest(given.encode(), wanted.encode())
 
 

@@ -1,4 +1,4 @@
-"""A broker that joins a running network: it asks an existing one for a place below it (guaranteed/membership.py)."""
+"""Joins a running network: a broker asks an existing one for a place below it (guaranteed/membership.py)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ATTEMPTS = 5
 async def ask_to_join(
     us: HandshakeRules, listen: Address, parent: Address, context: ssl.SSLContext | None
 ) -> Joined:
-    """The place that the broker at `parent` gives us; ConnectionFailed says why there is none."""
+    """Return the place that the broker at `parent` gives us; ConnectionFailed says why there is none."""
     for attempt in range(ATTEMPTS):
         answer = await _ask_once(us, listen, parent, context)
         if not isinstance(answer, str):
             return answer
-        # Whoever has our name there came back while we asked: ask again, to hear that from the protocol.
+        # A broker with our name connected there while we asked. Ask again, to get the protocol's own refusal.
         if answer not in (CROSSING, NAME_TAKEN) or attempt == ATTEMPTS - 1:
             break
         await asyncio.sleep(0.05 * (attempt + 1))
@@ -36,7 +36,7 @@ async def ask_to_join(
 async def _ask_once(
     us: HandshakeRules, listen: Address, parent: Address, context: ssl.SSLContext | None
 ) -> Joined | str:
-    """The answer, or why there is none."""
+    """Return the answer, or why there is none."""
     asking = _Asking(us)
     dial = Dial(Hello(PROTOCOL_VERSION, us.node, BROKER, us.mode, us.token))
     try:
@@ -50,21 +50,21 @@ async def _ask_once(
         async with asyncio.timeout(ANSWER_SECONDS):
             answer = await asking.answer
     except TimeoutError:
-        raise ConnectionFailed(f"cannot join at {parent}: no answer in time") from None
+        raise ConnectionFailed(f"cannot join at {parent}: no answer within {ANSWER_SECONDS:g} s") from None
     finally:
         session.end(End("joined", refused=False))
     return answer
 
 
 class _Asking:
-    """Hosts the one session over which we ask."""
+    """Hosts the session over which we ask."""
 
     def __init__(self, us: HandshakeRules) -> None:
         self.answer: asyncio.Future[Joined | str] = asyncio.get_running_loop().create_future()
         self._us = us
 
     def on_hello(self, session: SocketSession, hello: Hello) -> None:
-        session.refuse("we only ask for a place")
+        session.refuse("this broker is still joining")
 
     def on_welcome(self, session: SocketSession, welcome: Welcome) -> None:
         reason = welcome_refusal(welcome, self._us, welcome.node)
@@ -81,7 +81,7 @@ class _Asking:
             self._settle(message.reason)
 
     def persist(self) -> bool:
-        return True  # nothing is kept here
+        return True  # nothing to persist
 
     def on_bad_frame(self, session: SocketSession, error: WireError) -> None:
         self._settle(str(error))

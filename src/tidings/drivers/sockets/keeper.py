@@ -1,6 +1,6 @@
-"""The links that a node keeps: it dials whom it wants, again and again where need be.
+"""Keeps a node's links: it dials the peers that it wants, and redials them when a link is lost.
 
-Where either side of a link may dial, two dials may cross. Exactly one connection survives, that of the node whose name
+If both sides of a link may dial, two dials can cross. Exactly one connection survives, that of the node whose name
 sorts lower: it refuses the other's Hello, and the other gives up its own dial when that arrives.
 """
 
@@ -17,14 +17,14 @@ from tidings.drivers.sockets.session import SocketSession
 
 LAST_DELAY_SECONDS = 2.0
 CROSSING_SECONDS = 1.0
-"""A Hello that crossed our own dial may arrive so long after the Welcome that answered ours."""
+"""A Hello that crossed our own dial may arrive up to this long after the Welcome that answered ours."""
 
 
 class LinkKeeper:
     """Keeps a session open with each wanted peer, whoever opens it.
 
-    `open_session` dials; `standing` is the session with a peer that is up, if there is one. `on_failure`
-    hears why there is none.
+    `open_session` dials; `standing` returns the session with a peer that is up, if there is one. `on_failure` is
+    called with the reason when there is none.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class LinkKeeper:
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._dials: dict[str, asyncio.Task[SocketSession]] = {}
         self._backoffs: dict[str, Backoff] = {}
-        """By peer. They outlive a wish: who is refused at once is wanted again at once."""
+        """By peer. They outlive `unwant`: a peer that refuses at once may be wanted again at once."""
 
     def want(self, peer: str, address: Address) -> None:
-        """Nothing happens before the next turn of the loop, so the protocol may call this."""
+        """Keep a link to the peer. It starts in the next turn of the loop, so the protocol may call this."""
         if peer not in self._keepers:
             self._keepers[peer] = asyncio.get_running_loop().create_task(self._keep(peer, address))
 
@@ -57,11 +57,11 @@ class LinkKeeper:
                 self._backoff(peer).ended(session)
 
     def dials(self, peer: str) -> bool:
-        """Is a dial to that peer under way?"""
+        """Return True if a dial to that peer is under way."""
         return peer in self._dials
 
     def give_way(self, peer: str) -> None:
-        """The peer's own connection is taken: a dial that is under way ends."""
+        """Cancel a dial that is under way: the peer's own connection is used."""
         dial = self._dials.get(peer)
         if dial is not None:
             dial.cancel()
@@ -91,7 +91,7 @@ class LinkKeeper:
         return self._backoffs.setdefault(peer, Backoff(self._random, LAST_DELAY_SECONDS))
 
     async def _dial(self, peer: str, address: Address) -> SocketSession | None:
-        """A session that has settled, or None if there is no connection or another one was taken."""
+        """Return a settled session, or None if there is no connection or the peer's is used."""
         dial = asyncio.ensure_future(self._open_session(peer, address))
         self._dials[peer] = dial
         try:
@@ -113,7 +113,7 @@ class LinkKeeper:
 
 
 def crosses(us: str, peer: str, standing: SocketSession | None, now: float) -> bool:
-    """Did the peer's Hello cross a dial of ours that has just led to the standing session?"""
+    """Return True if the peer's Hello crossed a dial of ours that has just led to the standing session."""
     if standing is None or standing.dial is None or us > peer:
         return False
     return now - standing.up_at < CROSSING_SECONDS

@@ -1,4 +1,4 @@
-"""Where a broker listens: to streams, to datagrams, or to both on one port number."""
+"""Listens for streams, for datagrams, or for both on one port number."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tidings.drivers.sockets.stream import StreamSession
 from tidings.drivers.sockets.udp import DatagramEndpoint
 
 PORT_ATTEMPTS = 50
-"""A port that is to be free for streams and for datagrams is found after so many, or there is none."""
+"""How often to look for a port that is free for streams and for datagrams."""
 
 
 class Listener:
-    """`accept` makes the session of a stream that comes, `make_endpoint` what takes datagrams; streams wait until
-    `start_serving`. OSError where that is not possible."""
+    """Holds the listening sockets. `accept` makes the session of an incoming stream, `make_endpoint` the endpoint for
+    datagrams. Streams wait until `start_serving`. Its methods raise OSError."""
 
     def __init__(
         self,
@@ -31,20 +31,21 @@ class Listener:
         self._server: asyncio.Server | None = None
 
     async def to_streams(self, address: Address) -> Address:
-        """Where it listens then, in numbers."""
+        """Listen for streams and return the IP address and port."""
         self._server = await asyncio.get_running_loop().create_server(
             self._accept, *address, ssl=self._make_context(), start_serving=False
         )
         return Address(*self._server.sockets[0].getsockname()[:2])
 
     async def to_datagrams(self, address: Address) -> Address:
+        """Listen for datagrams and return the IP address and port."""
         _, self.endpoint = await asyncio.get_running_loop().create_datagram_endpoint(
             self._make_endpoint, local_addr=(address.host, address.port)
         )
         return self.endpoint.address
 
     async def to_both(self, address: Address) -> Address:
-        """On one port number; if any will do, on one that is free for both."""
+        """Listen for both on one port number; for port 0, on one that is free for both."""
         for attempt in range(PORT_ATTEMPTS):
             bound = await self.to_streams(address)
             try:

@@ -1,4 +1,4 @@
-"""The event loop of a process: uvloop where it is installed, and a garbage collector that seldom runs."""
+"""The event loop of a process: uvloop if it is installed, and a garbage collector that runs rarely."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
-# A broker makes several objects per event and drops them within the turn. At the default of 700 the collector
-# would run every hundred events and find nothing.
+# A broker makes several objects per event and frees them within the turn. At the default of 700 the collector would run
+# every hundred events and find nothing.
 YOUNGEST_GENERATION_OBJECTS = 50_000
 
 
@@ -24,7 +24,7 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's where it can be imported, else None: asyncio's own."""
+    """Return uvloop's factory if it can be imported; otherwise None, which means asyncio's own loop."""
     try:
         import uvloop
     except ImportError:

@@ -1,5 +1,6 @@
-"""What every node on real sockets has: where it listens, its sessions, the links it keeps, what it must persist before
-it sends, and how it stops. Whom it welcomes and which protocol it drives its owner says.
+"""What every node on real sockets has: a listener, sessions, links that it keeps, persist before send, an orderly stop.
+
+Its owner (a broker or a sequencer) decides whom to accept and which protocol to drive.
 """
 
 from __future__ import annotations
@@ -30,32 +31,34 @@ from tidings.drivers.sockets.turns import Turns
 from tidings.drivers.sockets.udp import DatagramEndpoint
 
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - listened on only with TLS and a token
-"""No addresses to dial."""
+"""Addresses to listen on that nobody can dial."""
 
 log = logging.getLogger("tidings.net")
 
 
 class NodeOwner(Protocol):
-    """As a host of sessions, but what is cut off is kept from it."""
+    """What a NodeHost needs from its owner; sessions of peers that are cut off are kept from it."""
 
     def on_hello(self, session: SocketSession, hello: Hello) -> None: ...
     def on_welcome(self, session: SocketSession, welcome: Welcome) -> None: ...
     def on_ended(self, session: SocketSession, end: End) -> None: ...
     async def dial(self, peer: str, address: Address) -> SocketSession:
-        """OSError, ConnectionFailed: there is no session."""
+        """Open a session; raises OSError or ConnectionFailed."""
 
     def standing(self, peer: str) -> SocketSession | None:
-        """The session with that peer that is up."""
+        """Return the session with that peer that is up, if there is one."""
 
     def on_timer(self, name: TimerName) -> None: ...
     def on_fact(self, fact: object) -> None: ...
     def policy_for(self, hello: Hello | None) -> Policy:
-        """Of whoever said so, or who it is comes later."""
+        """Return the policy for the peer that sent this Hello; None: it is not known yet."""
 
     async def stop(self) -> None: ...
 
 
 class NodeHost:
+    """The sockets of one node, and what goes with them."""
+
     def __init__(
         self, owner: NodeOwner, name: str, listen: Address, *, tls: Tls | None, seed: int | None
     ) -> None:
@@ -84,7 +87,7 @@ class NodeHost:
     # --- Life
 
     async def listen(self, listen: Callable[[Address], Awaitable[Address]]) -> None:
-        """In one of the listener's ways. ConnectionFailed: it cannot."""
+        """Listen with one of the listener's methods; raises ConnectionFailed if that fails."""
         if self.tls is not None:
             self.client_context = client_context(self.tls)
         try:
@@ -99,7 +102,7 @@ class NodeHost:
         return session
 
     async def open(self, address: Address, dial: Dial, policy: Policy) -> SocketSession:
-        """A session with another node that has settled, by datagrams if it listens to any. OSError: there is none."""
+        """Open a settled session with another node, by datagrams if this node listens for them; raises OSError."""
         if dial.expected in self.black_holes.peers:
             raise TimeoutError
         endpoint = self.listener.endpoint
@@ -112,7 +115,7 @@ class NodeHost:
             self._link_logs.setdefault(peer, LinkLog(self.name, peer, address))(reason)
 
     def release(self) -> None:
-        """The protocol is not driven any more."""
+        """Release links, timers and store; the protocol is not driven any more."""
         self.keeper.forget_all()
         self.port.close()
         if self.turns.store is not None:
@@ -120,14 +123,14 @@ class NodeHost:
             self.turns.store = None
 
     async def stop(self, close: Callable[[], Awaitable[None]] | None = None) -> None:
-        """As abruptly as a crash; `close` what else there is once the sessions have ended."""
+        """Stop as abruptly as a crash; `close` is called once the sessions have ended."""
         self.stopped = True
         await self.keeper.stop()
         self.listener.stop_serving()
         sessions = list(self.sessions | self.black_holes.sessions)
         for session in sessions:
             session.silent = False
-            session.end(End(f"{self.name} stops", refused=False))
+            session.end(End(f"{self.name} is stopping", refused=False))
             session.abort()
         self.listener.close()
         if close is not None:
@@ -148,7 +151,8 @@ class NodeHost:
 
     def on_bad_frame(self, session: SocketSession, error: WireError) -> None:
         self.bad_frames += 1
-        log.warning("%s closed %s %s: %s", self.name, session.peer, session.address, error)
+        peer = session.peer or "an unknown peer"
+        log.warning("%s closed the connection to %s at %s: %s", self.name, peer, session.address, error)
 
     def on_ended(self, session: SocketSession, end: End) -> None:
         self.sessions.pop(session, None)
@@ -160,29 +164,29 @@ class NodeHost:
     # --- The protocol
 
     @contextmanager
-    def store_errors_told(self) -> Iterator[None]:
-        """What could not be written was not said either; it is asked for again."""
+    def log_store_errors(self) -> Iterator[None]:
+        """Log store errors. What could not be written was not sent either, and peers will retry."""
         try:
             yield
         except StoreError as error:
             self.complain("store", str(error))
 
     def _on_timer(self, name: TimerName) -> None:
-        with self.store_errors_told():
+        with self.log_store_errors():
             self._owner.on_timer(name)
 
     def _on_failure(self, error: StoreError) -> None:
-        log.error("%s stops: %s", self.name, error)
+        log.error("stopping %s: %s", self.name, error)
         self._stopping = asyncio.get_running_loop().create_task(self._owner.stop())
 
     # --- Faults, for tests
 
     def cut(self, peers: Collection[str]) -> None:
-        """From now on nothing passes to and from these peers, nodes or clients, and from and to no others.
+        """From now on, let nothing pass to and from these peers (nodes or clients), and only these.
 
-        Connections with them become black holes: they stand as they did, and what is sent on either side is lost
-        without a word. Connections that they open are not answered, dials to them fail. Those whom an earlier call
-        named and this one does not are healed: what is left of their connections is aborted.
+        Connections with them become black holes: they stay open, and what either side sends is lost silently.
+        Connections that they open are not answered; dials to them fail. Peers that an earlier call named and this one
+        does not are healed: their old connections are aborted.
         """
         self.black_holes.cut(peers, self.sessions)
 

@@ -1,8 +1,8 @@
-"""What sequencers and the clients of an ordering share on the wire: meeting, addresses, and links that may leave out.
+"""What sequencers and their clients share on the wire: comparing layouts, addresses, and links that may drop messages.
 
-A session of the ordering begins like any other, with Hello and Welcome. Then both sides say which layout of topics they
-mean, and go on only if it is the same. Messages of the ordering may get lost: a peer that does not keep up misses some,
-and gets them again when they are repeated.
+A session of the ordering begins like any other, with Hello and Welcome. Then both sides send their layout of topics,
+and continue only if the two are the same. Messages of the ordering may be lost: a slow peer misses some, and gets them
+when they are repeated.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from tidings.drivers.sockets.outbox import Policy
 from tidings.drivers.sockets.session import HANDSHAKE_SECONDS, Handler, SessionState, SocketSession
 
 SEQUENCER_MODE = "sequencer"
-"""In the Welcome of a sequencer: it is no broker of any mode."""
+"""The mode in the Welcome of a sequencer, which is not a broker."""
 LIMIT_BYTES = 8 * 1024 * 1024
-"""Beyond, what is sent to a peer that does not read is left out."""
+"""Beyond this, messages to a peer that does not read are dropped."""
 POLICY = Policy(LIMIT_BYTES, reports_drops=False)
 
 FROM_CLIENTS = (Create, ChangeSubscription, PublisherAlive, PublisherGone, SubscriberAlive)
@@ -67,7 +67,7 @@ BETWEEN_SEQUENCERS = (
 
 
 class OrderingLink:
-    """The sink of a port for one session."""
+    """A port's sink for one session; it drops messages while too much waits."""
 
     __slots__ = ("left_out", "session")
 
@@ -83,7 +83,7 @@ class OrderingLink:
 
 
 def expect_layout(session: SocketSession) -> asyncio.TimerHandle:
-    """A peer that never says its layout is not waited for."""
+    """Refuse the peer if it does not send its layout in time."""
 
     def give_up() -> None:
         if session.state is not SessionState.ENDED:
@@ -95,7 +95,7 @@ def expect_layout(session: SocketSession) -> asyncio.TimerHandle:
 def accept_only(
     kinds: Iterable[type], take: Handler, who: str, session: SocketSession
 ) -> tuple[dict[type, Handler], Handler]:
-    """Handlers for these kinds of messages; a peer that sends others is refused."""
+    """Return handlers for these kinds of messages, and one that refuses a peer that sends others."""
 
     def refuse(message: Message) -> None:
         session.refuse(f"{who} does not send {type(message).__name__}")
@@ -104,14 +104,14 @@ def accept_only(
 
 
 def layout_refusal(layout: Layout, theirs: str, where: str) -> str | None:
-    """Why a peer with that layout is refused by node `where`; None: it means the same topics."""
+    """Return why node `where` refuses a peer with that layout; None if the layouts agree."""
     if theirs == layout.text:
         return None
     try:
         difference = layout.difference(parse_layout(theirs))
     except OrderError as error:
         return str(error)
-    return f"the layouts of topics differ (here: at {where}): {difference}" if difference else None
+    return f"the layouts of topics differ ('here' is {where}): {difference}" if difference else None
 
 
 def check_layout_size(layout: Layout) -> None:
@@ -125,7 +125,7 @@ def format_addresses(addresses: Mapping[str, Address]) -> tuple[tuple[str, str],
 
 
 def parse_addresses(message: OrderLayout, known: Callable[[str], bool]) -> dict[str, Address]:
-    """The addresses of nodes that are known; what is no address is ignored."""
+    """Return the addresses of known nodes, ignoring invalid ones."""
     found = {}
     for node, text in message.addresses:
         try:

@@ -1,14 +1,13 @@
 """What waits to be written to one peer: messages coalesced into frames, and bounded. No I/O happens here.
 
-Publications and runs of them in a row become one batch, so do notifications of the same subscriptions in a row,
-forwarded or stamped publications that share all but the event, and confirmed ranges that meet. Order is kept, with one
-exception: a `Confirm` or `Passed` may move behind events (it says less when it is late, and never anything false),
-so that who takes events and gets some still gets batches.
+Consecutive publications and runs become one batch. So do consecutive notifications of the same subscriptions, forwarded
+or stamped publications that share all but the event, and adjacent confirmed ranges. Order is kept, with one exception:
+a `Confirm` or `Passed` may move behind events (a late one says less, and nothing false), so that a peer that both sends
+and receives events still gets batches.
 
-Events are encoded into the outgoing buffer by the end of the turn in which they came. Until then they are
-views of what was read; a view kept longer would pin the whole read buffer behind one small event. A large encoding that
-the protocol keeps anyhow (`Policy.lossless`) is not copied: all sessions that it goes to share it, each with a frame of
-its own around it.
+Events are encoded into the outgoing buffer by the end of the turn in which they arrived. Until then they are views of
+what was read; a view kept longer would pin the whole read buffer for one small event. A large encoding that the
+protocol keeps anyway (`Policy.lossless`) is not copied: all sessions that send it share it, each with its own frame.
 """
 
 from __future__ import annotations
@@ -43,86 +42,86 @@ BATCH_BYTES = MAX_RUN_BYTES
 """A batch is closed at this size, for the same reason as a run. No event is shorter than 12 bytes, so a batch stays
 within MAX_EVENTS_PER_FRAME. A larger event, or a full run, travels alone."""
 STREAM_CHUNK_BYTES = 256 * 1024
-"""What is handed to the transport at once."""
+"""How much is passed to the transport at once."""
 SHARED_BYTES = 8 * 1024
-"""From this size on an encoding is shared: below, copying it costs less than one more piece to write."""
+"""Encodings of this size or more are shared: below it, copying costs less than one more piece to write."""
 DATAGRAM_EVENT_BYTES = 60_000
 DATAGRAM_NAMES_BYTES = 5_000
-"""At most what the subscriptions of one batch of notifications take beside its events."""
+"""How much the subscription names of one batch of notifications may take, besides its events."""
 DATAGRAM_MAX_BYTES = 65_507
 """The largest payload of a UDP datagram over IPv4."""
 MAX_PASSED_RANGES = 4_096
 
 Shared = tuple[object, ...] | None
-"""What the events of one batch have in common: the subscriptions of notifications (with how they were recovered, if
-they were), or all of a forwarded or stamped publication but its event. None: they are publications as such."""
+"""What the events of one batch have in common: the subscriptions of notifications (and how they were recovered, if they
+were), or everything of a forwarded or stamped publication but its event. None: plain publications."""
 
 Chunk = bytes | bytearray | memoryview
 _Batch = PublicationBatch | NotificationBatch | ForwardBatch | StampedBatch
 _NIL = 0xC0
 _PLACE = Raw(bytes((_NIL,)))
-"""In the place of a shared encoding. Behind it there is at most a string, which has no such byte."""
+"""A placeholder for a shared encoding. At most a string follows it, which cannot contain this byte."""
 
 _encoder = msgspec.msgpack.Encoder()
 _pack_into = struct.Struct(">I").pack_into
 
 
 class Recovered(NamedTuple):
-    """What notifications share that a recovery algorithm brought about; equal to no subscriptions alone."""
+    """What recovered notifications share; it never equals a plain tuple of subscriptions."""
 
     subscriptions: tuple[str, ...]
     by: str
 
 
 class Policy(NamedTuple):
-    """What a session may leave out when its peer does not keep up."""
+    """What a session may drop when its peer is too slow."""
 
     limit_bytes: int = DEFAULT_LIMIT_BYTES
     drops_publications: bool = True
     drops_notifications: bool = True
     reports_drops: bool = True
-    """Tell the peer with a `Dropped`, in the place of the events that are missing."""
+    """Send the peer a `Dropped` in place of the missing events."""
     on_unsent: Callable[[Stretch, str], None] | None = None
-    """Told of each publication that was left out, and why."""
+    """Called with each dropped publication, and the reason."""
 
     @property
     def lossless(self) -> bool:
-        """Nothing is left out: the protocol's windows bound what waits, not this buffer."""
+        """True if nothing is dropped: the protocol's windows bound what waits, not this buffer."""
         return not self.drops_publications and not self.drops_notifications
 
 
 class Outbox:
-    """Base of both: what is coalesced and what is dropped. Subclasses say how a body is stored."""
+    """Coalesces and drops messages; subclasses store the encoded bodies."""
 
     def __init__(self, policy: Policy = Policy()) -> None:  # noqa: B008 - immutable
         self.policy = policy
         self.chunks: deque[Chunk] = deque()
         self.waiting_bytes = 0
-        """In `chunks`."""
+        """The bytes in `chunks`."""
         self.on_waiting: Callable[[], None] = lambda: None
         """Called at the first message of a turn; `finish_turn` ends the turn."""
         self.dropped = 0
-        """Events left out since the start."""
+        """Events dropped since the start."""
         self.taken_bytes = 0
-        """Handed to the transport since the start."""
+        """Bytes passed to the transport since the start."""
         self.sent_events = 0
-        """Of those that were encoded; the last may still wait."""
+        """Events encoded since the start; the last ones may still wait."""
         self._unreported = 0
         self._in_turn = False
         self._shared: Shared = None
-        """Of the open batch."""
+        """What the events of the open batch share."""
         self._first: Forward | Stamped | None = None
-        """Of an open batch of these."""
+        """The first message of an open batch of this kind."""
         self._raws: list[Raw] = []
         self._raws_events = 0
         self._raws_bytes = 0
         self._room_bytes = -1
-        """The open batch takes events up to this size in all; -1 while none is open."""
+        """The open batch may grow to this size; -1 while none is open."""
         self._confirm: Confirm | None = None
         self._confirmed_to = -1
-        """Where the open confirmation has grown to."""
+        """The last number of the open confirmation so far."""
         self._passed: list[tuple[int, int]] = []
-        """Ranges of numbers."""
+        """Ranges of numbers for the next `Passed`."""
 
     @property
     def size_bytes(self) -> int:
@@ -130,7 +129,7 @@ class Outbox:
 
     @property
     def overfull(self) -> bool:
-        """More than events can have caused: the peer takes not even what must not be dropped."""
+        """True if more waits than droppable events can cause: the peer does not read at all."""
         return self.waiting_bytes > 2 * self.policy.limit_bytes
 
     def add(self, message: Message) -> None:
@@ -171,13 +170,13 @@ class Outbox:
             self._begin_turn()
 
     def finish_turn(self) -> None:
-        """Encode what is still open; what was read this turn is not referred to any more."""
+        """Encode what is still open, so that nothing refers to this turn's read buffer any more."""
         self._in_turn = False
         self._close_all()
 
     def take(self) -> list[Chunk]:
-        """The next chunks to write, in all about STREAM_CHUNK_BYTES; none: nothing waits. Behind the last one comes the
-        report of what was dropped."""
+        """Return the next chunks to write, about STREAM_CHUNK_BYTES together; empty if nothing waits. The report of
+        drops follows the last one."""
         if not self.chunks and self._unreported:
             self._report_drops()
         taken: list[Chunk] = []
@@ -193,7 +192,7 @@ class Outbox:
     def _add_to_new_batch(
         self, publication: Stretch, shared: Shared, first: Forward | Stamped | None = None
     ) -> None:
-        """Limits are looked at here only, once per batch."""
+        """Start a new batch. Limits are checked here only, once per batch."""
         self._close_batch()
         if self.waiting_bytes >= self.policy.limit_bytes and self._drop(publication, shared):
             return
@@ -207,14 +206,14 @@ class Outbox:
         self._begin_turn()
 
     def _drop(self, publication: Stretch, shared: Shared) -> bool:
-        """The buffer is full: leave the event out if that is allowed."""
+        """Drop the event because the buffer is full, if that is allowed; return True if it was."""
         policy = self.policy
         if not (policy.drops_publications if shared is None else policy.drops_notifications):
             return False
-        self._leave_out(publication, f"{self.waiting_bytes} bytes wait for the peer already")
+        self._count_drop(publication, f"the peer is too slow: {self.waiting_bytes} bytes already wait for it")
         return True
 
-    def _leave_out(self, publication: Stretch, reason: str) -> None:
+    def _count_drop(self, publication: Stretch, reason: str) -> None:
         self.dropped += publication.count
         self._unreported += publication.count
         self._begin_turn()
@@ -236,7 +235,7 @@ class Outbox:
             or confirm.kept != held.kept
         ):
             if held is not None:
-                self._close_all()  # the events that were added before it leave before it
+                self._close_all()  # events that were added before the held one leave before it
             self._confirm = confirm
             self._begin_turn()
         self._confirmed_to = confirm.last
@@ -290,7 +289,7 @@ class Outbox:
 
 
 class StreamOutbox(Outbox):
-    """Frames one behind the other, gathered into chunks."""
+    """Stores frames one after the other, gathered into chunks."""
 
     def _store(self, body: object) -> None:
         if self.policy.lossless and isinstance(body, _Batch) and len(body.events) == 1:
@@ -310,7 +309,7 @@ class StreamOutbox(Outbox):
         self.waiting_bytes += size_bytes
 
     def _store_around(self, shared: memoryview, body: _Batch) -> None:
-        """A frame whose only event, or run, is an encoding that others write as well."""
+        """Store a frame around a single event or run whose encoding other sessions share."""
         body.events = [_PLACE]
         around = _encoder.encode(body)
         place = around.rindex(_NIL)
@@ -323,20 +322,20 @@ class StreamOutbox(Outbox):
 
 
 class DatagramOutbox(Outbox):
-    """One body per datagram, without a length."""
+    """Stores one body per datagram, without a length."""
 
     def __init__(self, policy: Policy = Policy()) -> None:  # noqa: B008 - immutable
         super().__init__(policy)
         self.oversize = 0
-        """Bodies that fit into no datagram, left out."""
+        """Bodies dropped because they do not fit into a datagram."""
 
     def _add_to_new_batch(
         self, publication: Stretch, shared: Shared, first: Forward | Stamped | None = None
     ) -> None:
         size_bytes = publication.size_bytes
         if size_bytes > DATAGRAM_EVENT_BYTES:
-            self._leave_out(
-                publication, f"the event has {size_bytes} bytes; at most {DATAGRAM_EVENT_BYTES} go over UDP"
+            self._count_drop(
+                publication, f"the event has {size_bytes} bytes; UDP carries at most {DATAGRAM_EVENT_BYTES}"
             )
             return
         if shared is None or first is not None:
@@ -346,7 +345,7 @@ class DatagramOutbox(Outbox):
             super()._add_to_new_batch(publication, group)
 
     def _add_other(self, message: Message) -> None:
-        """Events and blocks that brokers repair by gossip are left out where too much waits."""
+        """Drop events and blocks that gossip repairs if too much waits."""
         if isinstance(message, Carried | Fragment) and self.waiting_bytes >= self.policy.limit_bytes:
             self.dropped += message.count if isinstance(message, Carried) else 1
         else:
@@ -368,7 +367,7 @@ def _shared_by(message: Forward | Stamped) -> Shared:
 
 
 def _body(message: Message) -> object:
-    """As it travels: what carries an event or a message does so in its encoding."""
+    """Return the body as it travels: events and messages inside it are already encoded."""
     if isinstance(message, Carried):
         header = (message.origin, message.numbers, message.route, message.by)
         return CarriedEvent(*header, message.stretch.raw)
@@ -378,7 +377,7 @@ def _body(message: Message) -> object:
 
 
 def _groups(shared: tuple[object, ...]) -> list[tuple[object, ...]]:
-    """What notifications share, split so that the names leave room for the largest event; mostly it is one group."""
+    """Split what notifications share so that the names leave room for the largest event; usually it is one group."""
     if isinstance(shared, Recovered):
         return [Recovered(group, shared.by) for group in _name_groups(shared.subscriptions)]
     return list(_name_groups(shared))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What may leave this machine, and TLS. Everything is on loopback unless TLS and a token guard it."""
+"""TLS, and the rule that everything stays on loopback unless TLS and a token protect it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tidings.drivers.address import Address, Transport
 
 
 class Tls(NamedTuple):
-    """Files in PEM form. A broker needs `certificate` and `key`; who dials verifies against `authority`."""
+    """PEM files. A broker needs `certificate` and `key`; the side that dials verifies against `authority`."""
 
     certificate: str | Path | None = None
     key: str | Path | None = None
     authority: str | Path | None = None
-    """The certificates to trust; None: those of the system."""
+    """The certificates to trust; None: the system's."""
 
 
 def check_listening(address: Address, transport: Transport, tls: Tls | None, token: str) -> None:
-    """ConnectionFailed unless a broker may listen there."""
+    """Raise ConnectionFailed unless a broker may listen there."""
     if transport == "udp" and tls is not None:
         raise ConnectionFailed("TLS requires TCP: UDP is not encrypted yet")
     if address.is_loopback:
@@ -37,7 +37,7 @@ def check_listening(address: Address, transport: Transport, tls: Tls | None, tok
 
 
 def check_dialling(address: Address, transport: Transport, tls: Tls | None) -> None:
-    """ConnectionFailed if what we say would cross a network in the clear."""
+    """Raise ConnectionFailed if messages would cross a network unencrypted."""
     if transport == "udp" and tls is not None:
         raise ConnectionFailed("TLS requires TCP: UDP is not encrypted yet")
     if not address.is_loopback and tls is None:
@@ -70,7 +70,7 @@ def client_context(tls: Tls) -> ssl.SSLContext:
 
 
 def _reason(error: OSError) -> str:
-    """Without Python's numbers."""
+    """Return the reason without error numbers."""
     if isinstance(error, ssl.SSLError):
         return (error.reason or str(error)).lower().replace("_", " ")
     return (error.strerror or str(error)).lower()

@@ -1,7 +1,7 @@
-"""A node of the ordering on real sockets: it listens, dials the other nodes, and drives the protocol's node.
+"""A sequencer on real sockets: it listens, dials the other nodes of the layout, and drives the protocol's node.
 
-Of two nodes the one whose name sorts lower dials. Clients come with their ordering module (role "ordered"), or only to
-ask for the status (role "client"). A second connection with the same name and role takes the place of the first.
+Of two nodes, the one whose name sorts lower dials. Clients connect for their ordering module (role "ordered"), or only
+to ask for the status (role "client"). A second connection with the same name and role replaces the first.
 """
 
 from __future__ import annotations
@@ -42,15 +42,17 @@ from tidings.drivers.sockets.status_text import status_text
 from tidings.storage.sequencer_store import open_sequencer_store
 
 MAX_SUBSCRIPTIONS_TOLD = 1_000
-"""In the status, which is also bounded as a text."""
+"""How many subscriptions the status lists; its text is bounded as well."""
+STATUS_CLIENT = "a client that asks for the status"
 
 
 class SequencerHost:
-    """`await start()`, then `address` is where it listens; `await stop()` ends it, as abruptly as a crash.
+    """`await start()`, then it listens on `address`; `await stop()` ends it, as abruptly as a crash.
 
-    `addresses` has every node of the layout whose name sorts higher; of the others, and of itself, what clients are to
-    be told. Without `data` nothing outlives it: then its servers begin anew, and clients are told so. If it is
-    not the `first` life of the node, a server that has neither state nor standby is lost, and does not begin anew.
+    `addresses` must have every node of the layout whose name sorts higher, which this one dials; for the others and
+    itself, it has what clients are told. Without `data` nothing outlives it: its servers begin anew, and clients are
+    told so. If this is not the node's `first` start, a server with neither state nor standby is lost and does not
+    begin anew.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class SequencerHost:
         self.host = NodeHost(self, name, listen, tls=tls, seed=seed)
         self._port = self.host.port
         self.failed = self.host.turns.failed
-        """Waits until it had to stop, for its disk failed, and raises why."""
+        """Waits until the disk fails, which stops the node, and raises the reason."""
         self.layout = layout
         self.addresses = dict(addresses or {})
         self._configured = frozenset(self.addresses)
@@ -85,14 +87,14 @@ class SequencerHost:
         self._emit = emit
         self._node: SequencerNode | None = None
         self._links: dict[str, OrderingLink] = {}
-        """The sessions that stand, by the peer's name."""
+        """Peer -> its session that is up."""
         self._lineages: dict[str, int] = {}
-        """Of the servers at other nodes."""
+        """Server at another node -> its lineage."""
 
     # --- Life
 
     async def start(self) -> None:
-        """ConnectionFailed: it cannot listen. StoreError, OrderError: what it keeps on disk cannot be used."""
+        """Start; raises ConnectionFailed if it cannot listen, StoreError or OrderError if its state is unusable."""
         dialled = self._check()
         turns = self.host.turns
         await self._listen()
@@ -112,7 +114,7 @@ class SequencerHost:
         return self.host.address
 
     def _check(self) -> list[str]:
-        """The nodes to dial."""
+        """Check the settings and return the nodes to dial."""
         nodes = self.layout.nodes
         if self.name not in nodes:
             raise OrderError(f"{self.name!r} is not a node of the layout; its nodes: {', '.join(nodes)}")
@@ -157,7 +159,9 @@ class SequencerHost:
             return
         answer = Welcome(PROTOCOL_VERSION, self.name, SEQUENCER_MODE)
         if hello.role == CLIENT:
-            status_only = accept_only((StatusRequest,), partial(self._tell_status, session), _ASKER, session)
+            status_only = accept_only(
+                (StatusRequest,), partial(self._send_status, session), STATUS_CLIENT, session
+            )
             session.welcome(hello.node, CLIENT, answer, *status_only)
         else:
             handlers = self._meeting_handlers(session, hello.node, hello.role)
@@ -175,7 +179,7 @@ class SequencerHost:
         if hello.role != SEQUENCER:
             return f"unknown role {hello.role!r}: {self.name} is a sequencer"
         if hello.node == self.name:
-            return f"two sequencers are named {self.name}"
+            return f"there are two sequencers named {self.name}"
         return None if hello.node in self.layout.nodes else f"{hello.node} is not a node of this layout"
 
     def on_welcome(self, session: SocketSession, welcome: Welcome) -> None:
@@ -193,17 +197,17 @@ class SequencerHost:
     def _meeting_handlers(
         self, session: SocketSession, peer: str, role: str
     ) -> tuple[dict[type, Handler], Handler]:
-        """Nothing is said before the layouts have been compared."""
+        """Return handlers that accept nothing but a layout: the layouts are compared before anything else."""
         timer = expect_layout(session)
         session.ended.add_done_callback(lambda _: timer.cancel())
 
         def meet(message: OrderLayout) -> None:
             timer.cancel()
-            self._meet(session, peer, role, message)
+            self._compare_layouts(session, peer, role, message)
 
-        return accept_only((OrderLayout,), meet, "who has not named its layout of topics", session)
+        return accept_only((OrderLayout,), meet, "a peer that has not sent its layout of topics", session)
 
-    def _meet(self, session: SocketSession, peer: str, role: str, message: OrderLayout) -> None:
+    def _compare_layouts(self, session: SocketSession, peer: str, role: str, message: OrderLayout) -> None:
         takes_ours = role == ORDERED and not message.json
         reason = None if takes_ours else layout_refusal(self.layout, message.json, self.name)
         if reason is None and role == SEQUENCER:
@@ -214,21 +218,21 @@ class SequencerHost:
         before = self._links.get(peer)
         if before is not None:
             before.session.refuse(NAME_TAKEN)
-        if session.dial is None:  # not before: who dialled takes no large message until it is welcome
+        if session.dial is None:  # not earlier: the dialler accepts no large message until it is welcomed
             session.send(self._own_layout())
         take = partial(self._take, peer)
         if role == ORDERED:
             handlers, other = accept_only(FROM_CLIENTS, take, "a client of a sequencer", session)
         else:
             handlers, other = accept_only(BETWEEN_SEQUENCERS, take, "a sequencer", session)
-            handlers[OrderLayout] = partial(self._hear, peer, session)
+            handlers[OrderLayout] = partial(self._on_announcement, peer, session)
         session.set_up(peer, role, handlers, other)
         self._links[peer] = self._port.sessions[peer] = OrderingLink(session)
         if role == SEQUENCER:
             self._learn(peer, message)
 
-    def _hear(self, peer: str, session: SocketSession, message: OrderLayout) -> None:
-        """News from a node that was met before."""
+    def _on_announcement(self, peer: str, session: SocketSession, message: OrderLayout) -> None:
+        """Handle a later announcement of a node."""
         reason = self._lineage_refusal(message)
         if reason is None:
             self._learn(peer, message)
@@ -236,15 +240,16 @@ class SequencerHost:
             self._refuse(session, peer, reason)
 
     def _lineage_refusal(self, message: OrderLayout) -> str | None:
-        """A server that forgot its numbers cannot go on with those who know them."""
+        """Return why the lineages are refused, or None. A server that lost its numbers must not meet nodes that know
+        them."""
         known = {**self._lineages, **dict(self._own_lineages())}
         lost = [server for server, lineage in message.lineages if known.get(server, lineage) != lineage]
         if not lost:
             return None
-        return f"sequencer server {lost[0]} lost its state; {self.name} knows numbers that it gave before"
+        return f"sequencer server {lost[0]} lost its state; {self.name} knows numbers from before"
 
     def _learn(self, peer: str, message: OrderLayout) -> None:
-        """Where nodes are: of itself a node knows best, of others what was configured here."""
+        """Learn addresses. A node's own announcement counts most, then what was configured here."""
         self._lineages |= dict(message.lineages)
         nodes = self.layout.nodes
         news = {
@@ -264,13 +269,13 @@ class SequencerHost:
         return OrderLayout(text, format_addresses(self.addresses), self._own_lineages())
 
     def _own_lineages(self) -> tuple[tuple[str, int], ...]:
-        """Of the servers whose state is here."""
+        """Return the lineages of the servers whose state is here."""
         assert self._node is not None
         found = [(server, replica.machine) for server, replica in self._node.sequencer.replicas.items()]
         return tuple((server, machine.lineage) for server, machine in found if machine is not None)
 
     def _announce(self) -> None:
-        """To everybody, what has changed, before anything that comes of it."""
+        """Announce a change to every peer, before anything that follows from it."""
         if self._node is not None:
             for link in list(self._links.values()):
                 link.session.send(self._own_layout(again=True))
@@ -283,20 +288,20 @@ class SequencerHost:
 
     def _refuse(self, session: SocketSession, peer: str, reason: str) -> None:
         self.host.refusals += 1
-        self.host.complain(f"{peer} from {session.address.rpartition(':')[0]} is refused", reason)
+        self.host.complain(f"refused {peer} from {session.address.rpartition(':')[0]}", reason)
         session.refuse(reason)
 
     # --- Faults, for tests
 
     def cut(self, peers: Collection[str]) -> None:
-        """See NodeHost."""
+        """Cut off these peers; see `NodeHost.cut`."""
         self.host.cut(peers)
 
     # --- The protocol
 
     def _take(self, peer: str, message: Message) -> None:
         assert self._node is not None
-        with self.host.store_errors_told():
+        with self.host.log_store_errors():
             self._node.receive(peer, message)
 
     def on_timer(self, name: TimerName) -> None:
@@ -304,9 +309,9 @@ class SequencerHost:
         self._node.timer(name)
 
     def no_ops_published(self, server: str, number: int) -> None:
-        """What `on_no_ops` was told is with the event service."""
+        """Note that the event service has the no-ops that went to `on_no_ops`."""
         if self._node is not None and not self.host.stopped:
-            with self.host.store_errors_told():
+            with self.host.log_store_errors():
                 self._node.sequencer.no_ops_published(server, number)
 
     def on_fact(self, fact: object) -> None:
@@ -322,7 +327,7 @@ class SequencerHost:
 
     # --- Status
 
-    def _tell_status(self, session: SocketSession, message: StatusRequest) -> None:
+    def _send_status(self, session: SocketSession, message: StatusRequest) -> None:
         session.send(Status(status_text(self.status())))
 
     def status(self) -> dict[str, object]:
@@ -346,7 +351,8 @@ class SequencerHost:
         }
 
     def _subscriptions_status(self) -> list[dict[str, object]] | int:
-        """Who has which topics, each told by the server where its changes begin; of too many only how many."""
+        """Return the subscribers and their topics, each from the server where its changes begin; if there are too
+        many, only their number."""
         assert self._node is not None
         found = [
             (identity, replica.machine.server.topics_of(identity))
@@ -369,6 +375,3 @@ class SequencerHost:
         address = self.addresses.get(node)
         up = node == self.name or node in self._links
         return {"address": None if address is None else str(address), "up": up}
-
-
-_ASKER = "who asks a sequencer for its status"

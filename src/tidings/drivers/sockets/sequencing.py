@@ -1,6 +1,6 @@
-"""A client's way to the sequencers, on real sockets: it drives the ordering module, and keeps a session to each node.
+"""Connects a client to the sequencers on real sockets: it drives the ordering module, with a session to each node.
 
-Any of the addresses will do to begin with: whoever answers tells the layout of topics and where the other nodes are.
+One reachable address is enough: the node that answers sends the layout of topics and the addresses of the other nodes.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ from tidings.drivers.sockets.security import Tls, check_dialling, client_context
 from tidings.drivers.sockets.session import Dial, End, SessionState, SocketSession
 
 CLOSE_SECONDS = 2.0
-"""How long `close` waits for the sequencers to take what is still to be sent."""
+"""How long `close` waits until everything has been sent."""
 
 
 class SequencersRefused(Fact, frozen=True, gc=False):
-    """A sequencer sent us away, for a reason that trying again does not change: nothing gets a number any more.
+    """A sequencer refused us for a reason that a retry will not change: no event gets a number any more.
 
-    All ordered subscriptions were told before (`OrderBroken`); what waits to be published waits in vain.
+    All ordered subscriptions were told before (`OrderBroken`); publications that wait for a number cannot leave.
     """
 
     reason: str
 
 
 class SequencingConnection:
-    """`await open()`, then use `module`; its facts go to `emit`, inside the loop, which must not be blocked."""
+    """`await open()`, then use `module`. Its facts go to `emit`, which runs on the event loop and must not block."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class SequencingConnection:
     ) -> None:
         self.name = name
         self.refused = ""
-        """Why it cannot go on."""
+        """Why the sequencers refused us for good; empty while they have not."""
         self._entries = (addresses,) if isinstance(addresses, Address) else tuple(addresses)
         self._layout = layout
         self._tls = tls
@@ -83,14 +83,14 @@ class SequencingConnection:
         self._port = AsyncPort(name, on_timer=self._on_timer, emit=emit, seed=seed)
         self._client: OrderingClient | None = None
         self._addresses: dict[str, Address] = {}
-        """Of the nodes, as far as we were told."""
+        """Node -> its address, as far as we were told."""
         self._answered: dict[str, Address] = {}
-        """Where one answered that was dialled without knowing its name."""
+        """Node -> the address at which it answered when we did not know its name yet."""
         self._dials = 0
         self._refusals: dict[str, str] = {}
-        """Nodes that refused us the last time."""
-        self._met: dict[SocketSession, asyncio.Future[None]] = {}
-        """Done when the session's layout is known; until then."""
+        """Nodes that refused us the last time -> why."""
+        self._comparing: dict[SocketSession, asyncio.Future[None]] = {}
+        """Sessions whose layout is not known yet -> a future that is done once it is."""
         self._links: dict[str, OrderingLink] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._closed = False
@@ -109,7 +109,7 @@ class SequencingConnection:
 
     @property
     def nodes(self) -> dict[str, bool]:
-        """The nodes of the layout, and whether there is a session with each."""
+        """Node of the layout -> whether there is a session with it."""
         return {node: node in self._links for node in self.layout.nodes}
 
     @property
@@ -119,9 +119,9 @@ class SequencingConnection:
     # --- Life
 
     async def open(self, timeout_seconds: float = CONNECT_SECONDS) -> None:
-        """ConnectionFailed if no sequencer answers in time, or one refuses us."""
+        """Connect; raises ConnectionFailed if no sequencer accepts us in time."""
         if not self._entries:
-            raise ConnectionFailed("no sequencer is known")
+            raise ConnectionFailed("no address of a sequencer is given")
         if self._layout is not None:
             check_layout_size(self._layout)
         if self._tls is not None:
@@ -151,7 +151,7 @@ class SequencingConnection:
         raise ConnectionFailed("; ".join(failures))
 
     async def _try(self, address: Address) -> tuple[SocketSession | None, str]:
-        """A session that stands, or why there is none."""
+        """Return a session that is up, or why there is none."""
         check_dialling(address, "tcp", self._tls)
         try:
             session = await self._dial(address, "")
@@ -163,12 +163,12 @@ class SequencingConnection:
         return None, f"it refused the connection: {end.reason}" if end.refused else end.reason
 
     async def _dial(self, address: Address, expected: str) -> SocketSession:
-        """A session whose layout is ours, or that has ended."""
+        """Return a session that has our layout, or has ended."""
         session = await open_stream(self, address, Dial(self._hello, expected), POLICY, self._context)
-        met = self._met.get(session)
-        if met is not None:
+        compared = self._comparing.get(session)
+        if compared is not None:
             try:
-                await asyncio.shield(met)
+                await asyncio.shield(compared)
             except asyncio.CancelledError:
                 session.end(End("given up", refused=False))
                 raise
@@ -183,7 +183,7 @@ class SequencingConnection:
         self._keepers[node] = asyncio.create_task(self._keep_link(node, first))
 
     async def _keep_link(self, node: str, first: SocketSession | None) -> None:
-        """A node that refuses us may be set right: it is asked again, not often."""
+        """Keep a session with a node. One that refuses us may be corrected, so we retry, but not often."""
         sessions = [] if first is None else [first]
 
         async def next_session() -> SocketSession:
@@ -195,7 +195,8 @@ class SequencingConnection:
             await asyncio.sleep(LAST_DELAY_SECONDS)
 
     def _next_address(self, node: str) -> Address:
-        """Where it says that it is and, if it answered elsewhere, there, in turn. OSError: not from here."""
+        """Return, in turn, the address that the node announces and the one at which it answered. OSError if we may not
+        dial it."""
         known = (self._addresses.get(node), self._answered.get(node))
         choice = list(dict.fromkeys(address for address in known if address is not None))
         self._dials += 1
@@ -207,7 +208,7 @@ class SequencingConnection:
         return address
 
     def _on_refusal(self, node: str, reason: str) -> None:
-        """Once all who could speak for a server have refused us, its topics get no numbers."""
+        """Give up once all replicas of a server have refused us: its topics get no numbers any more."""
         self._refusals[node] = reason
         for place in self.layout.servers:
             if self._refusals.keys() >= {*self.layout.replicas(place.name)}:
@@ -222,7 +223,7 @@ class SequencingConnection:
             self._port.emit(SequencersRefused(reason))
 
     async def close(self) -> None:
-        """What was not sent yet is sent first, within limits: that the client leaves, if it said so."""
+        """Send what is left, for a limited time (such as the message that the client leaves), and end the sessions."""
         self._closed = True
         for keeper in self._keepers.values():
             keeper.cancel()
@@ -239,7 +240,7 @@ class SequencingConnection:
     # --- Sessions: what they ask of their host
 
     def on_hello(self, session: SocketSession, hello: Hello) -> None:
-        session.refuse("a client accepts no connections")
+        session.refuse("a client does not accept connections")
 
     def on_welcome(self, session: SocketSession, welcome: Welcome) -> None:
         assert session.dial is not None
@@ -247,24 +248,24 @@ class SequencingConnection:
         if welcome.version != PROTOCOL_VERSION:
             session.refuse(f"it speaks protocol version {welcome.version}, we speak {PROTOCOL_VERSION}")
         elif welcome.mode != SEQUENCER_MODE:
-            session.refuse(f"{welcome.node} is not a sequencer, but a broker in mode {welcome.mode!r}")
+            session.refuse(f"{welcome.node} is not a sequencer but a broker in mode {welcome.mode!r}")
         elif welcome.node != expected:
             session.refuse(f"{welcome.node} answered where {expected} was expected")
         else:
-            self._met[session] = asyncio.get_running_loop().create_future()
+            self._comparing[session] = asyncio.get_running_loop().create_future()
             timer = expect_layout(session)
             session.ended.add_done_callback(lambda _: timer.cancel())
 
             def meet(message: OrderLayout) -> None:
                 timer.cancel()
-                self._meet(session, expected, message)
+                self._compare_layouts(session, expected, message)
 
             session.set_up(
                 expected, SEQUENCER, *accept_only((OrderLayout,), meet, "a sequencer at first", session)
             )
             session.send(OrderLayout("" if self._layout is None else self._layout.text))
 
-    def _meet(self, session: SocketSession, node: str, message: OrderLayout) -> None:
+    def _compare_layouts(self, session: SocketSession, node: str, message: OrderLayout) -> None:
         reason = self._layout_refusal(node, message)
         if reason is not None:
             session.refuse(reason)
@@ -273,15 +274,15 @@ class SequencingConnection:
             self._client = OrderingClient(self._port, self.layout, incarnation=self._incarnation)
             self._client.start()
         handlers, other = accept_only(TO_CLIENTS, partial(self._client.receive, node), "a sequencer", session)
-        handlers[OrderLayout] = self._hear
+        handlers[OrderLayout] = self._on_announcement
         session.set_up(node, SEQUENCER, handlers, other)
         self._links[node] = self._port.sessions[node] = OrderingLink(session)
         self._refusals.pop(node, None)
-        self._hear(message)
+        self._on_announcement(message)
         self._settle(session)
 
     def _layout_refusal(self, node: str, message: OrderLayout) -> str | None:
-        """The first layout that we are told is ours, if we have none."""
+        """Return why the layout is refused, or None. If we have none, the first one we are told becomes ours."""
         if self._layout is None:
             try:
                 layout = parse_layout(message.json)
@@ -292,8 +293,8 @@ class SequencingConnection:
             self._layout = layout
         return layout_refusal(self._layout, message.json, self.name)
 
-    def _hear(self, message: OrderLayout) -> None:
-        """Where the nodes are, and which lineage their servers have."""
+    def _on_announcement(self, message: OrderLayout) -> None:
+        """Learn the nodes' addresses and their servers' lineages."""
         self._addresses |= parse_addresses(message, self.layout.nodes.__contains__)
         for server, lineage in message.lineages:
             self.module.meet(server, lineage)
@@ -301,15 +302,15 @@ class SequencingConnection:
             self._keep_all()
 
     def _settle(self, session: SocketSession) -> None:
-        met = self._met.pop(session, None)
-        if met is not None and not met.done():
-            met.set_result(None)
+        compared = self._comparing.pop(session, None)
+        if compared is not None and not compared.done():
+            compared.set_result(None)
 
     def persist(self) -> bool:
-        return True  # nothing is kept here
+        return True  # nothing to persist
 
     def on_bad_frame(self, session: SocketSession, error: WireError) -> None:
-        """The session ends with that reason, and another is opened."""
+        """Do nothing: the session ends with that reason, and another one is opened."""
 
     def on_ended(self, session: SocketSession, end: End) -> None:
         self._settle(session)
@@ -317,7 +318,7 @@ class SequencingConnection:
         if link is not None and link.session is session:
             del self._links[session.peer]
             del self._port.sessions[session.peer]
-            if end.refused:  # it knew us: the reason is with us, such as a name that another took
+            if end.refused:  # it had accepted us: the cause is ours, such as a name that another took
                 self._give_up(f"sequencer {session.peer} refused the connection: {end.reason}")
 
     # --- The protocol

@@ -2,11 +2,11 @@
 
     opening -> up -> ended
        |              ^
-       +--------------+   refused, timed out, or the connection broke before it stood
+       +--------------+   refused, timed out, or the connection broke before it was up
 
-The side that opened says Hello; the other answers Welcome or Refused. What a peer sends once the session is
-up goes to the host (broker.py, client.py), which owns the protocol's node. What the node sends in one
-turn of the loop leaves in one write at its end.
+The side that opened sends Hello; the other answers Welcome or Refused. Once the session is up, the peer's messages go
+to the host (broker.py, client.py), which owns the protocol's node. What the node sends in one turn of the loop leaves
+in one write at its end.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tidings.drivers.sockets.outbox import Chunk, Outbox
 HANDSHAKE_SECONDS = 5.0
 MAX_REASON_CHARACTERS = 1000
 BACKLOG_BYTES = 256 * 1024
-"""`drained` waits while more than this waits to leave."""
+"""`drained` waits while more than this is unsent."""
 STALL_SECONDS = 10.0
-"""A session that may leave nothing out ends when too much waits and its peer has taken nothing for this long."""
+"""A session that may drop nothing ends when too much waits and its peer has read nothing for this long."""
 
 
 EVENT_KINDS: frozenset[type] = frozenset((Publication, Run, Notify, Forward, Stamped, Carried))
@@ -40,27 +40,31 @@ Handler = Callable[[Any], None]
 
 
 class SessionState(StrEnum):
+    """The states of a session, in order."""
+
     OPENING = "opening"
     UP = "up"
     ENDED = "ended"
 
 
 class End(NamedTuple):
+    """Why a session ended."""
+
     reason: str
     refused: bool
-    """The peer said so itself: trying again would bring the same answer."""
+    """True if the peer refused us: a retry would get the same answer."""
 
 
 class Dial(NamedTuple):
-    """What the side that opens knows."""
+    """What the opening side sends and expects."""
 
     hello: Hello
     expected: str = ""
-    """The node that should answer; empty: whoever does."""
+    """The node that should answer; empty: any."""
 
 
 class SessionHost(Protocol):
-    """Who owns sessions: it knows who may open one and what becomes of messages."""
+    """Owns sessions: it decides who may open one and who handles its messages."""
 
     def on_hello(self, session: SocketSession, hello: Hello) -> None:
         """Call `session.welcome` or `session.refuse`."""
@@ -69,16 +73,16 @@ class SessionHost(Protocol):
         """Call `session.set_up` or `session.refuse`."""
 
     def persist(self) -> bool:
-        """Before anything leaves: what it may depend on is on disk. False: nothing leaves."""
+        """Persist what outgoing messages may depend on; called before anything is sent. False: send nothing."""
 
     def on_bad_frame(self, session: SocketSession, error: WireError) -> None: ...
 
     def on_ended(self, session: SocketSession, end: End) -> None:
-        """Called once per session, whether it ever stood or not."""
+        """Called once per session, whether it was ever up or not."""
 
 
 class SocketSession:
-    """What all transports share. A subclass writes the outbox's chunks and ends the connection."""
+    """What all transports share. A subclass writes the outbox's chunks and closes the connection."""
 
     def __init__(self, host: SessionHost, outbox: Outbox, dial: Dial | None = None) -> None:
         self.host = host
@@ -92,19 +96,19 @@ class SocketSession:
         self.received_events = 0
         self.address = ""
         self.silent = False
-        """A fault, for tests: nothing passes any more, and nobody is told (`silence`)."""
+        """A fault, for tests: nothing passes any more, silently (`silence`)."""
         self.up_at = 0.0
-        """When it came up, by the loop's clock."""
+        """When it came up, by the loop's clock; 0 if it never did."""
         loop = asyncio.get_running_loop()
         self.settled: asyncio.Future[None] = loop.create_future()
-        """Done once the session is up or ended."""
+        """Done once the session is up or has ended."""
         self.ended: asyncio.Future[End] = loop.create_future()
         self._loop = loop
         self._handlers: Mapping[type, Handler] = {}
         self._other: Handler = self._take_first
         outbox.on_waiting = self._schedule_flush
         self.send: Callable[[Message], None] = outbox.add
-        """What is sent leaves at the end of this turn of the loop. The hottest call: straight to the outbox."""
+        """Queues a message, which leaves at the end of this turn of the loop. It is the outbox's method, for speed."""
         self._waiters: list[asyncio.Future[None]] = []
         self._stall_timer: asyncio.TimerHandle | None = None
         self._handshake_timer = loop.call_later(HANDSHAKE_SECONDS, self._on_handshake_timeout)
@@ -114,11 +118,12 @@ class SocketSession:
     def welcome(
         self, peer: str, role: str, answer: Welcome, handlers: Mapping[type, Handler], other: Handler
     ) -> None:
-        """Accept the peer's Hello; its messages go to `handlers` by their class, and else to `other`."""
+        """Accept the peer's Hello; its messages go to `handlers` by their class, otherwise to `other`."""
         self.send(answer)
         self.set_up(peer, role, handlers, other)
 
     def set_up(self, peer: str, role: str, handlers: Mapping[type, Handler], other: Handler) -> None:
+        """Bring the session up; the peer's messages go to `handlers` by their class, otherwise to `other`."""
         self.peer = peer
         self.role = role
         self.state = SessionState.UP
@@ -158,7 +163,7 @@ class SocketSession:
     def take_body(self, body: bytes | memoryview) -> None:
         try:
             messages = decode(body)
-            if messages and messages[0].__class__ in EVENT_KINDS:  # so are all others of the body
+            if messages and messages[0].__class__ in EVENT_KINDS:  # then so are all others in the body
                 self.received_events += sum([getattr(message, "count", 1) for message in messages])
             for message in messages:
                 self._handlers.get(message.__class__, self._other)(message)
@@ -166,7 +171,7 @@ class SocketSession:
             self.fail(error)
 
     def fail(self, error: WireError) -> None:
-        """The peer sent what is no message: it is told, and this session ends, no other."""
+        """End this session, and only this one, because the peer sent something invalid; tell the peer why."""
         if self.state is not SessionState.ENDED:
             self.host.on_bad_frame(self, error)
             self.refuse(str(error))
@@ -189,7 +194,7 @@ class SocketSession:
         self._loop.call_soon(self.flush)
 
     async def drained(self, below_bytes: int = BACKLOG_BYTES) -> None:
-        """Wait until no more than that waits to leave, or the peer is gone."""
+        """Wait until no more than that is unsent, or the session has ended."""
         while self.state is SessionState.UP and (self.paused or self.outbox.size_bytes > below_bytes):
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._waiters.append(waiter)
@@ -227,7 +232,7 @@ class SocketSession:
             self._watch_stall()
 
     def _end_unread(self) -> None:
-        self.end(End(f"{self.outbox.size_bytes} bytes wait for the peer: it does not read", refused=False))
+        self.end(End(f"the peer does not read: {self.outbox.size_bytes} bytes wait for it", refused=False))
         self.abort()
 
     def _wake(self) -> None:
@@ -255,7 +260,7 @@ class SocketSession:
         self._wake()
 
     def end(self, end: End) -> None:
-        """The session is over; the connection closes in its own time."""
+        """End the session; the connection closes in its own time."""
         if self.state is SessionState.ENDED:
             return
         self.state = SessionState.ENDED
@@ -270,11 +275,11 @@ class SocketSession:
         self.ended.set_result(end)
         self.host.on_ended(self, end)
 
-    # --- What a transport adds
+    # --- For the transport to implement
 
     @property
     def paused(self) -> bool:
-        """True while the transport wants no more."""
+        """True while the transport's buffer is full."""
         raise NotImplementedError
 
     def write(self, chunks: list[Chunk]) -> None:
@@ -287,7 +292,7 @@ class SocketSession:
         raise NotImplementedError
 
     async def wait_closed(self) -> None:
-        """Wait until an ended session has given back its connection."""
+        """Wait until the connection of an ended session is closed."""
 
     def status(self) -> dict[str, object]:
         return {

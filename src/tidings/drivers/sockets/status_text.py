@@ -1,4 +1,4 @@
-"""What a server says of itself, as a text that fits into one message."""
+"""Encodes a server's status as a text that fits into one message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MAX_STATUS_CHARACTERS = 65_536
 
 
 def status_text(status: dict[str, object]) -> str:
-    """As JSON; of what is too long only the length is told, the longest first."""
+    """Return the status as JSON. If it is too long, the longest values are replaced by their lengths."""
     status = dict(status)
     text = msgspec.json.encode(status).decode()
     while len(text) > MAX_STATUS_CHARACTERS:

@@ -15,7 +15,7 @@ from tidings.drivers.sockets.session import Dial, End, Handler, SessionHost, Ses
 
 LINGER_SECONDS = 1.0
 MAX_FIRST_FRAME_BYTES = 32 * 1024
-"""A peer that is not known yet cannot make us gather more than this."""
+"""An unknown peer cannot make us buffer more than this."""
 WRITE_BUFFER_HIGH_BYTES = 1024 * 1024
 
 
@@ -89,7 +89,7 @@ class StreamSession(SocketSession, asyncio.Protocol):
             self._transport.writelines(chunks)
 
     def close_transport(self) -> None:
-        """Half-close first: a close with unread input would reset, and the peer would lose our last words."""
+        """Half-close first: closing with unread input would reset the connection, and lose our last messages."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -98,7 +98,7 @@ class StreamSession(SocketSession, asyncio.Protocol):
                 transport.write_eof()
             else:
                 transport.close()
-        except OSError:  # the peer's end and its reset came together
+        except OSError:  # the peer's end and its reset arrived together
             transport.abort()
             return
         self._loop.call_later(LINGER_SECONDS, transport.abort)
@@ -113,14 +113,14 @@ class StreamSession(SocketSession, asyncio.Protocol):
 
 
 def _watch_connection(sock: socket.socket | None) -> None:
-    """Let the kernel find out that an idle peer vanished without a word, in about fifteen seconds."""
+    """Let the kernel detect within about fifteen seconds that an idle peer has vanished."""
     _set_options(sock, (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3)))
     if sock is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 def _expect_reading(sock: socket.socket | None) -> None:
-    """A server that takes nothing for so long is down. A client may be slow: only its events are dropped."""
+    """Treat a server that reads nothing for so long as down. A client may be slow: only its events are dropped."""
     _set_options(sock, (("TCP_USER_TIMEOUT", 15_000),))
 
 
@@ -128,6 +128,6 @@ def _set_options(sock: socket.socket | None, options: tuple[tuple[str, int], ...
     if sock is None or sock.family == socket.AF_UNIX:  # a pair inside this process
         return
     for name, value in options:
-        number = getattr(socket, name, None)  # Linux knows them all, others some
+        number = getattr(socket, name, None)  # Linux has them all, other systems some
         if number is not None:
             sock.setsockopt(socket.IPPROTO_TCP, number, value)

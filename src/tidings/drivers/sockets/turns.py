@@ -1,8 +1,8 @@
-"""Persist before send, the law of a live driver (core/store.py).
+"""Persist before send, in a live driver (core/store.py).
 
 What the handlers of one turn of the loop write is one transaction; what they send waits in the sessions' outboxes. No
-session lets anything out (`Session.flush`) before `persist` has put that transaction on disk. If that fails, what the
-handlers believe and what is on disk differ for good: the node says nothing more, and stops.
+session sends anything (`SocketSession.flush`) before `persist` has put that transaction on disk. If that fails, the
+handlers' state and the disk differ for good: the node sends nothing more, and stops.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidings.core.store import Store
 
 
 class Turns:
-    """`on_failure` is told once, when a commit fails."""
+    """Commits what the handlers write. `on_failure` is called once, when a commit fails."""
 
     def __init__(self, on_failure: Callable[[StoreError], None]) -> None:
         self.store: Store | None = None
@@ -24,11 +24,11 @@ class Turns:
         self._has_failed = asyncio.Event()
 
     def open(self) -> None:
-        """The first write of a turn: it is on disk soon, whether anything is sent or not."""
+        """Schedule a commit at the first write of a turn, whether anything is sent or not."""
         asyncio.get_running_loop().call_soon(self.persist)
 
     def after(self, act: Callable[[], None]) -> None:
-        """For what leaves by another way than a session."""
+        """Call `act` once everything is persisted: for what leaves in another way than over a session."""
 
         def persist_and_act() -> None:
             if self.persist():
@@ -37,7 +37,7 @@ class Turns:
         asyncio.get_running_loop().call_soon(persist_and_act)
 
     def persist(self) -> bool:
-        """What was written is on disk; False: it cannot be, and nothing may leave."""
+        """Commit what was written; return False if a commit has failed, so that nothing may be sent."""
         if self._failure is None and self.store is not None:
             try:
                 self.store.commit()
@@ -48,7 +48,7 @@ class Turns:
         return self._failure is None
 
     async def failed(self) -> None:
-        """Waits for the failure, and raises it."""
+        """Wait for a failure, and raise it."""
         await self._has_failed.wait()
         assert self._failure is not None
         raise self._failure

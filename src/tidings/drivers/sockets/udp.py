@@ -1,7 +1,7 @@
 """Sessions over datagrams on loopback: one body per datagram, best effort.
 
-The side that opens repeats its Hello until it is answered, and pings. A peer that is silent for some seconds
-is down. What must arrive is repeated by the protocols themselves.
+The side that opens repeats its Hello until it is answered, and then sends pings. A peer that is silent for some seconds
+counts as down. The protocols themselves repeat what must arrive.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ Peer = tuple[Any, ...]
 
 
 class DatagramSession(SocketSession):
+    """A session with one peer of a DatagramEndpoint."""
+
     def __init__(
         self,
         host: SessionHost,
@@ -66,12 +68,13 @@ class DatagramSession(SocketSession):
         self.take_body(data)
 
     def _take_first(self, message: Message) -> None:
-        """What comes before the Welcome overtook it, or the Welcome was lost: our Hello is repeated."""
+        """Ignore what arrives before the Welcome: it overtook the Welcome, or that was lost and our Hello is
+        repeated."""
         if self.dial is None or isinstance(message, Welcome | Refused):
             super()._take_first(message)
 
     def _on_hello_again(self, message: Hello) -> None:
-        """Our Welcome was lost; or the peer said more since its Hello, and so this is its next life."""
+        """Answer again if our Welcome was lost. If the peer has sent anything since its Hello, it has restarted."""
         self._repeated_hellos += 1
         if self._answer is not None and self._datagrams == self._repeated_hellos:
             self.send(self._answer)
@@ -93,13 +96,11 @@ class DatagramSession(SocketSession):
             return
         now = self._loop.time()
         late_seconds = now - self._due
-        if (
-            late_seconds > PING_SECONDS
-        ):  # this process stood still: what the peer said meanwhile waits, unread
+        if late_seconds > PING_SECONDS:  # we were suspended: what the peer sent meanwhile waits unread
             self._heard_at += late_seconds
         silent_seconds = now - self._heard_at
         if self.state is SessionState.UP and silent_seconds > SILENT_SECONDS:
-            self.end(End(f"the peer is silent for {silent_seconds:.0f} seconds", refused=False))
+            self.end(End(f"the peer has been silent for {silent_seconds:.0f} seconds", refused=False))
             return
         if self.state is SessionState.UP and self.dial is not None:
             self._pings += 1
@@ -115,7 +116,7 @@ class DatagramSession(SocketSession):
         self._endpoint.forget(self._peer_address, self)
 
     def abort(self) -> None:
-        """A datagram session has no connection to cut."""
+        """Do nothing: a datagram session has no connection to abort."""
 
     def status(self) -> dict[str, object]:
         return {**super().status(), "oversize": cast("DatagramOutbox", self.outbox).oversize}
@@ -127,11 +128,11 @@ class DatagramEndpoint(asyncio.DatagramProtocol):
     def __init__(self, host: SessionHost, policy_for: Callable[[Hello], Policy]) -> None:
         self.paused = False
         self.strangers = 0
-        """Datagrams from addresses without a session that were no Hello, and that nobody else took."""
+        """Datagrams from addresses without a session that were not a Hello and that nobody else took."""
         self.take_sessionless: Callable[[Peer, bytes], bool] = lambda peer, datagram: False
-        """Asked first what to make of a datagram from an address without a session; True: it was taken."""
+        """Called first with a datagram from an address without a session; returns True if it took it."""
         self.loses: Callable[[Peer], bool] | None = None
-        """A fault, for tests: asked for every datagram that leaves whether it is lost."""
+        """A fault, for tests: called for every outgoing datagram; returns True if it is lost."""
         self.transport: asyncio.DatagramTransport | None = None
         self._host = host
         self._policy_for = policy_for
@@ -139,7 +140,7 @@ class DatagramEndpoint(asyncio.DatagramProtocol):
         self._sessions: dict[Peer, DatagramSession] = {}
 
     async def open(self, address: Address, dial: Dial, policy: Policy) -> DatagramSession:
-        """A session that has settled: it is up or it ended."""
+        """Open a session and return it once it is up or has ended."""
         peer = self._remote or await self._resolve(address)
         previous = self._sessions.get(peer)
         if previous is not None:
@@ -154,9 +155,9 @@ class DatagramEndpoint(asyncio.DatagramProtocol):
         self._host.on_hello(session, hello)
 
     async def begin_anew(self, address: Address) -> None:
-        """Who is there may have a session with an earlier life of ours: so it dials again at once, not after a silence.
+        """Tell the peer at that address that we restarted, so that it dials again at once and not after a silence.
 
-        Nothing is repeated: if this is lost, the silence tells.
+        This is not repeated: if it is lost, the peer notices the silence.
         """
         peer = await self._resolve(address)
         if peer not in self._sessions:
@@ -178,7 +179,7 @@ class DatagramEndpoint(asyncio.DatagramProtocol):
 
     @property
     def address(self) -> Address:
-        """Where it listens, in numbers."""
+        """The IP address and port that it listens on."""
         assert self.transport is not None
         return Address(*self.transport.get_extra_info("sockname")[:2])
 
@@ -188,7 +189,7 @@ class DatagramEndpoint(asyncio.DatagramProtocol):
         return bool(self.transport.get_extra_info("socket").family == socket.AF_INET6)
 
     async def _resolve(self, address: Address) -> Peer:
-        """The socket address as the kernel will report it for what comes from there."""
+        """Return the socket address as the kernel will report it for datagrams from there."""
         assert self.transport is not None
         family = self.transport.get_extra_info("socket").family
         loop = asyncio.get_running_loop()
@@ -222,7 +223,7 @@ class DatagramEndpoint(asyncio.DatagramProtocol):
             self.strangers += 1
 
     def error_received(self, exc: Exception) -> None:
-        """Only a socket with one peer is told whose fault it was."""
+        """End the session if the peer's port is closed; only a connected socket knows which peer it was."""
         if self._remote is not None and isinstance(exc, ConnectionRefusedError):
             for session in list(self._sessions.values()):
                 session.end(End("connection refused", refused=False))
@@ -237,6 +238,6 @@ class DatagramEndpoint(asyncio.DatagramProtocol):
 
 
 def say_goodbye(session: SocketSession, reason: str) -> None:
-    """A datagram session that its opener closes: the other side need not wait for the silence."""
+    """Tell the peer that its opener closes a datagram session, so that it need not wait for the silence."""
     session.send(Refused(reason))
     session.flush()

@@ -1,4 +1,5 @@
-"""A network in virtual time: `schedule`, `link`, `streams` (TCP's promises), `node`, `network`.
+"""A network in virtual time: the simulator, explained in docs/internals/simulator.md.
 
-docs/internals/simulator.md explains it.
+`SimulatedNetwork` is what others use. Read `schedule` (virtual time), `link` (messages as datagrams), `streams`
+(connections as over TCP), `node`, `network`, `crash_points`.
 """

@@ -1,4 +1,4 @@
-"""The brokers of a simulated network, made anew in each of their lives."""
+"""Makes the brokers of a simulated network, anew after every crash."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from tidings.drivers.virtual.node import SimulatedNode
 
 
 class BrokerMaker:
-    """Given to the network as what makes its nodes. All that it makes share one matcher."""
+    """Makes brokers from their specs, for `SimulatedNetwork.add`. All of them share one matcher."""
 
     def __init__(self, specs: Mapping[str, BrokerSpec]) -> None:
         self.specs = specs
         self.matcher = Matcher()
-        self._lived: set[str] = set()
+        self._started_once: set[str] = set()
 
     def __call__(self, node: SimulatedNode) -> AnyBroker:
-        first = node.node not in self._lived
-        self._lived.add(node.node)
+        first = node.node not in self._started_once
+        self._started_once.add(node.node)
         return make_broker(
             self.specs[node.node],
             node,
-            incarnation=node.now + 1,  # it tells its lives apart; 0 means 'never heard of'
+            incarnation=node.now + 1,  # differs after every restart; 0 means 'never heard of'
             open_store=node.open_store,
             new=first,
             matcher=self.matcher,

@@ -1,9 +1,8 @@
-"""Crashes at the moments that matter to a node that others count on: before it commits, before it sends, and when a
-part of what it sends has left.
+"""Crashes nodes at the critical moments: before the commit, before the flush, and in the middle of the flush.
 
-A node with crash points has turns, as a live one: what it writes and what it sends waits until the turn ends, which is
-a little later; then the driver commits, and then it sends. A turn matters in which a node writes something, or a
-subscriber tells its broker how far it has come. Draws come from a generator of their own.
+A node with crash points has turns, as a live one: writes and messages wait until the turn ends, a little later; then
+the driver commits, and then it sends. It may crash in a turn in which it writes something, or tells its broker how far
+a subscription has come. The draws have their own generator.
 """
 
 from __future__ import annotations
@@ -19,19 +18,21 @@ if TYPE_CHECKING:
 LONGEST_TURN_NS = 2_000_000
 LONGEST_DOWN_NS = 1_500_000_000
 SHARE = 0.05
-"""Of the turns that matter."""
+"""The share of critical turns that end in a crash."""
 MAX_CRASHES = 6
-"""In a run."""
+"""Per run."""
 
 
 class Point(Enum):
+    """Where in the end of a turn a node crashes."""
+
     BEFORE_COMMIT = auto()
     BEFORE_FLUSH = auto()
     AMID_FLUSH = auto()
 
 
 class CrashPoints:
-    """Of one run, up to `until_ns`: by then everybody is up again."""
+    """The crashes of one run. By `until_ns` every node is up again."""
 
     def __init__(self, network: SimulatedNetwork, names: Iterable[str], until_ns: int) -> None:
         self._network = network
@@ -45,7 +46,7 @@ class CrashPoints:
         return self._random.randrange(LONGEST_TURN_NS)
 
     def draw(self) -> Point | None:
-        """Whether the turn that ends now, which matters, is the node's last, and where it ends."""
+        """Return where the node crashes in the critical turn that ends now; None if it does not."""
         over = self._network.schedule.now >= self._until_ns or sum(self.crashes.values()) >= MAX_CRASHES
         if over or self._random.random() >= SHARE:
             return None
@@ -54,11 +55,11 @@ class CrashPoints:
         return point
 
     def leaving(self, point: Point, messages: int) -> int:
-        """How many of the messages of a turn that ends there leave."""
+        """Return how many of the turn's messages leave before the crash."""
         return self._random.randint(0, messages) if point is Point.AMID_FLUSH else 0
 
     def crash(self, name: str, point: Point) -> None:
-        """As a kill would; its disk is kept. What has left in this instant comes to those who are beside the node."""
+        """Crash the node as kill -9 would, and keep its disk. What has left still reaches nodes without delay."""
         if point is Point.AMID_FLUSH:
             schedule = self._network.schedule
             schedule.at(schedule.now, lambda _first, _second: self._crash(name))

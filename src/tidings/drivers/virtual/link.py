@@ -1,4 +1,4 @@
-"""One direction of a link between two simulated nodes, and the count of what went over it."""
+"""One direction of a link between two simulated nodes, and its traffic counts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from tidings.scenarios.file.channels import delay_sampler, loss_sampler
 from tidings.scenarios.file.links import LinkSpec
 from tidings.scenarios.file.schema import ConstantDelay
 
-BITS_TIMES_NS_PER_MBPS = 8_000
-"""Nanoseconds to send one byte at 1 Mbit/s."""
+NS_PER_BYTE_AT_1_MBPS = 8_000
 
 
 Handlers = dict[type, Callable[[str, Message], None]]
 
 
 class LinkTraffic:
-    """Messages of one class over one link."""
+    """Counts the messages of one class over one link."""
 
     __slots__ = ("dropped", "encode", "messages", "size_bytes", "size_of")
 
@@ -35,7 +34,7 @@ class LinkTraffic:
 
 
 class VirtualLink:
-    """Messages from `source` to `target`. How they are transmitted changes with the faults on the way."""
+    """Carries messages from `source` to `target`, subject to the faults in effect."""
 
     __slots__ = (
         "_bandwidth_mbps",
@@ -78,7 +77,7 @@ class VirtualLink:
         self.slowness = 1.0
         self._schedule = schedule
         self.handlers = handlers
-        """Whatever is there for a message when it is sent takes it when it arrives."""
+        """A message's handler is looked up when it is sent, and called when it arrives."""
         self.publications = self.publication_bytes = self.publications_dropped = 0
         self.notifications = LinkTraffic(Notify)
         self.others: dict[type, LinkTraffic] = {}
@@ -95,12 +94,12 @@ class VirtualLink:
         self._plain = self._delays_only
 
     def refresh(self) -> None:
-        """To be called after `cuts`, `extra_loss` or `slowness` changed."""
+        """Adapt to a change of `cuts`, `extra_loss` or `slowness`; to be called after each."""
         undisturbed = not self.cuts and not self.extra_loss and self.slowness == 1.0
         self._plain = undisturbed and self._delays_only
 
     def drop(self, message: Message) -> None:
-        """The message was counted and does not arrive."""
+        """Count a message, already counted as sent, as dropped."""
         kind = message.__class__
         if kind is Publication:
             self.publications_dropped += 1
@@ -110,7 +109,7 @@ class VirtualLink:
             self.others[kind].dropped += 1
 
     def traffic(self) -> dict[type, LinkTraffic]:
-        """What went over the link so far, by class of message."""
+        """Return the traffic so far, by class of message."""
         result = dict(self.others)
         if self.publications:
             carried = result[Publication] = LinkTraffic(Publication)
@@ -122,7 +121,7 @@ class VirtualLink:
         return result
 
     def transmit(self, message: Message) -> None:
-        """Count the message and let it arrive when it arrives; fast where the link only delays.
+        """Count the message and schedule its arrival; this is fast if the link only delays.
 
         Publications are counted in the link itself: one object fewer to touch for most messages.
         """
@@ -153,7 +152,7 @@ class VirtualLink:
         schedule = self._schedule
         at = schedule.now + delay_ns
         bucket = schedule.buckets.get(at)
-        if bucket is None:  # as `schedule.at`, without a call of it
+        if bucket is None:  # `schedule.at`, inlined for speed
             schedule.buckets[at] = [(self.handlers[kind], self.source, message)]
             heappush(schedule.instants, at)
         else:
@@ -184,8 +183,8 @@ class VirtualLink:
         self._schedule.at(leaves_at + delay_ns, handler, self.source, message)
 
     def _departs_at(self, size_bytes: int) -> int:
-        """When the last byte leaves, if the bandwidth is limited: after all that was sent before."""
+        """Return when the last byte leaves over a limited bandwidth: after everything sent before."""
         leaves_at = max(self._schedule.now, self._free_at)
-        leaves_at += round(size_bytes * BITS_TIMES_NS_PER_MBPS / self._bandwidth_mbps)
+        leaves_at += round(size_bytes * NS_PER_BYTE_AT_1_MBPS / self._bandwidth_mbps)
         self._free_at = leaves_at
         return leaves_at

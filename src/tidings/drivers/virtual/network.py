@@ -1,4 +1,4 @@
-"""A virtual network: nodes, the links between them, and everything that can go wrong with either."""
+"""A virtual network: nodes, the links between them, and the faults of both."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tidings.scenarios.file.links import LinkSpec
 
 
 def ignore(fact: object) -> None:
-    """For nodes whose facts nobody wants."""
+    """Ignore a fact: for nodes whose facts nobody wants."""
 
 
 class SimulatedNetwork:
-    """Deterministic from `seed`. `spec_between(a, b)` says what the link between two nodes is like.
+    """A network whose runs `seed` determines. `spec_between(a, b)` returns the properties of the link from a to b.
 
-    With `streams`, messages go over connections only (drivers/virtual/streams.py), which the nodes ask for; those
-    between clients and their brokers are there whenever they can be. Otherwise messages go as datagrams, and so do
-    those from and to nodes that are added for `datagrams`, but for what these and their brokers say to each other.
+    With `streams`, messages travel only over connections (drivers/virtual/streams.py). Nodes ask for them; those
+    between clients and their brokers exist whenever possible. Without `streams`, messages are datagrams. So are, in any
+    case, messages from and to nodes added with `datagrams`, except between a client and its broker.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class SimulatedNetwork:
         *,
         datagrams: bool = False,
     ) -> SimulatedNode:
-        """A node, not yet started."""
+        """Add a node without starting it."""
         if name in self.nodes:
-            raise ValueError(f"two nodes are named {name!r}")
+            raise ValueError(f"there is already a node named {name!r}")
         if datagrams:
             self._datagrams.add(name)
         random = Random(f"{self.seed}:node:{name}")
@@ -66,7 +66,7 @@ class SimulatedNetwork:
         return node
 
     def attach(self, client: str, broker: str) -> None:
-        """A connection between a client and its broker: both learn when it comes and goes."""
+        """Connect a client to its broker: both are told when the connection comes and goes."""
         self._attached.setdefault(broker, []).append(client)
         self._broker_of[client] = broker
         if self.connections is not None:
@@ -81,7 +81,7 @@ class SimulatedNetwork:
                 self._settle(*pair)
 
     def _on_start(self, name: str) -> None:
-        """A node joins the running network. Those that start again are seen to by `restart`."""
+        """Connect a node that joins the running network; `restart` does it for nodes that restart."""
         if self._started and name not in self._crashes:
             for pair in self._connections(name):
                 self._settle(*pair)
@@ -90,7 +90,7 @@ class SimulatedNetwork:
         self.schedule.run(until)
 
     def link(self, source: str, target: str) -> VirtualLink:
-        """The link in that direction, made when it is first used."""
+        """Return the link in that direction, made on first use."""
         link = self.links.get((source, target))
         if link is None:
             spec = self._spec_between(source, target)
@@ -110,7 +110,7 @@ class SimulatedNetwork:
     # --- Faults, each with what ends it
 
     def crash(self, name: str, *, keep_state: bool) -> None:
-        """Down until as many restarts as crashes: faults of a node may overlap."""
+        """Crash a node. Faults may overlap: it stays down until there were as many restarts as crashes."""
         self._crashes[name] = self._crashes.get(name, 0) + 1
         node = self.nodes[name]
         if node.up:
@@ -140,21 +140,22 @@ class SimulatedNetwork:
             self.nodes[name].resume()
 
     def sever(self, severed: Callable[[str, str], bool]) -> None:
-        """No message passes from a to b where `severed(a, b)`."""
+        """Let no message pass from a to b if `severed(a, b)`, until `mend`."""
         self._change_links(lambda: self._severed.append(severed))
 
     def mend(self, severed: Callable[[str, str], bool]) -> None:
         self._change_links(lambda: self._severed.remove(severed))
 
     def lose(self, rate: float) -> None:
-        """Every link between brokers, or what is beside them, loses that share of its messages, besides its own."""
+        """Let every link lose that share of its messages, besides its own losses, except between a client and its
+        broker."""
         self._change_links(lambda: self._loss_rates.append(rate))
 
     def stop_losing(self, rate: float) -> None:
         self._change_links(lambda: self._loss_rates.remove(rate))
 
     def slow(self, name: str, factor: float) -> None:
-        """Everything to and from the node takes `factor` times as long."""
+        """Let everything to and from the node take `factor` times as long."""
         self._change_links(lambda: self._slowness.setdefault(name, []).append(factor))
 
     def stop_slowing(self, name: str, factor: float) -> None:
@@ -204,7 +205,7 @@ class SimulatedNetwork:
         return self.nodes[client].up and self.nodes[broker].up and self._connected(client, broker)
 
     def _settle(self, client: str, broker: str) -> None:
-        """With streams: the two have a connection exactly if they can; who gains or loses it learns so."""
+        """With streams: open or end the connection of the two according to whether they can connect."""
         assert self.connections is not None
         if not self._can_connect(client, broker):
             self.connections.disconnect(broker, client)

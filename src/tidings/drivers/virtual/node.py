@@ -1,4 +1,4 @@
-"""One simulated node: the Port of a protocol node, and its life: up, paused, down."""
+"""One simulated node: the Port of a protocol node, and its state: up, paused or down."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Emit = Callable[[object], None]
 
 
 class _Handlers(dict[type, Handler]):
-    """Message class -> handler; what is missing goes to `otherwise`."""
+    """Message class -> handler, `otherwise` for a class that is missing."""
 
     def __init__(self, handlers: dict[type, Handler], otherwise: Handler) -> None:
         super().__init__(handlers)
@@ -30,7 +30,7 @@ class _Handlers(dict[type, Handler]):
 
 
 class SimulatedNode:
-    """Implements Port. `make` builds the protocol node, anew after every crash; it may read `disk`."""
+    """Implements Port. `make` builds the protocol node, anew after every crash, and may read `disk`."""
 
     def __init__(
         self,
@@ -59,15 +59,15 @@ class SimulatedNode:
         self._timer_serial = 0
         self._held: list[tuple[Callable[[Any, Any], None], Any, Any]] = []
         self.crash_points: CrashPoints | None = None
-        """Where it may crash between a write and what it sends then. Without any, such a moment does not exist, so
-        nothing need wait for it. To be set before the node starts."""
+        """If set, the node has turns and may crash between a write and a send. Otherwise there are no turns, and
+        nothing waits for their end. To be set before the node starts."""
         self._store: MemoryStore | None = None
         self._outbox: list[tuple[str, Send, Message]] = []
         self._turn: object = None
-        """Of the driver, while something waits for its end."""
+        """The current turn, while something waits for its end."""
         self.handlers = _Handlers({}, self.deliver)
-        """Where messages go that are sent now, known to all links that lead here. While the node is down or
-        paused nothing is in it, and it is decided on arrival."""
+        """The handlers for messages that are sent now, shared by all links to this node. Empty while the node is down
+        or paused: `deliver` then decides on arrival."""
 
     # --- Port
 
@@ -99,7 +99,7 @@ class SimulatedNode:
     # --- Persist before send
 
     def open_store(self, name: str = "tables") -> MemoryStore:
-        """The only one of this life, with what is kept on disk under that name."""
+        """Open the store with what is on disk under that name; a node opens one store per incarnation."""
         on_pending = None if self.crash_points is None else self._open_turn
         self._store = MemoryStore(self.disk.setdefault(name, {}), on_pending)
         return self._store
@@ -118,7 +118,7 @@ class SimulatedNode:
             self.end_turn()
 
     def end_turn(self) -> None:
-        """Commit, then flush; or crash somewhere between."""
+        """Commit, then flush, or crash somewhere in between."""
         points = self.crash_points
         if self._turn is None or points is None:
             return
@@ -139,7 +139,7 @@ class SimulatedNode:
     # --- What the network does to the node
 
     def deliver(self, sender: str, message: Message) -> None:
-        """Take a message that was sent when the node was down or paused, or was interrupted on its way."""
+        """Handle a message that was sent while the node was down or paused, or that was under way when it stopped."""
         if self.paused:
             self._held.append((self.deliver, sender, message))
         elif self.up:
@@ -148,16 +148,16 @@ class SimulatedNode:
             self._find_link(sender, self.node).drop(message)
 
     def connection(self, peer: str, up: bool) -> None:
-        """A connection came or went; a node that is down or paused does not notice now."""
+        """Tell the node that a connection came or went; a paused node learns it later, one that is down never."""
         if self.paused:
             self._held.append((self.connection, peer, up))
         elif self.up:
-            # What waits was for the connection before.
+            # What waits in the outbox was for the previous connection.
             self._outbox = [entry for entry in self._outbox if entry[0] != peer]
             (self.protocol.link_up if up else self.protocol.link_down)(peer)
 
     def holds(self, action: Callable[[Any, Any], None], first: Any) -> bool:
-        """True if the node is paused: its application then does `action(first, None)` when it goes on."""
+        """Return True if the node is paused; it then calls `action(first, None)` when it resumes."""
         if self.paused:
             self._held.append((action, first, None))
         return self.paused
@@ -183,7 +183,7 @@ class SimulatedNode:
             self.disk.clear()
 
     def pause(self) -> None:
-        """Stopped, as by SIGSTOP: messages and timers wait."""
+        """Suspend the node as SIGSTOP would: messages and timers wait."""
         if self.up and not self.paused:
             self.paused = True
             self._interrupt()
@@ -193,11 +193,11 @@ class SimulatedNode:
             self.paused = False
             self.handlers.update(self.protocol.handlers)
             held, self._held = self._held, []
-            for action, first, second in held:  # at once: what else arrives in this instant was sent later
+            for action, first, second in held:  # at once: other arrivals of this instant were sent later
                 action(first, second)
 
     def _interrupt(self) -> None:
-        """Messages on their way were addressed to the protocol as it ran; look again when they arrive."""
+        """Redirect messages under way, which are bound to the protocol's handlers, to `deliver`."""
         parts = frozenset(id(part) for part in self.protocol.parts)
         self._schedule.redirect(lambda action: id(getattr(action, "__self__", None)) in parts, self.deliver)
         self.handlers.clear()

@@ -1,16 +1,16 @@
-"""Connections between simulated nodes, as over TCP: what one carries arrives in order and without gaps.
+"""Connections between simulated nodes, as over TCP: messages arrive in order and without gaps.
 
-A connection is two streams, one per direction. Each node has its own end of it: it may have closed it, or lost
-it in a crash, while the peer still believes in its own. A stream that lost anything (to a cut, or to a target
-that was down) carries nothing more, and nobody is told: finding out is the business of the protocols.
+A connection is two streams, one per direction. Each node has its own end: it may have closed it, or lost it in a crash,
+while the peer still has the other end. A stream that has lost anything (to a cut, or to a target that was down) carries
+nothing more, and nobody is told: the protocols must find out themselves.
 
             wanted, or the peer dials                   closed here, FIN, RST, or replaced
     (none) ---------------------------> both have an end --------------------------------> (none)
                                           told `link_up`                told `link_down`
 
-Nodes ask for connections with the facts SessionWanted and SessionUnwanted. They are emitted from within protocol
-code, so nothing is told to any node before the handler at work has ended. Connections between clients and their
-brokers come and go with what happens to the network, not with wishes.
+Nodes ask for connections with the facts SessionWanted and SessionUnwanted. Protocol code emits them, so no node is told
+anything before the running handler has returned. Connections between clients and their brokers come and go with the
+network's faults, not on request.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ LAST_RETRY_NS = 2_000 * NS_PER_MS
 RETRY_JITTER = 0.25
 
 RETRANSMISSION_NS = 200 * NS_PER_MS
-"""How long a sender waits, besides the round trip, before it sends again what was lost."""
+"""How long a sender waits, besides the round trip, before it retransmits."""
 MAX_LOSSES = 8
-"""A message is lost so many times at most."""
+"""How often a message can be lost at most."""
 
 
 class _Always(Handlers):
-    """Every class of message has the same handler."""
+    """Has the same handler for every class of message."""
 
     def __init__(self, handler: Callable[[str, Message], None]) -> None:
         super().__init__()
@@ -49,10 +49,10 @@ class _Always(Handlers):
 
 
 class StreamLink(VirtualLink):
-    """One direction between two nodes: counts like a Link, and carries for the connection of the moment.
+    """One direction between two nodes: it counts as a VirtualLink does, and carries the current connection.
 
-    Lost messages are sent again and come later, and what is behind them waits. Copies and messages that overtake
-    others do not leave the transport.
+    Lost messages are retransmitted and arrive later, and those behind them wait. There are no duplicates and no
+    reordering.
     """
 
     __slots__ = ("_due_at", "stream", "target_handlers")
@@ -69,15 +69,15 @@ class StreamLink(VirtualLink):
         super().__init__(schedule, source, target, handlers, spec, random)
         self.target_handlers = handlers
         self.stream: VirtualStream | None = None
-        """Where the source's messages go: its end of the connection, if it has one and knows of it."""
+        """The source's end of the connection, on which it sends; None if it has none or does not know it yet."""
         self._due_at = 0
-        """Nothing may arrive before; what is sent in haste (`_plain`) is not noted here."""
+        """Nothing may arrive earlier than this. The fast path (`_plain`) does not update it."""
         lossless = self._draw_loss is None and not self._bandwidth_mbps
         self._delays_only = lossless and self._constant_ns is not None
         self._plain = False
 
     def begin(self, stream: VirtualStream) -> None:
-        """The source knows of its end of a new connection, and sends on it."""
+        """Let the source send on its end of a new connection."""
         self.stream = stream
         self.handlers = _Always(stream.arrive)
         self._due_at = 0
@@ -85,7 +85,7 @@ class StreamLink(VirtualLink):
         self.refresh()
 
     def end(self) -> None:
-        """The source's end is gone: it sends no more."""
+        """Let the source send no more: its end is gone."""
         self._note_due()
         self.stream = None
         self._plain = False
@@ -96,12 +96,12 @@ class StreamLink(VirtualLink):
         self._plain = self._plain and self.stream is not None and self._is_level()
 
     def delay_ns(self) -> int:
-        """Of one message on its way, without what queues or losses add."""
+        """Draw the delay of one message, without queueing and losses."""
         delay_ns = self._draw_delay_ns()
         return delay_ns if self.slowness == 1.0 else round(delay_ns * self.slowness)
 
     def after_the_rest(self) -> int:
-        """When something sent now arrives that follows everything sent before."""
+        """Return when something sent now arrives, if it follows everything sent before."""
         return max(self._due_at, self._schedule.now + self.delay_ns())
 
     def _note_due(self) -> None:
@@ -109,7 +109,7 @@ class StreamLink(VirtualLink):
             self._due_at = max(self._due_at, self._schedule.now + self._constant_ns)
 
     def _is_level(self) -> bool:
-        """True if a message that takes the usual time overtakes none that was delayed before."""
+        """Return True if a message with the usual delay would not overtake an earlier, delayed one."""
         return self._constant_ns is not None and self._due_at <= self._schedule.now + self._constant_ns
 
     def _transmit_disturbed(self, message: Message, size_bytes: int) -> None:
@@ -132,7 +132,7 @@ class StreamLink(VirtualLink):
             self.refresh()
 
     def _retransmissions_ns(self, stream: VirtualStream) -> int:
-        """How much later the message comes because it was lost again and again."""
+        """Draw how much later the message arrives because of losses."""
         late_ns = timeout_ns = 0
         for _ in range(MAX_LOSSES):
             if not self._is_lost():
@@ -143,7 +143,7 @@ class StreamLink(VirtualLink):
 
 
 class VirtualStream:
-    """One direction of one connection. What is on its way belongs to it, whatever happens to the connection."""
+    """One direction of one connection. Messages under way belong to it, whatever happens to the connection."""
 
     __slots__ = ("_reset", "_target", "_target_handlers", "back", "is_open", "link", "whole")
 
@@ -153,9 +153,9 @@ class VirtualStream:
         self.link = link
         self.back: VirtualStream
         self.is_open = True
-        """The source has its end."""
+        """True while the source has its end."""
         self.whole = True
-        """The target has its end and nothing was lost so far. Once False, it stays so."""
+        """True while the target has its end and nothing has been lost. Once False, it stays False."""
         self._target = target
         self._target_handlers = link.target_handlers
         self._reset = reset
@@ -174,8 +174,8 @@ class VirtualStream:
             self._reset(self)
 
 
-class Wish:
-    """A node wants a connection. One that was taken back is another than one said later."""
+class ConnectionRequest:
+    """A node's request for a connection. After a withdrawal, a new request is a new object."""
 
     __slots__ = ("node", "peer", "pending", "retry_ns")
 
@@ -183,12 +183,12 @@ class Wish:
         self.node = node
         self.peer = peer
         self.pending = True
-        """An attempt is under way or will be made."""
+        """True while an attempt is under way or scheduled."""
         self.retry_ns = FIRST_RETRY_NS
 
 
 class Connections:
-    """Who has an end of which connection, who wants one, and the attempts to open them."""
+    """Keeps the ends of all connections and the requests for them, and makes the attempts to open them."""
 
     def __init__(
         self,
@@ -201,14 +201,14 @@ class Connections:
         self._schedule = schedule
         self._nodes = nodes
         self._find_link = find_link
-        self._wishes: dict[str, dict[str, Wish]] = {}
+        self._requests: dict[str, dict[str, ConnectionRequest]] = {}
         self._ends: dict[str, dict[str, VirtualStream]] = {}
         """Node -> peer -> the stream on which the node sends to the peer."""
         self._jitter: dict[tuple[str, str], Random] = {}
         self._attached: set[tuple[str, str]] = set()
 
     def listening(self, node: str, emit: Emit) -> Emit:
-        """`emit` for that node: its wishes are for us, everything else passes on."""
+        """Return the `emit` of a node: it handles requests for connections here and passes other facts on."""
 
         def listen(fact: object) -> None:
             if type(fact) is SessionWanted:
@@ -221,103 +221,106 @@ class Connections:
         return listen
 
     def attach(self, client: str, broker: str) -> None:
-        """The two wish in vain: whoever attached them opens and ends their connections."""
+        """Ignore requests of these two: the network opens and ends the connection of a client and its broker."""
         self._attached |= {(client, broker), (broker, client)}
 
     def connected(self, node: str, peer: str) -> bool:
-        """Both have their end of one connection. Whether anything still passes is another matter."""
+        """Return True if both have their end of one connection, whether or not anything still passes."""
         stream = self._end(node, peer)
         return stream is not None and stream.back.is_open
 
-    # --- Wishes
+    # --- Requests
 
     def want(self, node: str, peer: str) -> None:
         if (node, peer) in self._attached:
             return
-        wishes = self._wishes.setdefault(node, {})
-        if peer not in wishes:
-            wish = wishes[peer] = Wish(node, peer)
-            self._schedule.at(self._schedule.now, self._dial, wish)
+        requests = self._requests.setdefault(node, {})
+        if peer not in requests:
+            request = requests[peer] = ConnectionRequest(node, peer)
+            self._schedule.at(self._schedule.now, self._dial, request)
 
     def unwant(self, node: str, peer: str) -> None:
-        self._wishes.get(node, {}).pop(peer, None)
+        self._requests.get(node, {}).pop(peer, None)
         stream = self._end(node, peer)
         if stream is not None and (node, peer) not in self._attached:
             self._schedule.at(self._schedule.now, self._close, stream)
 
     def crash(self, node: str) -> None:
-        """The node forgets its wishes and its ends; its peers are not told."""
-        self._wishes.pop(node, None)
+        """Drop the node's requests and ends, without telling its peers."""
+        self._requests.pop(node, None)
         for peer in list(self._ends.get(node, ())):
             self._take_end(node, peer)
 
     # --- Opening
 
-    def _is_current(self, wish: Wish) -> bool:
-        return self._wishes.get(wish.node, {}).get(wish.peer) is wish
+    def _is_current(self, request: ConnectionRequest) -> bool:
+        return self._requests.get(request.node, {}).get(request.peer) is request
 
-    def _dial(self, wish: Wish, _second: object) -> None:
-        if not self._is_current(wish):
+    def _dial(self, request: ConnectionRequest, _second: object) -> None:
+        if not self._is_current(request):
             return
-        if self._end(wish.node, wish.peer) is not None:
-            wish.pending = False
-        elif self._is_passable(wish) and not self._nodes[wish.node].paused:
-            there, back = self._link(wish.node, wish.peer), self._link(wish.peer, wish.node)
+        if self._end(request.node, request.peer) is not None:
+            request.pending = False
+        elif self._is_passable(request) and not self._nodes[request.node].paused:
+            there, back = self._link(request.node, request.peer), self._link(request.peer, request.node)
             round_trip_ns = there.delay_ns() + back.delay_ns()
-            self._schedule.at(self._schedule.now + round_trip_ns, self._complete, wish)
+            self._schedule.at(self._schedule.now + round_trip_ns, self._complete, request)
         else:
-            self._retry(wish)
+            self._retry(request)
 
-    def _complete(self, wish: Wish, _second: object) -> None:
-        if not self._is_current(wish):
+    def _complete(self, request: ConnectionRequest, _second: object) -> None:
+        if not self._is_current(request):
             return
-        if not self._is_passable(wish) or self._nodes[wish.peer].paused:
-            self._retry(wish)
+        if not self._is_passable(request) or self._nodes[request.peer].paused:
+            self._retry(request)
             return
-        wish.pending = False
-        if not self._is_sound(wish.node, wish.peer):
-            self.open(wish.peer, wish.node)
+        request.pending = False
+        if not self._is_sound(request.node, request.peer):
+            self.open(request.peer, request.node)
 
-    def _is_passable(self, wish: Wish) -> bool:
-        """Both are up and a message passes either way."""
-        node, peer = self._nodes[wish.node], self._nodes.get(wish.peer)
+    def _is_passable(self, request: ConnectionRequest) -> bool:
+        """Return True if both are up and messages pass in both directions."""
+        node, peer = self._nodes[request.node], self._nodes.get(request.peer)
         if peer is None or not node.up or not peer.up:
             return False
-        return not self._link(wish.node, wish.peer).cuts and not self._link(wish.peer, wish.node).cuts
+        return (
+            not self._link(request.node, request.peer).cuts
+            and not self._link(request.peer, request.node).cuts
+        )
 
     def _is_sound(self, node: str, peer: str) -> bool:
-        """There is a connection, both have their ends, and it lost nothing."""
+        """Return True if they have a connection, with both ends, that has lost nothing."""
         stream = self._end(node, peer)
         return stream is not None and stream.whole and stream.back.whole
 
-    def _retry(self, wish: Wish) -> None:
-        pair = (wish.node, wish.peer)
+    def _retry(self, request: ConnectionRequest) -> None:
+        pair = (request.node, request.peer)
         random = self._jitter.get(pair)
         if random is None:
-            random = self._jitter[pair] = Random(f"{self._seed}:dial:{wish.node}>{wish.peer}")
-        delay_ns = round(wish.retry_ns * random.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER))
-        wish.retry_ns = min(2 * wish.retry_ns, LAST_RETRY_NS)
-        wish.pending = True
-        self._schedule.at(self._schedule.now + delay_ns, self._dial, wish)
+            random = self._jitter[pair] = Random(f"{self._seed}:dial:{request.node}>{request.peer}")
+        delay_ns = round(request.retry_ns * random.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER))
+        request.retry_ns = min(2 * request.retry_ns, LAST_RETRY_NS)
+        request.pending = True
+        self._schedule.at(self._schedule.now + delay_ns, self._dial, request)
 
     def open(self, acceptor: str, initiator: str) -> None:
-        """A new connection; what is left of an older one between the two ends here."""
+        """Open a new connection and end what is left of an older one between the two."""
         sides = ((acceptor, initiator), (initiator, acceptor))
         had_end = [self._take_end(node, peer) for node, peer in sides]
         back, there = (self._make_stream(node, peer) for node, peer in sides)
         back.back, there.back = there, back
         for (node, peer), stream in zip(sides, (back, there), strict=True):
             self._ends.setdefault(node, {})[peer] = stream
-            wish = self._wishes.get(node, {}).get(peer)
-            if wish is not None:
-                wish.retry_ns = FIRST_RETRY_NS
+            request = self._requests.get(node, {}).get(peer)
+            if request is not None:
+                request.retry_ns = FIRST_RETRY_NS
         for (node, peer), had, stream in zip(sides, had_end, (back, there), strict=True):
             if had:
                 self._nodes[node].connection(peer, False)
             self._tell_open(stream, None)
 
     def _tell_open(self, stream: VirtualStream, _second: object) -> None:
-        """The source learns of its end; what it sent before it knew of it was not meant for it."""
+        """Tell the source of its end; only what it sends from then on travels over it."""
         link = stream.link
         node = self._nodes[link.source]
         if node.holds(self._tell_open, stream):
@@ -332,7 +335,7 @@ class Connections:
     # --- Closing
 
     def _close(self, stream: VirtualStream, _second: object) -> None:
-        """The source closes: its peer hears of it after all that was sent before, unless a cut is in between."""
+        """Close the source's end. Unless the link is cut, the peer learns it after everything sent before."""
         self._nodes[stream.link.source].end_turn()
         if not stream.is_open:
             return
@@ -346,7 +349,7 @@ class Connections:
             self._end_source(stream.back)
 
     def _reset(self, stream: VirtualStream) -> None:
-        """The target got something for a connection that it does not know, and says so."""
+        """Answer a message for a connection that the target does not know."""
         link = stream.back.link
         if not link.cuts:
             self._schedule.at(link.after_the_rest(), self._on_reset, stream)
@@ -356,16 +359,16 @@ class Connections:
             self._end_source(stream)
 
     def _end_source(self, stream: VirtualStream) -> None:
-        """The source's end is gone, and it learns so. If it wants another, attempts begin."""
+        """Take the source's end away and tell it. If it still wants a connection, retry."""
         node, peer = stream.link.source, stream.link.target
         self._take_end(node, peer)
         self._nodes[node].connection(peer, False)
-        wish = self._wishes.get(node, {}).get(peer)
-        if wish is not None and not wish.pending:
-            self._retry(wish)
+        request = self._requests.get(node, {}).get(peer)
+        if request is not None and not request.pending:
+            self._retry(request)
 
     def disconnect(self, first: str, second: str) -> None:
-        """Both ends are gone at once, with all that was on its way, and both nodes learn so."""
+        """Take both ends away at once, with everything under way, and tell both nodes."""
         sides = ((first, second), (second, first))
         had_end = [self._take_end(node, peer) for node, peer in sides]
         for (node, peer), had in zip(sides, had_end, strict=True):
@@ -378,13 +381,13 @@ class Connections:
         return self._ends.get(node, {}).get(peer)
 
     def _take_end(self, node: str, peer: str) -> bool:
-        """Take the node's end away, silently; False if it had none."""
+        """Take the node's end away without telling it; return False if it had none."""
         stream = self._ends.get(node, {}).pop(peer, None)
         if stream is None:
             return False
         stream.is_open = False
         stream.link.end()
-        stream.back.whole = False  # nobody is there to read it
+        stream.back.whole = False  # nobody reads it any more
         return True
 
     def _link(self, source: str, target: str) -> StreamLink:
