@@ -155,5 +155,5 @@ def test_the_engine_follows_size_and_flags(tmp_path: Path, capsys: pytest.Captur
 def test_progress_is_told_piece_by_piece() -> None:
     shares: list[float] = []
     stage = HereStages().map(lambda item: [Piece(item % 2, item, "", b"")], range(4))
-    stage.to_desks(2, lambda desk, pieces: pieces).collect(shares.append)
+    stage.to_reducers(2, lambda reducer, pieces: pieces).collect(shares.append)
     assert shares == [0.125, 0.25, 0.375, 0.5, 0.75, 1.0, 1.0]

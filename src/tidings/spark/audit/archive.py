@@ -139,7 +139,7 @@ def _without(job: ArchiveJob, damaged: Sequence[int], chunk_rows: int) -> Archiv
         job,
         directories=tuple(job.directories[index] for index in kept),
         ranges=ranges,
-        desks=rows // chunk_rows + 1,
+        reducers=rows // chunk_rows + 1,
     )
 
 
@@ -149,8 +149,8 @@ def _check(stages: Stages, job: ArchiveJob, chunk_rows: int, progress: Progress)
         for index, (first, end) in enumerate(job.ranges)
         for low in range(first, end, chunk_rows)
     ]
-    by_source = stages.map(partial(read_archive, job), items).to_desks(
-        job.desks, partial(_reduced, check_sources, job)
+    by_source = stages.map(partial(read_archive, job), items).to_reducers(
+        job.reducers, partial(_reduced, check_sources, job)
     )
     by_source = by_source.kept()
     found = by_source.tagged(FOUND).collect(lambda share: progress(share * 0.7))
@@ -158,9 +158,11 @@ def _check(stages: Stages, job: ArchiveJob, chunk_rows: int, progress: Progress)
     for index, name in enumerate(job.checks):
         pieces = found
         if name == TOTAL_ORDER:
-            numbered = by_source.tagged(NUMBERED, SIZE).to_desks(1, partial(_reduced, check_order, job))
+            numbered = by_source.tagged(NUMBERED, SIZE).to_reducers(1, partial(_reduced, check_order, job))
             pieces = numbered.collect(lambda share: progress(0.7 + share * 0.3))
-        verdicts.append(verdict_of(name, decoded((piece for piece in pieces if piece.desk == index), Found)))
+        verdicts.append(
+            verdict_of(name, decoded((piece for piece in pieces if piece.reducer == index), Found))
+        )
     progress(1.0)
     return verdicts
 

@@ -1,7 +1,7 @@
 """The tasks of an audit of archives.
 
-Events go to desks by source: each looks at whole sources, and numbers their events. The order between archives is then
-checked on these numbers in one task, as that between subscribers of a trace.
+Events go to reducers by source: each reducer sees whole sources and numbers their events. One task then checks the order
+between archives on these numbers, as it does between the subscribers of a trace.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ArchiveJob:
 
     directories: tuple[str, ...]
     ranges: tuple[tuple[int, int], ...]
-    desks: int
+    reducers: int
     checks: tuple[str, ...]
     everything: bool
 
@@ -74,7 +74,7 @@ def verify(job: ArchiveJob, index: int) -> Iterator[Piece]:
 
 
 def read_archive(job: ArchiveJob, item: tuple[int, int, int]) -> Iterator[Piece]:
-    """The events of a range of offsets, each to the desk of its source."""
+    """The events of a range of offsets, each to the reducer of its source."""
     index, first, end = item
     with ArchiveReader(job.directories[index]) as reader:
         for batch in reader.read(first, end, BATCH_ROWS, COLUMNS):
@@ -89,15 +89,15 @@ def _by_source(job: ArchiveJob, index: int, batch: Any) -> Iterator[Piece]:
     names = [name for text in texts for name in (text, text.rpartition("~")[0])]
     incarnation = batch.column("incarnation").to_numpy()
     codes = source.indices.to_numpy() * 2 + (incarnation != 0)
-    desk = np.array([crc32(name.encode()) % job.desks for name in names], dtype=np.int64)[codes]
+    reducer = np.array([crc32(name.encode()) % job.reducers for name in names], dtype=np.int64)[codes]
     rows = np.empty(len(batch), ROW)
     rows["archive"], rows["source"], rows["incarnation"] = index, codes, incarnation
     rows["topic"] = topic.indices.to_numpy()
     for name in ("sequence", "offset", "out_of_order"):
         rows[name] = batch.column(name).to_numpy(zero_copy_only=False)
     rows["ordered"] = batch.column("order").is_valid().to_numpy(zero_copy_only=False)
-    for number in np.unique(desk).tolist():
-        part = ArchivePart(names, topic.dictionary.to_pylist(), rows[desk == number].tobytes())
+    for number in np.unique(reducer).tolist():
+        part = ArchivePart(names, topic.dictionary.to_pylist(), rows[reducer == number].tobytes())
         place = index * _PLACES + int(rows["offset"][0])
         yield Piece(number, place, "", msgspec.msgpack.encode(part))
 
@@ -142,19 +142,19 @@ def _renumbered(numbers: dict[str, int], names: Sequence[str]) -> Array:
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
 
 
-def check_sources(job: ArchiveJob, desk: int, pieces: list[Piece]) -> Iterator[Piece]:
+def check_sources(job: ArchiveJob, reducer: int, pieces: list[Piece]) -> Iterator[Piece]:
     sources = _Sources(pieces)
     for index, name in enumerate(job.checks):
         if name == EXACTLY_ONCE:
-            yield Piece(index, desk, FOUND, msgspec.msgpack.encode(_find_repeated(job, sources)))
+            yield Piece(index, reducer, FOUND, msgspec.msgpack.encode(_find_repeated(job, sources)))
         elif name == FIFO:
-            yield Piece(index, desk, FOUND, msgspec.msgpack.encode(_find_unordered(job, sources)))
+            yield Piece(index, reducer, FOUND, msgspec.msgpack.encode(_find_unordered(job, sources)))
         else:
             rows = sources.rows
             kept = ~rows["out_of_order"] & ~sources.repeated & (rows["ordered"] | job.everything)
             columns = (rows["archive"][kept], rows["offset"][kept], sources.event[kept])
-            yield Piece(0, 2 * desk, SIZE, msgspec.msgpack.encode(sources.size))
-            yield Piece(0, 2 * desk + 1, NUMBERED, packed(NUMBERED_ROW, *columns))
+            yield Piece(0, 2 * reducer, SIZE, msgspec.msgpack.encode(sources.size))
+            yield Piece(0, 2 * reducer + 1, NUMBERED, packed(NUMBERED_ROW, *columns))
 
 
 def _find_repeated(job: ArchiveJob, sources: _Sources) -> Found:
@@ -215,7 +215,7 @@ class _EventNames:
         return f"{batch.column('source')[0]}:{batch.column('sequence')[0]}"
 
 
-def check_order(job: ArchiveJob, desk: int, pieces: list[Piece]) -> Iterator[Piece]:
+def check_order(job: ArchiveJob, reducer: int, pieces: list[Piece]) -> Iterator[Piece]:
     """The order between archives: sources were numbered one by one, and now follow each other."""
     parts: list[Any] = []
     size = 0
@@ -231,4 +231,4 @@ def check_order(job: ArchiveJob, desk: int, pieces: list[Piece]) -> Iterator[Pie
     kept = component >= 0
     shown = ShownRows(component[kept], archive[kept], event[kept], offset[kept])
     found = find_inversions(_EventNames(job, shown), job.directories, shown)
-    yield Piece(job.checks.index(TOTAL_ORDER), desk, FOUND, msgspec.msgpack.encode(found))
+    yield Piece(job.checks.index(TOTAL_ORDER), reducer, FOUND, msgspec.msgpack.encode(found))

@@ -5,7 +5,7 @@
    each subscriber is checked there by the functions of `trace.checkers`, with all publications at hand.
 3. Orders across subscribers: one task looks for cycles among the events (`audit_order`). None: they hold.
 4. Only where there are cycles, or where something is missing that equals should have: the deliveries in question are
-   sent to one desk per check, which decides.
+   sent to one reducer per check, which decides.
 
 Verdicts, witnesses included, are those of the checkers on the whole trace.
 """
@@ -127,11 +127,11 @@ class _Audit:
         pieces = first.tagged(FOUND, METRICS).collect(part_of(self._progress, 0.1, 0.7))
         found = self._found(pieces, publications)
         second = self._open_questions(first, found)
-        if second.desks:
+        if second.reducers:
             gathered = self._bucketed(gather, second)
-            decided = gathered.to_desks(len(second.desks), partial(_reduced, decide, self._job, second))
+            decided = gathered.to_reducers(len(second.reducers), partial(_reduced, decide, self._job, second))
             answers = decided.collect(part_of(self._progress, 0.8, 1.0))
-            for index in dict.fromkeys(second.desks):
+            for index in dict.fromkeys(second.reducers):
                 found[index] = _found_by(answers, index)
         self._progress(1.0)
         metrics = decoded((piece for piece in pieces if piece.tag == METRICS), BucketMetrics)
@@ -190,7 +190,7 @@ class _Audit:
 
     def _bucketed(self, reduce: Callable[..., Iterator[Piece]], *more: Any) -> Any:
         coded = self._stages.map(partial(code, self._job), self._chunks)
-        return coded.to_desks(len(self._job.bounds), partial(_reduced, reduce, self._job, *more))
+        return coded.to_reducers(len(self._job.bounds), partial(_reduced, reduce, self._job, *more))
 
     def _found(self, pieces: Sequence[Piece], publications: Publications) -> list[list[Found]]:
         found = [_found_by(pieces, index) for index in range(len(self._job.checks))]
@@ -203,17 +203,17 @@ class _Audit:
         checks = self._job.checks
         on_cycles: dict[int, bytes] = {}
         if any(check.guarantee in ACROSS_SUBSCRIBERS - {AGREEMENT} for check in checks):
-            edges = first.tagged(EDGES).to_desks(len(checks), partial(_reduced, find_cycles, self._job))
+            edges = first.tagged(EDGES).to_reducers(len(checks), partial(_reduced, find_cycles, self._job))
             for piece in edges.collect(part_of(self._progress, 0.7, 0.8)):
                 if piece.tag == ON_CYCLES and piece.body:
-                    on_cycles[piece.desk] = piece.body
-        desks: list[int] = []
+                    on_cycles[piece.reducer] = piece.body
+        reducers: list[int] = []
         for index, check in enumerate(checks):
             if index in on_cycles:
-                desks.append(index)
+                reducers.append(index)
             elif check.guarantee == AGREEMENT and any(part.violations for part in found[index]):
-                desks += [index] * (self._job.files.rows // self._sizes.bucket_rows + 1)
-        return Second(on_cycles, tuple(desks))
+                reducers += [index] * (self._job.files.rows // self._sizes.bucket_rows + 1)
+        return Second(on_cycles, tuple(reducers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +231,12 @@ def _first_look(job: AuditJob, item: _Item) -> Iterator[Piece]:
 
 
 def _reduced(reduce: Callable[..., Iterator[Piece]], *arguments: Any) -> Iterator[Piece]:
-    """For `partial`: a desk's number and pieces come last."""
+    """For `partial`: a reducer's number and pieces come last."""
     return reduce(*arguments)
 
 
 def _found_by(pieces: Sequence[Piece], index: int) -> list[Found]:
-    return decoded((piece for piece in pieces if piece.tag == FOUND and piece.desk == index), Found)
+    return decoded((piece for piece in pieces if piece.tag == FOUND and piece.reducer == index), Found)
 
 
 def _first_rows(counted: Sequence[ChunkCounts]) -> dict[str, int]:

@@ -66,14 +66,14 @@ def _all_edges(pieces: list[Piece]) -> SmallEdges:
 
 @dataclass(frozen=True)
 class Second:
-    """What is still open after the first look: the events on cycles by check, and the desks of each check."""
+    """What is still open after the first look: the events on cycles by check, and the reducers of each check."""
 
     on_cycles: dict[int, bytes]
-    desks: tuple[int, ...]
-    """Which check each desk is for; agreement has several, each with a range of events."""
+    reducers: tuple[int, ...]
+    """Which check each reducer is for; agreement has several, each with a range of events."""
 
-    def desks_of(self, index: int) -> range:
-        return range(self.desks.index(index), self.desks.index(index) + self.desks.count(index))
+    def reducers_of(self, index: int) -> range:
+        return range(self.reducers.index(index), self.reducers.index(index) + self.reducers.count(index))
 
     def component_of(self, index: int, events: int) -> Array:
         found = np.full(events, -1, dtype=np.int64)
@@ -83,30 +83,30 @@ class Second:
 
 
 def gather(job: AuditJob, second: Second, bucket: int, pieces: list[Piece]) -> Iterator[Piece]:
-    """What each desk needs of a bucket."""
+    """What each reducer needs of a bucket."""
     coded = bucket_coded(job, bucket, pieces)
-    for index in dict.fromkeys(second.desks):
-        check, desks = job.checks[index], second.desks_of(index)
+    for index in dict.fromkeys(second.reducers):
+        check, reducers = job.checks[index], second.reducers_of(index)
         if check.guarantee == AGREEMENT:
-            yield from _by_events(coded, MISSING, bucket, desks, missing_of_equals(coded))
-            yield from _by_events(coded, GOT, bucket, desks, got_in_time(coded))
+            yield from _by_events(coded, MISSING, bucket, reducers, missing_of_equals(coded))
+            yield from _by_events(coded, GOT, bucket, reducers, got_in_time(coded))
             continue
         component_of = second.component_of(index, len(coded.events))
         if check.guarantee == CAUSAL_ORDER:
             body = _seen(coded, check, component_of)
-            yield Piece(desks[0], bucket, SEEN, body)
+            yield Piece(reducers[0], bucket, SEEN, body)
         else:
             rows = shown(coded, coded.ordered_rows(check.orders), component_of)
-            yield Piece(desks[0], bucket, SHOWN, packed(SHOWN_ROW, *rows))
+            yield Piece(reducers[0], bucket, SHOWN, packed(SHOWN_ROW, *rows))
 
 
-def _by_events(coded: Coded, tag: str, bucket: int, desks: range, keyed: Keyed) -> Iterator[Piece]:
+def _by_events(coded: Coded, tag: str, bucket: int, reducers: range, keyed: Keyed) -> Iterator[Piece]:
     keys, rows = keyed
     events = max(len(coded.events), 1)
-    part = keys % events * len(desks) // events
-    for number, desk in enumerate(desks):
+    part = keys % events * len(reducers) // events
+    for number, reducer in enumerate(reducers):
         mine = part == number
-        yield Piece(desk, bucket, tag, packed(KEYED, keys[mine], rows[mine]))
+        yield Piece(reducer, bucket, tag, packed(KEYED, keys[mine], rows[mine]))
 
 
 def _seen(coded: Coded, check: Check, component_of: Array) -> bytes:
@@ -122,9 +122,9 @@ def _seen(coded: Coded, check: Check, component_of: Array) -> bytes:
     return packed(SEEN_ROW, *columns)
 
 
-def decide(job: AuditJob, second: Second, desk: int, pieces: list[Piece]) -> Iterator[Piece]:
-    """What a desk finds in what it got from all buckets."""
-    index = second.desks[desk]
+def decide(job: AuditJob, second: Second, reducer: int, pieces: list[Piece]) -> Iterator[Piece]:
+    """What a reducer finds in what it got from all buckets."""
+    index = second.reducers[reducer]
     guarantee = job.checks[index].guarantee
     known = job.knowledge
     if guarantee == AGREEMENT:
@@ -138,7 +138,7 @@ def decide(job: AuditJob, second: Second, desk: int, pieces: list[Piece]) -> Ite
     else:
         names = known.subscriptions.subscriber_names
         found = find_inversions(known.events, names, ShownRows(*unpacked(SHOWN_ROW, pieces)))
-    yield Piece(index, desk, FOUND, msgspec.msgpack.encode(found))
+    yield Piece(index, reducer, FOUND, msgspec.msgpack.encode(found))
 
 
 def _find_late(job: AuditJob, numbers: Array, pieces: list[Piece]) -> Found:

@@ -1,4 +1,4 @@
-"""Work in stages: items are mapped to pieces, pieces go to desks, each desk makes new pieces of what it got.
+"""Work in stages: items are mapped to pieces, pieces go to reducers, each reducer makes new pieces of what it got.
 
 The same functions run in this process or on Spark (`audit_spark`). A piece is a few numbers and bytes: columns
 packed by numpy, or MessagePack; Spark moves one such row for what would be ten thousand of its own.
@@ -20,9 +20,9 @@ PROBLEM = "problem"
 
 
 class Piece(NamedTuple):
-    """`desk` is where it goes, `place` orders what a desk gets, `tag` says what it is."""
+    """`reducer` is where it goes, `place` orders what a reducer gets, `tag` says what it is."""
 
-    desk: int
+    reducer: int
     place: int
     tag: str
     body: bytes
@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 SCHEMA = pa.schema(
     [
-        pa.field("desk", pa.int32(), False),
+        pa.field("reducer", pa.int32(), False),
         pa.field("place", pa.int64(), False),
         pa.field("tag", pa.string(), False),
         pa.field("body", pa.binary(), False),
@@ -44,8 +44,8 @@ Reduce = Callable[[int, list[Piece]], Iterable[Piece]]
 class AuditStage(Protocol):
     """Pieces that are still to be made."""
 
-    def to_desks(self, desks: int, reduce: Reduce) -> AuditStage:
-        """All pieces go to their desks, each of which gets them in the order of `place`."""
+    def to_reducers(self, reducers: int, reduce: Reduce) -> AuditStage:
+        """All pieces go to their reducers, each of which gets them in the order of `place`."""
         ...
 
     def tagged(self, *tags: str) -> AuditStage:
@@ -77,15 +77,15 @@ def checked(run: Run) -> Run:
     return run_checked
 
 
-def at_desk(desk: int, pieces: Iterable[Piece], reduce: Reduce) -> Iterator[Piece]:
-    """What a desk makes of its pieces; what went wrong before is passed on instead."""
+def run_reducer(reducer: int, pieces: Iterable[Piece], reduce: Reduce) -> Iterator[Piece]:
+    """What a reducer makes of its pieces; what went wrong before is passed on instead."""
     got = list(pieces)
     problems = [piece for piece in got if piece.tag == PROBLEM]
     if problems:
         yield from problems
         return
     try:
-        yield from reduce(desk, got)
+        yield from reduce(reducer, got)
     except TidingsError as error:
         yield Piece(0, -1, PROBLEM, str(error).encode())
 
@@ -120,14 +120,14 @@ class HereStage:
     def __init__(self, make: Callable[[Progress], list[Piece]]) -> None:
         self._make = make
 
-    def to_desks(self, desks: int, reduce: Reduce) -> HereStage:
+    def to_reducers(self, reducers: int, reduce: Reduce) -> HereStage:
         def make(progress: Progress) -> list[Piece]:
             pieces = self._make(part_of(progress, 0.0, 0.5))
-            pieces.sort(key=lambda piece: (piece.desk, piece.place))
+            pieces.sort(key=lambda piece: (piece.reducer, piece.place))
             made: list[Piece] = []
-            for done, (desk, group) in enumerate(groupby(pieces, key=lambda piece: piece.desk), 1):
-                made += at_desk(desk, group, reduce)
-                progress(min(0.5 + 0.5 * done / desks, 1.0))
+            for done, (reducer, group) in enumerate(groupby(pieces, key=lambda piece: piece.reducer), 1):
+                made += run_reducer(reducer, group, reduce)
+                progress(min(0.5 + 0.5 * done / reducers, 1.0))
             return made
 
         return HereStage(make)

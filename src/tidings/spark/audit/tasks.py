@@ -75,7 +75,7 @@ def look_at_publications(job: AuditJob, crashed: frozenset[str]) -> Iterator[Pie
 
 
 def code(job: AuditJob, chunk: Chunk) -> Iterator[Piece]:
-    """The deliveries of a chunk as numbers, each to the desk of its subscriber's bucket."""
+    """The deliveries of a chunk as numbers, each to the reducer of its subscriber's bucket."""
     known = job.knowledge
     if not chunk or chunk[0].first == 0:  # a bucket without deliveries is to be checked as well
         yield from (Piece(bucket, -1, "", b"") for bucket in range(len(job.bounds)))
@@ -88,9 +88,9 @@ def code(job: AuditJob, chunk: Chunk) -> Iterator[Piece]:
         for name in ROW.names or ():
             rows[name] = getattr(coded, name)[order]
         ends = np.searchsorted(bucket[order], np.arange(len(job.bounds)), side="right").tolist()
-        for desk, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        for reducer, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
             if start < end:
-                yield Piece(desk, first, "", rows[start:end].tobytes())
+                yield Piece(reducer, first, "", rows[start:end].tobytes())
 
 
 def check_bucket(job: AuditJob, bucket: int, pieces: list[Piece]) -> Iterator[Piece]:
