@@ -139,8 +139,8 @@ def test_a_keeper_that_stays_away_is_told_in_one_line(
     again = ArchiveStreamReader(options, SCHEMA)  # after a restart of the driver, with a checkpoint
     keeper.stop()
     goes_on, anew = (
-        "a query that is started again goes on where it was",
-        "run it again when the broker is there",
+        "start the query again to resume where it stopped",
+        "run it again when the broker is reachable",
     )
     for ask, advice in (
         (lambda: stream.latestOffset(start, ReadAllAvailable()), goes_on),

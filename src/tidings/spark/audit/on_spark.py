@@ -91,7 +91,7 @@ class SparkStage:
 
 @contextmanager
 def spark_stages(session: SparkSession) -> Iterator[SparkStages]:
-    """Stages on this session, whose kept pieces go at the end."""
+    """Yield stages on this session, and free kept pieces at the end."""
     stages = SparkStages(session)
     before = session.conf.get(_BYTES_PER_BATCH)
     # A reducer may get more than one Arrow batch can hold.

@@ -1,9 +1,9 @@
-"""The tasks of an audit that look across subscribers: which events lie on a cycle, and what these mean.
+"""The tasks of an audit that look across subscribers: which events lie on a cycle, and what that means.
 
-A cycle among the events is found from edges alone, in one task (see `trace.checkers.total`). Causality is looked at in
-the same way: an event that is shown before one in its past makes a cycle of the order shown and the causes, and both
-lie on it, with all that leads from one to the other. So only deliveries of events on cycles are compared, and causes
-are followed only among these events.
+One task finds cycles among the events from edges alone (see `trace.checkers.total`). Causality works the same way: an
+event that is shown before one in its past makes a cycle of the order shown and the causes. Both events lie on it, with
+everything that leads from one to the other. So only deliveries of events on cycles are compared, and causes are
+followed only among these events.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KEYED = np.dtype([("key", "<i8"), ("row", "<i4")])
 
 
 def find_cycles(job: AuditJob, index: int, pieces: list[Piece]) -> Iterator[Piece]:
-    """The events that are not alone in their component, of the edges of check `index`."""
+    """Find the events that share a component with others, from the edges of check `index`."""
     events = job.knowledge.events
     before, after = _all_edges(pieces)
     if job.checks[index].guarantee == CAUSAL_ORDER:
@@ -53,7 +53,7 @@ def find_cycles(job: AuditJob, index: int, pieces: list[Piece]) -> Iterator[Piec
 
 
 def _all_edges(pieces: list[Piece]) -> SmallEdges:
-    """There may be as many as deliveries: each piece goes as soon as it is read."""
+    """Join the edges. There may be as many as deliveries, so each piece is freed as soon as it is read."""
     count = sum(len(piece.body) for piece in pieces) // EDGE.itemsize
     before, after = np.empty(count, np.int32), np.empty(count, np.int32)
     while pieces:
@@ -66,11 +66,11 @@ def _all_edges(pieces: list[Piece]) -> SmallEdges:
 
 @dataclass(frozen=True)
 class Second:
-    """What is still open after the first look: the events on cycles by check, and the reducers of each check."""
+    """What is still open after the first pass: the events on cycles by check, and the reducers of each check."""
 
     on_cycles: dict[int, bytes]
     reducers: tuple[int, ...]
-    """Which check each reducer is for; agreement has several, each with a range of events."""
+    """The check of each reducer; agreement has several reducers, each with a range of events."""
 
     def reducers_of(self, index: int) -> range:
         return range(self.reducers.index(index), self.reducers.index(index) + self.reducers.count(index))
@@ -83,7 +83,7 @@ class Second:
 
 
 def gather(job: AuditJob, second: Second, bucket: int, pieces: list[Piece]) -> Iterator[Piece]:
-    """What each reducer needs of a bucket."""
+    """Send each reducer what it needs from a bucket."""
     coded = bucket_coded(job, bucket, pieces)
     for index in dict.fromkeys(second.reducers):
         check, reducers = job.checks[index], second.reducers_of(index)
@@ -110,7 +110,7 @@ def _by_events(coded: Coded, tag: str, bucket: int, reducers: range, keyed: Keye
 
 
 def _seen(coded: Coded, check: Check, component_of: Array) -> bytes:
-    """Deliveries of events on cycles that are to be checked, or that told a publisher of something."""
+    """Pack the deliveries of events on cycles that are checked, or that a publisher received."""
     ordered = np.zeros(len(coded.event), dtype=np.bool_)
     ordered[coded.ordered_rows(check.orders)] = True
     sources = set(coded.events.source_names)
@@ -123,7 +123,7 @@ def _seen(coded: Coded, check: Check, component_of: Array) -> bytes:
 
 
 def decide(job: AuditJob, second: Second, reducer: int, pieces: list[Piece]) -> Iterator[Piece]:
-    """What a reducer finds in what it got from all buckets."""
+    """Decide a check, from what a reducer got from all buckets."""
     index = second.reducers[reducer]
     guarantee = job.checks[index].guarantee
     known = job.knowledge

@@ -1,7 +1,7 @@
-"""Work in stages: items are mapped to pieces, pieces go to reducers, each reducer makes new pieces of what it got.
+"""Work in stages: items are mapped to pieces, pieces go to reducers, and each reducer makes new pieces.
 
-The same functions run in this process or on Spark (`audit_spark`). A piece is a few numbers and bytes: columns
-packed by numpy, or MessagePack; Spark moves one such row for what would be ten thousand of its own.
+The same functions run in this process or on Spark (`on_spark`). A piece is a few numbers and bytes: columns packed by
+numpy, or MessagePack. Spark moves one such row instead of ten thousand of its own.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tidings.core.errors import PipelineError, TidingsError
 
 Progress = Callable[[float], None]
 PROBLEM = "problem"
-"""The tag of a piece that says why there is no result."""
+"""The tag of a piece that carries an error."""
 
 
 class Piece(NamedTuple):
-    """`reducer` is where it goes, `place` orders what a reducer gets, `tag` says what it is."""
+    """`reducer` says where it goes, `place` orders the pieces of a reducer, `tag` says what it is."""
 
     reducer: int
     place: int
@@ -42,22 +42,22 @@ Reduce = Callable[[int, list[Piece]], Iterable[Piece]]
 
 
 class AuditStage(Protocol):
-    """Pieces that are still to be made."""
+    """Pieces that are not computed yet."""
 
     def to_reducers(self, reducers: int, reduce: Reduce) -> AuditStage:
-        """All pieces go to their reducers, each of which gets them in the order of `place`."""
+        """Send all pieces to their reducers, each of which gets them in the order of `place`."""
         ...
 
     def tagged(self, *tags: str) -> AuditStage:
-        """Only these, and what went wrong."""
+        """Keep only the pieces with these tags, and errors."""
         ...
 
     def kept(self) -> AuditStage:
-        """The same, made once however often it is used."""
+        """Compute the pieces once, however often they are used."""
         ...
 
     def collect(self, progress: Progress = ...) -> list[Piece]:
-        """The pieces, now; the error of the first task that had one."""
+        """Compute and return the pieces; raises the error of the first task that failed."""
         ...
 
 
@@ -66,7 +66,7 @@ class Stages(Protocol):
 
 
 def checked(run: Run) -> Run:
-    """A mistake in the input becomes a piece that tells of it: Spark would wrap the error into a traceback."""
+    """Turn errors in the input into pieces: Spark would wrap them into a traceback."""
 
     def run_checked(item: Any) -> Iterator[Piece]:
         try:
@@ -78,7 +78,7 @@ def checked(run: Run) -> Run:
 
 
 def run_reducer(reducer: int, pieces: Iterable[Piece], reduce: Reduce) -> Iterator[Piece]:
-    """What a reducer makes of its pieces; what went wrong before is passed on instead."""
+    """Run a reducer on its pieces; errors of earlier stages are passed on instead."""
     got = list(pieces)
     problems = [piece for piece in got if piece.tag == PROBLEM]
     if problems:
@@ -98,12 +98,12 @@ def without_problems(pieces: list[Piece]) -> list[Piece]:
 
 
 def part_of(progress: Progress, low: float, high: float) -> Progress:
-    """What reports a share of a part as the share of the whole."""
+    """Return a callback that reports progress within a part as progress of the whole."""
     return lambda share: progress(low + (high - low) * share)
 
 
 class HereStages:
-    """Everything in this process, one after the other; for what is small, and where there is no Java."""
+    """Runs everything in this process, one task after the other: for small inputs, and where there is no Java."""
 
     def map(self, run: Run, items: Sequence[Any]) -> HereStage:
         def make(progress: Progress) -> list[Piece]:
@@ -144,7 +144,7 @@ class HereStage:
             nonlocal made
             if made is None:
                 made = self._make(progress)
-            return list(made)  # whoever gets them may sort them
+            return list(made)  # a copy: callers sort it in place
 
         return HereStage(make)
 

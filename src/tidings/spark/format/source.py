@@ -1,7 +1,7 @@
-"""`format("tidings")` as a source: its schema, and a batch read of a range of offsets.
+"""`format("tidings")` as a source: its schema, and the batch read of a range of offsets.
 
-`pushFilters` is left out on purpose: Spark keeps pushed filters with the relation, and where one `load()` is used
-twice the second use gets the first one's. Ranges, topics and filters are options instead.
+`pushFilters` is left out on purpose: Spark keeps pushed filters with the relation, so a second use of one `load()`
+would get the filters of the first. Ranges, topics and filters are options instead.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ SCHEMA = (
     .add("attributes", MapType(StringType(), StringType()))
     .add("order", ORDER)
 )
-"""Those of Spark's Kafka source in its order, without `timestampType`, and then ours."""
+"""The columns of Spark's Kafka source in its order, without `timestampType`, followed by ours."""
 
 
 def checked_schema(options: Mapping[str, str]) -> StructType:
-    """The schema, once the options are such that something can be read: Spark asks when `load()` is called."""
+    """Return the schema after checking the options: Spark asks for it when `load()` is called."""
     with told_plainly():
         parse_options(options)
     return SCHEMA
@@ -63,12 +63,12 @@ def checked_schema(options: Mapping[str, str]) -> StructType:
 def check_schema(schema: StructType) -> None:
     if schema != SCHEMA:
         raise PipelineError(
-            "the columns of format tidings are fixed: leave out schema(...), and select what you need"
+            "the columns of format tidings are fixed: remove schema(...) and select the columns you need"
         )
 
 
 class ArchiveBatchReader(DataSourceReader):  # type: ignore[misc]
-    """What the archives hold when the read is planned, which Spark does once per `load()`."""
+    """Reads what the archives hold when the read is planned, which Spark does once per `load()`."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         with told_plainly():
@@ -91,7 +91,7 @@ class ArchiveBatchReader(DataSourceReader):  # type: ignore[misc]
 def batch_range(
     archives: Archives, bounds: Mapping[str, OffsetBounds], options: SourceOptions
 ) -> tuple[Position, Position]:
-    """From where to before where. An instant behind the other end reads nothing; an offset there is an error."""
+    """Return the start and the end (exclusive) of a batch. Swapped times read nothing; swapped offsets are an error."""
     if options.start_ns is not None:
         start = archives.at_instant(options.start_ns, bounds)
     else:

@@ -1,4 +1,4 @@
-"""What a user did wrong, told in one line: Spark prints a traceback of its worker in front of any error of ours."""
+"""Reports a user's mistake in one line: Spark prints its worker's traceback in front of any error of ours."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tidings.core.errors import TidingsError
 
 @contextmanager
 def told_plainly() -> Iterator[None]:
-    """Errors of ours leave without a traceback, any other with one.
+    """Let errors of tidings leave without a traceback, all others with one.
 
-    Spark asks the environment of the worker that failed whether to show it. That worker ends with the error, so
-    nobody else's tracebacks are hidden.
+    Spark asks the environment of the failed worker whether to show the traceback. That worker ends with the error, so
+    no other traceback is hidden.
     """
     try:
         yield
