@@ -327,7 +327,7 @@ def test_files_that_are_no_tables(name: str, tmp_path: Path, capsys: pytest.Capt
         ("", "site"),
         ('[[site]]\nname = "east"\nport = 7', "port"),
         ('[[site]]\nname = "east"\nnode = "x:y"', "site 'east': node: 'x:y' is not an address"),
-        ('[[site]]\nname = "east"\nstandby = "x:1"', "site 'east': a standby needs a witness"),
+        ('[[site]]\nname = "east"\nstandby = "x:1"', "site 'east': give both a standby and a witness"),
         ('[[site]]\nname = "east"\n[[site]]\nname = "east"', "site 'east' is listed twice"),
         (
             '[[site]]\nname = "a"\nclients = ["x"]\n[[site]]\nname = "b"\nclients = ["x"]',
