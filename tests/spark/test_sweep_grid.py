@@ -217,7 +217,7 @@ def test_a_mistake_is_told_in_one_line(tmp_path: Path, text: str, message: str) 
 def test_too_many_runs(tmp_path: Path) -> None:
     text = f"seeds = {MAX_RUNS}" + SMALL + "[grid]\nduration_s = [1, 2]"
     assert problem_of(tmp_path, text) == (
-        "2 points with 1,000,000 seeds are 2,000,000 runs; at most 1,000,000 are possible"
+        "2 points with 1,000,000 seeds are 2,000,000 runs; at most 1,000,000 are allowed"
     )
     assert "at most 1,000,000 runs" in problem_of(tmp_path, f"seeds = {MAX_RUNS + 1}" + SMALL)
 
