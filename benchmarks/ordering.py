@@ -1,19 +1,18 @@
-"""What total order costs, without any socket: the size of stamps, the work per event, and how far stamps travel.
+"""Measures what total order costs, without sockets: the size of stamps, the work per event, and how far stamps travel.
 
     python benchmarks/ordering.py [--only sizes,readings,cost,sites] [--quick] [--json]
 
-- sizes: entries of a stamp against topics per client, 10,000 clients and 1,000 topics (paper ordering, figure 7).
-  Entries are those for other topics: with one topic per client there are none. The paper's mean is over topics; the
-  mean over events weighs topics by how often is published on them.
-- readings: the same at 10 topics per client for each way to read 'a power law of shape 0.901 (0.349)'. The paper has
+- sizes: entries of a stamp over topics per client, with 10,000 clients and 1,000 topics (paper ordering, figure 7).
+  Only entries for other topics count: with one topic per client there are none. The paper's mean is over topics; the
+  mean over events weights topics by how often events are published on them.
+- readings: the same at 10 topics per client, for each way to read 'a power law of shape 0.901 (0.349)'. The paper has
   means of 17 (46), and 0.5 % (40 %) of the topics with 80 % of the probability.
-- cost: stamps per second of one server, events per second of one subscriber, as groups and the reordering grow.
-- sites: five servers at five sites, each with its own popular topics: the stamps that are made within one site. The
-  precedence is that of the paper (topics by identifier, 200 for each site), or comes from
-  `tidings.core.ordering.placement`: made for the very clients that are there, or for others drawn from the same
-  popularity.
+- cost: stamps per second of one server and events per second of one subscriber, as groups and the reordering grow.
+- sites: five servers at five sites, each with its own popular topics: the share of stamps made within one site. The
+  precedence is that of the paper (topics by identifier, 200 per site), or comes from
+  `tidings.core.ordering.placement`: made for the actual clients, or for others drawn from the same popularity.
 
-Sizes and sites come out the same every time; rates are per CPU second of one core.
+Sizes and sites are the same every time; rates are per CPU second of one core.
 """
 
 from __future__ import annotations
@@ -160,7 +159,7 @@ def readings(quick: bool) -> Iterator[Reading]:
 
 
 class QuietPort:
-    """Takes everything and does nothing with it but count."""
+    """Accepts everything and only counts."""
 
     def __init__(self, node: str) -> None:
         self.node = node
@@ -213,7 +212,7 @@ WINDOWS = (1, 30, 300, 3000)
 BATCHES = (1, 64)
 PUBLISHER = ("publisher", 0)
 Once = Callable[[], float]
-"""Measures: CPU seconds for each stamp or event."""
+"""Measures CPU seconds per stamp or event."""
 
 
 def cost(quick: bool) -> Iterator[Cost]:
@@ -226,7 +225,7 @@ def cost(quick: bool) -> Iterator[Cost]:
 
 
 def compared(of: str, batch: int, window: int, rounds: int, measures: Sequence[Once]) -> Iterator[Cost]:
-    """The best of some rounds, each through all groups: other load on the machine only ever adds."""
+    """Yield the best of some rounds, each through all groups: other load on the machine only adds."""
     progress(f"cost: {of}, batch {batch}, reordered within {window}")
     each_s = [
         min(times) for times in zip(*[[once() for once in measures] for _ in range(rounds)], strict=True)
@@ -238,13 +237,13 @@ def compared(of: str, batch: int, window: int, rounds: int, measures: Sequence[O
 
 
 def requests_of(group: int, batch: int) -> list[Create]:
-    """On one topic after the other; every answer has come when the next is asked for."""
+    """Return requests on one topic after the other; each is made when the one before is answered."""
     count = max(2_000_000 // (60 + group), 3 * max(WINDOWS)) // min(batch, 8)
     return [Create(PUBLISHER, number, number % group, batch, number - 1) for number in range(1, count + 1)]
 
 
 def server_of(port: QuietPort, group: int) -> SequencerServer:
-    """With two subscribers to as many topics as make a group of that size."""
+    """Return a server with two subscribers to as many topics as make a group of this size."""
     server = SequencerServer(port, Chain([port.node], [0], group), threshold=2)
     for subscriber in ("one", "other"):
         change = ChangeSubscription((subscriber, 0), 1, tuple(range(group)), ())
@@ -261,14 +260,14 @@ def stamping(group: int, batch: int) -> Once:
         port.sent = 0
         elapsed_s = timed(lambda: [on_create("publisher", request) for request in requests])
         if (port.sent, port.facts) != (len(requests), 0):
-            raise SystemExit(f"{len(requests)} requests got {port.sent} answers, {port.facts} were refused")
+            raise SystemExit(f"{len(requests)} requests got {port.sent} answers, {port.facts} were rejected")
         return elapsed_s / (len(requests) * batch)
 
     return once
 
 
 def showing(group: int, batch: int, window: int) -> Once:
-    """Each event comes up to `window` places late."""
+    """Measure a subscriber whose events arrive up to `window` places late."""
     stamps = stamps_of(group, batch, window)
 
     def once() -> float:
@@ -277,7 +276,7 @@ def showing(group: int, batch: int, window: int) -> Once:
         port.facts = 0
         elapsed_s = timed(lambda: [receive(stamp, "event") for stamp in stamps])
         if port.facts != len(stamps):
-            raise SystemExit(f"of {len(stamps)} events {port.facts} were shown")
+            raise SystemExit(f"{port.facts} of {len(stamps)} events were shown")
         return elapsed_s / len(stamps)
 
     return once
@@ -299,7 +298,7 @@ def stamps_of(group: int, batch: int, window: int) -> list[Timestamp]:
 
 
 def joined(port: QuietPort, group: int) -> OrderedSubscriber:
-    """A subscriber to all topics of a group."""
+    """Return a subscriber to all topics of a group."""
     subscriber = OrderedSubscriber(port, Chain(["server"], [0], group), threshold=2)
     topics = tuple(range(group))
     subscriber.subscribe(*topics)
@@ -343,7 +342,7 @@ class Case(NamedTuple):
     clients: int
     topics_drawn: str
     foreign_topics: str
-    """Which topics of other sites a site prefers: those that follow by identifier, or any."""
+    """Which topics of other sites a site prefers: those next by identifier, or any."""
 
 
 class Local(NamedTuple):
@@ -371,7 +370,7 @@ CASES = (
 )
 PRECEDENCES = ("identifiers", "placed", "placed for others")
 SEEDS = range(100, 110)
-"""Not those with which the placement's settings were found."""
+"""Not those used to tune the placement's settings."""
 
 
 def sites(quick: bool) -> Iterator[Local]:
@@ -402,11 +401,11 @@ class SiteRun(NamedTuple):
     near: float
     hops: float
     climbing: list[float]
-    """The share at each server, from the top of the chain down."""
+    """By server, from the top of the chain down."""
 
 
 def run_sites(case: Case, precedence: str, seed: int, events: int) -> SiteRun:
-    """Subscribe everybody through the chain, then publish, and see how far each request climbs."""
+    """Subscribe everybody through the chain, then publish, and count how far each request climbs."""
     random = np.random.default_rng(seed)
     shuffled = random if case.foreign_topics == "any" else None
     chances = [popularity_at(site, case.shape, TOPICS, shuffled) for site in range(SITES)]
@@ -433,7 +432,7 @@ def clients_of(
 
 
 class ChainOfSites:
-    """A server at each site, and everything that is sent up the chain delivered at once."""
+    """A server at each site; everything sent along the chain is delivered at once."""
 
     def __init__(self, starts: dict[int, int]) -> None:
         self.chain = Chain([f"site {site}" for site in starts], list(starts.values()), TOPICS)
@@ -457,7 +456,7 @@ class ChainOfSites:
             self.answers += isinstance(message, EventStamps | WalkDone)
 
     def ask(self, sender: str, to: str, message: Message) -> None:
-        """A request that is refused would look like one that stays within its site."""
+        """Send a request and check its answer: a rejected request would look like one that stays within its site."""
         before = self.answers
         self.queue.append((to, sender, message))
         while self.queue:
@@ -527,7 +526,7 @@ class Section(NamedTuple):
 
 SECTIONS = {
     "sizes": Section("entries of a stamp, 1,000 topics, 10,000 clients (quick: 1,000)", sizes),
-    "readings": Section("entries at 10 topics per client, by what the power law means", readings),
+    "readings": Section("entries at 10 topics per client, by reading of the power law", readings),
     "cost": Section("CPU of one server and of one subscriber", cost, verdict_on_cost),
     "sites": Section("five sites, 10 topics per client, threshold 2", sites, verdict_on_sites),
 }
@@ -538,7 +537,7 @@ def sections(text: str) -> list[str]:
     unknown = [name for name in names if name not in SECTIONS]
     if unknown:
         raise argparse.ArgumentTypeError(
-            f"no section {', '.join(unknown)!r}; there are {', '.join(SECTIONS)}"
+            f"unknown section {', '.join(unknown)!r}; known sections: {', '.join(SECTIONS)}"
         )
     return names
 
@@ -546,7 +545,7 @@ def sections(text: str) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--only", type=sections, default=list(SECTIONS), help="some of the sections: sizes,cost"
+        "--only", type=sections, default=list(SECTIONS), help="run only these sections, such as sizes,cost"
     )
     parser.add_argument("--quick", action="store_true", help="fewer clients, rounds and cases")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")

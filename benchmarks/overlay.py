@@ -1,16 +1,16 @@
-"""What the guaranteed overlay costs and what it keeps up, in the simulator (partitions paper, section IX).
+"""Measures what the guaranteed overlay costs and what it keeps up, in the simulator (partitions paper, section IX).
 
     python benchmarks/overlay.py [--only NAME] [--quick] [--full] [--json]
 
 - cost: messages and bytes between brokers per delivery, without failures and with delta brokers down, against the
   tree's minimum (one message over each link that leads to a subscriber) and against best-effort in the same run.
-- recovery: how much later than usual the first event comes that is published after a failure on its path.
-- memory: what one broker takes for many subscriptions with different filters, in time and memory.
-- figure10: 100 % matching, 17 % of the brokers crash: what is delivered while they are down, and in the end.
-- growth: the cost of a publication as there are more publications, and as more subscriptions match.
+- recovery: how much later than usual the first event arrives that is published after a failure on its path.
+- memory: the time and memory that one broker needs for many subscriptions with different filters.
+- figure10: 100 % matching, 17 % of the brokers crash: what is delivered while they are down, and at the end.
+- growth: the cost of a publication as the number of publications, or of matching subscriptions, grows.
 
-What is said of deliveries is computed from trace tables, never from the state of brokers. Times are virtual or of
-the CPU; other load on the machine makes the latter differ by some 20 %.
+Deliveries are computed from trace tables, never from the state of brokers. Times are virtual or CPU time; other load on
+the machine changes the latter by some 20 %.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ DELTA = 2
 
 
 class Run(NamedTuple):
-    """A simulated scenario: what it left behind, and the CPU time that it took."""
+    """A simulated scenario: its trace, and the CPU time that it took."""
 
     trace: Trace
     cpu_s: float
     publishing_cpu_s: float
-    """Since the first publication was due: without the subscribing before it."""
+    """Since the first publication was due, without subscribing."""
 
 
 def simulate(scenario: Scenario) -> Run:
@@ -142,7 +142,7 @@ def cost(scale: float) -> Iterator[Cost]:
 
 
 def cost_scenario(mode: str, down: int, duration_s: float, brokers: int = 40) -> Scenario:
-    """Ten topics, of which every subscriber wants two; from 5 s on, `down` brokers are down 8 s out of 10."""
+    """Return the scenario: ten topics, two per subscriber; from 5 s on, `down` brokers are down for 8 s out of 10."""
     random = Random(1)
     names = [f"b{number}" for number in range(brokers)]
     homes = random.sample(names, 4)
@@ -214,7 +214,7 @@ class BrokerTraffic:
 
 
 def least_messages(trace: Trace) -> int:
-    """For each event, the links on the paths from its broker to those where it was delivered, each once."""
+    """Count, for each event, the links on the paths from its broker to those where it was delivered, each once."""
     tree = Tree(trace)
     deliveries = sorted(
         zip(*(trace.delivered[name].to_pylist() for name in ("event_id", "subscriber")), strict=True)
@@ -225,7 +225,7 @@ def least_messages(trace: Trace) -> int:
         reached: set[Label] = set()
         for _, subscriber in rows:
             reached.update(path(origin, tree.label_at(subscriber)))
-        links += len(reached) - 1  # a tree on its own
+        links += len(reached) - 1  # these brokers form a tree
     return links
 
 
@@ -238,7 +238,7 @@ Draw = Callable[[Random], tuple[str, ...]]
 
 
 class Recovery(NamedTuple):
-    """Milliseconds above the usual latency, of an event published 1 ms after a failure or after its end."""
+    """Milliseconds above the usual latency, for an event published 1 ms after a failure or after its end."""
 
     failure: str
     failures: int
@@ -251,7 +251,7 @@ class Recovery(NamedTuple):
 
 
 def recovery(scale: float) -> Iterator[Recovery]:
-    """On a chain, from one end to the other."""
+    """Measure recovery on a chain, from one end to the other."""
     failures = round(200 * scale)
     inner = range(1, CHAIN - 1)
     yield recovery_from("crash of a broker", failures, lambda random: (f"b{random.choice(inner)}",))
@@ -287,7 +287,8 @@ def recovery_from(failure: str, failures: int, draw: Draw, *, link: bool = False
 
 
 def recovery_scenario(failures: int, draw: Draw, *, link: bool) -> Scenario:
-    """Around each failure three publishers publish once: a second before it, just after it, just after its end."""
+    """Return the scenario: three publishers publish once, a second before each failure, just after it, and just after
+    its end."""
     random = Random(1)
     publishers: list[Publisher] = []
     faults: list[Fault] = []
@@ -319,7 +320,7 @@ BATCH = 500
 
 
 class Memory(NamedTuple):
-    """Of one broker between two others; `taking` is all that it does until everybody has the records."""
+    """One broker between two others; `taking` is all that it does until everybody has the records."""
 
     subscriptions: int
     resident_bytes: float
@@ -328,7 +329,7 @@ class Memory(NamedTuple):
 
 
 def memory(scale: float) -> Iterator[Memory]:
-    """Each in a process of its own: what others used before and gave back would hide what is used."""
+    """Measure each size in a process of its own: memory that was used and freed before would hide what is used."""
     for size in (round(10_000 * scale), round(100_000 * scale)):
         with ProcessPoolExecutor(1, get_context("spawn")) as process:
             yield process.submit(take_subscriptions, size).result()
@@ -348,7 +349,7 @@ def take_subscriptions(size: int) -> Memory:
             new=True,
         )
         peers.connect(broker)
-        for record in distinct_records(1):  # what is made once for all is no part of the subscriptions
+        for record in distinct_records(1):  # what is created only once does not count
             broker.receive("above", Records((record,)))
         peers.answer(broker)
         gc.collect()
@@ -376,7 +377,7 @@ def resident_bytes() -> int:
 
 
 class QuietPeers:
-    """The Port of a broker whose peers have nothing to say but what the protocol demands."""
+    """The Port of a broker whose peers only answer as the protocol demands."""
 
     node = "here"
     now = 0
@@ -473,9 +474,9 @@ def figure_10_point(brokers: int, degree: int, delta: int, *, rounds: int = 1, s
 
 
 class Growth(NamedTuple):
-    """What an idle network takes is set aside.
+    """The cost of publications, without that of an idle network.
 
-    `ratio`: the time per publication (where subscriptions are doubled, per delivery) over that of the row before.
+    `ratio`: the time per publication (where subscriptions are doubled, per delivery) relative to the row before.
     """
 
     doubled: str
@@ -520,7 +521,7 @@ def with_ratios(rows: Sequence[Growth], unit_cost: Callable[[Growth], float]) ->
 
 
 def growth_scenario(publications: int, subscriptions: int, brokers: int = 40) -> Scenario:
-    """Subscribers with different filters that all match, spread evenly; four publishers."""
+    """Return the scenario: subscribers with different filters that all match, spread evenly; four publishers."""
     return Scenario(
         seed=1,
         duration_s=20.0,
@@ -562,18 +563,18 @@ SECTIONS: dict[str, tuple[str, Section]] = {
     ),
     "memory": ("a broker with many subscriptions, each", lambda scale, _: memory(scale)),
     "figure10": (
-        "% delivered while brokers are down, and of all certified in the end",
+        "% delivered while brokers are down, and of everything certified at the end",
         lambda scale, full: figure_10(scale, full=full),
     ),
     "growth": (
-        "CPU us above what an idle network takes (40 brokers, delta 2)",
+        "CPU us above that of an idle network (40 brokers, delta 2)",
         lambda scale, _: growth(scale),
     ),
 }
 
 
 def table_of(title: str, rows: Sequence[Any]) -> Table:
-    """A line for each row, or a column if it has so many fields that a line would be too long."""
+    """Return a table with a line per row, or a column per row if it has too many fields for a line."""
     fields = [field.replace("_", " ") for field in rows[0]._fields]
     lines = [[shown(value) for value in row] for row in rows]
     if len(fields) > MAX_COLUMNS:
@@ -602,13 +603,15 @@ def shown(value: object) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", choices=SECTIONS, help="one of the measurements")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the events, and a smaller figure 10")
-    parser.add_argument("--full", action="store_true", help="figure 10 also with degree 7, and more rounds")
+    parser.add_argument("--only", choices=SECTIONS, help="run only this measurement")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the events and a smaller figure 10")
+    parser.add_argument(
+        "--full", action="store_true", help="also run figure 10 with degree 7, and more rounds"
+    )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if arguments.quick and arguments.full:
-        parser.error("--quick or --full, not both")
+        parser.error("--quick and --full exclude each other")
     results: dict[str, list[dict[str, Any]]] = {}
     console = Console()
     for name, (title, section) in SECTIONS.items():
