@@ -52,10 +52,10 @@ def check_spark() -> None:
         where = f" in JAVA_HOME ({home})" if home else ""
         raise PipelineError(NO_JAVA.replace("none was found", f"none was found{where}"))
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS)  # noqa: S603
+        reply = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PipelineError(f"{NO_JAVA} ({java} does not run: {error})") from None
-    found = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    found = re.search(r'version "(?:1\.)?(\d+)', reply.stderr + reply.stdout)
     if found is None or int(found[1]) < JAVA_NEEDED:
         which = "an unknown version" if found is None else f"version {found[1]}"
         raise PipelineError(NO_JAVA.replace("none was found", f"{java} is {which}"))
@@ -176,10 +176,10 @@ def _stderr_kept() -> Iterator[Callable[[], str]]:
 
 def _reason(error: Exception, printed: str) -> str:
     lines = [line.strip() for line in f"{printed}\n{error}".splitlines() if line.strip()]
-    told = [line for line in lines if "Exception" in line or "Error" in line]
-    if told and STOPPED in told[-1]:
+    errors = [line for line in lines if "Exception" in line or "Error" in line]
+    if errors and STOPPED in errors[-1]:
         return "the cluster stopped the application at once; see the logs of its master and workers"
-    return (told or lines or [type(error).__name__])[-1][:500]
+    return (errors or lines or [type(error).__name__])[-1][:500]
 
 
 def ship_package(session: SparkSession, directory: Path) -> None:

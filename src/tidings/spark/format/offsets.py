@@ -149,7 +149,7 @@ class Archives:
         bounds: Mapping[str, OffsetBounds],
         options: SourceOptions,
         *,
-        told: bool = True,
+        log_loss: bool = True,
     ) -> Position:
         """Return `start`, or the first offset still kept where older ones are gone and that is allowed."""
         found: Position = {}
@@ -159,7 +159,7 @@ class Archives:
                 loss = lost(offset, first, bounds[archive].first, self.named(archive))
                 if options.fail_on_data_loss:
                     raise PipelineError(loss)
-                if told:
+                if log_loss:
                     log.warning("%s", loss)
             found[archive] = max(offset, first)
         return found

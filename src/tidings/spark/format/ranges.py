@@ -14,7 +14,7 @@ from tidings.core.errors import ArchiveTrimmed, ConnectionFailed, PipelineError
 from tidings.spark.format.columns import RowSelection, spark_batch
 from tidings.spark.format.offsets import Archives, OffsetReader, Position, log, lost, opened
 from tidings.spark.format.options import SourceOptions
-from tidings.spark.format.telling import told_plainly
+from tidings.spark.format.tracebacks import hide_traceback
 from tidings.spark.format.waiting import RetryBudget
 
 ROWS_PER_TASK = 500_000
@@ -83,7 +83,7 @@ def read_range(options: SourceOptions, wanted: InputPartition, advice: str) -> I
     if not isinstance(wanted, ArchiveRange):
         return  # Spark makes a partition of its own if the plan has no ranges
     selection = RowSelection(options.topics, options.where)
-    with told_plainly():
+    with hide_traceback():
         for batch in _batches(options, wanted, selection.columns, RetryBudget(options.timeout_s, advice)):
             selected = selection(batch)
             if selected.num_rows:

@@ -43,7 +43,7 @@ from tidings.core.events.topics import check_topic
 from tidings.spark.format.options import parse_timeout
 from tidings.spark.format.sink_publishing import DIGEST_DIGITS, SinkTarget, Spool, publish
 from tidings.spark.format.sink_rows import SinkColumns
-from tidings.spark.format.telling import told_plainly
+from tidings.spark.format.tracebacks import hide_traceback
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -72,7 +72,7 @@ class PublishedRows(WriterCommitMessage):  # type: ignore[misc]
     rows: int
 
 
-@told_plainly()
+@hide_traceback()
 def sink_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchSink:
     """Return the writer of a batch. Raises a one-line PipelineError if options or columns are wrong or no broker
     answers."""
@@ -84,7 +84,7 @@ def sink_writer(options: Mapping[str, str], schema: StructType, overwrite: bool)
     return sink
 
 
-@told_plainly()
+@hide_traceback()
 def sink_stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamSink:
     """Return the writer of a stream. In output mode complete, every batch publishes the whole result again.
 
@@ -100,7 +100,7 @@ class BatchSink(DataSourceArrowWriter):  # type: ignore[misc]
         self._columns = columns
         self._job = secrets.token_hex(QUERY_CHARACTERS // 2)
 
-    @told_plainly()
+    @hide_traceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishedRows:
         context = _task_context()
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
@@ -121,7 +121,7 @@ class StreamSink(DataSourceStreamArrowWriter):  # type: ignore[misc]
         self._options = options
         self._columns = columns
 
-    @told_plainly()
+    @hide_traceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishedRows:
         context = _task_context()
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)

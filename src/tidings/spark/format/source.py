@@ -26,8 +26,8 @@ from tidings.core.errors import PipelineError
 from tidings.spark.format.offsets import ArchiveConnection, Archives, OffsetBounds, Position
 from tidings.spark.format.options import EARLIEST, SourceOptions, parse_options
 from tidings.spark.format.ranges import plan_ranges, read_range
-from tidings.spark.format.telling import told_plainly
-from tidings.spark.format.waiting import BEGINS_ANEW
+from tidings.spark.format.tracebacks import hide_traceback
+from tidings.spark.format.waiting import RERUN_ADVICE
 
 HEADER = StructType().add("key", StringType()).add("value", BinaryType())
 ORDER = (
@@ -55,7 +55,7 @@ SCHEMA = (
 
 def checked_schema(options: Mapping[str, str]) -> StructType:
     """Return the schema after checking the options: Spark asks for it when `load()` is called."""
-    with told_plainly():
+    with hide_traceback():
         parse_options(options)
     return SCHEMA
 
@@ -71,12 +71,12 @@ class ArchiveBatchReader(DataSourceReader):  # type: ignore[misc]
     """Reads what the archives hold when the read is planned, which Spark does once per `load()`."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        with told_plainly():
+        with hide_traceback():
             check_schema(schema)
             self._options = parse_options(options, streaming=False)
 
     def partitions(self) -> list[InputPartition]:
-        with told_plainly(), closing(ArchiveConnection(self._options, BEGINS_ANEW)) as connection:
+        with hide_traceback(), closing(ArchiveConnection(self._options, RERUN_ADVICE)) as connection:
             return connection.ask(self._plan)
 
     def _plan(self, archives: Archives) -> list[InputPartition]:
@@ -85,7 +85,7 @@ class ArchiveBatchReader(DataSourceReader):  # type: ignore[misc]
         return plan_ranges(archives, archives.kept(start, end, bounds, options), end, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._options, partition, BEGINS_ANEW)
+        return read_range(self._options, partition, RERUN_ADVICE)
 
 
 def batch_range(

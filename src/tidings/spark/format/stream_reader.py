@@ -24,11 +24,11 @@ from tidings.spark.format.offsets import Answer, ArchiveConnection, Archives, Of
 from tidings.spark.format.options import LATEST, SourceOptions, parse_options
 from tidings.spark.format.ranges import plan_ranges, read_range
 from tidings.spark.format.source import check_schema
-from tidings.spark.format.telling import told_plainly
-from tidings.spark.format.waiting import GOES_ON
+from tidings.spark.format.tracebacks import hide_traceback
+from tidings.spark.format.waiting import RESUME_ADVICE
 
 POSITION = "the position in the checkpoint"
-ANEW = "to start over, use another checkpointLocation"
+RESTART_ADVICE = "to start over, use another checkpointLocation"
 
 
 class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -48,7 +48,7 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     @property
     def _options(self) -> SourceOptions:
         if self._mistake is not None:
-            with told_plainly():
+            with hide_traceback():
                 raise self._mistake
         return self._parsed
 
@@ -76,7 +76,7 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the query. Spark calls this before it says whether there is a checkpoint, and so whether to
         wait."""
-        with told_plainly():
+        with hide_traceback():
             try:
                 self._target = self._connection.ask(_latest)
             except BrokerAway:
@@ -99,7 +99,7 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         if self._target is not None:
             ends = {archive: min(end, self._target[archive]) for archive, end in ends.items()}
         ends = {archive: max(end, begin[archive]) for archive, end in ends.items()}
-        return archives.kept(begin, ends, bounds, self._options, told=False), ends  # `_plan` logs it
+        return archives.kept(begin, ends, bounds, self._options, log_loss=False), ends  # `_plan` logs it
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return self._asked(lambda archives: self._plan(archives, start, end), known=True)
@@ -113,7 +113,7 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         return plan_ranges(archives, begin, until, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._options, partition, GOES_ON)
+        return read_range(self._options, partition, RESUME_ADVICE)
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.consumer is not None:
@@ -130,11 +130,11 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     @property
     def _connection(self) -> ArchiveConnection:
         if self._opened is None:
-            self._opened = ArchiveConnection(self._options, GOES_ON)
+            self._opened = ArchiveConnection(self._options, RESUME_ADVICE)
         return self._opened
 
     def _asked(self, question: Callable[[Archives], Answer], *, known: bool = False) -> Answer:
-        with told_plainly():
+        with hide_traceback():
             return self._connection.ask(question, known=known)
 
 
@@ -149,11 +149,13 @@ def _ends(bounds: Mapping[str, OffsetBounds]) -> Position:
 def checked(archives: Archives, position: object, what: str) -> Position:
     """Return the position, sorted by archive; PipelineError if it was edited or belongs to another archive."""
     if not isinstance(position, dict):
-        raise PipelineError(f"{what} is malformed: {str(position)[:200]!r}; {ANEW}")
-    archives.check_known(position, what, ANEW)
+        raise PipelineError(f"{what} is malformed: {str(position)[:200]!r}; {RESTART_ADVICE}")
+    archives.check_known(position, what, RESTART_ADVICE)
     for offset in position.values():
         if type(offset) is not int or offset < 0:
-            raise PipelineError(f"{what} is malformed: {str(offset)[:200]!r} is not an offset; {ANEW}")
+            raise PipelineError(
+                f"{what} is malformed: {str(offset)[:200]!r} is not an offset; {RESTART_ADVICE}"
+            )
     return {archive: position[archive] for archive in sorted(position)}
 
 

@@ -8,8 +8,8 @@ import time
 from tidings.core.errors import BrokerAway, ConnectionFailed
 from tidings.drivers.sockets.dialling import backoff_seconds
 
-GOES_ON = "start the query again to resume where it stopped"
-BEGINS_ANEW = "run it again when the broker is reachable"
+RESUME_ADVICE = "start the query again to resume where it stopped"
+RERUN_ADVICE = "run it again when the broker is reachable"
 
 
 class RetryBudget:

@@ -190,8 +190,8 @@ def _is_list(kind: Any) -> bool:
 def listed_sites(clients: Any, of_client: Mapping[str, str]) -> Any:
     """Return the sites of clients that are known beside the table, null where none is."""
     known = pa.array(list(of_client), pa.string())
-    told = pa.array(list(of_client.values()), pa.string())
-    return told.take(pc.index_in(clients, value_set=known))
+    sites = pa.array(list(of_client.values()), pa.string())
+    return sites.take(pc.index_in(clients, value_set=known))
 
 
 def _agreed(where: str, rows: Any, clients: Any, given: Any, listed: Any) -> Any:
@@ -201,8 +201,8 @@ def _agreed(where: str, rows: Any, clients: Any, given: Any, listed: Any) -> Any
         pc.not_equal(given, listed)
     )  # null, so not selected, where one of them is null
     if len(other):
-        row, *told = (column[other[0].as_py()].as_py() for column in (rows, clients, given, listed))
-        raise two_sites(f"{where}: row {row}", *told)
+        row, *details = (column[other[0].as_py()].as_py() for column in (rows, clients, given, listed))
+        raise two_sites(f"{where}: row {row}", *details)
     return pc.coalesce(given, listed)
 
 

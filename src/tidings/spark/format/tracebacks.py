@@ -11,7 +11,7 @@ from tidings.core.errors import TidingsError
 
 
 @contextmanager
-def told_plainly() -> Iterator[None]:
+def hide_traceback() -> Iterator[None]:
     """Let errors of tidings leave without a traceback, all others with one.
 
     Spark asks the environment of the failed worker whether to show the traceback. That worker ends with the error, so
