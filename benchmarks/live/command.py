@@ -20,9 +20,8 @@ QUICK_SHARE = 20
 
 def main() -> None:
     options = parse()
-    signal.signal(
-        signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
-    )  # so that servers and clients end, too
+    # An exception, so that servers and clients end, too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     chosen = [
         (workload, system)
         for workload in WORKLOADS

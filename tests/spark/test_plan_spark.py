@@ -111,9 +111,7 @@ def test_an_empty_client_and_a_second_site_on_spark(tmp_path: Path, spark: Any) 
     sites = PlannedSites(tuple(map(PlannedSite, SITES)), {"a": "east", "c": "west"})
     with pytest.raises(PipelineError) as caught:
         make_plan(str(path), PlanRequest(sites=sites, master=MASTER))
-    assert str(caught.value) == (
-        f"{path}: client 'c' is at site 'east', but the --sites file says 'west'"
-    )
+    assert str(caught.value) == (f"{path}: client 'c' is at site 'east', but the --sites file says 'west'")
 
 
 def test_unknown_sites_and_missing_files_on_spark(tmp_path: Path, spark: Any) -> None:

@@ -67,9 +67,8 @@ def audit_archives(
     chunk_rows: int = CHUNK_ROWS,
 ) -> ArchivesAudited:
     """Audit archives; ArchiveError if one cannot be opened. Damage inside is a violation."""
-    directories = list(
-        dict.fromkeys(directory.resolve() for directory in directories)
-    )  # workers have another working directory
+    # Absolute, because workers may run elsewhere.
+    directories = list(dict.fromkeys(directory.resolve() for directory in directories))
     check_named(guarantees, len(directories))
     ranges, remarks = [], []
     for directory in directories:

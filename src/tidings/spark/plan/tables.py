@@ -197,9 +197,8 @@ def listed_sites(clients: Any, of_client: Mapping[str, str]) -> Any:
 def _agreed(where: str, rows: Any, clients: Any, given: Any, listed: Any) -> Any:
     """Return the table's sites, or for clients without one the listed site. PipelineError if both differ."""
     given = pc.if_else(pc.equal(given, ""), pa.scalar(None, pa.string()), given)
-    other = pc.indices_nonzero(
-        pc.not_equal(given, listed)
-    )  # null, so not selected, where one of them is null
+    # Where one of them is null the comparison is null, too, and not selected.
+    other = pc.indices_nonzero(pc.not_equal(given, listed))
     if len(other):
         row, *details = (column[other[0].as_py()].as_py() for column in (rows, clients, given, listed))
         raise two_sites(f"{where}: row {row}", *details)
