@@ -21,12 +21,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import coding
-from overlay import table_of
+from output import progress, table_of
 from recovery_algorithms import algorithms
 from recovery_growth import growth
 from recovery_live import live
 from recovery_polarized import polarized, verdict
-from recovery_runs import progress
 from rich.console import Console
 
 DESIGN_MB_PER_S: dict[str, tuple[float, float | None]] = {

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from recovery_runs import progress
+from output import progress
 
 from tidings.scenarios.file.schema import GilbertLoss, Scenario
 from tidings.scenarios.simulate import GOSSIP

@@ -14,8 +14,8 @@ from multiprocessing import get_context
 from random import Random
 from typing import NamedTuple
 
-from overlay import resident_bytes
-from recovery_runs import progress
+from output import progress
+from overlay_memory import resident_bytes
 
 from tidings.scenarios.file.schema import (
     BernoulliLoss,

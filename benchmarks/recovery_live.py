@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
 import numpy as np
-from recovery_runs import progress
+from output import progress
 
 from tidings.core.events.run import singles
 from tidings.core.events.subscription import Subscription

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from recovery_runs import progress
+from output import progress
 
 from tidings.scenarios.file.schema import GilbertLoss, Recovery
 from tidings.studies.polarized.runs import SCHEMES as PAPER_SCHEMES
