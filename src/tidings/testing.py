@@ -110,6 +110,7 @@ class TestNetwork:
         topology = build_topology(overlay, seed)
         self.guaranteed = mode == "guaranteed"
         self.brokers = topology.brokers
+        """The brokers' names."""
         self._between = LinkSpec(
             delay_ms=ConstantDelay(value=delay_ms),
             loss=BernoulliLoss(rate=loss) if loss else NoLoss(),

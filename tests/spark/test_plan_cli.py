@@ -121,7 +121,7 @@ def test_causal_order_has_threshold_1(tmp_path: Path, capsys: pytest.CaptureFixt
     assert causal == planned(capsys, path, "--threshold", 1)
     assert (causal["order"], causal["entries_per_stamp"]["topics"]["maximum"]) == ("causal", 1)
     assert planned(capsys, path)["entries_per_stamp"]["topics"]["maximum"] == 0
-    assert "causal order has threshold 1" in refused(capsys, path, "--causal", "--threshold", 2)
+    assert "must be 1 with --causal" in refused(capsys, path, "--causal", "--threshold", 2)
 
 
 def test_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

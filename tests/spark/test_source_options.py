@@ -62,7 +62,7 @@ MISTAKES = [
     ),
     ({"url": "tidings://h:1", "timeout": "0"}, "option timeout '0' must be a number of seconds above 0"),
     ({"url": "kafka://h:1"}, "'kafka://h:1' must start with tidings://"),
-    ({"url": "tidings://h:port"}, "the port is a number"),
+    ({"url": "tidings://h:port"}, "the port must be a number"),
     ({**A, "startingOfsets": "1"}, "unknown option 'startingOfsets': did you mean startingOffsets?"),
     ({**A, "STARTINGOFSETS": "1"}, "did you mean startingOffsets?"),
     ({**A, "colour": "red"}, "unknown option 'colour': known options: archive"),

@@ -274,8 +274,8 @@ def test_who_cannot_be_reached_is_away(problem: OSError, away: bool, monkeypatch
 
 def test_a_mistake_is_not_away() -> None:
     for mistaken, words in (
-        (lambda: RemoteArchive("tidings://192.0.2.1:1"), "beyond loopback a connection needs TLS"),
-        (lambda: client_context(Tls(authority="/none")), "cannot use the authorities in /none"),
+        (lambda: RemoteArchive("tidings://192.0.2.1:1"), "beyond loopback, TLS is required"),
+        (lambda: client_context(Tls(authority="/none")), "cannot use the certificates in /none"),
     ):
         with pytest.raises(ConnectionFailed, match=words) as caught:
             mistaken()

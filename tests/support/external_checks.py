@@ -181,7 +181,7 @@ async def check_mistakes(make: Make) -> None:
         await stream.get(timeout_s=WAIT_S)
     with pytest.raises(tidings.ConnectionFailed, match="closed"):
         await bus.publish("/a")
-    with pytest.raises(tidings.ConnectionFailed, match="no name"):
+    with pytest.raises(tidings.ConnectionFailed, match="is not a client name"):
         make(name="")
 
 

@@ -194,10 +194,10 @@ def selects(chosen: list[str], name: list[str]) -> bool:
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("mqtt", "starts with mqtt://"),
-        ("mqtts://x", "starts with mqtt://"),
+        ("mqtt", "must start with mqtt://"),
+        ("mqtts://x", "must start with mqtt://"),
         ("mqtt://:1883", "the host is missing"),
-        ("mqtt://host:99999", "the port is a number"),
+        ("mqtt://host:99999", "the port must be a number"),
         ("mqtt://host/path", "unexpected text after the address"),
         ("mqtt://host?x=1", "unexpected text after the address"),
     ],

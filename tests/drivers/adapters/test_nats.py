@@ -165,10 +165,10 @@ def test_the_numbers_of_a_message() -> None:
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("nats//x", "starts with nats:// or nats\\+jetstream://"),
-        ("redis://x", "starts with nats://"),
+        ("nats//x", "must start with nats:// or nats\\+jetstream://"),
+        ("redis://x", "must start with nats://"),
         ("nats://", "the host is missing"),
-        ("nats://host:port", "the port is a number"),
+        ("nats://host:port", "the port must be a number"),
         ("nats://host/path", "unexpected text after the address"),
         ("nats://[::1", "is no"),
     ],

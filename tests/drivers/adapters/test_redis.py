@@ -189,12 +189,12 @@ def test_databases_are_apart(server: RedisBroker) -> None:
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("redis:/x", "starts with redis://"),
-        ("rediss://x", "starts with redis://"),
+        ("redis:/x", "must start with redis://"),
+        ("rediss://x", "must start with redis://"),
         ("redis:///0", "the host is missing"),
-        ("redis://host:x/0", "the port is a number"),
-        ("redis://host/zero", "'zero' is no database"),
-        ("redis://host/0/1", "is no database"),
+        ("redis://host:x/0", "the port must be a number"),
+        ("redis://host/zero", "the database must be a number, not 'zero'"),
+        ("redis://host/0/1", "the database must be a number"),
     ],
 )
 def test_bad_urls(url: str, problem: str) -> None:

@@ -317,7 +317,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         server = BrokerServer(
             "b0", Address(port=0), around, mode="guaranteed", guaranteed=settings, transport="udp"
         )
-        with pytest.raises(ConnectionFailed, match="needs transport tcp"):
+        with pytest.raises(ConnectionFailed, match="requires TCP"):
             await server.start()
 
     play(main)

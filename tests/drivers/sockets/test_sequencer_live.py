@@ -293,7 +293,7 @@ async def test_nobody_there() -> None:
         await connection.open(10.0)
     with pytest.raises(ConnectionFailed, match="not connected"):
         _ = connection.module
-    with pytest.raises(ConnectionFailed, match="no sequencer's address"):
+    with pytest.raises(ConnectionFailed, match="no sequencer is known"):
         await SequencingConnection((), "x", emit=lambda fact: None).open(1.0)
 
 
@@ -316,13 +316,13 @@ async def test_a_broker_is_no_sequencer_and_a_sequencer_no_broker() -> None:
     broker = BrokerServer("b0")
     await broker.start()
     try:
-        with pytest.raises(ConnectionFailed, match="the role 'ordered' is not known here"):
+        with pytest.raises(ConnectionFailed, match="unknown role 'ordered'"):
             await SequencingConnection(broker.address, "x", emit=lambda fact: None).open(10.0)
     finally:
         await broker.stop()
     async with Hosts(ONE) as hosts, Raw(hosts["n1"].address) as raw:
         raw.send(Hello(PROTOCOL_VERSION, "b1", "broker"))
-        assert await raw.refusal() == "the role 'broker' is not known here: n1 is a sequencer"
+        assert await raw.refusal() == "unknown role 'broker': n1 is a sequencer"
 
 
 @played
@@ -403,11 +403,11 @@ async def test_wrong_token() -> None:
 @pytest.mark.parametrize(
     ("hello", "reason"),
     [
-        (Hello(99, "x", ORDERED), "protocol version 99 is not spoken here; n1 speaks 2"),
-        (Hello(PROTOCOL_VERSION, "n1", ORDERED), "the name 'n1' is a sequencer's"),
-        (Hello(PROTOCOL_VERSION, "n1", CLIENT), "the name 'n1' is a sequencer's"),
+        (Hello(99, "x", ORDERED), "unsupported protocol version 99; n1 speaks 2"),
+        (Hello(PROTOCOL_VERSION, "n1", ORDERED), "the name 'n1' belongs to a sequencer"),
+        (Hello(PROTOCOL_VERSION, "n1", CLIENT), "the name 'n1' belongs to a sequencer"),
         (Hello(PROTOCOL_VERSION, "n1", SEQUENCER), "two sequencers are named n1"),
-        (Hello(PROTOCOL_VERSION, "n9", SEQUENCER), "n9 is not a node of the layout here"),
+        (Hello(PROTOCOL_VERSION, "n9", SEQUENCER), "n9 is not a node of this layout"),
     ],
 )
 @played
@@ -576,10 +576,10 @@ async def test_mistakes_of_who_starts_it() -> None:
     with pytest.raises(OrderError, match="n1 has no address for n2"):
         await SequencerHost("n1", Address(port=0), CHAIN).start()
     with pytest.raises(
-        ConnectionFailed, match="beyond loopback it needs a TLS certificate, its key and a token"
+        ConnectionFailed, match="beyond loopback, a TLS certificate, its key and a token are required"
     ):
         await SequencerHost("n1", Address("0.0.0.0", 0), ONE, tls=Tls(), token="x").start()
-    with pytest.raises(ConnectionFailed, match="beyond loopback a connection needs TLS"):
+    with pytest.raises(ConnectionFailed, match="beyond loopback, TLS is required"):
         await SequencerHost("n1", Address(port=0), CHAIN, {"n2": Address("192.0.2.1", 1)}).start()
     async with Hosts(ONE) as hosts:
         with pytest.raises(ConnectionFailed, match="the port is in use"):

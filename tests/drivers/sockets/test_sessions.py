@@ -112,16 +112,16 @@ def huge_hello() -> bytes:
         (frame(encode(Ping(1))), "expected Hello, got Ping"),
         (
             frame(encode(Hello(9, "c", "client"))),
-            "protocol version 9 is not spoken here; this broker speaks 2",
+            "unsupported protocol version 9; this broker speaks 2",
         ),
         # The Hellos of a client and of a broker of version 1.
         (
             b"\x00\x00\x00\x0e\x96\x01\x01\xa1c\xa6client\xa0\xa0",
-            "protocol version 1 is not spoken here; this broker speaks 2",
+            "unsupported protocol version 1; this broker speaks 2",
         ),
         (
             b"\x00\x00\x00\x1a\x96\x01\x01\xa2a1\xa6broker\xabbest-effort\xa0",
-            "protocol version 1 is not spoken here; this broker speaks 2",
+            "unsupported protocol version 1; this broker speaks 2",
         ),
         (frame(encode(Hello(PROTOCOL_VERSION, "b", "broker", "best-effort"))), "two brokers are named b"),
         (frame(encode(Hello(PROTOCOL_VERSION, "b2", "broker", "best-effort"))), "b2 is not a neighbour of b"),
@@ -129,7 +129,7 @@ def huge_hello() -> bytes:
             frame(encode(Hello(PROTOCOL_VERSION, "a1", "broker", "epidemic"))),
             "b runs in mode 'best-effort', not 'epidemic'",
         ),
-        (frame(encode(Hello(PROTOCOL_VERSION, "b9", "client"))), "the name 'b9' is a broker's"),
+        (frame(encode(Hello(PROTOCOL_VERSION, "b9", "client"))), "the name 'b9' belongs to a broker"),
     ],
 )
 def test_a_first_frame_that_is_refused(data: bytes, reason: str) -> None:

@@ -66,7 +66,7 @@ def check_free(directory: Path) -> None:
     for path in sorted(directory.iterdir()):
         if path.name not in (LOCK_NAME, SEGMENTS_NAME) and not path.name.startswith(DRAFT_NAME):
             raise ArchiveError(
-                f"{directory} is neither empty nor an archive: it has {path.name!r}, but no {DATABASE_NAME}"
+                f"{directory} is not an archive, and not empty: it has {path.name!r}, but no {DATABASE_NAME}"
             )
 
 
