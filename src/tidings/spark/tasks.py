@@ -91,7 +91,7 @@ class watched:  # noqa: N801 - used as a context manager
 
 
 def _interrupted(error: BaseException | None) -> bool:
-    """On ^C pyspark cancels the jobs and then raises an error because they were cancelled."""
+    """Say whether the cause is ^C: pyspark then cancels the jobs and raises an error because they were cancelled."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

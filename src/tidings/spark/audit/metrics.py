@@ -1,4 +1,4 @@
-"""Computes the metrics of `trace.metrics` bucket by bucket, with what plots and subscriber tables need besides."""
+"""Computes the metrics of `trace.metrics` bucket by bucket, and what plots and subscriber tables also need."""
 
 from __future__ import annotations
 

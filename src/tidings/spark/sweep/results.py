@@ -156,8 +156,7 @@ def _typed(runs: pa.Table) -> pa.Table:
 
 
 def statistics(runs: pa.Table, parameters: Sequence[str]) -> pa.Table:
-    """Return, for each point and metric: how many runs have it, mean, deviation, and the confidence interval of the
-    mean.
+    """Return, for each point and metric, the number of runs that have it, mean, deviation, and interval of the mean.
 
     `low` and `high` enclose the mean of all possible runs with 95 % confidence, by Student's t. A single run has
     neither an interval nor a deviation.

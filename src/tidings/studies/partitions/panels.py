@@ -99,7 +99,7 @@ def figure_11(results: StudyRows) -> Iterator[Panel]:
             f"neighbourhoods_fanout_{fanout}",
             f"Sizes of neighbourhoods: {BROKERS:,} brokers, fanout {fanout}",
             "brokers within delta + 1",
-            "share of brokers with so many or fewer",
+            "share of brokers with at most this many",
             series,
             log_x=True,
             figure="fig 11",
@@ -116,7 +116,7 @@ def figure_12(results: StudyRows) -> Iterator[Panel]:
             f"sessions_fanout_{fanout}",
             f"Active sessions at delta 3: {BROKERS:,} brokers, fanout {fanout}",
             "active sessions",
-            "share of brokers with so many or fewer",
+            "share of brokers with at most this many",
             series,
             figure="fig 12",
         )
