@@ -48,7 +48,7 @@ async def told() -> bool:
 
 async def end_with_parent() -> None:
     if not await told():
-        os._exit(1)  # a reader cannot end in any other way
+        os._exit(1)  # even in the middle of reading
 
 
 class Cpu:

@@ -4,8 +4,8 @@
 2. Code deliveries as numbers, and send them to their buckets. A bucket has whole subscribers, so the functions of
    `trace.checkers` check there what was promised to each subscriber, with all publications at hand.
 3. Orders across subscribers: one task looks for cycles among the events (`order`). If there are none, they hold.
-4. Only where there are cycles, or where equal subscriptions did not get the same events: the deliveries concerned are
-   sent to a reducer per check, which decides.
+4. Only where there are cycles, or where a delivery is missing that a subscription with the same interest may have got:
+   the deliveries concerned are sent to reducers of the check, which decide.
 
 The verdicts and their witnesses are those of the checkers on the whole trace.
 """
