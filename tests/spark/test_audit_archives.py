@@ -213,6 +213,6 @@ def test_an_end_before_the_offset_is_told_as_such(tmp_path: Path, capsys: pytest
         captured = capsys.readouterr()
         assert not captured.out
         assert captured.err.count("\n") == 1
-        assert "--end: 5 is before the first offset, 10" in captured.err
+        assert "--end: offset 5 is before the first one, 10" in captured.err
     assert main.run(["get", str(path), "--offset", "10", "--end", "10"]) == 0
     assert not capsys.readouterr().out
