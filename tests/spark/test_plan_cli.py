@@ -130,7 +130,7 @@ def test_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = planned(capsys, csv(tmp_path), "--weights", weights)
     assert found["weighted_by"] == "publications"
     assert found["entries_per_stamp"]["publications"]["mean"] == (3 * 1 + 1 * 2) / 4
-    assert "left out: 1" in found["notes"][0]
+    assert "no subscriber: 1" in found["notes"][0]
 
 
 # --- What is written
